@@ -55,7 +55,7 @@ func FuzzFlag(f *testing.F) {
 			parsed = fs.Parse([]string{"--" + name + "=" + value})
 		}
 		if parsed == nil {
-			// settle refuses flags that are set under both names.
+			// settle must not find the flag set under two names.
 			if _, err := settle(fs, "", func(string) string { return "" }); err != nil {
 				t.Fatalf("--%s=%s: %v", name, value, err)
 			}
@@ -89,7 +89,7 @@ func FuzzFlag(f *testing.F) {
 	})
 }
 
-// canonical returns the name of a flag that may be given by an alias.
+// canonical returns the flag of an alias, and any other name unchanged.
 func canonical(name string) string {
 	for _, a := range aliases {
 		if a.old == name {
@@ -99,7 +99,8 @@ func canonical(name string) string {
 	return name
 }
 
-// judge checks the result of config for one flag.
+// judge checks the result of config after one flag was set: an error names this flag or a related one, and a configuration
+// is usable.
 func judge(t *testing.T, o *options, name, value string) {
 	t.Helper()
 	cfg, err := o.config()

@@ -140,7 +140,7 @@ func run(o *options) error {
 	return mgr.Start(ctx)
 }
 
-// standDown keeps no CiliumEndpoints if Cilium makes none.
+// standDown disables the maintenance of CiliumEndpoints in cfg if Cilium creates none.
 func standDown(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Scheme, cfg *ipamconfig.Config) error {
 	if !cfg.Verify.Endpoints {
 		return nil

@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// options contains the values of the flags. The fields of Config that are not the value of one flag are set by config.
+// options contains the values of the flags. The method config sets the fields of Config that are not the value of one flag.
 type options struct {
 	config.Config
 	configFile string
@@ -45,7 +45,7 @@ type options struct {
 	metricsBindAddress, healthProbeBindAddress, pprofBindAddress string
 }
 
-// addFlags adds the flags, which set the options to their defaults.
+// addFlags adds the flags, and sets the options to their defaults.
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.configFile, "config", "", "YAML file of kind "+configKind+" whose other keys are names of these flags; flags on the command line take precedence")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig file; if empty, the service account of the pod is used. Default: environment variable KUBECONFIG")
@@ -165,7 +165,7 @@ func clusterPools(family address.Family, cidrs []string, maskSizes []int) (pools
 	return pools, nil
 }
 
-// validate returns wrong values of the flags that concern the process and not the controllers.
+// validate returns an error for each invalid value of a flag that concerns the process and not the controllers.
 func (o *options) validate(namespace string) (errs field.ErrorList) {
 	if !(o.qps > 0) {
 		errs = append(errs, field.Invalid(field.NewPath("kube-api-qps"), o.qps, "must be more than 0"))

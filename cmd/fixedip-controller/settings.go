@@ -30,8 +30,8 @@ const (
 // notInFile are flags that a configuration file cannot set.
 var notInFile = []string{"config", "help", "version"}
 
-// settings records the sources of flag values: the command line, then the file of --config, then the environment, then the
-// defaults of the guide if a flag has a name of the guide.
+// settings records the sources of flag values. In order of precedence these are the command line, the file of --config, the
+// environment, and, if a flag was set by its name in the guide (see aliases), the guide's defaults.
 type settings struct {
 	fs *pflag.FlagSet
 	// origins contains the source of each flag that was not set on the command line. Key: the name of the flag. Value: a
@@ -40,7 +40,7 @@ type settings struct {
 	warnings []string
 }
 
-// settle sets the flags that the command line did not set. An error names the source and the value.
+// settle sets the flags that the command line did not set, from the other sources. An error names the source and the value.
 func settle(fs *pflag.FlagSet, configFile string, getenv func(string) string) (*settings, error) {
 	s := &settings{fs: fs, origins: map[string]string{}}
 	guide, err := s.settleAliases()
@@ -154,7 +154,7 @@ func (s *settings) set(flag *pflag.Flag, origin string) {
 	s.origins[flag.Name] = origin
 }
 
-// explain adds the source of the value to an error about a flag, unless it was the command line.
+// explain adds the source of the value to an error about a flag, unless the source is the command line.
 func (s *settings) explain(err error) error {
 	if err == nil {
 		return nil
@@ -188,8 +188,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// aliases are the flags that a guide to fixed addresses on Cilium names differently. They have the meaning of the guide.
-// fallback is the guide's default where it differs.
+// aliases are the flags that a guide to fixed addresses on Cilium names differently. An alias (old) has the meaning of the
+// guide. fallback is the guide's default if it differs from that of the flag (new); empty otherwise.
 var aliases = []struct{ old, new, fallback string }{
 	{"labelSector", "label-selector", `{"matchLabels":{"noStatic":"true"}}`},
 	{"ipRateNum", "min-free-ips", "255"},
@@ -218,8 +218,8 @@ var variables = []variable{
 	{name: "CLUSTER_POOL_IPV6_MASK_SIZE", flag: "cluster-pool-ipv6-mask-size", deprecated: true},
 }
 
-// logLevel sets the verbosity -v by a log level of the guide: 0 panic, 1 fatal, 2 error, 3 warning, 4 info, 5 debug,
-// 6 trace.
+// logLevel is the value of the alias --logLevel. It sets the verbosity -v from a log level of the guide: 0 panic, 1 fatal, 2
+// error, 3 warning, 4 info, 5 debug, 6 trace.
 type logLevel struct{ pflag.Value }
 
 func (v logLevel) Set(level string) error {
@@ -245,8 +245,8 @@ func addAliases(fs *pflag.FlagSet) {
 	}
 }
 
-// settleAliases marks the flags of the aliases that were set as changed, warns of each, and reports whether there are any.
-// Setting a flag under both names is an error.
+// settleAliases marks the flag of each alias that was set as changed, adds a warning for it, and reports in guide whether
+// any alias was set. Setting a flag under both names is an error.
 func (s *settings) settleAliases() (guide bool, err error) {
 	for _, a := range aliases {
 		given, target := s.fs.Lookup(a.old), s.fs.Lookup(a.new)
@@ -262,7 +262,8 @@ func (s *settings) settleAliases() (guide bool, err error) {
 	return guide, nil
 }
 
-// useGuideDefaults sets what is not set to the guide's defaults, since a manifest with the guide's names relies on them.
+// useGuideDefaults sets the flags that no source has set to the guide's defaults: a manifest with the guide's names relies
+// on them.
 func (s *settings) useGuideDefaults() error {
 	var used []string
 	for _, a := range aliases {

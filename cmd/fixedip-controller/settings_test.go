@@ -16,14 +16,14 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// given contains the inputs of a program.
+// given contains the command line, the configuration file and the environment of a test.
 type given struct {
 	args []string
 	file string
 	env  map[string]string
 }
 
-// read does what command does without a cluster.
+// read parses the flags and calls settle, as command does, without a cluster.
 func read(t *testing.T, g given) (*options, *settings, error) {
 	t.Helper()
 	o := &options{}
@@ -48,7 +48,7 @@ func read(t *testing.T, g given) (*options, *settings, error) {
 	return o, s, err
 }
 
-// shortened removes the temporary folder from an error.
+// shortened is an error whose text has only the base name of path.
 type shortened struct {
 	error
 	path string
@@ -77,7 +77,8 @@ func asGuide(o *options) {
 
 const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n"
 
-// Finding R12, rows about the guide: where flags have its names, its defaults apply.
+// TestSettings checks the options, verbosity and warnings that result from each source of flag values. Finding R12, rows
+// about the guide: if flags have the guide's names, the guide's defaults apply.
 func TestSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		given
@@ -245,7 +246,7 @@ func TestErrorSource(t *testing.T) {
 	}
 }
 
-// TestAdoptedFamilies checks which families are adopted.
+// TestAdoptedFamilies checks which flags restrict adoption to IPv4.
 func TestAdoptedFamilies(t *testing.T) {
 	for name, c := range map[string]struct {
 		args     []string
@@ -273,7 +274,7 @@ func TestGuideFlags(t *testing.T) {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	o.addFlags(fs)
 	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), fs)
-	// The flag of this alias belongs to the CiliumEndpoint keeper.
+	// The alias cepTerminationTimeout needs this flag.
 	if fs.Lookup("cep-termination-timeout") == nil {
 		fs.Duration("cep-termination-timeout", 0, "")
 	}
@@ -304,7 +305,7 @@ func TestGuideFlags(t *testing.T) {
 	}
 }
 
-// TestVerbosity checks the conversion of log levels.
+// TestVerbosity checks the conversion of the guide's log levels to -v.
 func TestVerbosity(t *testing.T) {
 	for level, want := range map[string]string{"0": "0", "1": "0", "2": "0", "3": "0", "4": "2", "5": "4", "6": "6"} {
 		_, s, err := read(t, given{args: []string{"--logLevel=" + level}})

@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/features"
 )
 
-// TestStreamInitialLists holds the variable against the name that client-go reads. Administrators can turn the
-// feature off.
+// TestStreamInitialLists checks that watchListVariable is the variable that client-go reads, and that administrators can
+// turn the feature off.
 func TestStreamInitialLists(t *testing.T) {
 	t.Setenv(watchListVariable, "false")
 	streamInitialLists()

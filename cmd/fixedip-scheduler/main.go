@@ -36,7 +36,7 @@ import (
 )
 
 func main() {
-	// The client and cache of the plugin are those of controller-runtime.
+	// controller-runtime, whose client and cache the plugin uses, logs through klog.
 	ctrllog.SetLogger(klog.Background())
 	command := app.NewSchedulerCommand(options()...)
 	command.Use = "fixedip-scheduler"

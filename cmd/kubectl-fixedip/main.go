@@ -74,7 +74,7 @@ func connected(flags *genericclioptions.ConfigFlags, run func(ctx context.Contex
 	}
 }
 
-// exactlyOne returns a check of a command's arguments whose error says what to name.
+// exactlyOne returns a check that a command has one argument. The error is message otherwise.
 func exactlyOne(message string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -201,7 +201,7 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	return &cluster{api: api, namespace: namespace}, nil
 }
 
-// pools reads the pools of all nodes, and all FixedIPs with what they reserve.
+// pools returns a ledger with the pools of all nodes and the reservations of all FixedIPs, and the FixedIPs.
 func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, []v1alpha1.FixedIP, error) {
 	var nodes ciliumv2.CiliumNodeList
 	if err := c.api.List(ctx, &nodes); err != nil {
@@ -221,7 +221,7 @@ func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, []v1alpha1.FixedIP
 	return l, records.Items, nil
 }
 
-// nodes reads all Nodes. Key: the name.
+// nodes returns all Nodes. Key: the name of the node.
 func (c *cluster) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
 	var nodes corev1.NodeList
 	if err := c.api.List(ctx, &nodes); err != nil {
@@ -234,7 +234,7 @@ func (c *cluster) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
 	return byName, nil
 }
 
-// drain reads what a drain of a node depends on.
+// drain reads the objects on which the effect of draining a node depends. It does not set the failover policy.
 func (c *cluster) drain(ctx context.Context, node string) (in explain.DrainInputs, err error) {
 	switch found, err := get(ctx, c, "", node, &corev1.Node{}); {
 	case err != nil:
@@ -258,7 +258,8 @@ func (c *cluster) drain(ctx context.Context, node string) (in explain.DrainInput
 	return in, nil
 }
 
-// inputs reads all objects that concern one pod. Optional objects that the user may not read are left out.
+// inputs reads all objects that concern one pod. Optional objects that the user may not read are left out. controllers is
+// the Lease of the controllers, "namespace/name".
 func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain.Inputs, error) {
 	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
 	var records []v1alpha1.FixedIP
@@ -289,7 +290,7 @@ func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain
 	return in, nil
 }
 
-// volumes reads the persistent volumes of a pod. Those that are not bound yet, and those that the user may not read, are left out.
+// volumes returns the persistent volumes of a pod, without those that are not bound yet or that the user may not read.
 func (c *cluster) volumes(ctx context.Context, pod *corev1.Pod) (found []explain.Volume) {
 	for _, v := range pod.Spec.Volumes {
 		claim := ""
@@ -312,8 +313,8 @@ func (c *cluster) volumes(ctx context.Context, pod *corev1.Pod) (found []explain
 	return found
 }
 
-// workload reads a workload of any kind; nil if it does not exist. unread is the reason if that is unknown, such
-// as missing rights.
+// workload reads a workload of any kind; w is nil if it does not exist. If it cannot be read, for example because of missing
+// rights, w is nil and unread is the reason.
 func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *identity.Workload, unread string) {
 	obj := &unstructured.Unstructured{}
 	obj.SetAPIVersion(of.APIVersion)
@@ -328,7 +329,7 @@ func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *
 	}
 }
 
-// get reads an object; nil if it does not exist.
+// get reads an object into obj and returns obj; nil if the object does not exist.
 func get[P client.Object](ctx context.Context, c *cluster, namespace, name string, obj P) (found P, err error) {
 	err = c.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
 	switch {

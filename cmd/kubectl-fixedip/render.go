@@ -31,7 +31,8 @@ func table(out io.Writer, rows [][]string) error {
 	return w.Flush()
 }
 
-// writeList writes FixedIPs, and claims that have no FixedIP, of a namespace or, if it is empty, of all namespaces.
+// writeList writes the FixedIPs of a namespace, and its claims without a FixedIP; those of all namespaces if namespace is
+// empty.
 func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, namespace string, now time.Time) error {
 	states := map[string]string{}
 	for _, p := range pods {
@@ -75,7 +76,7 @@ func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *
 	return table(out, rows)
 }
 
-// writeNodes writes each node, in each family of its subnets.
+// writeNodes writes a row for each family of each node's subnets, and one row for a node without a subnet.
 func writeNodes(out io.Writer, l *ledger.Ledger, nodes map[string]*corev1.Node) error {
 	rows := [][]string{{"NODE", "FAMILY", "SUBNETS", "AVAILABLE", "FIXED", "FREE", "USED", "COOLDOWN", "STATE"}}
 	for _, n := range l.Nodes() {
@@ -107,7 +108,7 @@ func writeNodes(out io.Writer, l *ledger.Ledger, nodes map[string]*corev1.Node) 
 	return table(out, rows)
 }
 
-// writeDrain writes what a drain does to each pod with a fixed address, and what stops it.
+// writeDrain writes what a drain does to each pod with a fixed address, and which PodDisruptionBudgets stop the drain.
 func writeDrain(out io.Writer, in explain.DrainInputs) error {
 	drained, report := explain.Drain(in)
 	if len(drained) > 0 {

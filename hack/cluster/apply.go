@@ -49,8 +49,7 @@ func newApplier(cfg *rest.Config) (*applier, error) {
 	return &applier{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))}, nil
 }
 
-// apply applies the documents: definitions and namespaces first, since the rest may need them, each group in
-// the order given.
+// apply applies the documents: CRDs first, then namespaces, since the rest may need them, each group in the given order.
 func (a *applier) apply(ctx context.Context, docs []*unstructured.Unstructured) error {
 	ordered := slices.Clone(docs)
 	rank := func(u *unstructured.Unstructured) int {
@@ -94,8 +93,8 @@ func (a *applier) applyOne(ctx context.Context, u *unstructured.Unstructured) er
 	return nil
 }
 
-// mapping finds the resource of a kind. Discovery shows a CRD some time after it is established, without an event, so
-// an unknown kind is looked up repeatedly for a short time.
+// mapping returns the resource of a kind. Discovery lists a CRD some time after it is established, without an event, so an
+// unknown kind is looked up repeatedly for 5 s.
 func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	var found *meta.RESTMapping
 	var last error
@@ -113,7 +112,7 @@ func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*m
 	return found, nil
 }
 
-// established waits until the API server serves the kind of a CRD.
+// established waits until a CRD has the condition Established.
 func (a *applier) established(ctx context.Context, name string) error {
 	selector := fields.OneTermEqualSelector("metadata.name", name).String()
 	client := a.client.Resource(crdResource)

@@ -56,8 +56,8 @@ type Binaries struct {
 
 // Options configure a cluster.
 type Options struct {
-	// Dir is the work folder: state, logs, kubeconfigs. A cluster that is started on the folder of an earlier one has
-	// its state.
+	// Dir is the work folder: state, logs, kubeconfigs. A cluster that is started on the folder of an earlier one continues
+	// with its state.
 	Dir string
 	// Binaries are the programs.
 	Binaries Binaries
@@ -65,7 +65,7 @@ type Options struct {
 	Manifests []string
 	// CiliumCRDs is a folder with the CRDs of Cilium; if empty, those of the version of this module.
 	CiliumCRDs string
-	// Prepare runs before the control plane is started, for example to create the address that it listens on; nil for
+	// Prepare runs before the control plane is started, for example to create the address that it listens on; nil does
 	// nothing.
 	Prepare func(context.Context, *Cluster) error
 	// ControlPlaneArgs are additional arguments of the control plane.
@@ -88,7 +88,7 @@ type Cluster struct {
 	// processes contains every process that was started, running or not. Key: the name. A name is reused only after
 	// its process has exited.
 	processes map[string]*Process
-	// order contains the names in the order of their first start; the control plane is the first.
+	// order contains the names in the order of their first start.
 	order []string
 }
 
@@ -158,7 +158,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.Apply(ctx, c.opts.Manifests...)
 }
 
-// ControlPlane returns the process of the control plane. Its Restart returns when it is ready again, on the
+// ControlPlane returns the process of the control plane. Its Restart returns when the control plane is ready again, on the
 // same port and with its state.
 func (c *Cluster) ControlPlane() *Process { return c.Process(controlPlaneName) }
 
@@ -185,7 +185,7 @@ func (c *Cluster) StartProcess(name, bin string, args ...string) (*Process, erro
 	return c.Run(context.Background(), name, Program{Bin: bin, Args: args})
 }
 
-// Run starts a program, and returns when it runs, or when it is ready if it reports that.
+// Run starts a program. If program.AwaitReady is set, it returns when the program has reported that it is ready.
 func (c *Cluster) Run(ctx context.Context, name string, program Program) (*Process, error) {
 	p, err := c.add(name, program)
 	if err != nil {
@@ -208,7 +208,7 @@ func (c *Cluster) StartNode(ctx context.Context, name string, args ...string) (*
 	}, args...)...)
 }
 
-// WaitNodeReady returns when the Node is ready.
+// WaitNodeReady returns when the condition Ready of the Node is true.
 func (c *Cluster) WaitNodeReady(ctx context.Context, name string) error {
 	cfg, err := c.RESTConfig(Admin)
 	if err != nil {
@@ -252,8 +252,7 @@ func (c *Cluster) RESTConfig(user string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// Apply applies every document of the YAML files and folders server-side and waits until the kinds that they
-// define are served.
+// Apply applies every document of the YAML files and folders server-side and waits until their CRDs are established.
 func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
 	docs, err := readManifests(paths)
 	if err != nil {
@@ -266,13 +265,13 @@ func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// Stop stops everything, the control plane last, in limited time: processes that do not exit are killed.
+// Stop terminates all processes, the control plane last. Processes that do not exit in time are killed.
 func (c *Cluster) Stop() {
 	c.stop((*Process).Terminate)
 }
 
-// Discard is Stop for a cluster that is not started again: it kills the control plane, whose orderly shutdown takes
-// some seconds.
+// Discard stops a cluster that will not be started again. Unlike Stop it kills the control plane, whose orderly shutdown
+// takes some seconds.
 func (c *Cluster) Discard() {
 	c.stop(func(p *Process, _ context.Context) error { return p.Kill() })
 }
@@ -296,14 +295,14 @@ func (c *Cluster) stop(controlPlane func(*Process, context.Context) error) {
 	c.starter.Stop()
 }
 
-// logEnd logs a process that did not exit cleanly, unless it was killed on purpose.
+// logEnd logs the error of a process that did not exit cleanly, unless it was killed on purpose.
 func (c *Cluster) logEnd(p *Process, err error) {
 	if err != nil && !errors.Is(err, errNotStarted) && !endedBy(err, syscall.SIGKILL) {
 		c.opts.Log("stopping %s: %v", p.Name, err)
 	}
 }
 
-// add creates the process of a name without starting it.
+// add registers a process under a name without starting it.
 func (c *Cluster) add(name string, program Program) (*Process, error) {
 	if program.Bin == "" {
 		return nil, fmt.Errorf("start %s: no program is given", name)

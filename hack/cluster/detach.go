@@ -27,8 +27,8 @@ const dirVariable = "FIXEDIP_CLUSTER_DIR"
 // errGone means that the process of a pid file has exited.
 var errGone = errors.New("the process has ended")
 
-// StopDetached stops the processes of a cluster that was started with Detach, the control plane last, in limited
-// time.
+// StopDetached terminates the processes of a cluster that was started with Detach, the control plane last, and kills those
+// that do not exit in time.
 func StopDetached(dir string) error {
 	names, err := pidNames(dir)
 	if err != nil {
@@ -43,8 +43,8 @@ func StopDetached(dir string) error {
 	return errors.Join(append(errs, KillAll(dir))...)
 }
 
-// KillAll kills every process of a cluster and returns when they have exited, including those without a pid file
-// because the process that started them was killed.
+// KillAll kills every process of a cluster and returns when they have exited. It finds them by dirVariable in their
+// environment, so it also kills their children and processes without a pid file.
 func KillAll(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -55,14 +55,14 @@ func KillAll(dir string) error {
 		return fmt.Errorf("look for processes of the cluster: %w", err)
 	}
 	var errs []error
-	open := map[int]int{} // descriptors of the processes, by their ids
+	open := map[int]int{} // Key: the pid. Value: the descriptor.
 	for _, file := range files {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// Open the descriptor first, so that no other process can be killed. Processes that cannot be opened or read
-		// have exited or belong to another user.
+		// Open the descriptor first: it cannot refer to another process that gets the same pid later. Processes that cannot
+		// be opened or read have exited or belong to another user.
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue
@@ -87,7 +87,8 @@ func KillAll(dir string) error {
 	return errors.Join(errs...)
 }
 
-// refuseSecond fails if a cluster runs on the folder: a second one would share its state.
+// refuseSecond returns an error if a cluster runs on the folder: a second one would share its state. It removes the pid
+// files of processes that have exited.
 func refuseSecond(dir string) error {
 	names, err := pidNames(dir)
 	if err != nil {
@@ -123,10 +124,11 @@ func pidNames(dir string) ([]string, error) {
 	return names, nil
 }
 
-// stopGroup terminates processes, waits for all of them together, and kills those that do not exit.
+// stopGroup terminates the named processes, waits for all of them together, kills those that do not exit in time, and
+// removes the pid files.
 func stopGroup(dir string, names []string) error {
 	var errs []error
-	open := map[string]int{} // descriptors of the processes that run, by name
+	open := map[string]int{} // Key: the name. Value: the descriptor of the running process.
 	for _, name := range names {
 		path := filepath.Join(dir, pidDir, name)
 		fd, _, err := openPID(path)
@@ -158,7 +160,8 @@ func stopGroup(dir string, names []string) error {
 	return errors.Join(errs...)
 }
 
-// waitPID waits until a process has exited, which makes its descriptor readable.
+// waitPID waits until a process has exited, which makes its descriptor readable, and returns os.ErrDeadlineExceeded at the
+// deadline.
 func waitPID(fd int, deadline time.Time) error {
 	for {
 		left := max(0, time.Until(deadline))
@@ -175,8 +178,8 @@ func waitPID(fd int, deadline time.Time) error {
 	}
 }
 
-// openPID opens the process of a pid file, errGone if it is not that process any more. The descriptor is
-// opened before the start time is compared, so that it cannot be another process afterwards.
+// openPID returns the descriptor and the pid of the process of a pid file, or errGone if that process has exited. The
+// descriptor is opened before the start time is compared, so that it cannot refer to a later process with the same pid.
 func openPID(path string) (fd, pid int, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -215,13 +218,13 @@ func writePID(path string, pid int) error {
 func removePID(path string, pid int) {
 	data, err := os.ReadFile(path)
 	if err == nil && strings.HasPrefix(string(data), strconv.Itoa(pid)+" ") {
-		// A remaining file is recognised as old by its start time.
+		// A file that cannot be removed does no harm: its start time shows that the process has exited.
 		_ = os.Remove(path)
 	}
 }
 
-// startTime returns when a process started, in the kernel's clock ticks since boot (proc_pid_stat(5), field
-// 22). The name in field 2 may contain anything, so the fields are counted from its closing bracket.
+// startTime returns the start time of a process in clock ticks since boot (proc_pid_stat(5), field 22). The name in field 2
+// may contain any character, so the fields are counted from its closing bracket.
 func startTime(pid int) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -31,13 +31,13 @@ const crdDir = "crds"
 
 const crdKind = "CustomResourceDefinition"
 
-// ReadManifests returns the objects that Apply would apply.
+// ReadManifests returns the objects that Apply applies for the same paths.
 func ReadManifests(paths ...string) ([]*unstructured.Unstructured, error) {
 	return readManifests(paths)
 }
 
-// readManifests reads every document of YAML files and of the YAML files in folders; for a folder with a
-// kustomization, its result.
+// readManifests returns the objects of YAML files and of the YAML files in folders. For a folder with a kustomization it
+// returns the objects of the kustomization.
 func readManifests(paths []string) ([]*unstructured.Unstructured, error) {
 	var docs []*unstructured.Unstructured
 	for _, path := range paths {
@@ -115,8 +115,8 @@ func parseDocuments(data []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// writeCRDs writes the CRDs with which the cluster starts, one file each: those in the manifests and those of Cilium,
-// from the folder or from the Cilium module.
+// writeCRDs writes the CRDs with which the cluster starts to dir, one file each: those of the manifests and those of Cilium,
+// from the folder cilium or, if it is empty, from the Cilium module.
 func writeCRDs(dir, cilium string, manifests []string) error {
 	if cilium != "" {
 		manifests = append(slices.Clone(manifests), cilium)

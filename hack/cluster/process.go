@@ -20,7 +20,7 @@ import (
 
 const (
 	logDir = "logs"
-	// logTail is how much of a log is part of the error about a process that exited early.
+	// logTail is the maximum number of bytes of the end of a log in the error about a process that exited early.
 	logTail = 2000
 )
 
@@ -29,16 +29,16 @@ var (
 	errStopped    = errors.New("the cluster was stopped")
 )
 
-// Starter starts processes from one thread that it keeps. The kernel sends the parent death signal when the thread
-// that started the child ends, not the process (prctl(2)), and Go ends threads at any time.
+// Starter starts processes from one thread, which it keeps. The kernel sends the parent death signal when the thread that
+// started the child ends, not the process (prctl(2)), and Go may end any other thread.
 type Starter struct {
 	requests chan func()
 	done     chan struct{}
 	once     sync.Once
 }
 
-// NewStarter creates the thread. It calls enter first, for example to enter the namespaces of another process:
-// processes are started there.
+// NewStarter creates the thread and calls enter on it, for example to enter the namespaces of another process. Processes are
+// started in the namespaces of the thread.
 func NewStarter(enter func() error) (*Starter, error) {
 	s := &Starter{requests: make(chan func()), done: make(chan struct{})}
 	entered := make(chan error, 1)
@@ -64,10 +64,10 @@ func NewStarter(enter func() error) (*Starter, error) {
 	return s, nil
 }
 
-// Start starts the command.
+// Start starts the command from the thread.
 func (s *Starter) Start(cmd *exec.Cmd) error { return s.Do(cmd.Start) }
 
-// Do runs f on the thread.
+// Do runs f on the thread and returns its error, or errStopped after Stop.
 func (s *Starter) Do(f func() error) error {
 	result := make(chan error, 1)
 	select {
@@ -87,12 +87,13 @@ type Program struct {
 	Args []string
 	// Env is added to the environment, as NAME=value.
 	Env []string
-	// AwaitReady is true if the program takes --ready-fd and counts as started when it writes to it.
+	// AwaitReady is true if the program has the flag --ready-fd. Its start is complete when it writes a line to that
+	// descriptor.
 	AwaitReady bool
 	// Cloneflags are the new namespaces of the process, as in clone(2).
 	Cloneflags uintptr
-	// Start starts the command in another place, such as the namespaces of another process. It has to use a thread
-	// that lasts as long as the process may run (see Starter). Nil starts it beside the processes of the cluster.
+	// Start starts the command, for example in the namespaces of another process. It must use a thread that lasts as long as
+	// the process may run (see Starter). Nil uses the Starter of the cluster.
 	Start func(*exec.Cmd) error
 }
 
@@ -104,24 +105,24 @@ type Process struct {
 	cluster *Cluster
 	program Program
 
-	starting sync.Mutex // held while a life is started, so that there is one at a time
+	starting sync.Mutex // held while the process is started, so that it runs only once at a time
 	mu       sync.Mutex
-	run      *run // the current or last life; nil before the first; guarded by mu
+	run      *run // the current or last run; nil before the first; guarded by mu
 }
 
-// run is one life of a process.
+// run is one run of a process, from its start to its exit.
 type run struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has ended
-	err    error         // how it ended; read after exited
+	err    error         // the result of Wait; read only after exited is closed
 }
 
-// LogPath returns the file that has the output of all lives of the process.
+// LogPath returns the path of the file with the output of all runs of the process.
 func (p *Process) LogPath() string {
 	return filepath.Join(p.cluster.opts.Dir, logDir, p.Name+".log")
 }
 
-// PID returns the process id of the current or last life, 0 if there was none.
+// PID returns the process id of the current or last run; 0 if there was none.
 func (p *Process) PID() int {
 	if r := p.current(); r != nil {
 		return r.cmd.Process.Pid
@@ -129,7 +130,7 @@ func (p *Process) PID() int {
 	return 0
 }
 
-// Exited returns a channel that is closed when the current life ends.
+// Exited returns a channel that is closed when the current run ends. It is closed already if the process does not run.
 func (p *Process) Exited() <-chan struct{} {
 	if r := p.current(); r != nil {
 		return r.exited
@@ -149,7 +150,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// ExitError returns how the last run ended; nil for a clean exit or while it runs.
+// ExitError returns the error of the last run; nil after a clean exit and while the process runs.
 func (p *Process) ExitError() error {
 	r := p.current()
 	if r == nil {
@@ -163,7 +164,7 @@ func (p *Process) ExitError() error {
 	}
 }
 
-// Wait returns when the process has exited, with its error, or when ctx ends.
+// Wait waits until the process has exited and returns its error. It returns the cause of ctx if ctx ends first.
 func (p *Process) Wait(ctx context.Context) error {
 	r := p.current()
 	if r == nil {
@@ -177,7 +178,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Signal sends a signal, SIGSTOP and SIGCONT among them.
+// Signal sends a signal to the process, for example SIGSTOP or SIGCONT.
 func (p *Process) Signal(sig os.Signal) error {
 	r := p.current()
 	if r == nil {
@@ -189,7 +190,7 @@ func (p *Process) Signal(sig os.Signal) error {
 	return nil
 }
 
-// Kill kills the process with SIGKILL and waits until it is gone.
+// Kill kills the process with SIGKILL and waits until it has exited.
 func (p *Process) Kill() error {
 	r := p.current()
 	if r == nil {
@@ -202,8 +203,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Terminate sends SIGTERM and waits until the process has exited; it is killed if ctx ends first. The error says how
-// the process exited if not cleanly.
+// Terminate sends SIGTERM and waits until the process has exited; it kills the process if ctx ends first. It returns an
+// error if the process did not exit cleanly.
 func (p *Process) Terminate(ctx context.Context) error {
 	r := p.current()
 	if r == nil {
@@ -220,14 +221,14 @@ func (p *Process) Terminate(ctx context.Context) error {
 		}
 		return fmt.Errorf("stop %s: it did not end in time and was killed", p.Name)
 	}
-	// A program without a handler is ended by the signal itself, which is a clean exit too.
+	// SIGTERM ends a program without a handler; that is a clean exit too.
 	if endedBy(r.err, syscall.SIGTERM) {
 		return nil
 	}
 	return r.err
 }
 
-// endedBy reports whether the process was ended by the signal.
+// endedBy reports whether err is the exit error of a process that was ended by the signal.
 func endedBy(err error, signal syscall.Signal) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -237,8 +238,8 @@ func endedBy(err error, signal syscall.Signal) bool {
 	return ok && status.Signaled() && status.Signal() == signal
 }
 
-// Restart starts the process with the same arguments, for the first time or again. A running process is stopped
-// first. The control plane is ready when Restart returns.
+// Restart starts the process with the same arguments, for the first time or again. It terminates a running process first. It
+// returns when the process is ready if Program.AwaitReady is set.
 func (p *Process) Restart(ctx context.Context) error {
 	p.starting.Lock()
 	defer p.starting.Unlock()
@@ -264,7 +265,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	return nil
 }
 
-// RSS returns the memory that the process holds, in bytes.
+// RSS returns the resident memory of the process in bytes.
 func (p *Process) RSS() (int64, error) {
 	path := fmt.Sprintf("/proc/%d/status", p.PID())
 	data, err := os.ReadFile(path)
@@ -289,8 +290,8 @@ func (p *Process) current() *run {
 	return p.run
 }
 
-// launch starts the program once. The second result is the pipe on which the program reports that it is ready, if it
-// does.
+// launch starts the program once. The second result is the pipe on which the program reports that it is ready; nil if
+// AwaitReady is not set.
 func (p *Process) launch() (*run, *os.File, error) {
 	log, err := os.OpenFile(p.LogPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -303,13 +304,13 @@ func (p *Process) launch() (*run, *os.File, error) {
 	if p.cluster.opts.Detach {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	} else {
-		// Its own process group keeps Ctrl-C of the terminal away, because Stop decides the order.
+		// A process group of its own keeps Ctrl-C of the terminal away from the process, because Stop decides the order.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	}
 	cmd.SysProcAttr.Cloneflags = p.program.Cloneflags
 	if p.program.Start != nil {
-		// A child in another PID namespace sees no parent, which Go takes for its death. It ends with the first
-		// process of its namespace.
+		// The parent of a child in another PID namespace has the pid 0 there, which Go takes for a parent that has died. The
+		// child ends with process 1 of its namespace instead.
 		cmd.SysProcAttr.Pdeathsig = 0
 	}
 	var ready *os.File
@@ -346,7 +347,7 @@ func (p *Process) launch() (*run, *os.File, error) {
 	return r, ready, nil
 }
 
-// awaitReady waits for the line on the pipe; its end means that the process exited.
+// awaitReady waits for the line on the pipe. The end of the pipe without a line means that the process has exited.
 func (p *Process) awaitReady(ctx context.Context, r *run, ready *os.File) error {
 	defer ready.Close()
 	line := make(chan bool, 1)
@@ -363,7 +364,7 @@ func (p *Process) awaitReady(ctx context.Context, r *run, ready *os.File) error 
 	}
 }
 
-// tail returns the end of a file, or why it cannot.
+// tail returns the last logTail bytes of a file, or the text of the error if the file cannot be read.
 func tail(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -372,5 +373,5 @@ func tail(path string) string {
 	return string(data[max(0, len(data)-logTail):])
 }
 
-// LogTail returns the end of the log of the process.
+// LogTail returns the last logTail bytes of the log of the process.
 func (p *Process) LogTail() string { return tail(p.LogPath()) }

@@ -14,8 +14,8 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// waitFor returns when the condition holds for one of the objects that exist or for a later event.
-// watchtools.UntilWithSync does the same, but its informer reports the end of the wait as an error in the log.
+// waitFor returns when the condition holds for one of the existing objects or for a later event. watchtools.UntilWithSync
+// does the same, but its informer logs the end of the wait as an error.
 func waitFor(ctx context.Context, lw *cache.ListWatch, condition watchtools.ConditionFunc) error {
 	list, err := lw.ListWithContext(ctx, metav1.ListOptions{})
 	if err != nil {

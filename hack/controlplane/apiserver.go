@@ -32,18 +32,18 @@ type part struct {
 	done <-chan error
 }
 
-// serverConfig is the input of the API server from other parts.
+// serverConfig contains the settings of the API server that depend on other parts.
 type serverConfig struct {
 	listener     net.Listener
 	etcdURL      string
 	keys         *pki
 	tokenFile    string
 	serviceRange string
-	// auditLog is the file of the audit log; empty for none. dir is the folder of its policy.
+	// auditLog is the path of the audit log; empty disables it. dir is the work folder, which gets the audit policy.
 	auditLog, dir string
 }
 
-// auditPolicy logs the metadata of each request when it is answered; of a watch, when it begins.
+// auditPolicy logs the metadata of each request when it is answered, and of each watch also when it begins.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -51,7 +51,8 @@ rules:
 - level: Metadata
 `
 
-// listen opens the port of the API server: the requested one, else that of the last run, else a free one.
+// listen opens the port of the API server and stores its number in portFile. A port of 0 means the port of the last run, or
+// a free one if there was none.
 func listen(dir, address string, port int) (net.Listener, error) {
 	file := filepath.Join(dir, portFile)
 	if port == 0 {

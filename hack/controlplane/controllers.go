@@ -56,24 +56,24 @@ var enabledControllers = []string{
 	names.PersistentVolumeProtectionController,
 }
 
-// builtinNamespaces get their default service account before the control plane counts as ready: pods cannot
-// be created without it.
+// builtinNamespaces are the namespaces whose default service account must exist before the control plane is ready: pods
+// cannot be created without it.
 var builtinNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
 
-// controllerConfig is the input of the controller manager from other parts.
+// controllerConfig contains the settings of the controller manager that depend on options and on other parts.
 type controllerConfig struct {
 	kubeconfig             string
 	keys                   *pki
 	nodeMonitorGracePeriod time.Duration
 	podGCThreshold         int
-	// nodeCIDRs are the CIDRs of Node.spec.podCIDRs, in subnets of nodeCIDRMaskSizes; if empty, the controller
-	// manager does not assign them.
+	// nodeCIDRs are the CIDRs from which Node.spec.podCIDRs are allocated, and nodeCIDRMaskSizes the prefix lengths of these
+	// subnets, one for each CIDR. If both are empty, the controller manager allocates none.
 	nodeCIDRs         []string
 	nodeCIDRMaskSizes []int
 }
 
-// nodeIPAMArgs returns the arguments of the controller that assigns Node.spec.podCIDRs. With a single family the flag
-// of the prefix length has another name.
+// nodeIPAMArgs returns the arguments of the controller that allocates Node.spec.podCIDRs; nil if it is disabled. The flag of
+// the prefix length has a family suffix only if there are two families.
 func (c controllerConfig) nodeIPAMArgs() []string {
 	if len(c.nodeCIDRs) == 0 {
 		return nil
@@ -100,9 +100,9 @@ type controllerManager struct {
 	aliases         map[string]string
 }
 
-// newControllerManager configures the controller manager. It has to come before the API server is configured:
-// the controller manager changes a feature default of the process (WatchListClient), which panics once any
-// flag set knows the features (KubeControllerManagerOptions.Flags).
+// newControllerManager configures the controller manager. Call it before the API server is configured: the controller
+// manager changes a feature default of the process (WatchListClient), which panics after any flag set has read the features
+// (KubeControllerManagerOptions.Flags).
 func newControllerManager(c controllerConfig) (*controllerManager, error) {
 	o, err := kcmoptions.NewKubeControllerManagerOptions()
 	if err != nil {

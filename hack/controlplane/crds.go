@@ -34,7 +34,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// installCRDs creates missing CRDs and waits until all are served. Existing ones are not changed.
+// installCRDs creates the CRDs of the files and folders that do not exist yet, and waits until all of their kinds are
+// served. Existing CRDs are not changed.
 func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 	definitions, err := readCRDs(paths)
 	if err != nil || len(definitions) == 0 {
@@ -67,9 +68,9 @@ func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 	return waitDiscovered(ctx, client.Discovery(), definitions)
 }
 
-// waitDiscovered waits until discovery lists the kinds of the CRDs, which happens some time after they are
-// established, without an event. A client that looks for a kind before that gets an error. Clients ask for all groups
-// or for one, which are answered from different caches: both have to list the kinds.
+// waitDiscovered waits until discovery lists the kinds of the CRDs, which happens some time after they are established,
+// without an event. A client that looks up a kind before that gets an error. The API server answers discovery of all groups
+// and discovery of one group from different caches, so both must list the kinds.
 func waitDiscovered(ctx context.Context, api discovery.DiscoveryInterface, definitions []*apiextensionsv1.CustomResourceDefinition) error {
 	missing := sets.New[schema.GroupVersionKind]()
 	for _, d := range definitions {
@@ -102,6 +103,7 @@ func waitDiscovered(ctx context.Context, api discovery.DiscoveryInterface, defin
 	return nil
 }
 
+// named reports whether one of the lists contains the kind.
 func named(kind schema.GroupVersionKind, lists ...*metav1.APIResourceList) bool {
 	return slices.ContainsFunc(lists, func(l *metav1.APIResourceList) bool {
 		return l.GroupVersion == kind.GroupVersion().String() &&
@@ -109,7 +111,7 @@ func named(kind schema.GroupVersionKind, lists ...*metav1.APIResourceList) bool 
 	})
 }
 
-// readCRDs reads every CRD in the files and in the files of the folders.
+// readCRDs reads all CRDs in the given files and folders.
 func readCRDs(paths []string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var all []*apiextensionsv1.CustomResourceDefinition
 	for _, path := range paths {

@@ -16,11 +16,11 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// slowDiscovery answers each request with its next step, and repeats the last one.
+// slowDiscovery answers each request with the next element of all or one, and repeats the last element.
 type slowDiscovery struct {
 	discovery.DiscoveryInterface
 	all, one []answer
-	// asked counts the answers.
+	// asked counts the requests for all groups and for one group.
 	asked struct{ all, one int }
 }
 
@@ -46,7 +46,7 @@ func next(answers []answer, asked *int) answer {
 
 func (d *slowDiscovery) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
 	a := next(d.all, &d.asked.all)
-	// The same kind in another version is another.
+	// The same kind in another version does not count.
 	return nil, []*metav1.APIResourceList{{GroupVersion: "cilium.io/v1", APIResources: []metav1.APIResource{{Kind: "CiliumNode"}}}, a.list()}, a.err
 }
 
@@ -58,8 +58,8 @@ func (d *slowDiscovery) ServerResourcesForGroupVersion(gv string) (*metav1.APIRe
 	return a.list(), a.err
 }
 
-// TestReadyWhenKindsAreDiscovered reproduces a control plane that reported ready while discovery listed one of two kinds, so that
-// the first request of a test failed.
+// TestReadyWhenKindsAreDiscovered checks that waitDiscovered returns only when both forms of discovery list every kind. A
+// control plane once reported ready while discovery listed one of two kinds, and the first request of a test failed.
 func TestReadyWhenKindsAreDiscovered(t *testing.T) {
 	definition := func(kind string) *apiextensionsv1.CustomResourceDefinition {
 		return &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
@@ -73,7 +73,7 @@ func TestReadyWhenKindsAreDiscovered(t *testing.T) {
 	down := answer{err: errors.New("not yet")}
 	for name, test := range map[string]struct {
 		all, one []answer
-		// asked is the expected number of requests for all groups; 0 if the wait times out.
+		// asked is the minimum number of requests for all groups; 0 if the wait times out.
 		asked int
 		fails string
 	}{

@@ -23,8 +23,8 @@ type etcdServer struct {
 	server *embed.Etcd
 }
 
-// startEtcd starts etcd on free loopback ports and returns when it serves. It does not sync to disk: the data
-// survives the process, not the machine.
+// startEtcd starts etcd on free loopback ports and returns when it is ready. etcd does not sync to disk: its data survives a
+// crash of the process, but not of the machine.
 func startEtcd(ctx context.Context, dir string) (*etcdServer, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir = dir
@@ -53,7 +53,7 @@ func startEtcd(ctx context.Context, dir string) (*etcdServer, error) {
 	return &etcdServer{url: "http://" + e.Clients[0].Addr().String(), failed: e.Err(), server: e}, nil
 }
 
-// stop stops etcd; it waits a limited time for its clients.
+// stop stops etcd and waits until it has stopped, at most etcdStopTimeout.
 func (s *etcdServer) stop() {
 	done := make(chan struct{})
 	go func() {

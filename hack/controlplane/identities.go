@@ -75,8 +75,8 @@ type identities struct {
 	list []identity
 }
 
-// ensureIdentities reads the tokens of an earlier run, creates missing ones and writes the token file, so that tokens
-// of clients stay valid across restarts.
+// ensureIdentities returns the users with their tokens. It reads the tokens of an earlier run, so that clients stay
+// authenticated across restarts, creates missing tokens, and writes the token file.
 func ensureIdentities(file string, nodes []string) (*identities, error) {
 	tokens, err := readTokens(file)
 	if err != nil {
@@ -104,7 +104,7 @@ func ensureIdentities(file string, nodes []string) (*identities, error) {
 	return &identities{file: file, list: list}, nil
 }
 
-// readTokens returns the tokens in a token file by user name; none if there is no file yet.
+// readTokens returns the tokens in a token file; nil if the file does not exist. Key: the user name. Value: the token.
 func readTokens(file string) (map[string]string, error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -126,7 +126,7 @@ func readTokens(file string) (map[string]string, error) {
 	return tokens, nil
 }
 
-// restConfig returns a client configuration for one of the identities.
+// restConfig returns a client configuration for the user whose kubeconfig has this name.
 func (ids *identities) restConfig(name, server string, caPEM []byte) (*rest.Config, error) {
 	for _, id := range ids.list {
 		if id.name == name {
@@ -142,7 +142,7 @@ func (ids *identities) restConfig(name, server string, caPEM []byte) (*rest.Conf
 	return nil, fmt.Errorf("no identity is called %q", name)
 }
 
-// writeKubeconfigs writes one kubeconfig per identity.
+// writeKubeconfigs writes the kubeconfig of each user to <dir>/<name>.yaml.
 func writeKubeconfigs(dir, server string, caPEM []byte, ids *identities) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the kubeconfig folder: %w", err)

@@ -78,8 +78,8 @@ func run(ctx context.Context, o *options) error {
 	}
 	defer store.stop()
 
-	// The API server has its own context, because it has to outlive the controllers for a moment: controllers without
-	// a server fill the log with errors.
+	// The API server has its own context, so that the controllers are cancelled before it: controllers without a server fill
+	// the log with errors.
 	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServer()
 	server, err := startAPIServer(serverCtx, serverConfig{
@@ -98,8 +98,8 @@ func run(ctx context.Context, o *options) error {
 	if err := waitServing(startCtx, admin, server.done); err != nil {
 		return err
 	}
-	// The garbage collector looks for new kinds every 30 s only (startGarbageCollectorController, syncPeriod):
-	// kinds that exist before it starts are collected from the first moment.
+	// The garbage collector looks for new kinds only every 30 s (startGarbageCollectorController, syncPeriod), but knows the
+	// kinds that exist when it starts.
 	if err := installCRDs(startCtx, admin, o.crds); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func run(ctx context.Context, o *options) error {
 	case err = <-server.done:
 		err = partEnded("the API server", err)
 	case err = <-controllers.done:
-		// The controller manager ends with ctx too; in either order it is a normal stop.
+		// The controller manager also ends with ctx; then this is a normal stop.
 		if ctx.Err() == nil {
 			err = partEnded("the controller manager", err)
 		} else {
@@ -145,8 +145,8 @@ func run(ctx context.Context, o *options) error {
 	return errors.Join(err, removeReady(ready))
 }
 
-// servingAddresses returns the addresses at which clients reach the API server: its listen address, and the first
-// address of each service CIDR, which belongs to the service "kubernetes".
+// servingAddresses returns the addresses at which clients reach the API server: the loopback addresses, the listen address,
+// and the first usable address of each service CIDR, which is the cluster IP of the Service "kubernetes".
 func servingAddresses(o *options) []net.IP {
 	list := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(o.bindAddress)}
 	for cidr := range strings.SplitSeq(o.serviceRange, ",") {
@@ -155,7 +155,7 @@ func servingAddresses(o *options) []net.IP {
 	return list
 }
 
-// partEnded describes the unexpected end of a part.
+// partEnded returns an error for a part that ended unexpectedly; err is its result.
 func partEnded(part string, err error) error {
 	if err == nil {
 		return fmt.Errorf("%s ended by itself", part)
@@ -170,8 +170,8 @@ func removeReady(path string) error {
 	return nil
 }
 
-// notifyReady writes the ready line to an inherited file descriptor and closes it. A pipe gives the parent an event
-// for both outcomes: the line, or its end if the process died before.
+// notifyReady writes the ready line to an inherited file descriptor and closes it; it does nothing if fd is negative. If fd
+// is a pipe, its reader gets an event in both cases: the line, or the end of the pipe if this process exits first.
 func notifyReady(fd int, line string) error {
 	if fd < 0 {
 		return nil

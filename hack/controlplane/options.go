@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// options are the settings of the process, as the command line gives them. It is a startup.Options.
+// options contains the command-line settings. It implements startup.Options.
 type options struct {
 	dir                    string
 	etcdDir                string
@@ -64,7 +64,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor that gets one line when the control plane is ready; -1 means none.")
 }
 
-// Validate validates the options and sets derived ones.
+// Validate validates the options, makes dir absolute, and sets the default of etcdDir.
 func (o *options) Validate() error {
 	if o.dir == "" {
 		return fmt.Errorf("--dir=%q: a work folder is needed", o.dir)

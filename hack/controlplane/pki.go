@@ -23,21 +23,22 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// certificateLife is how long a work folder can be used.
+// certificateLife is the lifetime of the certificates. A work folder cannot be used for longer.
 const certificateLife = 10 * 365 * 24 * time.Hour
 
 // pki contains the files of the keys and certificates in the work folder. The private key of the certificate
 // authority is not stored: no certificate is signed after the first start.
 type pki struct {
 	caFile, certFile, keyFile string
-	// The client certificate of the API server for kubelets, which trust the authority.
+	// kubeletClientCertFile and kubeletClientKeyFile are the client certificate with which the API server connects to
+	// kubelets.
 	kubeletClientCertFile, kubeletClientKeyFile string
 	serviceAccountKeyFile                       string
 	caPEM                                       []byte
 }
 
-// ensurePKI returns the files of an earlier run, or creates them, with a serving certificate for the given addresses.
-// Kubeconfigs contain the certificate authority, so a restart must not change it.
+// ensurePKI returns the keys and certificates of an earlier run. If there are none, it creates them, with a serving
+// certificate for the given addresses. Kubeconfigs contain the certificate authority, so a restart must not change it.
 func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	p := &pki{
 		caFile:                filepath.Join(dir, "ca.crt"),
@@ -50,7 +51,8 @@ func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the key folder: %w", err)
 	}
-	// The certificate of the authority is written last: if it exists, the rest does.
+	// create writes the certificate of the authority last: if it exists, create was not killed before it had written all
+	// files.
 	caPEM, err := os.ReadFile(p.caFile)
 	switch {
 	case err == nil:
@@ -106,7 +108,7 @@ func (p *pki) create(addresses []net.IP) error {
 		return err
 	}
 	client := &x509.Certificate{
-		// Kubelets ask the API server what this user may do; members of system:masters may do everything.
+		// Kubelets authorize this user with the API server, where members of system:masters have all rights.
 		Subject:     pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{user.SystemPrivilegedGroup}},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -139,14 +141,14 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// sign completes the template with serial number and lifetime and returns the signed certificate.
+// sign adds a serial number and the lifetime to the template and returns the signed certificate in DER.
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, err
 	}
 	template.SerialNumber = serial
-	// A machine whose clock was set back must accept the certificate.
+	// The certificate must be valid even if the clock of the machine is set back.
 	template.NotBefore = time.Now().Add(-time.Hour)
 	template.NotAfter = template.NotBefore.Add(certificateLife)
 	return x509.CreateCertificate(rand.Reader, template, parent, public, signer)
@@ -164,7 +166,7 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 	return writePrivate(path, data)
 }
 
-// writePrivate writes a file that only its owner can read, atomically: a killed process leaves no partial file.
+// writePrivate atomically writes a file that only its owner can read: a killed process leaves no partial file at the path.
 func writePrivate(path string, data []byte) error {
 	temp := path + ".new"
 	if err := os.WriteFile(temp, data, 0o600); err != nil {

@@ -19,7 +19,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// The StatefulSet of manifests/example.
+// workload and replicas describe the StatefulSet of manifests/example.
 const (
 	workload = "web"
 	replicas = 3
@@ -161,7 +161,8 @@ func (d *demo) statefulSetDeleted(ctx context.Context) error {
 	return nil
 }
 
-// sameAddresses waits until the given pods are replaced, and compares all addresses with those of the first act.
+// sameAddresses waits until all pods run and those in uids are replaced, and returns an error if an address differs from
+// that of the first act. Key of uids: the pod name. Value: the UID of the old pod.
 func (d *demo) sameAddresses(ctx context.Context, uids map[string]string) error {
 	rows, err := d.awaitRunning(ctx, uids)
 	if err != nil {
@@ -176,8 +177,8 @@ func (d *demo) sameAddresses(ctx context.Context, uids map[string]string) error 
 	return nil
 }
 
-// awaitRunning waits until every pod runs and has a FixedIP, with another UID than the given one if one is given, and
-// prints them.
+// awaitRunning waits until every pod runs and has a FixedIP, prints the rows and returns them. A pod in before must have
+// another UID than there. Key: the pod name. Value: the UID of the old pod.
 func (d *demo) awaitRunning(ctx context.Context, before map[string]string) ([]witness.Row, error) {
 	began := time.Now()
 	rows, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool {

@@ -44,7 +44,7 @@ type demo struct {
 	witness               *witness.Witness
 	api                   client.Client
 	scheduler, controller *cluster.Process
-	// addresses contains the address of each pod after the first act, which must not change. Key: the pod name.
+	// addresses contains the address of each pod after the first act. Later acts must not change it. Key: the pod name.
 	addresses map[string]string
 }
 
@@ -123,7 +123,8 @@ func (d *demo) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// clean empties the work folder, which may contain nothing but an earlier demo.
+// clean stops the cluster of an earlier demo and empties the work folder. It refuses a folder that has content but was not
+// created by a demo.
 func (d *demo) clean() error {
 	if err := cluster.StopDetached(d.dir); err != nil {
 		return fmt.Errorf("stop the cluster of an earlier demo: %w", err)
@@ -186,7 +187,7 @@ func (d *demo) startAll(ctx context.Context) error {
 			return fmt.Errorf("%w; check whether its pool is filled, in the logs of the controller and the node", err)
 		}
 	}
-	// Each agent has allocated two addresses for its node, which the controller replaces.
+	// Each agent has allocated two dynamic entries, for router and health; the controller adds as many new ones.
 	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Used >= 2 && p.Dynamic-p.Used >= preAllocate }); err != nil {
 		return fmt.Errorf("wait until pools are filled: %w", err)
 	}

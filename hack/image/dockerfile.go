@@ -32,8 +32,8 @@ type File struct {
 	To string
 }
 
-// ReadDockerfile returns the recipes of a Dockerfile: its stages from scratch, in order. Of other stages it reads only
-// WORKDIR, which is where the files of this folder are.
+// ReadDockerfile returns the recipes of a Dockerfile: its stages from scratch, in order. Of other stages it reads only the
+// name and WORKDIR. A file below that WORKDIR is taken from the folder of the Dockerfile.
 func ReadDockerfile(r io.Reader) ([]Recipe, error) {
 	p := parser{workDirs: map[string]string{}}
 	lines := bufio.NewScanner(r)
@@ -61,13 +61,14 @@ func ReadDockerfile(r io.Reader) ([]Recipe, error) {
 	return p.recipes, nil
 }
 
+// parser collects the recipes of a Dockerfile.
 type parser struct {
 	recipes []Recipe
-	// workDirs contains the WORKDIR of other stages. Key: the name of the stage.
+	// workDirs contains the WORKDIR of each stage that is not from scratch. Key: the name of the stage.
 	workDirs map[string]string
-	// stage is the current stage if it is not from scratch.
+	// stage is the name of the current stage; empty if it has none.
 	stage string
-	// scratch is true while the last recipe is being read.
+	// scratch is true if the current stage is from scratch. Its recipe is the last one.
 	scratch bool
 }
 
@@ -102,7 +103,7 @@ func (p *parser) instruction(name, rest string) error {
 	return nil
 }
 
-// from handles FROM.
+// from begins the stage of a FROM instruction.
 func (p *parser) from(rest string) error {
 	fields := slices.DeleteFunc(strings.Fields(rest), func(f string) bool { return strings.HasPrefix(f, "--platform=") })
 	p.stage = ""
@@ -121,7 +122,7 @@ func (p *parser) from(rest string) error {
 	return nil
 }
 
-// copy handles COPY of built files.
+// copy adds the files of a COPY --from=STAGE instruction to the recipe.
 func (p *parser) copy(r *Recipe, fields []string) error {
 	if len(fields) < 3 || !strings.HasPrefix(fields[0], "--from=") {
 		return errors.New("write --from=STAGE FILE... DESTINATION")
@@ -150,6 +151,7 @@ func (p *parser) copy(r *Recipe, fields []string) error {
 	return nil
 }
 
+// isUser reports whether s has the form UID or UID:GID, with numbers.
 func isUser(s string) bool {
 	parts := strings.Split(s, ":")
 	return len(parts) <= 2 && !slices.ContainsFunc(parts, func(part string) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOurDockerfile checks that there is an image for each program that runs in a cluster, with nothing but the program,
-// and not as root.
+// TestOurDockerfile checks that the Dockerfile has one image for each program of the cluster, that an image contains only
+// its program, and that it does not run as root.
 func TestOurDockerfile(t *testing.T) {
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
 	if err != nil {
@@ -38,6 +38,7 @@ func TestOurDockerfile(t *testing.T) {
 	}
 }
 
+// TestReadDockerfile checks which instructions of a stage are accepted, and the errors for all others.
 func TestReadDockerfile(t *testing.T) {
 	const build = "FROM --platform=$BUILDPLATFORM golang AS build\nWORKDIR /src\nRUN make \\\n  build\n"
 	for name, c := range map[string]struct {

@@ -30,8 +30,8 @@ var architectures = map[elf.Machine]string{
 	elf.EM_S390:    "s390x",
 }
 
-// Make builds the image of a recipe from the files in the folder of the Dockerfile. Equal files give equal images, because
-// an image contains no time, place or user of the build.
+// Make builds the image of a recipe. dir is the folder of the Dockerfile. Equal files result in equal images, because an
+// image contains no time, path or user of the build.
 func Make(r Recipe, dir string) (v1.Image, error) {
 	var layer bytes.Buffer
 	machine, err := writeLayer(&layer, r, dir)
@@ -61,7 +61,7 @@ func Make(r Recipe, dir string) (v1.Image, error) {
 	return img, nil
 }
 
-// Save writes an image to an archive like docker save, with a reference such as fixedip-controller:v1.0.0.
+// Save writes an image to an archive in the format of docker save, with a reference such as fixedip-controller:v1.0.0.
 func Save(img v1.Image, reference, file string) error {
 	tag, err := name.NewTag(reference)
 	if err != nil {
@@ -73,7 +73,8 @@ func Save(img v1.Image, reference, file string) error {
 	return nil
 }
 
-// writeLayer writes the files and returns their architecture.
+// writeLayer writes the files of a recipe to w as a tar archive and returns the architecture of the last program among them.
+// A recipe without a program is an error.
 func writeLayer(w io.Writer, r Recipe, dir string) (architecture string, err error) {
 	layer := tar.NewWriter(w)
 	for _, f := range r.Files {
@@ -101,7 +102,7 @@ func writeLayer(w io.Writer, r Recipe, dir string) (architecture string, err err
 	return architecture, layer.Close()
 }
 
-// static returns the architecture of a statically linked program.
+// static returns the architecture of a program. A program that is linked dynamically is an error.
 func static(program []byte) (architecture string, err error) {
 	file, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {

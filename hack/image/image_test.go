@@ -23,7 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// program returns the part of an ELF file that Make reads: the header and, if it is linked dynamically, the interpreter.
+// program returns the part of an ELF file that Make reads: the header and, if dynamic is true, a segment for the
+// interpreter.
 func program(t *testing.T, machine elf.Machine, dynamic bool) []byte {
 	t.Helper()
 	header := elf.Header64{
@@ -42,7 +43,7 @@ func program(t *testing.T, machine elf.Machine, dynamic bool) []byte {
 	return file.Bytes()
 }
 
-// folder creates a folder with a program, bin/tool, and a text file.
+// folder creates a folder with bin/tool, which contains the program, and a text file, and returns its path.
 func folder(t *testing.T, program []byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -124,7 +125,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestReproducible checks that equal files give equal archives, and that another program gives another image.
+// TestReproducible checks that equal files result in equal archives whatever their times and modes, and that a changed file
+// results in another archive.
 func TestReproducible(t *testing.T) {
 	dir := folder(t, program(t, elf.EM_X86_64, false))
 	archive := func() []byte {
@@ -184,8 +186,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNothingToWriteTo checks that our images contain only the program: no shell, and no file that its user, who is not
-// root, could write to.
+// TestNothingToWriteTo checks that our images contain only the program, which its user cannot write to because it belongs to
+// root, and that the user is not root.
 func TestNothingToWriteTo(t *testing.T) {
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
 	if err != nil {
@@ -200,7 +202,7 @@ func TestNothingToWriteTo(t *testing.T) {
 		dir := t.TempDir()
 		for _, f := range r.Files {
 			path := filepath.Join(dir, f.From)
-			// Independent of the modes of the built files.
+			// Make must ignore the modes of the built files.
 			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, program(t, elf.EM_X86_64, false), 0o600), os.Chmod(path, 0o777)); err != nil {
 				t.Fatal(err)
 			}

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fixedip-kubectl is kubectl, unchanged, in the version of Kubernetes that this module is built with, for
-// machines that have none.
+// Command fixedip-kubectl is kubectl, unchanged, in the version of Kubernetes that this module is built with. It is for
+// machines without kubectl.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 func main() {
-	// As in kubectl's own main: the verbosity matters while the command is created.
+	// As in kubectl's main: the verbosity must be set before the command is created.
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 		util.CheckErr(err)

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pack builds the images of the Dockerfile without a container engine, from built programs: one archive for each
-// stage, named after it.
+// Command pack builds the images of the Dockerfile without a container engine, from built programs. It writes one archive
+// for each stage from scratch and names it after the stage.
 //
 //	pack -tag VERSION -out FOLDER [DOCKERFILE]
 package main

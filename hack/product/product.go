@@ -15,22 +15,23 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// Lease defines how fast a replica takes over from a killed one.
+// Lease contains the times of leader election, which determine how fast a replica takes over from a killed one.
 type Lease struct{ Duration, Renew, Retry time.Duration }
 
-// QuickLease is for demos: with the default Lease each kill would cost 15 s. It is not shorter because a program that
+// QuickLease is for demos: with the default lease, each kill would cost 15 s. It is not shorter, because a program that
 // loses its lease exits and is not restarted, and a renewal has taken more than 3 s on a busy machine.
 var QuickLease = Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
 // SchedulerOptions configure a scheduler.
 type SchedulerOptions struct {
 	Lease Lease
-	// Families are the families in which pods have addresses; IPv4 if empty.
+	// Families are the families of the addresses of pods; IPv4 if nil.
 	Families []string
-	// Failover is the default failover policy; Wait if empty. Movable allows addresses to migrate.
+	// Failover is the default failover policy; Wait if empty. Movable allows the migration of addresses.
 	Failover string
 	Movable  bool
-	// NoElection makes it active at once, like a leader that has not noticed yet that it lost its lease.
+	// NoElection disables leader election, so that the scheduler is active at once, like a former leader that has not
+	// noticed that it lost its lease.
 	NoElection bool
 	// Kubeconfig replaces the kubeconfig of the scheduler, for tests with a proxy.
 	Kubeconfig string
@@ -38,9 +39,9 @@ type SchedulerOptions struct {
 	SecurePort int
 	// Weight is the weight of the FixedIP score; 0 for the default.
 	Weight int
-	// Workloads is the field of FixedIPArgs, as YAML on one line.
+	// Workloads is the value of the field workloads of FixedIPArgs, as YAML on one line; empty for the default.
 	Workloads string
-	// Plugins are enabled in addition to FixedIP, and Disabled are disabled, by name.
+	// Plugins are the names of plugins to enable in addition to FixedIP, Disabled those of plugins to disable.
 	Plugins, Disabled []string
 	// PluginArgs are the arguments of other plugins. Key: the name of the plugin. Value: YAML on one line.
 	PluginArgs map[string]string
@@ -83,7 +84,7 @@ profiles:
 {{- end}}
 `))
 
-// StartScheduler starts a scheduler. The name distinguishes replicas.
+// StartScheduler starts a scheduler as the process with this name, which distinguishes replicas.
 func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*cluster.Process, error) {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig(cluster.Scheduler)
@@ -101,7 +102,7 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 	}
 	args := []string{"--config=" + path, fmt.Sprintf("--secure-port=%d", o.SecurePort), "-v=2"}
 	if o.SecurePort != 0 {
-		// A pod does not need these.
+		// The scheduler does not need these flags in a pod.
 		args = append(args, "--bind-address=127.0.0.1", "--authentication-kubeconfig="+o.Kubeconfig, "--authorization-kubeconfig="+o.Kubeconfig)
 	}
 	return c.StartProcess(name, bin, args...)
@@ -118,7 +119,7 @@ type ControllerOptions struct {
 	Env []string
 }
 
-// StartController starts a controller. The name distinguishes replicas.
+// StartController starts a controller as the process with this name, which distinguishes replicas.
 func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) (*cluster.Process, error) {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig(cluster.Controller)

@@ -41,7 +41,8 @@ func Down(dir string) error {
 	return nil
 }
 
-// isWorkFolder returns an error if a folder is not the work folder of a cluster, because it is about to be deleted.
+// isWorkFolder returns an error if a folder has content but is not the work folder of a cluster. Down deletes only folders
+// without such an error.
 func isWorkFolder(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -50,15 +51,15 @@ func isWorkFolder(dir string) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	// It is the first folder that a cluster creates.
+	// nodesDir is the first folder that a cluster creates.
 	if _, err := os.Stat(filepath.Join(dir, nodesDir)); err != nil {
 		return fmt.Errorf("%s has something else in it than a cluster: give another work folder", dir)
 	}
 	return nil
 }
 
-// removeTraces removes what a cluster leaves on the machine besides its processes and folder. Mounts and node
-// networks end with their namespaces.
+// removeTraces removes the network links and the cgroups that a cluster leaves on the machine. Mounts and node networks end
+// with their namespaces.
 func removeTraces(dir string) error {
 	if err := release(dir); err != nil {
 		return err
@@ -66,9 +67,9 @@ func removeTraces(dir string) error {
 	return removeCgroups(filepath.Join(dir, nodesDir, "*", diskDir))
 }
 
-// removeCgroups removes the cgroups of the containers of nodes, which are empty after their processes were killed.
-// They are in k8s.io in each hierarchy, named after the container; containerd keeps a folder for each. disks is a
-// pattern of the disks of nodes.
+// removeCgroups removes the cgroups of the containers of nodes, which are empty after their processes were killed. disks is
+// a pattern of the disks of nodes, where containerd has a folder for each container. The cgroup of a container has the name
+// of the container and is in k8s.io in each hierarchy.
 func removeCgroups(disks string) error {
 	var containers []string
 	for _, kept := range []string{"io.containerd.runtime.v2.task/k8s.io", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.grpc.v1.cri/containers"} {
@@ -92,7 +93,7 @@ func removeCgroups(disks string) error {
 					errs = append(errs, fmt.Errorf("remove the cgroup of container %s in %s: %w", filepath.Base(container), parent, err))
 				}
 			}
-			// Another containerd of the machine may have containers there.
+			// It is not empty if another containerd of the machine has containers there.
 			_ = unix.Rmdir(parent)
 		}
 	}

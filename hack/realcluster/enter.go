@@ -15,7 +15,7 @@ import (
 // nodeNamespaces are the namespaces of a node. Cgroups and users are shared with the machine.
 const nodeNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 
-// enter returns a starter in the namespaces of a process.
+// enter returns a Starter whose processes run in the given namespaces (CLONE_NEW flags) of the process pid.
 func enter(pid int, namespaces int) (*cluster.Starter, error) {
 	s, err := cluster.NewStarter(func() error {
 		fd, err := unix.PidfdOpen(pid, 0)

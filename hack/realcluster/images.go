@@ -11,7 +11,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// testImages are the images of the test pods. Key: the name. Value: the command of testpod.
+// testImages contains the images of the test pods. Key: the reference of the image. Value: the command of testpod.
 var testImages = map[string]string{layout.PauseImage: "pause", layout.WebImage: "serve"}
 
 // makeTestImages writes an archive of each test image, from the programs in a folder.
@@ -33,7 +33,7 @@ func makeTestImages(dir, programs string) error {
 	return nil
 }
 
-// testImage returns the archive of a test image.
+// testImage returns the path of the archive of a test image.
 func testImage(dir, name string) string {
 	return filepath.Join(dir, strings.NewReplacer("/", "-", ":", "-").Replace(name)+".tar")
 }

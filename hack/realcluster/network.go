@@ -24,14 +24,14 @@ const (
 	// bridgeName is the bridge in the hub, a network namespace of its own, so that the firewall of the machine does
 	// not affect traffic between nodes.
 	bridgeName = "nodes"
-	// machineLink is the machine's end of the link to the hub, with the number of the network. It has the addresses
-	// of the control plane, and the work folder as its alias, which identifies its cluster. machinePort is the other
-	// end.
+	// machineLink and machinePort are the two ends of the link between the machine and the hub; the number of the network is
+	// appended to both names. The machine's end has the addresses of the control plane. Its alias is the work folder, by
+	// which release finds the links of a cluster.
 	machineLink = "fixedip-hub"
 	machinePort = "fixedip-port"
 )
 
-// reserve takes the first unused network for nodes by creating its link.
+// reserve creates the link of the first network for nodes that is not in use on this machine, and returns its number.
 func reserve(dir string) (int, error) {
 	used, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -60,6 +60,7 @@ func reserve(dir string) (int, error) {
 	return 0, fmt.Errorf("no network for the nodes is left: this machine has addresses in each of them")
 }
 
+// overlap reports whether p and the network of n overlap.
 func overlap(p netip.Prefix, n *net.IPNet) bool {
 	address, ok := netip.AddrFromSlice(n.IP)
 	ones, _ := n.Mask.Size()
@@ -164,8 +165,7 @@ func (h *hub) connectNode(name string, pid int) error {
 	})
 }
 
-// connect creates a pair of links, one of which is a port of the hub and the other in the network of the given
-// process.
+// connect creates a pair of links: link is in the network of the process pid, and port is a port of the hub.
 func (h *hub) connect(pid int, link, port string) error {
 	ns, err := netns.GetFromPid(h.pid)
 	if err != nil {
@@ -181,10 +181,10 @@ func (h *hub) connect(pid int, link, port string) error {
 	return h.plug(port)
 }
 
-// plug makes a link a port of the bridge and sets it up; unplug removes it from the bridge. The link stays up, as for
-// a node whose packets are lost elsewhere.
+// plug makes a link a port of the bridge and sets it up.
 func (h *hub) plug(port string) error { return h.setMaster(port, true) }
 
+// unplug removes a link from the bridge. The link stays up, as for a node whose packets are lost elsewhere.
 func (h *hub) unplug(port string) error { return h.setMaster(port, false) }
 
 func (h *hub) setMaster(port string, plugged bool) error {
@@ -226,6 +226,7 @@ func removeLink(n *netlink.Handle, name string) error {
 	return nil
 }
 
+// up adds the addresses to a link and sets it up.
 func up(n *netlink.Handle, name string, addresses []netip.Prefix) error {
 	link, err := n.LinkByName(name)
 	if err != nil {

@@ -111,11 +111,11 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// agentSocket is where the agent of a node serves its API.
+// agentSocket is the path of the Unix socket on which the agent of a node serves its API.
 const agentSocket = "/run/cilium/cilium.sock"
 
-// WaitEndpoints returns when the agent has regenerated the eBPF programs of all its endpoints. An agent that restarts is healthy
-// before that.
+// WaitEndpoints returns when the agent has regenerated the eBPF programs of all its endpoints. After a restart the agent
+// reports that it is healthy before that.
 func (n *Node) WaitEndpoints(ctx context.Context) error {
 	problem := errors.New("it was never asked")
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -151,7 +151,7 @@ func (n *Node) endpointsReady(ctx context.Context) error {
 	return nil
 }
 
-// boot creates the namespaces and connects them.
+// boot starts process 1 of the node in new namespaces and connects their network to the hub.
 func (n *Node) boot(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -202,13 +202,14 @@ func (n *Node) PowerOff() error {
 	return nil
 }
 
-// Reboot is PowerOff and PowerOn. Without its state the node comes back like a newly installed machine.
+// Reboot powers the node off and on. If keepState is false, it deletes the disk in between, so that the node starts like a
+// newly installed machine.
 func (n *Node) Reboot(ctx context.Context, keepState bool) error {
 	if err := n.PowerOff(); err != nil {
 		return err
 	}
 	if !keepState {
-		// No other object refers to them.
+		// The cgroups are found by the folders of containerd, so they cannot be removed later.
 		if err := removeCgroups(n.disk()); err != nil {
 			return err
 		}
@@ -219,13 +220,12 @@ func (n *Node) Reboot(ctx context.Context, keepState bool) error {
 	return n.PowerOn(ctx)
 }
 
-// Process returns one of the node's processes; nil if it was never started. It can be sent signals such as SIGSTOP,
-// and has a log.
+// Process returns the process of one of the node's programs; nil if it was never started.
 func (n *Node) Process(part Part) *cluster.Process {
 	return n.cluster.Process(n.Name + "-" + string(part))
 }
 
-// Start starts or restarts one of the node's programs.
+// Start starts or restarts one of the node's programs. If it is containerd, Start waits until it accepts connections.
 func (n *Node) Start(ctx context.Context, part Part) error {
 	if p := n.Process(part); p != nil {
 		if err := p.Restart(ctx); err != nil {
@@ -261,8 +261,8 @@ func (n *Node) Partition() error { return n.cluster.hub.unplug(n.Name) }
 // Heal ends a partition.
 func (n *Node) Heal() error { return n.cluster.hub.plug(n.Name) }
 
-// Run runs a command on the node and returns its output. The program is one of the machine or of the folder of
-// programs.
+// Run runs a command in the namespaces of the node and returns its standard output. program is a program of the machine or
+// of the folder of programs.
 func (n *Node) Run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = n.environment()
@@ -338,7 +338,7 @@ func (n *Node) configure() error {
 	return nil
 }
 
-// program returns how a part is started.
+// program returns the path, arguments and environment with which a part is started.
 func (n *Node) program(part Part) (cluster.Program, error) {
 	p := cluster.Program{Env: n.environment(), Start: n.start}
 	switch part {
@@ -360,7 +360,7 @@ func (n *Node) program(part Part) (cluster.Program, error) {
 	return p, nil
 }
 
-// waitContainerd polls until containerd answers, because it sends no event.
+// waitContainerd polls until containerd accepts connections, because there is no event for that.
 func (n *Node) waitContainerd(ctx context.Context) error {
 	n.mu.Lock()
 	init := n.init
@@ -400,14 +400,14 @@ func (n *Node) importImages(ctx context.Context) error {
 	return nil
 }
 
-// ImportImage gives the node the images of an archive.
+// ImportImage imports the images of an archive into the containerd of the node.
 func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	file, err := os.Open(archive)
 	if err != nil {
 		return fmt.Errorf("import images: %w", err)
 	}
 	defer file.Close()
-	// The archive may be where the node does not see it.
+	// ctr reads the archive from standard input, because the file may not be visible in the node.
 	cmd := exec.CommandContext(ctx, "/usr/bin/ctr", "--namespace=k8s.io", "--address="+layout.ContainerdSocket, "images", "import", "-")
 	cmd.Env, cmd.Dir, cmd.Stdin = n.environment(), "/", file
 	var output strings.Builder
@@ -422,8 +422,8 @@ func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	return nil
 }
 
-// routeService lets programs in the network of the node reach the API server under the address of its service,
-// as kube-proxy would: pods that use the host's network are told of no other. Other services have no such way.
+// routeService redirects connections from the network of the node to the Service "kubernetes" to the API server, as
+// kube-proxy would. Pods on the host network know no other address of the API server. Other services are not redirected.
 func (n *Node) routeService(ctx context.Context) error {
 	o := n.cluster.options
 	program := "iptables"

@@ -18,10 +18,10 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// searchPath contains the folders of Debian programs; the PATH of a user may lack those of the administrator.
+// searchPath is the PATH of programs. The PATH of a user may lack the sbin folders.
 const searchPath = "/usr/sbin:/usr/bin:/sbin:/bin"
 
-// loopbackPlugin is the path of the loopback plugin in Debian. containerd needs it beside the plugin of the network.
+// loopbackPlugin is the path of the loopback plugin in Debian. containerd needs it in addition to cilium-cni.
 const loopbackPlugin = preflight.LoopbackPlugin
 
 // installing is held while packages are installed, because apt-get does not wait for another apt-get.
@@ -58,8 +58,8 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 	return nil
 }
 
-// runApt runs a program that changes the installed packages, and prints its progress. If it fails, the error contains the
-// whole output. Nothing stops it, because a package that is installed by half stays so.
+// runApt runs a command that changes the installed packages, and logs its progress. If it fails, the error contains the
+// whole output. It cannot be cancelled, because that would leave a package half installed.
 func runApt(step []string, log func(string, ...any)) error {
 	cmd := exec.Command(step[0], step[1:]...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath)
@@ -84,7 +84,7 @@ func runApt(step []string, log func(string, ...any)) error {
 	return nil
 }
 
-// linkTools links the compiler under the plain names that the agent uses.
+// linkTools creates symbolic links to the programs of the compiler in dir, under the names without version that agents use.
 func linkTools(dir string) error {
 	for _, name := range preflight.CompilerTools {
 		target, err := preflight.FindTool(name)

@@ -27,7 +27,7 @@ import (
 // cores for two nodes.
 const readyTimeout = 5 * time.Minute
 
-// Names of processes, and the prefix of those of a node.
+// Names of processes, and of folders: diskDir is in the folder of a node, the others are in the work folder.
 const (
 	hubName            = "hub"
 	productScheduler   = "fixedip-scheduler"
@@ -46,8 +46,8 @@ type Options struct {
 	Bin string
 	// Source is the folder of this repository, whose manifests are applied.
 	Source string
-	// Product starts the programs that assign subnets, before there are nodes; nil for our scheduler and controller
-	// as processes of the machine, see StartProduct.
+	// Product starts the programs that assign subnets to nodes. It is called before nodes are started; nil means
+	// StartProduct.
 	Product func(context.Context, *Cluster) error
 	// Images are archives that every node imports into its containerd.
 	Images []string
@@ -123,7 +123,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		args = append(args, "--node="+node)
 	}
 	manifests := filepath.Join(c.options.Source, "manifests")
-	// A failed start stops what it started.
+	// cluster.Start stops everything that it started if it returns an error.
 	running, err := cluster.Start(ctx, cluster.Options{
 		Dir:      c.options.Dir,
 		Binaries: cluster.Binaries{ControlPlane: filepath.Join(c.options.KubernetesPrograms(c.options.Bin), "fixedip-controlplane")},
@@ -164,7 +164,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// startHub creates the network of the nodes. The control plane is not running yet.
+// startHub creates the network of the nodes. It is called before the control plane is started.
 func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) error {
 	p, err := processes.Run(ctx, hubName, cluster.Program{
 		Bin: c.bin("fixedip-nodeinit"), AwaitReady: true, Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID,
@@ -176,7 +176,7 @@ func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) erro
 	return c.hub.setUp()
 }
 
-// startScheduler starts the default scheduler of the cluster: our scheduler without a configuration.
+// startScheduler starts the default scheduler of the cluster: fixedip-scheduler without a configuration.
 func (c *Cluster) startScheduler(ctx context.Context) error {
 	kubeconfig := c.Kubeconfig(cluster.KubeScheduler)
 	_, err := c.Run(ctx, cluster.KubeScheduler, cluster.Program{Bin: c.bin("fixedip-scheduler"), Args: []string{
@@ -208,14 +208,14 @@ func StartProduct(_ context.Context, c *Cluster) error {
 	return err
 }
 
-// Node returns the node with this name; nil if none was started.
+// Node returns the node with this name; nil if it was never started.
 func (c *Cluster) Node(name string) *Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes[name]
 }
 
-// NodeAddress returns the address of a node in the preferred family.
+// NodeAddress returns the address of a node in the preferred family, which is the first of the options.
 func (c *Cluster) NodeAddress(name string) (netip.Addr, error) {
 	addresses, err := c.options.NodeAddresses(name)
 	if err != nil {
@@ -248,7 +248,7 @@ func (c *Cluster) AddNode(ctx context.Context, name string) error {
 	return nil
 }
 
-// Stop stops everything and deletes nothing, so that logs can be read. No process and no mount is left.
+// Stop stops all processes and removes their mounts, links and cgroups. It keeps the work folder, so that logs can be read.
 func (c *Cluster) Stop() {
 	c.mu.Lock()
 	nodes := c.nodes
@@ -285,7 +285,8 @@ func (c *Cluster) ciliumBin() string {
 	return filepath.Join(c.options.Bin, "cilium-"+c.options.CiliumVersion())
 }
 
-// checkFolder refuses a work folder whose name cannot be written in the configuration of a program.
+// checkFolder returns an error if the path of the work folder contains a character that has a special meaning in the
+// configuration of a program.
 func checkFolder(dir string) error {
 	if i := strings.IndexAny(dir, ",:;\"'\\ \t\n"); i >= 0 {
 		return fmt.Errorf("the work folder %q has %q in its name, which some program's configuration takes for something else", dir, dir[i])

@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// every is the interval between attempts.
+	// every is the interval between two attempts.
 	every = 100 * time.Millisecond
-	// starts is how long a server may take from its first answer until it is ready. Later errors are returned.
+	// starts is the time that a server may take from its first answer until it is ready. After that, its errors are
+	// returned.
 	starts = 15 * time.Second
 )
 
-// unready reports whether an answer is that of a starting server, which has not read its roles or resources yet.
+// unready contains the status codes of a server that is starting and has not loaded its roles or resources yet.
 var unready = []int{http.StatusForbidden, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable}
 
 // Transport wraps the transport of a rest.Config. It retries reads while the server does not listen, until the context of

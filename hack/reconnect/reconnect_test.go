@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// down is a server that fails a number of requests.
+// down is a server that fails the first requests.
 type down struct {
 	times, tried int
-	// err is the error of the connection; nil if the server answers with the status.
+	// err is the error of the connection for a failed request; if nil, the server answers with status.
 	err    error
 	status int
 }
@@ -33,13 +33,14 @@ func (d *down) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: d.status, Body: http.NoBody}, nil
 }
 
+// TestTransport checks which failed requests are retried, for how long, and what the caller gets in the end.
 func TestTransport(t *testing.T) {
 	for name, c := range map[string]struct {
 		method   string
 		server   down
 		patience time.Duration
 		tried    int
-		// status is the expected status; 0 for the error.
+		// status is the expected status; 0 if an error is expected.
 		status int
 	}{
 		"up":                            {http.MethodGet, down{}, time.Second, 1, http.StatusOK},

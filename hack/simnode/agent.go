@@ -39,8 +39,8 @@ const (
 	restoredSuffix = " [restored]"
 )
 
-// agent does the work of cilium-agent for addresses: it creates the CiliumNode, runs the allocator of Cilium on it,
-// allocates the addresses of the node and restores those of running pods.
+// agent does the part of cilium-agent that concerns addresses: it creates the CiliumNode, runs the allocator of Cilium on
+// it, allocates the addresses of the node and restores those of running pods.
 type agent struct {
 	kube   kubernetes.Interface
 	cilium ciliumclient.Interface
@@ -49,7 +49,7 @@ type agent struct {
 	// registered receives the result of creating the CiliumNode, which the allocator requests through an interface
 	// without errors.
 	registered chan error
-	// ctx is the context of start, for the same reason.
+	// ctx is the context of start, because that interface passes no context.
 	ctx context.Context
 }
 
@@ -74,7 +74,7 @@ func newAgent(c *clients, o *options) *agent {
 	return a
 }
 
-// ciliumOnly is the agent's clientset with the one part that the CRD allocator uses.
+// ciliumOnly is a clientset with only the part that the CRD allocator uses.
 type ciliumOnly struct {
 	k8sclient.Clientset
 	cilium ciliumclient.Interface
@@ -82,7 +82,7 @@ type ciliumOnly struct {
 
 func (c ciliumOnly) CiliumV2() typedciliumv2.CiliumV2Interface { return c.cilium.CiliumV2() }
 
-// noEvents replaces the event metrics of the agent.
+// noEvents discards the event metrics of the agent.
 type noEvents struct{}
 
 func (noEvents) K8sEventReceived(string, string, string, bool, bool) {}
@@ -95,8 +95,8 @@ func (defaultPool) GetIPPoolForPod(string, ipam.Family) (string, error) {
 	return string(ipam.PoolDefault()), nil
 }
 
-// start runs the start of the agent: it returns when the pool had the addresses that the node needs and those of
-// running pods are restored, or without error when ctx ends.
+// start starts the agent. It returns when the pool has contained enough addresses for the node, the addresses of running
+// pods are restored and those of the node are allocated. It returns no error if ctx ends first.
 func (a *agent) start(ctx context.Context, running []*corev1.Pod) ([]restoredPod, error) {
 	a.ctx = ctx
 	configured := make(chan struct{})
@@ -205,7 +205,7 @@ type ownAddress struct {
 	ip    net.IP
 }
 
-// families returns the families in which the node allocates addresses.
+// families returns the families in which the agent allocates addresses.
 func (a *agent) families() []ipam.Family {
 	var f []ipam.Family
 	if a.opts.ipv4 {
@@ -217,9 +217,8 @@ func (a *agent) families() []ipam.Family {
 	return f
 }
 
-// takeNodeAddresses allocates the router and health addresses of the node (Cilium fact 6), those of an earlier run if
-// the pool still has them, and publishes them. An agent without them exits and is restarted; here the attempt is
-// repeated until ctx ends.
+// takeNodeAddresses allocates the router and health addresses of the node (Cilium fact 6), if possible those of an earlier
+// run, and publishes them. A real agent that gets none exits and is restarted; here the attempt is repeated until ctx ends.
 func (a *agent) takeNodeAddresses(ctx context.Context) error {
 	var cn *ciliumv2.CiliumNode
 	err := wait.PollUntilContextCancel(ctx, a.opts.sandboxRetry, true, func(ctx context.Context) (bool, error) {
@@ -269,8 +268,8 @@ func (a *agent) takeNodeAddress(ctx context.Context, family ipam.Family, owner s
 	return got, err
 }
 
-// earlierAddresses returns the addresses that the node had for an owner before a restart: published ones, then those
-// reported as used, which may be older (Cilium fact 4).
+// earlierAddresses returns the addresses that the node had for an owner before a restart: first the published ones, then the
+// ones reported as used, which may be older (Cilium fact 4).
 func earlierAddresses(cn *ciliumv2.CiliumNode, family ipam.Family, owner string) []net.IP {
 	var candidates []string
 	if owner == ownerRouter {
@@ -296,8 +295,8 @@ func earlierAddresses(cn *ciliumv2.CiliumNode, family ipam.Family, owner string)
 	return ips
 }
 
-// restoredPod is a pod that ran before the process started, with the addresses that the allocator restored. With its
-// other addresses the pod keeps running, unknown to the allocator.
+// restoredPod is a pod that ran before the process started. held contains the addresses that the allocator restored. The pod
+// keeps its other addresses, but the allocator does not know of them.
 type restoredPod struct {
 	pod  *corev1.Pod
 	held []net.IP

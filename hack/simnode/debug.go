@@ -15,15 +15,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// allocations is the answer of /allocations. Key: an allocated address. Value: its owner.
+// allocations is the answer to GET /allocations. Key of IPv4 and IPv6: an allocated address. Value: its owner.
 type allocations struct {
 	IPv4   map[string]string `json:"ipv4"`
 	IPv6   map[string]string `json:"ipv6"`
 	Status string            `json:"status"`
 }
 
-// serveDebug serves the state of the allocator until ctx ends, for tests: the CiliumNode has the same, but only once
-// per update rate.
+// serveDebug serves the state of the allocator until ctx ends, for tests. The CiliumNode contains the same data, but the
+// agent writes it at most once per update rate.
 func serveDebug(ctx context.Context, address string, a *agent) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 
 const (
 	endpointWorkers = 4
-	// endpointRetry is the wait before the first retry of a failed write, which grows up to endpointRetryMax.
+	// endpointRetry is the delay before the first retry of a failed write. It grows up to endpointRetryMax.
 	endpointRetry    = time.Second
 	endpointRetryMax = 30 * time.Second
 )
@@ -38,24 +38,24 @@ const (
 type endpoints struct {
 	client typedciliumv2.CiliumV2Interface
 	opts   *options
-	// pod returns the pod of a key as the node sees it; nil if it is gone.
+	// pod returns the pod of a key from the cache of the node; nil if it is gone.
 	pod   func(podKey) (*corev1.Pod, error)
 	queue workqueue.TypedRateLimitingInterface[podKey]
 
 	mu sync.Mutex
-	// all contains the endpoints of the node. Key: the UID of the pod. Only the worker that holds a key changes the
-	// endpoint; mu guards the map and ended.
+	// all contains the endpoints of the node. Key: the pod. Only the worker that holds a key changes the endpoint, except
+	// for the field ended; mu guards the map and that field.
 	all map[podKey]*endpoint
 }
 
-// endpoint is what the agent remembers of one endpoint.
+// endpoint is the state of one endpoint in the agent.
 type endpoint struct {
 	owner  metav1.OwnerReference
 	labels map[string]string
 	status ciliumv2.EndpointStatus
-	// uid is the UID of its CiliumEndpoint once it has one.
+	// uid is the UID of the CiliumEndpoint; empty until it was created or taken over.
 	uid types.UID
-	// settled is when it was last written; zero if it has to be found or created first.
+	// settled is the time when the CiliumEndpoint was created or brought up to date; zero if that is still to be done.
 	settled time.Time
 	// ended is true if the sandbox of the pod is gone.
 	ended bool
@@ -69,7 +69,7 @@ func newEndpoints(client typedciliumv2.CiliumV2Interface, o *options, pod func(p
 	}
 }
 
-// run works until ctx ends. The CiliumEndpoints stay as they are.
+// run writes CiliumEndpoints until ctx ends, and leaves them as they are.
 func (e *endpoints) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for range endpointWorkers {
@@ -83,7 +83,8 @@ func (e *endpoints) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// begin creates the endpoint of a pod with a sandbox. After a restart of the agent an endpoint remembers nothing.
+// begin creates the endpoint of a pod with a sandbox. As after a restart of the agent, the endpoint does not know the UID of
+// its CiliumEndpoint.
 func (e *endpoints) begin(pod *corev1.Pod, ips []net.IP) {
 	key := keyOf(pod)
 	e.mu.Lock()
@@ -158,14 +159,14 @@ func (e *endpoints) next(ctx context.Context) bool {
 	return true
 }
 
-// sync creates, finds or checks the CiliumEndpoint of one endpoint.
+// sync creates the CiliumEndpoint of an endpoint, takes it over and updates it, or checks that it still exists.
 func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 	client := e.client.CiliumEndpoints(key.Namespace)
 	if !ep.settled.IsZero() {
 		if e.opts.oldAgent {
 			return nil
 		}
-		// The agent reads its informer, which is as old as the cache of the API server.
+		// A real agent reads its informer, which may be as old as the cache of the API server.
 		_, err := client.Get(ctx, key.Name, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) {
 			ep.settled = time.Time{}
@@ -207,8 +208,8 @@ func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 	return nil
 }
 
-// takeOver takes over a CiliumEndpoint that the endpoint did not create, if that is allowed (updateCEPUID). The owner
-// reference is not changed.
+// takeOver takes over a CiliumEndpoint that the endpoint did not create, if the rules of the agent allow that
+// (updateCEPUID). It does not change the owner reference.
 func (e *endpoints) takeOver(key podKey, ep *endpoint, cep *ciliumv2.CiliumEndpoint) error {
 	if ep.uid == cep.UID {
 		return nil

@@ -29,16 +29,16 @@ import (
 
 const (
 	kubeletWorkers = 8
-	// minGracePeriod is the grace period that a kubelet gives even to a force-deleted pod
-	// (calculateEffectiveGracePeriod). Its successor may start before the old sandbox is gone (Cilium fact 13).
+	// minGracePeriod is the grace period of even a force-deleted pod (calculateEffectiveGracePeriod). Its replacement may
+	// start before the old sandbox is gone (Cilium fact 13).
 	minGracePeriod = time.Second
 )
 
-// errStopped ends a wait because the process stops.
+// errStopped is returned by a wait that ended because the process stops.
 var errStopped = errors.New("the node is stopping")
 
-// podKey identifies a pod by name and UID: two pods with the same name have different sandboxes, and the new one
-// starts while the old one still stops, as on a real node.
+// podKey identifies a pod by name and UID. Two pods with the same name have different sandboxes, and as on a real node the
+// new one starts while the old one is still stopping.
 type podKey struct {
 	types.NamespacedName
 	uid types.UID
@@ -51,8 +51,8 @@ func keyOf(pod *corev1.Pod) podKey {
 // sandbox is the network of one pod.
 type sandbox struct {
 	ips []net.IP
-	// held are its addresses that the allocator knows: none for pods on the host network, and not those that could
-	// not be restored.
+	// held are the addresses that the allocator knows: none for pods on the host network, and none that could not be
+	// restored.
 	held []net.IP
 	// started is when the containers started.
 	started metav1.Time
@@ -60,7 +60,7 @@ type sandbox struct {
 	stopAt time.Time
 }
 
-// network is the agent, which allocates and releases the addresses of sandboxes.
+// network allocates and releases the addresses of sandboxes. The agent implements it.
 type network interface {
 	add(namespace, name string) ([]net.IP, error)
 	del(ctx context.Context, ips []net.IP)
@@ -72,20 +72,20 @@ type kubelet struct {
 	opts     *options
 	informer cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[podKey]
-	// endpoints are written by the agent, and follow the sandboxes.
+	// endpoints writes CiliumEndpoints, which is the work of the agent. It follows the sandboxes.
 	endpoints *endpoints
 	recorder  record.EventRecorder
 	events    record.EventBroadcaster
 
 	mu sync.Mutex
-	// network is nil until the agent is up; pods that need addresses wait for it.
+	// network is nil until the agent has started. Until then, pods wait unless they are on the host network.
 	network network
 	// sandboxes contains the sandbox of each running or stopping pod, from its CNI ADD to its CNI DEL. Key: the pod.
 	// Only the worker that holds a key changes its entry; mu guards the map.
 	sandboxes map[podKey]*sandbox
-	// addAt contains the time before which the CNI ADD is not tried. Key: the pod. A kubelet creates the sandbox of a
-	// new pod first, and does not retry a failed ADD at once; events in between must not make the node faster than a
-	// real one. No key is in sandboxes too.
+	// addAt contains the earliest time of the next CNI ADD of a pod without a sandbox. Key: the pod. A kubelet needs time to
+	// create the sandbox of a new pod, and does not retry a failed ADD at once; events must not make this node faster than a
+	// real one.
 	addAt map[podKey]time.Time
 }
 
@@ -110,7 +110,7 @@ func newKubelet(c *clients, o *options) *kubelet {
 	return k
 }
 
-// run works until ctx ends. The pods stay as they are.
+// run starts and stops pods until ctx ends, and leaves them as they are.
 func (k *kubelet) run(ctx context.Context) error {
 	k.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: k.client.CoreV1().Events("")})
 	defer k.events.Shutdown()
@@ -148,7 +148,7 @@ func (k *kubelet) run(ctx context.Context) error {
 	return nil
 }
 
-// waitForPods returns when the kubelet has seen the existing pods, or with an error when ctx ends.
+// waitForPods returns when the informer has listed the existing pods, or with errStopped when ctx ends.
 func (k *kubelet) waitForPods(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), k.informer.HasSynced) {
 		return errStopped
@@ -168,7 +168,8 @@ func (k *kubelet) runningPods() []*corev1.Pod {
 	return pods
 }
 
-// attachNetwork lets pods with addresses start. Restored pods keep their sandboxes.
+// attachNetwork sets the network, so that pods that are not on the host network can start. Restored pods keep their
+// sandboxes.
 func (k *kubelet) attachNetwork(n network, restored []restoredPod) {
 	k.mu.Lock()
 	k.network = n
@@ -180,7 +181,7 @@ func (k *kubelet) attachNetwork(n network, restored []restoredPod) {
 		keys = append(keys, key)
 	}
 	k.mu.Unlock()
-	// Pods that are gone in the meantime are only in the list of restored ones.
+	// The informer no longer has restored pods that were deleted meanwhile.
 	for _, key := range keys {
 		k.queue.Add(key)
 	}
@@ -217,8 +218,8 @@ func (k *kubelet) next(ctx context.Context) bool {
 	return true
 }
 
-// sync brings one pod to the state that its object requires. It returns when to look again; zero if only an event can
-// change anything.
+// sync brings one pod to the state that its object requires. It returns the time until the next sync; zero if only an event
+// can change anything.
 func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 	pod, err := k.pod(key)
 	if err != nil {
@@ -228,7 +229,7 @@ func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 	network, box := k.network, k.sandboxes[key]
 	k.mu.Unlock()
 	if pod != nil && !pod.Spec.HostNetwork && network == nil {
-		return 0, nil // attachNetwork comes back to it
+		return 0, nil // attachNetwork queues the pod again
 	}
 	switch {
 	case pod == nil: // deleted by force, or with a grace period of zero
@@ -244,7 +245,7 @@ func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 	}
 }
 
-// pod returns the object of this pod; nil if it is gone.
+// pod returns the object of the pod from the informer; nil if it is gone.
 func (k *kubelet) pod(key podKey) (*corev1.Pod, error) {
 	obj, exists, err := k.informer.GetStore().GetByKey(key.NamespacedName.String())
 	if err != nil {
@@ -259,8 +260,8 @@ func (k *kubelet) pod(key podKey) (*corev1.Pod, error) {
 	return nil, nil
 }
 
-// create creates the sandbox and starts the containers. Without addresses the pod waits in ContainerCreating, with an
-// event that contains the error of the allocator.
+// create creates the sandbox and starts the containers. If the allocator returns an error, the pod waits in
+// ContainerCreating with an event that contains the error, and create returns the time until the next attempt.
 func (k *kubelet) create(ctx context.Context, key podKey, pod *corev1.Pod, network network) (time.Duration, error) {
 	box := &sandbox{}
 	if pod.Spec.HostNetwork {
@@ -295,7 +296,7 @@ func (k *kubelet) create(ctx context.Context, key podKey, pod *corev1.Pod, netwo
 	return 0, k.patchStatus(ctx, pod, runningStatus(pod, box, k.opts.nodeIPs))
 }
 
-// addIn returns how long it takes until the CNI ADD of a pod. The first call starts that time.
+// addIn returns the time until the CNI ADD of a pod. The first call for a pod starts the delay.
 func (k *kubelet) addIn(key podKey) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -305,8 +306,8 @@ func (k *kubelet) addIn(key podKey) time.Duration {
 	return time.Until(k.addAt[key])
 }
 
-// stop stops the containers and, once they have stopped, takes the sandbox down. It returns how long that
-// still takes, zero when it is done.
+// stop stops the containers and, when they have stopped, removes the sandbox. It returns the remaining time; zero when the
+// sandbox is gone.
 func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time.Duration) time.Duration {
 	if box == nil {
 		k.mu.Lock()
@@ -332,8 +333,8 @@ func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time
 	return 0
 }
 
-// terminate stops a pod, reports that it has ended and removes its object, in this order: when the object is gone,
-// the sandbox is gone too.
+// terminate stops a pod, reports that it has ended and then removes its object: when the object is gone, the sandbox is gone
+// too.
 func (k *kubelet) terminate(ctx context.Context, key podKey, pod *corev1.Pod, box *sandbox) (time.Duration, error) {
 	delay := k.opts.stopDelay
 	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
@@ -359,7 +360,7 @@ func (k *kubelet) terminate(ctx context.Context, key podKey, pod *corev1.Pod, bo
 	return 0, nil
 }
 
-// patchStatus writes the status if it differs, to this pod only.
+// patchStatus writes the status of a pod if it differs. It does not write the status of a pod with another UID.
 func (k *kubelet) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	_, _, _, err := statusutil.PatchPodStatus(ctx, k.client, pod.Namespace, pod.Name, pod.UID, pod.Status, status)
 	if err == nil {

@@ -1,10 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fixedip-simnode is one simulated node: it plays the kubelet, and runs the CRD allocator of Cilium
-// (pkg/ipam) in place of the agent. Addresses are therefore allocated, refused, restored and reported by the code
-// that does it on a real node.
-// An address comes from the allocator, or the pod stays in ContainerCreating. The node runs no containers and has no
+// Command fixedip-simnode is one simulated node: it simulates the kubelet, and runs the CRD allocator of Cilium (pkg/ipam)
+// in place of the agent. Addresses are therefore allocated, refused, restored and reported by the same code as on a real
+// node. A pod without an address from the allocator stays in ContainerCreating. The node runs no containers and has no
 // probes and readiness gates. One process is one node, because the node store of the allocator is a package global.
 package main
 
@@ -57,8 +56,8 @@ func newClients(kubeconfig, nodeName string) (*clients, error) {
 	return &clients{kube: kube, cilium: cilium}, nil
 }
 
-// run starts the node in the order of a real one: the Node exists and is not ready, the agent waits for its
-// addresses, then pods may start and the Node becomes ready. Pods stay when the process ends.
+// run starts the node in the order of a real one: it registers the Node, which is not ready, the agent waits for its
+// addresses, and then pods may start and the Node becomes ready. Pods are kept when the process ends.
 func run(ctx context.Context, o *options) error {
 	c, err := newClients(o.kubeconfig, o.nodeName)
 	if err != nil {

@@ -28,10 +28,10 @@ import (
 const (
 	// leaseSeconds is the kubelet's default lease duration.
 	leaseSeconds = 40
-	// statusReport is how often an unchanged node status is written, as by the kubelet; more would only cause events
-	// for every watcher of nodes.
+	// statusReport is the interval at which an unchanged node status is written, as by the kubelet. More writes would only
+	// cause events for all watchers of nodes.
 	statusReport = 5 * time.Minute
-	// registerRetry is how often a node tries to register.
+	// registerRetry is the interval between attempts to register the Node.
 	registerRetry = 500 * time.Millisecond
 )
 
@@ -45,11 +45,10 @@ func newNode(client kubernetes.Interface, o *options) *node {
 	return &node{client: client, opts: o}
 }
 
-// register creates the Node, not ready, or takes over the one of an earlier process. Like a kubelet it retries until
-// it succeeds, without error when ctx ends, and it registers once: a Node that is deleted later stays deleted until
-// the node is restarted.
+// register creates the Node as not ready, or takes over the Node of an earlier process. Like a kubelet it retries until it
+// succeeds or ctx ends, and it registers once: a Node that is deleted later stays deleted until the node is restarted.
 func (n *node) register(ctx context.Context) {
-	// The wait ends with success or with ctx.
+	// The wait ends only with success or with ctx.
 	_ = wait.PollUntilContextCancel(ctx, registerRetry, true, func(ctx context.Context) (bool, error) {
 		err := n.tryRegister(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -160,8 +159,8 @@ func (n *node) keepLease(ctx context.Context) {
 		n.opts.nodeName, corev1.NamespaceNodeLease, owner).Run(ctx)
 }
 
-// keepStatus sets the node ready, again after another program (the node lifecycle controller) changed it, until ctx
-// ends.
+// keepStatus sets the condition Ready of the Node until ctx ends, also after another program, such as the node lifecycle
+// controller, has changed it.
 func (n *node) keepStatus(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
@@ -172,7 +171,7 @@ func (n *node) keepStatus(ctx context.Context) {
 }
 
 func (n *node) reportReady(ctx context.Context) error {
-	// Resource version 0 is answered from the API server's cache: this runs every few seconds on every node.
+	// The API server answers resource version 0 from its cache; this runs every few seconds on every node.
 	have, err := n.client.CoreV1().Nodes().Get(ctx, n.opts.nodeName, metav1.GetOptions{ResourceVersion: "0"})
 	if apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).V(2).Info("The node object is gone; a kubelet does not make it again")

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// options are the settings of the process, as the command line gives them. It is a startup.Options.
+// options contains the command-line settings. It implements startup.Options.
 type options struct {
 	kubeconfig       string
 	nodeName         string
@@ -70,7 +70,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the allocator's state as JSON; empty means off.")
 }
 
-// Validate validates the options and sets derived ones.
+// Validate validates the options and sets nodeIPs if they are empty.
 func (o *options) Validate() error {
 	if _, err := os.Stat(o.kubeconfig); err != nil {
 		return fmt.Errorf("--kubeconfig=%q: %w", o.kubeconfig, err)
@@ -123,8 +123,8 @@ func (o *options) Validate() error {
 	return nil
 }
 
-// deriveNodeIPs derives stable node addresses from the name. No program connects to them. They are not loopback
-// addresses, which the API server refuses in endpoints.
+// deriveNodeIPs derives stable addresses of the node from its name. No program connects to them. They are no loopback
+// addresses, because the API server refuses those in endpoints.
 func deriveNodeIPs(name string, ipv4, ipv6 bool) []string {
 	h := fnv.New32a()
 	h.Write([]byte(name))

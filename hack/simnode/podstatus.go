@@ -9,8 +9,8 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 )
 
-// The statuses below are based on the current status of the pod, so that writing them again changes nothing and
-// conditions of other components stay.
+// The statuses below are based on the current status of the pod, so that a repeated write changes nothing and the conditions
+// of other components are kept.
 
 // runningStatus returns the status of a pod whose containers run.
 func runningStatus(pod *corev1.Pod, box *sandbox, nodeIPs []string) corev1.PodStatus {
@@ -52,13 +52,13 @@ func waitingStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 	return s
 }
 
-// endedStatus returns the status of a pod whose containers were stopped; a pod that never started has failed, as with
-// a kubelet. The addresses stay in the status, as on a real node: the status of a terminating pod does not show who
-// has its address.
+// endedStatus returns the status of a pod whose containers were stopped. As with a kubelet, a pod that never started has
+// failed. The addresses stay in the status, as on a real node: the status of a terminating pod does not show whether the pod
+// still has its addresses.
 func endedStatus(pod *corev1.Pod) corev1.PodStatus {
 	s := *pod.Status.DeepCopy()
 	s.ObservedGeneration = pod.Generation
-	// Terminated containers keep their state, so that a second look makes no second patch.
+	// Terminated containers keep their state, so that a second call returns the same status.
 	if s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed {
 		return s
 	}
@@ -92,12 +92,12 @@ func baseStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 	for _, ip := range nodeIPs {
 		s.HostIPs = append(s.HostIPs, corev1.HostIP{IP: ip})
 	}
-	// The binding sets it; for a pod created with a node name the kubelet does.
+	// The binding sets this condition; for a pod that was created with a node name, the kubelet sets it.
 	setCondition(pod, &s, corev1.PodScheduled, true, "")
 	return s
 }
 
-// setCondition sets a condition; the reason is for a false one.
+// setCondition sets a condition to true or false. reason is used only if it is false.
 func setCondition(pod *corev1.Pod, s *corev1.PodStatus, t corev1.PodConditionType, is bool, reason string) {
 	c := &corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation}
 	if !is {
@@ -106,7 +106,7 @@ func setCondition(pod *corev1.Pod, s *corev1.PodStatus, t corev1.PodConditionTyp
 	podutil.UpdatePodCondition(s, c)
 }
 
-// startedAt returns when the pod's containers started according to its status, or now.
+// startedAt returns the time at which the pod's containers started according to its status, or the current time.
 func startedAt(pod *corev1.Pod) metav1.Time {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.State.Running != nil {

@@ -1,8 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package witness watches a cluster from outside and checks the invariants of fixedip: a pod keeps its address, no two
-// pods share one, and a claim is written before its pod is bound. The demo and the integration tests use it.
+// Package witness watches a cluster through the API server and checks the invariants of fixedip: a pod keeps its address, no
+// two pods share one, and a claim is written before its pod is bound. The demo and the integration tests use it.
 //
-// It only reads, and shares no code with the product except the types of its API, so that its judgement is independent.
+// It only reads, and shares no code with the product except the API types and their scheme, so that its judgement is
+// independent.
 package witness

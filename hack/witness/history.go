@@ -17,9 +17,10 @@ import (
 // place is an address on a node.
 type place struct{ node, address string }
 
-// tenure is a range of etcd revisions, from first up to the one that ends it; 0 if it has not ended.
+// tenure is a range of etcd revisions in which a pod had an address, or an entry had an owner. from is its first revision,
+// and until the revision that ended it; 0 if it has not ended.
 type tenure struct {
-	// of is the pod that had the address, or the owner of the entry, which is empty for dynamic entries.
+	// of is namespace/name of the pod, or the owner of the entry; empty for a dynamic entry.
 	of          string
 	from, until uint64
 }
@@ -32,12 +33,12 @@ func (t tenure) within(o tenure) bool {
 	return o.from <= t.from && (o.until == 0 || t.until != 0 && t.until <= o.until)
 }
 
-// history contains every pod that was seen with an address, and every owner of its entries.
+// history contains, for each place, the pods that were seen with the address and the owners of its pool entry.
 type history struct {
-	// pods contains the tenure of each pod that had the address, from the first status with the address until the pod was
-	// terminal or deleted. Key: the place and the UID of the pod.
+	// pods contains the tenure of each pod, from the first status with the address until the pod was terminal or deleted.
+	// Keys: the place, and the UID of the pod.
 	pods map[place]map[types.UID]*tenure
-	// entries contains the owners of the address in the pool of the node, in order.
+	// entries contains the tenures of the owners of the entry, in order. Key: the place.
 	entries map[place][]*tenure
 }
 
@@ -45,6 +46,7 @@ func newHistory() history {
 	return history{pods: map[place]map[types.UID]*tenure{}, entries: map[place][]*tenure{}}
 }
 
+// seePod records a version of a pod; gone is true if the pod was deleted.
 func (h history) seePod(pod *corev1.Pod, gone bool) {
 	if pod.Spec.HostNetwork || pod.Spec.NodeName == "" {
 		return
@@ -65,8 +67,8 @@ func (h history) seePod(pod *corev1.Pod, gone bool) {
 	}
 }
 
-// seeNode compares a CiliumNode with its previous version, which is nil if it is new. The last tenure of an existing
-// entry has no end.
+// seeNode compares a CiliumNode with its previous version, which is nil if the CiliumNode is new; gone is true if it was
+// deleted. The last tenure of an existing entry has no end, so it is the one to end.
 func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
 	if before != nil {
 		for ip, e := range before.Spec.IPAM.Pool {
@@ -87,7 +89,7 @@ func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
 	}
 }
 
-// named returns the tenure in which the entry of a place named a pod at a revision; nil if there is none.
+// named returns the tenure in which the entry of a place had the pod as its owner at a revision; nil if there is none.
 func (h history) named(at place, pod string, revision uint64) *tenure {
 	for _, e := range h.entries[at] {
 		if e.of == pod && e.from < revision && (e.until == 0 || revision < e.until) {
@@ -97,7 +99,8 @@ func (h history) named(at place, pod string, revision uint64) *tenure {
 	return nil
 }
 
-// joined reports whether a pod got the address of a place while another pod had it.
+// joined reports whether the pod with this name got the address of a place after the pod of had got it and before that pod
+// lost it.
 func (h history) joined(at place, pod string, had tenure) bool {
 	for _, t := range h.pods[at] {
 		if t.of == pod && had.from < t.from && t.overlaps(had) {
@@ -107,7 +110,8 @@ func (h history) joined(at place, pod string, had tenure) bool {
 	return false
 }
 
-// taken reports whether an entry that named a pod at one revision was taken from it before another revision.
+// taken reports whether a pool entry of a node had the pod as its owner at the revision from, and lost that owner by the
+// revision by.
 func (h history) taken(node, pod string, from, by uint64) bool {
 	for at, entries := range h.entries {
 		if at.node == node && slices.ContainsFunc(entries, func(e *tenure) bool {
@@ -119,11 +123,12 @@ func (h history) taken(node, pod string, from, by uint64) bool {
 	return false
 }
 
-// Stray is a pod that had an address while the pool entry of its node did not name it, or not all the time.
+// Stray is a pod that had an address while the pool entry of its node did not have it as owner all the time.
 type Stray struct {
 	Pod, Node, Address string
-	// Others are the pods that the entry named in the meantime and pods that got the address too. A pod that owned the
-	// entry before and is gone is not included: an agent that is behind may have given its address away.
+	// Others are other pods that owned the entry while this pod had the address, if they became owner only after this pod
+	// got the address, or got the address too. An earlier owner that did not get the address is left out: an agent that has
+	// not seen the entry yet may give the address of a pod that is gone to another pod.
 	Others []string
 }
 
@@ -134,7 +139,7 @@ func (s Stray) String() string {
 	return fmt.Sprintf("pod %s had %s on node %s, whose entry did not name it", s.Pod, s.Address, s.Node)
 }
 
-// Strays returns all strays that were seen, one per UID, sorted by pod.
+// Strays returns all strays, one for each UID and address, sorted by pod and address.
 func (w *Witness) Strays() []Stray {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,7 +166,7 @@ func (w *Witness) Strays() []Stray {
 	return found
 }
 
-// Offered returns the addresses that were ever dynamic entries in the pool of a node, sorted.
+// Offered returns the addresses for which the pool of a node ever had a dynamic entry, sorted as text.
 func (w *Witness) Offered(node string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -19,10 +19,10 @@ import (
 type Pool struct {
 	Node    string
 	Subnets []string
-	// Fixed counts entries owned by a pod, Dynamic those without an owner, Resting those in cooldown, and Moving markers
-	// of migrated or migrating addresses. Used counts addresses that the agent reports as used.
+	// Fixed counts owned entries, Dynamic dynamic ones, Moving the kinds moved and move-target, and Resting all others:
+	// cooldown, node-owned and foreign. Used counts addresses that the agent reports as used.
 	Fixed, Dynamic, Resting, Moving, Used int
-	// Free counts addresses of the subnets without an entry.
+	// Free is the number of usable addresses of the subnets minus the number of entries.
 	Free int64
 }
 
@@ -58,7 +58,7 @@ func (w *Witness) pools() []Pool {
 	return pools
 }
 
-// AwaitPools returns when the condition holds for the pools of all nodes.
+// AwaitPools returns when the condition holds for the pool of each node. If ctx ends first, the error contains the pools.
 func (w *Witness) AwaitPools(ctx context.Context, condition func(Pool) bool) error {
 	for {
 		w.mu.Lock()
@@ -75,8 +75,7 @@ func (w *Witness) AwaitPools(ctx context.Context, condition func(Pool) bool) err
 	}
 }
 
-// Generations returns the generations of all CiliumNodes. Key: the name. A generation changes with each write of the
-// spec only.
+// Generations returns the generations of all CiliumNodes. Key: the name. Only writes of the spec change a generation.
 func (w *Witness) Generations() map[string]int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,35 +17,37 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Row describes one identity.
+// Row describes one pod name: the pod, its FixedIP and its pool entries, any of which may be missing.
 type Row struct {
+	// Pod is the name of the pod. UID, Node and Address (all addresses, separated by commas) are empty if there is no pod.
 	Pod     string
 	UID     string
 	Node    string
 	Address string
-	// Running is true if the pod runs with its address and is not being deleted.
+	// Running is true if the pod runs with addresses and is not being deleted.
 	Running bool
 	// Phase is the phase of the FixedIP; empty if there is none.
 	Phase string
-	// Entries contains "node/address" of the pool entries that the pod owns.
+	// Entries contains node/address of each pool entry that the pod owns, sorted.
 	Entries []string
 }
 
-// State returns all rows of a namespace, sorted by pod: one for each pod, FixedIP or entry.
+// State returns the rows of a namespace, sorted by pod: one for each pod name that a pod, FixedIP or entry has.
 func (w *Witness) State(namespace string) []Row {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state(namespace)
 }
 
-// state indexes everything once, because it is needed at every event.
+// state returns the rows of State. It runs at every event, so it indexes FixedIPs and entries once instead of searching them
+// for each row.
 func (w *Witness) state(namespace string) []Row {
 	keys := map[string]bool{}
 	for k := range w.pods {
 		keys[k] = true
 	}
-	// records contains the FixedIP of each pod. Key: namespace/name. A FixedIP with the name of the pod takes precedence
-	// over a slot.
+	// records contains the FixedIP of each pod. Key: namespace/name of the pod. A FixedIP with the name of the pod takes
+	// precedence over a slot.
 	records := map[string]*v1alpha1.FixedIP{}
 	for _, r := range w.records {
 		if key := holder(r); records[key] == nil || !r.Spec.Slot {
@@ -53,7 +55,7 @@ func (w *Witness) state(namespace string) []Row {
 		}
 		keys[holder(r)] = true
 	}
-	// entries contains "node/address". Key: the owner.
+	// entries contains node/address of owned entries. Key: the owner.
 	entries := map[string][]string{}
 	for name, cn := range w.nodes {
 		for ip, e := range cn.Spec.IPAM.Pool {
@@ -82,7 +84,7 @@ func (w *Witness) state(namespace string) []Row {
 	return rows
 }
 
-// Records returns the FixedIPs of a namespace as last seen, sorted by name.
+// Records returns the last seen versions of the FixedIPs of a namespace, sorted by name.
 func (w *Witness) Records(namespace string) []*v1alpha1.FixedIP {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,21 +97,21 @@ func (w *Witness) Records(namespace string) []*v1alpha1.FixedIP {
 	return found
 }
 
-// Pod returns a pod as last seen; nil if there is none.
+// Pod returns the last seen version of a pod; nil if there is none.
 func (w *Witness) Pod(namespace, name string) *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pods[namespace+"/"+name]
 }
 
-// Node returns a CiliumNode as last seen; nil if there is none.
+// Node returns the last seen version of a CiliumNode; nil if there is none.
 func (w *Witness) Node(name string) *ciliumv2.CiliumNode {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.nodes[name]
 }
 
-// Entries returns "node/address" of all pool entries that a pod owns.
+// Entries returns node/address of each pool entry that the pod owns, sorted.
 func (w *Witness) Entries(namespace, name string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +130,8 @@ func (w *Witness) Owner(node, address string) (owner string, ok bool) {
 	return e.Owner, ok
 }
 
-// Await returns when the condition holds for the rows of a namespace. If ctx ends before, the error contains the rows.
+// Await waits until the condition holds for the rows of a namespace and returns the rows. If ctx ends first, the error
+// contains the rows.
 func (w *Witness) Await(ctx context.Context, namespace string, condition func([]Row) bool) ([]Row, error) {
 	for {
 		w.mu.Lock()
@@ -168,7 +171,7 @@ func orDash(s string) string {
 	return s
 }
 
-// Record returns a FixedIP as last seen; nil if there is none.
+// Record returns the last seen version of a FixedIP; nil if there is none.
 func (w *Witness) Record(namespace, name string) *v1alpha1.FixedIP {
 	w.mu.Lock()
 	defer w.mu.Unlock()

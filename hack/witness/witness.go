@@ -25,15 +25,16 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// Placement is the first placement of an identity, in the order of etcd revisions.
+// Placement is the first placement of an identity.
 type Placement struct {
 	Pod, Node, Address string
-	// Claimed is the revision of the CiliumNode in which the entry first named the pod, and Bound the revision of the pod
-	// in which it first had a node. The lower revision was written first.
+	// Claimed is the revision of the CiliumNode in which the pod first owned the entry. Bound is the revision of the pod in
+	// which it first had a node; 0 if it has none. The lower revision was written first.
 	Claimed, Bound uint64
 }
 
-// Witness records what it has seen. Its methods are safe for concurrent use.
+// Witness records pods, CiliumNodes and FixedIPs, and the violations that they show. Its methods are safe for concurrent
+// use.
 type Witness struct {
 	mu sync.Mutex
 	// pods contains the existing pods. Key: namespace/name. Value: the last version seen.
@@ -44,21 +45,20 @@ type Witness struct {
 	records map[string]*v1alpha1.FixedIP
 	// first contains the first placement of each identity since it last had no claim. Key: namespace/name of the pod.
 	first map[string]*Placement
-	// promised contains the addresses that an identity must keep, which are those of its FixedIP. Key: namespace/name.
-	// An element is removed with its FixedIP.
+	// promised contains the addresses that each pod must keep, which are those of its FixedIP. Key: namespace/name of the
+	// pod. A key is removed with its FixedIP, and when another pod takes the slot over.
 	promised map[string]promise
-	// ran contains the addresses that each pod ran with. Key: the UID of the pod.
+	// ran contains the addresses that each pod ran with, separated by commas. Key: the UID of the pod.
 	ran map[types.UID]string
 	// boundAt contains the revision in which each pod first had a node. Key: the UID of the pod.
 	boundAt map[types.UID]uint64
-	// suspicions contains pods that seem to have run with another address than their fixed address. Key:
-	// namespace/name.
+	// suspicions contains the pods that seem to have run with another address than their fixed address. Key: namespace/name.
 	suspicions map[string]suspicion
-	// tolerated contains the pods that may run with other addresses, see Tolerate. Key: "namespace/name".
+	// tolerated contains the pods that may run with other addresses, see Tolerate. Key: namespace/name.
 	tolerated map[string]bool
-	// early contains binds that seem to precede their claims.
+	// early contains the suspicions about binds that seem to precede their claims.
 	early []suspicion
-	// farewells contains the FixedIPs in deletion. Key: namespace/name of the pod.
+	// farewells contains the FixedIPs that were seen with a deletionTimestamp. Key: namespace/name of the pod.
 	farewells map[string][]farewell
 	// violations contains the violations in the order in which they were seen.
 	violations []string
@@ -69,7 +69,7 @@ type Witness struct {
 	changed chan struct{}
 }
 
-// blank returns a witness that has seen nothing.
+// blank returns a witness that has not seen any object.
 func blank() *Witness {
 	return &Witness{
 		pods:       map[string]*corev1.Pod{},
@@ -87,7 +87,7 @@ func blank() *Witness {
 	}
 }
 
-// Start starts a witness that watches until ctx ends. When it returns, the witness has seen all existing objects.
+// Start starts a witness that watches until ctx ends, and returns when the witness has seen all existing objects.
 func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -182,7 +182,7 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 	}
 }
 
-// order compares the claim of a first placement with its bind once both were seen.
+// order compares the revisions of the claim and the bind of a first placement when both were seen.
 func (w *Witness) order(key string) {
 	p, now := w.first[key], w.pods[key]
 	if p == nil || p.Bound != 0 || now == nil || now.DeletionTimestamp != nil || w.boundAt[now.UID] == 0 {
@@ -216,8 +216,8 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 		if gone || !pod(e.Owner) || before != nil && before.Spec.IPAM.Pool[ip].Owner == e.Owner {
 			continue
 		}
-		// The owner is new on this address. On strict nodes unreserved pods have entries too, but not necessarily before
-		// their bind: another scheduler may have placed them.
+		// The entry has a new owner. On strict nodes unreserved pods also have entries, but not necessarily before their
+		// bind: another scheduler may have placed them.
 		if p := w.first[e.Owner]; p == nil && !strings.Contains(e.Resource, "/Pod/") {
 			w.first[e.Owner] = &Placement{Pod: e.Owner, Node: cn.Name, Address: ip, Claimed: version(cn)}
 			w.order(e.Owner)
@@ -231,8 +231,8 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	if before == nil {
 		return
 	}
-	// An identity without any entry starts again with its next claim. If its entries ended with their node, it still has
-	// its FixedIP: entries on the node that inherits the subnet are no claim.
+	// If no entry of an identity is left, its next claim is a first placement again. If its entries were removed with their
+	// node, it still has its FixedIP: entries on the node that inherits the subnet are no claim.
 	for ip, e := range before.Spec.IPAM.Pool {
 		if gone && w.recorded(e.Owner) {
 			continue
@@ -243,7 +243,7 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	}
 }
 
-// recorded reports whether a FixedIP reserves addresses for a pod.
+// recorded reports whether a pod has a FixedIP.
 func (w *Witness) recorded(key string) bool {
 	for _, r := range w.records {
 		if holder(r) == key {
@@ -256,7 +256,7 @@ func (w *Witness) recorded(key string) bool {
 func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 	key := fip.Namespace + "/" + fip.Name
 	if before := w.records[key]; before != nil && (gone || holder(before) != holder(fip)) {
-		// When a pod takes a slot over, the previous pod loses its reservation.
+		// When another pod takes the slot over, the previous pod loses its reservation.
 		delete(w.promised, holder(before))
 	}
 	w.seeFarewell(fip)
@@ -281,7 +281,7 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 	}
 }
 
-// away reports whether an address of the owner is being migrated: no pool has an owned entry, and a marker reserves it.
+// away reports whether a pool has a moved entry for an address of the owner.
 func (w *Witness) away(owner string) bool {
 	for _, cn := range w.nodes {
 		for _, e := range cn.Spec.IPAM.Pool {
@@ -293,13 +293,14 @@ func (w *Witness) away(owner string) bool {
 	return false
 }
 
-// reassigns reports whether an identity may get another address on another node.
+// reassigns reports whether a pod may have another address because its FixedIP has the failover policy Reassign and the pod
+// runs on another node.
 func (w *Witness) reassigns(key string) bool {
 	r, p := w.records[key], w.pods[key]
 	return r != nil && p != nil && r.Spec.Failover == v1alpha1.Reassign && r.Spec.NodeName != p.Spec.NodeName
 }
 
-// entries returns "node/address" of all pool entries of an owner.
+// entries returns node/address of each pool entry of an owner, sorted.
 func (w *Witness) entries(owner string) []string {
 	var found []string
 	for name, cn := range w.nodes {
@@ -313,7 +314,7 @@ func (w *Witness) entries(owner string) []string {
 	return found
 }
 
-// Violations returns descriptions of the violations.
+// Violations returns descriptions of all violations, and of the suspicions that are not cleared.
 func (w *Witness) Violations() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -349,8 +350,8 @@ func version(obj client.Object) uint64 {
 	return v
 }
 
-// live reports whether a pod certainly has its addresses: its containers run and it is not being deleted. A terminating
-// pod may have released its addresses.
+// live reports whether a pod certainly has its addresses: it runs and is not being deleted. A terminating pod may have
+// released its addresses.
 func live(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && len(pod.Status.PodIPs) > 0
 }
@@ -363,32 +364,32 @@ func addresses(pod *corev1.Pod) string {
 	return strings.Join(ips, ",")
 }
 
-// within reports whether all addresses of one list are in another. A FixedIP of one family gets the other one from its
-// pod.
+// within reports whether the list many contains all addresses of the list few; both are separated by commas. A pod may have
+// more addresses than its FixedIP, if the FixedIP reserves only one family.
 func within(few, many string) bool {
 	have := strings.Split(many, ",")
 	return !slices.ContainsFunc(strings.Split(few, ","), func(a string) bool { return !slices.Contains(have, a) })
 }
 
-// mark reports whether an owner in a pool is a marker of fixedip, whose address is offered to no pod.
+// mark reports whether an owner in a pool is a marker of fixedip.
 func mark(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
-// pod reports whether an owner in a pool is a pod, not the node itself or a marker.
+// pod reports whether an owner in a pool is a pod, and not the node itself, a marker or empty.
 func pod(owner string) bool {
 	namespace, name, ok := strings.Cut(owner, "/")
 	return ok && name != "" && !strings.Contains(namespace, ".")
 }
 
-// Forgive removes the suspicion against a pod that has the name of an identity but is a different pod, which the test
-// created on purpose.
+// Forgive removes the suspicion against the pod with this namespace/name. A test calls it if it created another pod with the
+// name of an identity on purpose.
 func (w *Witness) Forgive(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.suspicions, key)
 }
 
-// Tolerate lets a pod run with other addresses than its own until end is called, because the test keeps the agent from
-// seeing the entry. Scenarios that run at the same time would otherwise report a violation.
+// Tolerate allows a pod to run with other addresses than its own until end is called, for a test that keeps the agent from
+// seeing the entry. Without it, tests that run at the same time would report the violation.
 func (w *Witness) Tolerate(key string) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -400,15 +401,15 @@ func (w *Witness) Tolerate(key string) (end func()) {
 	}
 }
 
-// AnyOrder allows claims to follow their binds, as they do if pods of other schedulers are adopted. Call it before the
-// first claim.
+// AnyOrder allows claims to follow their binds, as they do if pods of other schedulers are adopted. Call it before the first
+// claim.
 func (w *Witness) AnyOrder() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.anyOrder = true
 }
 
-// Seen returns the revision in which a pod, CiliumNode or FixedIP was last seen; 0 if it does not exist.
+// Seen returns the last seen revision of a pod, CiliumNode or FixedIP; 0 if it does not exist.
 func (w *Witness) Seen(obj client.Object) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -430,7 +431,7 @@ func (w *Witness) Seen(obj client.Object) uint64 {
 	return 0
 }
 
-// Incarnations returns the number of pods that were seen running.
+// Incarnations returns the number of pods, by UID, that were seen running.
 func (w *Witness) Incarnations() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// events creates objects with increasing revisions.
+// events creates objects with increasing revisions and passes them to the witness.
 type events struct {
 	w       *Witness
 	version int
@@ -31,7 +31,7 @@ func (e *events) meta(name, uid string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid), ResourceVersion: strconv.Itoa(e.version)}
 }
 
-// pod creates a pod that is bound to a node or not, and runs with addresses or not.
+// pod creates a version of a pod. It is bound if node is not empty, and runs if it has addresses.
 func (e *events) pod(name, uid, node string, ips ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: e.meta(name, uid), Spec: corev1.PodSpec{NodeName: node}}
 	for _, ip := range ips {
@@ -42,7 +42,7 @@ func (e *events) pod(name, uid, node string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// node creates a CiliumNode whose pool has these entries, given as an address and its owner in turn.
+// node creates a version of a CiliumNode; entries are the addresses of its pool, each followed by its owner.
 func (e *events) node(name string, entries ...string) *ciliumv2.CiliumNode {
 	cn := &ciliumv2.CiliumNode{ObjectMeta: e.meta(name, name)}
 	cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
@@ -53,13 +53,14 @@ func (e *events) node(name string, entries ...string) *ciliumv2.CiliumNode {
 	return cn
 }
 
+// record creates a version of a FixedIP.
 func (e *events) record(name string, ips ...string) *v1alpha1.FixedIP {
 	f := &v1alpha1.FixedIP{ObjectMeta: e.meta(name, "record-"+name), Spec: v1alpha1.FixedIPSpec{IPs: ips}}
 	e.w.seeRecord(f, false)
 	return f
 }
 
-// asked sets the deletionTimestamp of a FixedIP in a revision.
+// asked passes a version of a FixedIP with a deletionTimestamp and the given revision to the witness.
 func (e *events) asked(record *v1alpha1.FixedIP, version int) {
 	record = record.DeepCopy()
 	record.DeletionTimestamp, record.ResourceVersion = &metav1.Time{Time: time.Unix(1, 0)}, strconv.Itoa(version)
@@ -71,7 +72,7 @@ func (e *events) asked(record *v1alpha1.FixedIP, version int) {
 func TestViolations(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(e *events)
-		// want is part of the only violation; empty if there is none.
+		// want is part of the violation; empty if there must be none.
 		want string
 	}{
 		"claimed, bound, running, recorded, and again": {func(e *events) {
@@ -252,7 +253,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestStrays checks that the history keeps what was true at each revision.
+// TestStrays checks which pods count as strays, by the owners of the entry at each revision.
 func TestStrays(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(e *events)
@@ -316,6 +317,7 @@ func TestStrays(t *testing.T) {
 	}
 }
 
+// TestOffered checks that Offered returns only addresses of dynamic entries, including former ones, of the given node.
 func TestOffered(t *testing.T) {
 	e := &events{w: blank()}
 	e.node("node-1", "10.0.1.1", "", "10.0.1.2", "health")

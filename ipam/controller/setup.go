@@ -1,10 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller sets up the IPAM controller for Cilium's CRD mode: it creates what the controllers in its
-// sub-packages share, connects them to the watches, and adds them to a manager.
+// Package controller sets up the IPAM controller for Cilium's CRD mode: it creates the dependencies that the controllers in
+// its sub-packages share, connects the controllers to the watches, and adds them to a manager.
 //
-// It is wiring. It may not read or write an object, or decide about an address.
+// It may not read or write an object, or decide about an address.
 package controller
 
 import (
@@ -48,7 +48,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// agentWorkers is how many agents are asked at the same time.
+// agentWorkers is the maximum number of agents that are asked at the same time.
 const agentWorkers = 8
 
 // CacheOptions returns the options of the manager's cache: the kinds that the controllers watch, and the fields that
@@ -57,8 +57,7 @@ func CacheOptions(cfg config.Config) cache.Options {
 	return informers.Options(cfg.Adoption, cfg.Verify.Endpoints)
 }
 
-// Setup adds the controllers to a manager. When ctx ends, writes that are under way are
-// abandoned.
+// Setup adds the controllers to a manager. When ctx ends, writes in flight are abandoned.
 func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	p, err := newParts(ctx, mgr, cfg)
 	if err != nil {
@@ -123,7 +122,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		return fmt.Errorf("set up the controller of FixedIPs: %w", err)
 	}
 	if !cfg.DryRun {
-		// To ask an agent is a write.
+		// Asking an agent is a write.
 		if err := p.agents.Setup(mgr, source.Workers(agentWorkers)); err != nil {
 			return err
 		}
@@ -148,7 +147,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	return conform.Setup(ctx, mgr, &to.verified, &to.adopted, p.workloads)
 }
 
-// dependencies is what the controllers share.
+// dependencies are the objects that the controllers share.
 type dependencies struct {
 	gather.Gatherer
 	pools  *ciliumpool.Client
@@ -160,12 +159,12 @@ type dependencies struct {
 	watched   informers.Synced
 }
 
-// requests pass what the shared watches report to the queues of the controllers.
+// requests connects the shared watches to the queues of the controllers.
 type requests struct{ nodes, identities, joining, orphans, slots, verified, adopted, protected source.Requests }
 
-// newParts starts the informers and returns what the controllers share.
+// newParts starts the informers and returns the dependencies of the controllers.
 func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*dependencies, error) {
-	// Its reads are not from the caches.
+	// This client reads from the API server, not from the caches.
 	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DryRun: &cfg.DryRun})
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
@@ -187,7 +186,7 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*depend
 	if err := mgr.Add(owners); err != nil {
 		return nil, fmt.Errorf("run the watches of workloads: %w", err)
 	}
-	// Nothing waits for other kinds: their APIs may not be installed yet.
+	// Readiness does not wait for workloads of other kinds: their APIs may not be installed yet.
 	watched["statefulsets"] = func() bool { return owners.Synced(identity.StatefulSets) }
 	l := ledger.New()
 	pools := ciliumpool.New(live)
@@ -213,7 +212,7 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*depend
 // follow keeps the ledger in sync with the informers, and passes each change to the controllers that it concerns, once the
 // ledger has it.
 func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *requests, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
-	// The ledger is later than the informer.
+	// This replaces the informer's function: the ledger gets an object later than the informer.
 	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.Ledger, func(node string, change ledger.NodeChange) {
 		to.nodes.Add(source.ForName(node))
 		p.agents.Changed(node)
@@ -240,7 +239,8 @@ func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *request
 			to.nodes.Add(source.ForName(node))
 			to.protected.Add(source.ForName(node))
 		}
-		// The home node may have a dynamic entry for an address that is reserved now, or need one that is not any more.
+		// The home node may have a dynamic entry for an address that is now reserved, or need one for an address that is no
+		// longer reserved.
 		for _, a := range address.ParseAll(record.Spec.IPs) {
 			if home, ok := p.Ledger.Home(a); ok {
 				to.nodes.Add(source.ForName(home))
@@ -258,7 +258,7 @@ func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *request
 			return
 		}
 		if before == nil && !p.workloads.Synced(w.GroupKind) {
-			// It existed at the start: the first resync looks at its identities.
+			// The workload existed at the start: the first resync queues its identities.
 			return
 		}
 		to.identities.Add(r.OfWorkload(ctx, *w)...)

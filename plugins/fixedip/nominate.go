@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// enoughCandidates is how many nodes that can run a pod are compared.
+	// enoughCandidates is the number of feasible nodes at which the search for more ends.
 	enoughCandidates = 100
-	// rememberedNominations is how many nodes that are gone Plugin.nominations has.
+	// rememberedNominations is the capacity of Plugin.nominations.
 	rememberedNominations = 1024
 )
 
-// candidateEvents may let a node run a pod that no node could run.
+// candidateEvents are the events after which a node may be able to run an orphaned pod that no node could run.
 var candidateEvents = []fwk.ClusterEvent{
 	{Resource: fwk.Node, ActionType: fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition},
 	{Resource: fwk.Pod, ActionType: fwk.Delete},
@@ -32,7 +32,7 @@ var candidateEvents = []fwk.ClusterEvent{
 	{Resource: fwk.PersistentVolumeClaim, ActionType: fwk.Add | fwk.Update},
 }
 
-// candidateChanged wakes orphaned pods. The framework calls it for candidateEvents.
+// candidateChanged is the queueing hint of candidateEvents: it queues orphaned pods.
 func (p *Plugin) candidateChanged(_ klog.Logger, pod *corev1.Pod, _, _ any) (fwk.QueueingHint, error) {
 	if p.binder.IsOrphaned(pod) {
 		return fwk.Queue, nil
@@ -41,13 +41,14 @@ func (p *Plugin) candidateChanged(_ klog.Logger, pod *corev1.Pod, _, _ any) (fwk
 }
 
 // nominate nominates an orphaned pod to a node that passes all filters of the profile and may inherit the subnet of the
-// pod's address. The nomination keeps room for the pod there. The pod waits all the same, until a node has the subnet.
+// pod's address. The scheduler then reserves resources for the pod on that node, but the pod waits until a node has the
+// subnet.
 //
-// The node that another pod of the same lost node was nominated to is tried first, since one node inherits the whole
-// subnet: so all pods of a lost node cost one look at all nodes.
+// The pod's previous nomination is tried first, and then the node that another pod of the same deleted node was nominated
+// to: one node inherits the whole subnet, so that usually one search over all nodes serves all pods of the deleted node.
 func (p *Plugin) nominate(ctx context.Context, state fwk.CycleState, s *stateData, pod *corev1.Pod) (*framework.PostFilterResult, *fwk.Status) {
 	nodes := p.handle.SnapshotSharedLister().NodeInfos()
-	// Filter reads its plan from here.
+	// The plugin's own Filter reads the plan from this state.
 	candidates := state.Clone()
 	candidates.Write(stateKey, &stateData{Plan: s.ForCandidates(), decided: s.decided})
 
@@ -73,7 +74,7 @@ func (p *Plugin) nominate(ctx context.Context, state fwk.CycleState, s *stateDat
 	}
 	why := p.binder.ExplainOrphaned(s.Plan, nominated, refused)
 	p.queue.Add(pod, why.WakeOn, s.decided)
-	// An empty name ends an earlier nomination.
+	// An empty name removes an earlier nomination.
 	result := framework.NewPostFilterResultWithNominatedNode(nominated)
 	if nominated == "" {
 		return result, fwk.NewStatus(fwk.Unschedulable, why.Reason)
@@ -83,13 +84,13 @@ func (p *Plugin) nominate(ctx context.Context, state fwk.CycleState, s *stateDat
 	return result, fwk.NewStatus(fwk.Success, why.Reason)
 }
 
-// feasible returns the nodes that can run a pod, not many more than enoughCandidates, and how many cannot for which
-// reason.
+// feasible returns nodes that pass all filters for the pod. It stops soon after it has found enoughCandidates. refused lists
+// the reasons for which other nodes were refused, each with the number of nodes.
 func (p *Plugin) feasible(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (feasible []fwk.NodeInfo, refused string) {
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()
 	var mu sync.Mutex
-	// counts has the number of nodes that cannot run the pod. Key: the reason.
+	// counts contains the number of refused nodes. Key: the reason.
 	counts := map[string]int{}
 	p.handle.Parallelizer().Until(ctx, len(nodes), func(i int) {
 		st := p.handle.RunFilterPluginsWithNominatedPods(ctx, state, pod, nodes[i])
@@ -113,8 +114,8 @@ func (p *Plugin) feasible(ctx context.Context, state fwk.CycleState, pod *corev1
 	return feasible, strings.Join(reasons, ", ")
 }
 
-// best returns the node with the fewest nominated pods, so that each of several lost nodes has another one; among equals
-// that with the highest score, and then the first by name. It is empty if there is no node.
+// best returns the node with the fewest nominated pods, so that pods of different deleted nodes are nominated to different
+// nodes; among equals the node with the highest score, and then the first by name. It returns "" if nodes is empty.
 func (p *Plugin) best(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (string, error) {
 	if len(nodes) == 0 {
 		return "", nil
@@ -126,7 +127,7 @@ func (p *Plugin) best(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	if !st.IsSuccess() {
 		return "", fmt.Errorf("score the nodes that may inherit a subnet: %w", st.AsError())
 	}
-	// nominated counts the pods that are nominated to each node, which no score does. Key: the name of the node.
+	// nominated contains the number of pods nominated to each node, which no score considers. Key: the name of the node.
 	nominated := map[string]int{}
 	for _, s := range scores {
 		nominated[s.Name] = len(p.handle.NominatedPodsForNode(s.Name))

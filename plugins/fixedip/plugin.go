@@ -53,16 +53,16 @@ type Plugin struct {
 	handle framework.Handle
 	binder *binder.Binder
 	queue  *requeue.Queue
-	// nominations has the node that an orphaned pod was nominated to last, a string. Key: the node that is gone. It saves
-	// work and decides nothing.
+	// nominations contains the node that an orphaned pod was last nominated to. Key: the deleted node. Value: the name of
+	// the nominated node, a string. It is only a hint: without it, nominate compares all nodes.
 	nominations *lru.Cache
 }
 
 // Name returns the name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Close returns when nothing of the plugin runs in the background. The framework calls it when the context of the
-// scheduler has ended.
+// Close waits until the goroutine of the queue has ended. The framework calls Close when the context of the scheduler has
+// ended.
 func (p *Plugin) Close() error {
 	p.queue.Wait()
 	return nil
@@ -71,10 +71,10 @@ func (p *Plugin) Close() error {
 // Factory returns the constructor of the plugin. The framework calls it once for each profile.
 func Factory() frameworkruntime.PluginFactory { return FactoryOver(ctrlcache.New) }
 
-// FactoryOver is Factory for a given way of watching CiliumNodes and FixedIPs.
+// FactoryOver is like Factory, with another constructor for the cache of CiliumNodes and FixedIPs.
 func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory {
 	var mu sync.Mutex
-	// shared is what all profiles share, and first are the arguments of the first profile.
+	// shared is the state that all profiles share. first contains the arguments of the profile that created it.
 	var shared *binder.Shared
 	var first *config.FixedIPArgs
 	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
@@ -107,7 +107,7 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory
 	}
 }
 
-// sameArgs returns an error if the arguments of two profiles differ in what the profiles share.
+// sameArgs returns an error if two profiles have different values of an argument that configures their shared state.
 func sameArgs(first, args *config.FixedIPArgs) error {
 	var differ []string
 	for name, same := range map[string]bool{
@@ -148,9 +148,9 @@ func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPA
 	return &Plugin{handle: h, binder: b, queue: q, nominations: lru.New(rememberedNominations)}, nil
 }
 
-// checkOrder returns an error unless the profile calls PostFilter of DefaultPreemption first: its success ends the calls
-// of PostFilter, and pods that were preempted for a pod have to be given the time to terminate before the pod leaves its
-// node.
+// checkOrder returns an error unless the profile enables PostFilter of the plugin, after that of DefaultPreemption if the
+// profile enables both. If PostFilter of DefaultPreemption succeeds, the framework calls no further PostFilter: the preempted
+// pods get the time to terminate before the pod may leave its node.
 func checkOrder(h framework.Handle) error {
 	f, ok := h.(framework.Framework)
 	if !ok {
@@ -175,11 +175,11 @@ const stateKey fwk.StateKey = Name
 // stateData is the plugin's state in a cycle.
 type stateData struct {
 	*binder.Plan
-	// decided is the moment before Find looked at the cluster.
+	// decided is the moment (see requeue.Queue.Now) before Find read the cache.
 	decided uint64
 }
 
-// Clone shares the state: a Plan may be used by parallel calls.
+// Clone returns s itself: parallel calls may share a Plan.
 func (s *stateData) Clone() fwk.StateData { return s }
 
 func read(state fwk.CycleState) (*stateData, error) {
@@ -190,8 +190,8 @@ func read(state fwk.CycleState) (*stateData, error) {
 	return nil, fmt.Errorf("no state of plugin %s in the cycle, but %T: %w", Name, data, err)
 }
 
-// refuse returns the status for an error of the binder. A pod that it refused waits in the queue. No preemption helps
-// it: a pod that is evicted keeps its address.
+// refuse returns the status for an error of the binder. If the error is a *binder.Refusal, refuse also adds the pod to the
+// queue. The status excludes preemption, which would not free the address: an evicted pod keeps it.
 func (p *Plugin) refuse(pod *corev1.Pod, decided uint64, err error) *fwk.Status {
 	var refusal *binder.Refusal
 	if errors.As(err, &refusal) {
@@ -200,7 +200,7 @@ func (p *Plugin) refuse(pod *corev1.Pod, decided uint64, err error) *fwk.Status 
 	return statusOf(err)
 }
 
-// statusOf returns the status for an error of the binder; nil: success.
+// statusOf returns the status for an error of the binder; nil, which means success, for a nil error.
 func statusOf(err error) *fwk.Status {
 	var refusal *binder.Refusal
 	var lost *binder.LostError
@@ -213,9 +213,9 @@ func statusOf(err error) *fwk.Status {
 	return fwk.AsStatus(err)
 }
 
-// EventsToRegister names the events of the framework that the plugin needs: the node of a pod's address is created, and
-// what may let a node run an orphaned pod. All else comes from the plugin's own cache. The scheduler calls this when its
-// profiles are complete, so that the order of their plugins is checked here.
+// EventsToRegister returns the framework events that the plugin needs: the creation of a Node, and candidateEvents, which
+// may allow a node to run an orphaned pod. The plugin watches all other changes itself. The scheduler calls EventsToRegister
+// when its profiles are complete, so it also checks the order of their plugins.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	if err := checkOrder(p.handle); err != nil {
 		return nil, err
@@ -243,8 +243,8 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 	return fwk.Queue, nil
 }
 
-// PreFilter finds the pod's reservation and narrows the cycle to the nodes that can have it. Narrowing saves work and
-// decides nothing: a nominated node is tried through Filter alone.
+// PreFilter plans for the pod and restricts the cycle to the nodes of the plan. The restriction only saves work: the
+// framework tries a nominated node through Filter alone.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*framework.PreFilterResult, *fwk.Status) {
 	decided := p.queue.Now()
 	plan, err := p.binder.Find(ctx, pod)
@@ -264,7 +264,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	return &framework.PreFilterResult{NodeNames: plan.Nodes}, nil
 }
 
-// PreFilterExtensions returns nil: other pods on a node change nothing about its addresses.
+// PreFilterExtensions returns nil: adding or removing other pods of a node does not change its free addresses.
 func (p *Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
 
 // Filter decides whether a node can take the pod.
@@ -276,12 +276,12 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	return statusOf(p.binder.Fits(s.Plan, node.Node()))
 }
 
-// PostFilter says why no node could take the pod, and has the pod wait for what helps it. The profile calls it after
-// DefaultPreemption, whose success ends the calls: then the pod waits for its victims.
+// PostFilter explains why no node can take the pod, and adds the pod to the queue with the causes that may help it. The
+// framework calls it after DefaultPreemption, and only if that did not succeed: otherwise the pod waits for its victims.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
 	s, err := read(state)
 	if err != nil {
-		// PreFilter has refused the pod, the plugin's own or another plugin's.
+		// PreFilter has refused the pod, that of this plugin or of another.
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	if s.Orphaned() {
@@ -315,7 +315,7 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod
 	return nil
 }
 
-// Score prefers nodes with more free addresses, as a share of their subnets, so that these fill evenly.
+// Score prefers nodes with a larger share of free addresses, so that subnets fill evenly.
 func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	s, err := read(state)
 	if err != nil {
@@ -327,7 +327,7 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 // ScoreExtensions returns nil: the scores span the framework's range.
 func (p *Plugin) ScoreExtensions() framework.ScoreExtensions { return nil }
 
-// Reserve decides the pod's address, in memory.
+// Reserve assumes the addresses of the pod on the node, in memory only.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s, err := read(state)
 	if err != nil {
@@ -340,13 +340,13 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 	return nil
 }
 
-// Unreserve drops the decision. What a pod that Reserve refused waits for is kept: the framework calls Unreserve then,
-// too.
+// Unreserve drops what Reserve assumed. The pod stays in the queue, because the framework also calls Unreserve after a
+// Reserve that refused the pod and added it to the queue.
 func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.binder.Forget(pod)
 }
 
-// PreBindPreFlight skips PreBind if there is nothing to do: a pod that returns to its node costs no write.
+// PreBindPreFlight returns Skip if PreBind has nothing to do; see binder.Binder.Claimed.
 func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
 	s, err := read(state)
 	if err != nil {
@@ -358,8 +358,8 @@ func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *
 	return nil
 }
 
-// PreBind writes the claim into the node's pool. The framework does not wake a pod by an event after Reserve: a pod
-// whose claim was lost comes back by backoff.
+// PreBind writes the claim into the node's pool. If the claim is lost, the scheduler tries the pod again after its backoff,
+// without an event.
 func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s, err := read(state)
 	if err != nil {
@@ -368,7 +368,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	return statusOf(p.binder.Bind(ctx, s.Plan, pod, node))
 }
 
-// PostBind drops the decision: the entry in the pool stands for it now.
+// PostBind drops what Reserve assumed, since the pool entry counts now, and all other state of the pod.
 func (p *Plugin) PostBind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.binder.Forget(pod)
 	p.binder.Remove(pod)

@@ -15,7 +15,7 @@ import (
 	"fixedip.io/fixedip/plugins/apis/config"
 )
 
-// profileOf is a framework whose PostFilter plugins are the given ones.
+// profileOf is a framework with the given PostFilter plugins, in this order.
 type profileOf struct {
 	framework.Framework
 	postFilter []string
@@ -29,7 +29,8 @@ func (p profileOf) ListPlugins() *schedconfig.Plugins {
 	return &plugins
 }
 
-// Finding S11. The scheduler does not start with the plugin before DefaultPreemption.
+// TestOrderIsChecked checks that EventsToRegister, and so the start of the scheduler, fails if the plugin is not enabled at
+// PostFilter or comes before DefaultPreemption. Finding S11.
 func TestOrderIsChecked(t *testing.T) {
 	for name, tc := range map[string]struct {
 		postFilter []string
@@ -52,7 +53,8 @@ func TestOrderIsChecked(t *testing.T) {
 	}
 }
 
-// Finding S11. What the profiles share is the same in each, or the scheduler does not start.
+// TestProfilesShareArguments checks that profiles have to agree in the arguments that configure shared state, and in no
+// others. Finding S11.
 func TestProfilesShareArguments(t *testing.T) {
 	args := func(change ...func(*config.FixedIPArgs)) *config.FixedIPArgs {
 		a := &config.FixedIPArgs{ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200), Failover: "Wait"}

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controllertest provides tests of controllers with a node and three pods of a StatefulSet: as the API server has
-// them, as the caches show them, and what happens in between.
+// Package controllertest provides tests of controllers with a Stage: a CiliumNode with the entries of three pods of a
+// StatefulSet, a fake API server, caches that may differ from it, and a hook for changes during a write.
 package controllertest
 
 import (
@@ -36,7 +36,7 @@ import (
 // Stage is a node "n" with the entries of three pods of StatefulSet web in namespace db.
 type Stage struct {
 	t *testing.T
-	// API is the API server, and Cached the caches.
+	// API is the API server, and Cached the caches. Their objects are independent of each other.
 	API, Cached client.WithWatch
 	Ledger      *ledger.Ledger
 	Writer      *ciliumpool.Writer
@@ -44,13 +44,15 @@ type Stage struct {
 	Recorder    *events.FakeRecorder
 	// mu guards Looks and Reads.
 	mu sync.Mutex
-	// Patches counts patches of CiliumNodes, Looks live reads of workloads, and Reads those of the CiliumNode.
+	// Patches counts the patches of objects, but of the status only those of CiliumNodes. Looks counts the reads of
+	// workloads at the API server (Live), and Reads those of the CiliumNode.
 	Patches, Looks, Reads int
-	// OnPatch is called before a CiliumNode is patched; after is called when it was.
+	// OnPatch is called before each patch that Patches counts. The patch fails with fail; otherwise after is called after
+	// it.
 	OnPatch func() (after func(), fail error)
 }
 
-// Begin is the time at which a Stage begins.
+// Begin is the time of Clock in a new Stage.
 var Begin = time.Unix(1_700_000_000, 0)
 
 // Cooldown is the owner of a cooldown entry as a CiliumNode has it.
@@ -80,10 +82,10 @@ func Pod(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("pod-%d", i))}, Spec: corev1.PodSpec{NodeName: "n"}}
 }
 
-// Indexes calls add for each index of the caches.
+// Indexes is a function that calls add for each index of the caches.
 type Indexes func(add func(of client.Object, name string, fn client.IndexerFunc) error) error
 
-// New returns a Stage with the given objects at the API server and in the caches.
+// New returns a Stage with the given objects at the API server, in addition to the CiliumNode, and in the caches.
 func New(t *testing.T, indexes Indexes, api, cached []client.Object) *Stage {
 	t.Helper()
 	kinds, err := scheme.New()
@@ -133,7 +135,7 @@ func New(t *testing.T, indexes Indexes, api, cached []client.Object) *Stage {
 			if _, ok := obj.(*ciliumv2.CiliumNode); !ok {
 				return c.SubResource(name).Patch(ctx, obj, patch, opts...)
 			}
-			// The client above counts it. Here the status of a CiliumNode is written with the rest.
+			// s.API counts this patch. The fake API server has no status subresource for CiliumNodes.
 			return s.API.Patch(ctx, obj, patch)
 		},
 	}).Build()
@@ -148,12 +150,12 @@ func (s *Stage) Get(_ schema.GroupKind, namespace, name string) (*identity.Workl
 	return workloadFrom(s.t.Context(), s.Cached, namespace, name)
 }
 
-// Controller knows of no controller.
+// Controller reports that no controller is known.
 func (*Stage) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	return nil, false
 }
 
-// Live reads a StatefulSet at the API server.
+// Live reads a StatefulSet at the API server and counts the read in Looks.
 func (s *Stage) Live(ctx context.Context, _ schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	s.mu.Lock()
 	s.Looks++
@@ -170,7 +172,7 @@ func workloadFrom(ctx context.Context, from client.Reader, namespace, name strin
 	return &identity.Workload{GroupKind: identity.StatefulSets, APIVersion: "apps/v1", Namespace: namespace, Name: name, UID: sts.UID, Template: sts.Spec.Template.Annotations, Replicas: sts.Spec.Replicas}, nil
 }
 
-// Owners returns the owners of the three addresses as the CiliumNode has them.
+// Owners returns the owner texts of the three pods' addresses in the CiliumNode, separated by spaces.
 func (s *Stage) Owners() string {
 	s.t.Helper()
 	var node ciliumv2.CiliumNode
@@ -184,7 +186,7 @@ func (s *Stage) Owners() string {
 	return strings.Join(all, " ")
 }
 
-// Event reports whether there is an event with the reason, and drops the events before it.
+// Event reports whether a recorded event contains the reason. It drops the events up to that one.
 func (s *Stage) Event(reason string) bool {
 	for {
 		select {

@@ -34,10 +34,10 @@ const system = "fixedip-system"
 
 var programs = []string{"fixedip-controller", "fixedip-scheduler"}
 
-// TestInstalledAsPods checks that the images of the Dockerfile and the manifests are all that fixedip needs, on nodes that
-// cannot become ready without it. Its only credential is the token of its pods. It runs without root and capabilities
-// and under seccomp, and finds the API server without its Service. The pods of a StatefulSet have their addresses
-// again after they are deleted, after all our processes are killed, and after an update.
+// TestInstalledAsPods checks that fixedip needs only the images of the Dockerfile and the manifests, on nodes that cannot
+// become ready without it. Its pods have no credential but their token, run without root, without capabilities and under
+// seccomp, and reach the API server without its Service. The pods of a StatefulSet keep their addresses when they are
+// deleted, also after all processes of fixedip were killed, and after an update.
 func TestInstalledAsPods(t *testing.T) {
 	i := installAsPods(t)
 	for _, name := range programs {
@@ -87,10 +87,10 @@ func TestInstalledAsPods(t *testing.T) {
 	i.web(after)
 }
 
-// installation is a cluster in which only our pods assign addresses.
+// installation is a cluster on which fixedip runs as pods only.
 type installation struct {
 	*scene
-	// server is the host of the API server, not of its Service.
+	// server is the host of the API server, not the cluster IP of its Service.
 	server string
 }
 
@@ -120,8 +120,7 @@ func installAsPods(t *testing.T) installation {
 	return i
 }
 
-// writeSite writes the files that a user writes beside the manifests if there is no kube-proxy: the address of the
-// API server.
+// writeSite writes the kustomization of a user without kube-proxy to dir: the manifests and the address of the API server.
 func writeSite(dir string, c *realcluster.Cluster) error {
 	cfg, err := c.RESTConfig(cluster.Admin)
 	if err != nil {
@@ -148,7 +147,7 @@ configMapGenerator:
 	)
 }
 
-// packImages builds our images with the tag of the manifests.
+// packImages builds our images with the tag of the manifests and returns the paths of their archives.
 func packImages(t *testing.T) []string {
 	t.Helper()
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
@@ -192,7 +191,7 @@ func (i installation) tell() {
 	}
 }
 
-// rolledOut waits like kubectl rollout status.
+// rolledOut waits until all pods of a Deployment have its last revision and are available, like kubectl rollout status.
 func (i installation) rolledOut(name string) {
 	i.t.Helper()
 	var last appsv1.DeploymentStatus
@@ -210,8 +209,8 @@ func (i installation) rolledOut(name string) {
 	}
 }
 
-// processes returns the processes of the containers of a Deployment on any node. The machine sees all of them, also
-// those of other clusters.
+// processes returns the pids of the processes of a Deployment on all nodes. The PID namespace of the test shows them, and
+// those of other clusters, too.
 func (i installation) processes(name string) []int {
 	i.t.Helper()
 	pods, err := i.api.CoreV1().Pods(system).List(within(i.t), metav1.ListOptions{LabelSelector: "app=" + name})
@@ -225,7 +224,7 @@ func (i installation) processes(name string) []int {
 	i.must(err)
 	var found []int
 	for _, dir := range processes {
-		// A process that is gone in the meantime is not one of them.
+		// The links and files of a process that has exited meanwhile are empty, so it is skipped.
 		program, _ := os.Readlink(filepath.Join(dir, "exe"))
 		group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		ours := slices.ContainsFunc(containers, func(id string) bool { return strings.Contains(string(group), id) })
@@ -238,13 +237,14 @@ func (i installation) processes(name string) []int {
 	return found
 }
 
-// unprivileged is the status of a process without privileges that cannot get any. Seccomp 2 is a filter.
+// unprivileged contains the expected kernel status of our processes, which have no privileges and cannot get any. Key: the
+// field of /proc/PID/status. Seccomp 2 means that a filter is active.
 var unprivileged = map[string]string{
 	"Uid": "65532", "Gid": "65532", "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
 }
 
-// status returns the kernel status of a process, with the keys of unprivileged; for several users or groups the
-// effective one.
+// status returns the kernel status of a process. Key: each key of unprivileged. Of several user or group IDs the value is
+// the effective one.
 func status(t *testing.T, pid int) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -261,6 +261,7 @@ func status(t *testing.T, pid int) map[string]string {
 	return found
 }
 
+// createWeb creates the StatefulSet web with three pods of fixedip-scheduler.
 func (i installation) createWeb() {
 	i.t.Helper()
 	labels := map[string]string{"app": "web"}
@@ -282,8 +283,8 @@ func (i installation) createWeb() {
 	i.must(err)
 }
 
-// web waits until the pods run, each with another UID than before and with its address, and sends a request to each
-// over the network.
+// web waits until the pods of the StatefulSet run, sends a request to each over the network, and returns them. Each pod in
+// before must have been replaced by a pod with the same address and node.
 func (i installation) web(before []*corev1.Pod) []*corev1.Pod {
 	i.t.Helper()
 	var pods []*corev1.Pod

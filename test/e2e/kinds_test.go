@@ -18,8 +18,8 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// TestKinds checks that in each kind of cluster the pods of a StatefulSet have addresses of all families,
-// at which the other node reaches them, and have them again after a restart.
+// TestKinds checks, for each combination of families and routing, that the pods of a StatefulSet have addresses of all
+// families, answer at them to both nodes, and have the same addresses after a restart.
 func TestKinds(t *testing.T) {
 	for name, change := range map[string]func(*realcluster.Options){
 		"IPv4 tunnel": nil,
@@ -66,7 +66,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// familiesOf returns the families of the addresses of a pod, in order.
+// familiesOf returns the families of the addresses of a pod, in order, in the format of fmt.Sprint.
 func familiesOf(pod *corev1.Pod) string {
 	var families []string
 	for _, ip := range pod.Status.PodIPs {

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e tests the product on real nodes: kubelets, containerd and unmodified Cilium agents, in namespaces of
-// this machine. It needs root; make test-e2e builds what it runs.
+// Package e2e tests fixedip on real nodes: kubelets, containerd and unmodified Cilium agents, in namespaces of this machine.
+// It needs root; make test-e2e builds the programs that it runs.
 package e2e
 
 import (
@@ -19,7 +19,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// stepTimeout limits one step of a test, so that a step that hangs ends.
+// stepTimeout is the time limit of one step of a test.
 const stepTimeout = 3 * time.Minute
 
 // bin is the folder of the programs, as built by make test-e2e.
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts a cluster for one test; it is stopped at the end of the test.
+// start starts a cluster and stops it at the end of the test. change changes the options; nil keeps the defaults.
 func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster {
 	t.Helper()
 	o := realcluster.Options{
@@ -61,7 +61,7 @@ func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster
 	return c
 }
 
-// within returns a context for one step.
+// within returns a context that ends after stepTimeout, for one step of a test.
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	t.Cleanup(cancel)

@@ -25,7 +25,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// TestNodes checks the operations on nodes that other tests rely on.
+// TestNodes checks the operations of package realcluster on nodes: kill, start, partition, reboot, reinstall, add and stop.
 func TestNodes(t *testing.T) {
 	c := start(t, func(o *realcluster.Options) { o.Spare = 1 })
 	cfg, err := c.RESTConfig(cluster.Admin)
@@ -78,7 +78,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// scene is a cluster under test.
+// scene is a test with its cluster.
 type scene struct {
 	t       *testing.T
 	cluster *realcluster.Cluster
@@ -106,7 +106,7 @@ func (s *scene) runPod(name, node string) *corev1.Pod {
 	return s.awaitPod(name, func(*corev1.Pod) bool { return true })
 }
 
-// restarted waits until the containers of a pod run again after all of them died with its node.
+// restarted waits until the pod is ready with a new container, after all containers died with the node.
 func (s *scene) restarted(before *corev1.Pod) *corev1.Pod {
 	s.t.Helper()
 	return s.awaitPod(before.Name, func(p *corev1.Pod) bool {
@@ -134,8 +134,8 @@ func (s *scene) awaitPod(name string, condition func(*corev1.Pod) bool) *corev1.
 	return pod
 }
 
-// answers waits until the pod answers to a node at each of its addresses. The first packets of a connection may be
-// lost while agents learn about the pod.
+// answers waits until the pod answers requests of a node at each of its addresses. The first packets of a connection may be
+// lost until the agents know the pod.
 func (s *scene) answers(from *realcluster.Node, pod *corev1.Pod) {
 	s.t.Helper()
 	for _, ip := range pod.Status.PodIPs {

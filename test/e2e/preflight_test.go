@@ -16,14 +16,15 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// TestMissing checks that a machine without the prerequisites gets a list of them, and that nothing is left behind.
+// TestMissing checks that realcluster up lists the missing prerequisites, exits with preflight.ExitCode, and creates no work
+// folder.
 func TestMissing(t *testing.T) {
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 	for name, c := range map[string]struct {
 		attributes syscall.SysProcAttr
 		want       string
 	}{
-		// In a user namespace without a mapping every user is nobody.
+		// In a user namespace without a mapping, every process has the user nobody.
 		"not root":        {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}, want: "- root: "},
 		"root of nothing": {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}, want: "- file systems of kind bpf (CONFIG_BPF_SYSCALL): operation not permitted"},
 	} {

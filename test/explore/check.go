@@ -5,25 +5,25 @@ package explore
 
 import "fmt"
 
-// mutation is a rule that a search leaves out.
+// mutation is a rule that a search leaves out. The zero value leaves none out.
 type mutation uint8
 
 const (
 	// The zero mutation leaves nothing out.
 	_ mutation = iota
-	// releaseUnseen: a release does not look at the API server first.
+	// releaseUnseen lets a release begin without a look at the API server.
 	releaseUnseen
-	// noBarrier: the cooldown ends by the agent's last report, whatever version of the pool it had seen.
+	// noBarrier ends a cooldown by the agent's last report, whatever version of the pool the agent had seen.
 	noBarrier
-	// trustIncomplete: the answer of an agent that has not restored its endpoints counts.
+	// trustIncomplete uses the answer of an agent that has not restored its endpoints.
 	trustIncomplete
-	// ownUnasked: a withdrawn address becomes a pod's own before the agent has confirmed that the pod has it.
+	// ownUnasked makes a withdrawn address a pod's own before the agent has confirmed that the pod has it.
 	ownUnasked
-	// ownOffered: an address that the pool offers to all pods becomes a pod's own at once.
+	// ownOffered makes a dynamic address a pod's own at once, without withdrawing it first.
 	ownOffered
 )
 
-// violates returns which invariant of the design does not hold in a state, in words; empty: all hold.
+// violates returns a description of an invariant of the design that does not hold in a state; empty if all hold.
 func violates(sc scope, s state) string {
 	// Invariant 1: at most one pod runs with an address, and at most one FixedIP has it.
 	var user [addrCount]*sandbox
@@ -39,8 +39,8 @@ func violates(sc scope, s state) string {
 			user[b.addr] = b
 			p := s.pods[name]
 			exists := p.exists && s.serial[name] == int8(serial)
-			// Invariant 2: an address belongs to no other pod than the one that runs with it. A pod that was deleted by force may run on unseen: then its agent has to
-			// refuse the address to others, which it does while it has the endpoint.
+			// Invariant 2: the address of a pod that runs has no entry for another name. A pod that was deleted by force may
+			// still run: then its agent has to refuse the address to others, which it does while it has the endpoint.
 			if e := s.nodes[homes[b.addr]].entries[b.addr]; e != 0 && (exists || !b.endpoint) {
 				for other := range int8(nameCount) {
 					if e.entry().OwnedBy(owners[other]) && other != int8(name) {
@@ -55,7 +55,7 @@ func violates(sc scope, s state) string {
 		}
 	}
 	for name, p := range s.pods {
-		// Invariant 2 for a pod that has not started: the address that it is placed for is not in use.
+		// Invariant 2 for a pod that has not started: no other pod runs with the address that it is placed for.
 		ours := s.serial[name] >= sc.foreign[name]
 		if !ours || !p.exists || p.node == none || p.addr != none {
 			continue
@@ -73,7 +73,8 @@ func violates(sc scope, s state) string {
 				return fmt.Sprintf("two FixedIPs have address %d", rec.addr)
 			}
 		}
-		// Invariant 5: no reservation is lost while its workload exists, and none to another pod.
+		// Invariant 5: no reservation is lost while its workload exists, and no reserved address has an entry for another
+		// name.
 		if rec.deleting && s.wanted[name] && !s.remade[name] {
 			return fmt.Sprintf("the FixedIP of name %d is being deleted, whose workload exists", name)
 		}

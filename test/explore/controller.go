@@ -10,8 +10,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// controllerSteps are the steps of fixedip-controller. What it has in its caches may be anything, so that it may begin a
-// task at any time; begin is what it reads from the API server first.
+// controllerSteps emits the steps of fixedip-controller. Its caches may show anything, so it may begin a task at any time;
+// beginTasks contains the checks that it makes at the API server first.
 func controllerSteps(sc scope, s state, emit emitter) {
 	recordSteps(sc, s, emit)
 	if s.task.kind == noTask {
@@ -35,7 +35,7 @@ func controllerSteps(sc scope, s state, emit emitter) {
 	}
 }
 
-// recordSteps keep the FixedIPs in step with what the API server shows. Each is one write with a precondition.
+// recordSteps emits the writes that keep the FixedIPs in step with the API server, each with a precondition.
 func recordSteps(sc scope, s state, emit emitter) {
 	for name := range int8(nameCount) {
 		p, rec := s.pods[name], s.records[name]
@@ -105,7 +105,7 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 		begin(release, func(t *state) { t.records[name].deleting = rec.exists })
 	}
 	cooling := entry != 0 && entry.entry().CoolsDownFrom(owners[name])
-	// What was withdrawn names no pod.
+	// The cooldown entry of a withdrawn address names no pod.
 	withdrawn := entry != 0 && entry.entry().CoolsDownFrom("")
 	waits := p.exists && p.node == node && s.nodes[node].entries.owned(name) == none
 	if cooling && waits && p.addr == none {
@@ -125,7 +125,8 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 	}
 }
 
-// ownWritten is the phase of an own whose entry is written and not confirmed; a barrier has the others.
+// ownWritten is the phase of an own task whose entry is written and not confirmed. The smaller phases are those of its
+// barrier.
 const ownWritten = 3
 
 // continueTask emits the next step of the task under way.
@@ -192,7 +193,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			finish(taskConcludes)
 		case 1:
 			if !p.exists || p.deleting || p.node != k.node || p.addr != k.addr {
-				// The pod has gone, and its agent may have given the address, which it was free to give, to another.
+				// The pod is gone, and its agent may have given the address, which was dynamic, to another pod.
 				undo(o, k)
 				finish(taskUndoes)
 				return
@@ -229,7 +230,8 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 	}
 }
 
-// barrier asks the agent of the task's node and calls judge when it has answered. clear: no pod can have the address.
+// barrier asks the agent of the task's node, and calls judge when the agent has answered. clear is true if no pod can have
+// the address.
 func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear bool)) {
 	k := s.task
 	o := s.nodes[k.node]
@@ -248,7 +250,7 @@ func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear boo
 	}
 }
 
-// clear reports whether the answer of an agent shows that no pod but owner can have the address.
+// clear reports whether the answer of an agent shows that no pod but owner can have the address. owner may be empty.
 func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 	o := s.nodes[node]
 	if !o.complete && sc.mutation != trustIncomplete {
@@ -270,9 +272,9 @@ func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 	return evidence.Judge(addrs[addr], owner, pods).State == agentview.Clear
 }
 
-// runsUnseen reports whether a pod that was deleted by force runs with the address, and its agent has refused the next pod of
-// its name, after which the CNI plugin gave the address back (Cilium fact 30). No component can know that then. The design
-// assumes that the kubelet stops such a pod before the cooldown is over.
+// runsUnseen reports whether a pod that was deleted by force runs with an address that is free for its agent: the agent has
+// refused the next pod of its name, after which the CNI plugin gave the address back (Cilium fact 30). No component can know
+// that then. The design assumes that the kubelet stops such a pod before the cooldown is over.
 func (s *state) runsUnseen(node, addr int8) bool {
 	for name := range s.boxes {
 		for serial, b := range s.boxes[name] {
@@ -285,7 +287,7 @@ func (s *state) runsUnseen(node, addr int8) bool {
 	return false
 }
 
-// undo writes back what a release has replaced, if it still stands as it was written.
+// undo restores the entry that a task has replaced, if the entry that the task wrote is unchanged.
 func undo(o *object, k task) {
 	if e := o.entries[k.addr]; e != 0 && (e.entry().CoolsDownFrom(owners[k.name]) || k.kind == adopt && e.entry().CoolsDownFrom("") || k.kind == own && e.entry().OwnedBy(owners[k.name])) {
 		o.entries[k.addr] = k.before

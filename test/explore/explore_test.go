@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// limit is how many states a scope may have: FIXEDIP_STATES, or what fits into make test.
+// limit returns the maximum number of states of a search: FIXEDIP_STATES, or a number that fits into make test.
 func limit(t *testing.T) int {
 	text, ok := os.LookupEnv("FIXEDIP_STATES")
 	if !ok {
@@ -33,7 +33,7 @@ func history(steps []step) string {
 	return text
 }
 
-// scopes are explored until no new state is left if completes is set, and otherwise as far as the limit allows.
+// scopes are searched until all states are visited if completes is true, and otherwise as far as the limit allows.
 var scopes = map[string]scope{
 	"1 two schedulers, two pods": {
 		completes: true, wholeClaims: true, replicas: 2, pods: [nameCount]int8{1, 1}, stale: 1, crashes: 1, lasting: true,
@@ -77,7 +77,7 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// Each rule is needed: without it a state is reached that violates an invariant.
+// TestMutations checks that each rule is needed: without it the search reaches a state that violates an invariant.
 func TestMutations(t *testing.T) {
 	for m, in := range map[mutation]string{
 		releaseUnseen:   "3 an address changes hands",

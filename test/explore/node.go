@@ -3,7 +3,7 @@
 
 package explore
 
-// nodeSteps are the steps of kubelets and agents.
+// nodeSteps emits the steps of agents and kubelets.
 func nodeSteps(sc scope, s state, emit emitter) {
 	for n := range int8(nodeCount) {
 		agentSteps(sc, s, n, emit)
@@ -23,8 +23,8 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 		t.agents[n].seen, t.agents[n].mark = o.entries, o.mark
 		emit(step{kind: agentSees, node: n}, t)
 	}
-	// A status update of a version that is not the newest is refused (Cilium facts 10 and 24). Reports without an answer
-	// are left out where nothing is adopted: there they can only keep a step from being made.
+	// A status update of a version that is not the newest is refused (Cilium facts 10 and 24). Without adoption, reports
+	// that are no answer are left out: they could only prevent steps.
 	if current && o.mark == unmarked && sc.adopts() && (o.used != at.allocated || o.complete == at.restoring) {
 		t := s
 		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring
@@ -70,7 +70,7 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 				switch newest := s.serial[name] == int8(serial) && s.pods[name].exists; {
 				case b.node != n:
 				case newest:
-					// The kubelet starts it again. Its status says what it had before.
+					// The kubelet starts the pod again. status.podIPs still has the former address.
 					*b = sandbox{state: absent, node: n, addr: none}
 				default:
 					*b = sandbox{state: stopped, node: none, addr: none}
@@ -81,7 +81,7 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 	}
 }
 
-// restartAgent replaces an agent by one that has read the newest CiliumNode and knows no endpoint yet.
+// restartAgent replaces an agent by one that has read the newest CiliumNode and has no endpoints yet.
 func (s *state) restartAgent(n int8) {
 	s.agents[n] = agent{seen: s.nodes[n].entries, mark: s.nodes[n].mark, allocated: unused, restoring: true}
 	for name := range s.boxes {
@@ -93,7 +93,7 @@ func (s *state) restartAgent(n int8) {
 	}
 }
 
-// kubeletSteps are those of one pod on its node. The kubelet may not have seen yet that the pod was deleted.
+// kubeletSteps emits the steps of one pod on its node. The kubelet may not have seen yet that the pod was deleted.
 func kubeletSteps(s state, name, serial int8, emit emitter) {
 	b := s.boxes[name][serial]
 	if b.node == none {
@@ -135,7 +135,7 @@ func kubeletSteps(s state, name, serial int8, emit emitter) {
 	}
 	t := s
 	if b.endpoint {
-		// The CNI DEL frees the address, whichever endpoint has it by now (Cilium fact 13).
+		// The CNI DEL frees the address, even if another endpoint has it by now (Cilium fact 13).
 		t.agents[b.node].allocated[b.addr] = none
 	}
 	t.boxes[name][serial] = sandbox{state: stopped, node: none, addr: none}
@@ -146,7 +146,7 @@ func kubeletSteps(s state, name, serial int8, emit emitter) {
 	emit(about, t)
 }
 
-// next returns the addresses that the agent may choose for a pod (Cilium facts 1-3).
+// next returns the addresses that the agent may choose for a pod of the name (Cilium facts 1-3).
 func (a agent) next(name int8) []int8 {
 	var owned, free []int8
 	for i, s := range a.seen {

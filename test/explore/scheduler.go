@@ -9,7 +9,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// schedulerSteps are the steps of the replicas of fixedip-scheduler.
+// schedulerSteps emits the steps of the replicas of fixedip-scheduler.
 func schedulerSteps(sc scope, s state, emit emitter) {
 	for i := range sc.replicas {
 		r := s.schedulers[i]
@@ -31,7 +31,7 @@ func schedulerSteps(sc scope, s state, emit emitter) {
 				next.pools[n], next.used[n] = s.nodes[n].entries, s.nodes[n].used
 			}
 			if s.stale > 0 {
-				// What it has seen by now is all that it knows when it decides.
+				// The scheduler will decide from what it has seen by now.
 				to(schedulerLags, next, func(t *state) { t.stale-- })
 			}
 			decide(sc, s, next, &about, to)
@@ -49,7 +49,7 @@ func schedulerSteps(sc scope, s state, emit emitter) {
 			}
 			to(schedulerClaims, next, func(t *state) { t.nodes[r.node].entries = o.entries })
 			if s.crashes > 0 {
-				// It is killed before it knows whether the write was carried out.
+				// The scheduler is killed before it knows whether the write was carried out.
 				to(schedulerCrashes, idleReplica, func(t *state) {
 					t.nodes[r.node].entries = o.entries
 					t.crashes--
@@ -83,7 +83,7 @@ func decide(sc scope, s state, r scheduler, about *step, to func(stepKind, sched
 	}
 }
 
-// forget clears what does not matter any more for a decision.
+// forget clears the cached state that does not matter for the later steps of the decision.
 func (r *scheduler) forget(sc scope) {
 	if !sc.slots {
 		r.records = idleReplica.records
@@ -98,7 +98,7 @@ func (r *scheduler) forget(sc scope) {
 	}
 }
 
-// placements returns the placements of a pod that are possible by the caches of the replica.
+// placements returns the placements of a pod that the caches of the replica allow.
 func (r scheduler) placements(sc scope, name int8) []scheduler {
 	r.phase, r.name = decided, name
 	var with []int8
@@ -128,7 +128,7 @@ func (r scheduler) placements(sc scope, name int8) []scheduler {
 			}
 		}
 	}
-	// On each node it takes the highest address that is free.
+	// The highest free address of each node.
 	var all []scheduler
 	for n := range int8(nodeCount) {
 		for a := int8(addrCount - 1); a >= 0; a-- {
@@ -144,7 +144,7 @@ func (r scheduler) placements(sc scope, name int8) []scheduler {
 	return all
 }
 
-// choose returns the placement with one address, if the core lets the pod claim it.
+// choose returns the placement with one address; nil if the core does not let the pod claim it.
 func (r scheduler) choose(sc scope, node, addr int8) []scheduler {
 	r.node, r.addr = node, addr
 	if _, err := r.claim(sc, poolOf(node, r.pools[node], r.used[node])); err != nil {
@@ -153,7 +153,7 @@ func (r scheduler) choose(sc scope, node, addr int8) []scheduler {
 	return []scheduler{r}
 }
 
-// claim returns the edits of the decision in a version of the pool.
+// claim returns the edits that write the decision into a version of the pool.
 func (r scheduler) claim(sc scope, n pool.NodePool) ([]pool.EntryChange, error) {
 	want := []netip.Addr{addrs[r.addr]}
 	if from := r.takesFrom(r.addr); sc.slots && from != none {

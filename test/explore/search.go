@@ -9,40 +9,41 @@ import (
 	"strings"
 )
 
-// scope says what can happen.
+// scope defines which objects there are and what can happen to them.
 type scope struct {
-	// completes: the limit of make test is enough to visit all states.
+	// completes is true if all states can be visited within the limit of make test.
 	completes bool
-	// crashes is how many processes may be killed, reboots how many nodes may be rebooted, and removals how many pods may be
-	// deleted by force. stale is how often a scheduler decides from caches that are older than its decision.
+	// crashes is how many processes may be killed, and reboots how many nodes may be rebooted. removals is how many times a
+	// pod may be deleted by force or a deleted workload may be created again. stale is how often a scheduler decides from
+	// caches that are older than its decision.
 	crashes, reboots, removals, stale uint8
-	// pods is how many pods of each name there are, one after the other.
+	// pods is the number of pods of each name, which exist one after the other.
 	pods [nameCount]int8
-	// replicas is how many schedulers there are: 1 or 2.
+	// replicas is the number of schedulers: 1 or 2.
 	replicas int
-	// nodeOwned are the addresses that are not available, since their nodes use them.
+	// nodeOwned contains the addresses with node-owned entries, which no pod gets.
 	nodeOwned []int8
-	// lasting: no pod or workload is deleted.
+	// lasting is true if no pod or workload is deleted.
 	lasting bool
-	// dynamic are the addresses that any pod may get at first.
+	// dynamic contains the addresses that have a dynamic entry at first.
 	dynamic []int8
-	// foreign is how many of the first pods of each name another scheduler places, which writes no entry.
+	// foreign is how many of the first pods of each name are placed by another scheduler, which writes no entry.
 	foreign [nameCount]int8
-	// slots: the two names are the pods of a Deployment that hold one slot after the other.
+	// slots is true if the two names are pods of a Deployment that hold one slot after the other.
 	slots bool
-	// wholeClaims: a claim is written only to the version of the pool that it was decided from.
+	// wholeClaims is true if a claim is written only to the version of the pool that it was decided from.
 	wholeClaims bool
-	// mutation breaks one rule on purpose, so that a test can see that the search notices.
+	// mutation is a rule that is left out, so that a test can check that the search finds a violation.
 	mutation mutation
 }
 
-// emitter receives a successor and the step that leads to it.
+// emitter receives a successor state and the step that leads to it.
 type emitter func(step, state)
 
-// adopts reports whether another scheduler places pods, whose addresses are adopted.
+// adopts reports whether another scheduler places pods, so that addresses are adopted.
 func (sc scope) adopts() bool { return sc.foreign != [nameCount]int8{} }
 
-// stepKind is what happens in a step.
+// stepKind is the kind of a step. Its names are in stepNames.
 type stepKind uint8
 
 const (
@@ -107,26 +108,26 @@ func (s step) String() string {
 	return b.String()
 }
 
-// result is what a search found.
+// result is the result of a search.
 type result struct {
 	states int
-	// complete: no new state is left.
+	// complete is false if states were left out because of the limit.
 	complete bool
-	// depth is the number of steps of the longest history.
+	// depth is the number of rounds of the search: round n visits the successors of the states that are n-1 steps away.
 	depth int
-	// violation is what is wrong in the last state of history; empty: no state violates an invariant.
+	// violation describes the invariant that the last state of history violates; empty: no state violates one.
 	violation string
 	history   []step
 }
 
-// visited is one state that was found, with the way back.
+// visited records how a state was first reached: by a step from the state with index parent; -1 for the initial state.
 type visited struct {
 	parent int32
 	by     step
 }
 
-// search visits the states of a scope, breadth first, until no new one appears, limit is reached or an invariant is
-// violated. The first violation is therefore one with the fewest steps.
+// search visits the states of a scope, breadth first, until all are visited, limit states are known, or an invariant is
+// violated. A violation is therefore found with the fewest steps that lead to one.
 func search(sc scope, limit int) result {
 	first := initial(sc)
 	first.createPods(sc)
@@ -185,7 +186,7 @@ func successors(sc scope, s state, emit emitter) {
 	controllerSteps(sc, s, emit)
 }
 
-// canonical puts the replicas of the scheduler in order: which is which does not matter.
+// canonical sorts the replicas of the scheduler, since states that differ only in their order are equivalent.
 func (s *state) canonical() {
 	a, b := &s.schedulers[0], &s.schedulers[1]
 	if a.less(b) {

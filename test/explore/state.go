@@ -11,7 +11,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The scope. Everything is an index, so that a state is a small comparable value.
+// The size of the model. Nodes, addresses and names are indexes, so that a state is a small comparable value.
 const (
 	nodeCount      = 2
 	addrCount      = 3
@@ -20,23 +20,23 @@ const (
 	schedulerCount = 2
 )
 
-// none is no node, no address, no name or no pod.
+// none means no node, no address, no name or no pod.
 const none int8 = -1
 
 var (
 	addrs     = [addrCount]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.1.2")}
 	subnets   = [nodeCount]netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.1.0/24")}
 	nodeNames = [nodeCount]string{"node-0", "node-1"}
-	// homes are the nodes whose subnets have the addresses. Index: an address.
+	// homes contains the node whose subnet contains the address. Index: an address.
 	homes = [addrCount]int8{0, 0, 1}
-	// owners are the pods as pool entries name them. Index: a name.
+	// owners contains the pod as pool entries name it. Index: a name.
 	owners = [nameCount]string{"db/web-0", "db/web-1"}
 )
 
-// slot is an entry of a pool as an index into interned; 0: there is no entry.
+// slot is the index of a pool entry in interned; 0: there is no entry. It is unrelated to the slots of workloads.
 type slot uint8
 
-// interned are all entries that were ever written. It is filled while states are visited, by one goroutine.
+// interned contains all entries that were ever written. One goroutine appends to it while states are visited.
 var interned = []pool.Entry{{}}
 
 func intern(e pool.Entry) slot {
@@ -51,10 +51,10 @@ func intern(e pool.Entry) slot {
 
 func (s slot) entry() pool.Entry { return interned[s] }
 
-// entries are the entries of one pool. Index: an address.
+// entries contains the entries of one pool. Index: an address.
 type entries [addrCount]slot
 
-// owned returns the address whose entry gives it to the name, or none.
+// owned returns the address whose entry is owned by the name, or none.
 func (e entries) owned(name int8) int8 {
 	for i, s := range e {
 		if s != 0 && s.entry().OwnedBy(owners[name]) {
@@ -64,7 +64,7 @@ func (e entries) owned(name int8) int8 {
 	return none
 }
 
-// usage says which name uses an address. Index: an address.
+// usage contains the name that uses an address, or none. Index: an address.
 type usage [addrCount]int8
 
 var unused = usage{none, none, none}
@@ -73,14 +73,14 @@ var unused = usage{none, none, none}
 type object struct {
 	entries entries
 	used    usage
-	// complete reports whether used names the router, so that the agent that wrote it had restored its endpoints.
+	// complete is true if used names the router, so that the agent that wrote it had restored its endpoints.
 	complete bool
 	mark     mark
-	// answered are the entries of the version that the agent had processed when it answered.
+	// answered contains the entries of the version that the agent had processed when it answered.
 	answered entries
 }
 
-// mark is the state of the agent barrier: the key in status.ipam.release-ips of an address outside the pool.
+// mark is the state of the agent barrier: the value of the probe in status.ipam.release-ips.
 type mark uint8
 
 const (
@@ -91,10 +91,10 @@ const (
 
 // agent is a Cilium agent.
 type agent struct {
-	// seen are the entries of the version of the CiliumNode that it has processed, and mark is the mark in that version.
+	// seen contains the entries of the version of the CiliumNode that the agent has processed. mark is that of this version.
 	seen entries
 	mark mark
-	// allocated is its allocator.
+	// allocated is the state of the agent's allocator.
 	allocated usage
 	// restoring is true from its start until it has restored its endpoints.
 	restoring bool
@@ -103,19 +103,20 @@ type agent struct {
 // pod is a pod at the API server.
 type pod struct {
 	exists, deleting bool
-	// node is where it is bound, or none.
+	// node is the node that the pod is bound to, or none.
 	node int8
-	// addr is its status.podIPs, or none while they are not reported.
+	// addr is the address in status.podIPs, or none while no address is reported.
 	addr int8
 }
 
-// sandbox is what runs of one pod on its node, whatever the API server says.
+// sandbox is the sandbox of one pod on its node, whatever the API server shows.
 type sandbox struct {
 	state      sandboxState
 	node, addr int8
-	// endpoint: the agent knows the endpoint of the sandbox. One that it could not restore runs on without.
+	// endpoint is true if the agent has the endpoint of the sandbox. If the agent could not restore it, the sandbox runs on
+	// without one.
 	endpoint bool
-	// givenBack: the CNI plugin has given the address back after the agent refused another pod that had got it too.
+	// givenBack is true if the CNI plugin has freed the address, after the agent refused another pod that had got it, too.
 	givenBack bool
 }
 
@@ -132,20 +133,21 @@ const (
 type record struct {
 	exists, deleting bool
 	addr             int8
-	// takeable: the controller has found that the pod of this slot has stopped.
+	// takeable is true if the controller has found that the pod of this slot has stopped.
 	takeable bool
 }
 
 // scheduler is one replica of the scheduler.
 type scheduler struct {
 	phase schedulerPhase
-	// pools and records are what its caches had when it looked. They are cleared as soon as they do not matter.
+	// pools, used and records are what the caches of the scheduler had when it looked. They are cleared as soon as they do
+	// not matter.
 	pools   [nodeCount]entries
 	used    [nodeCount]usage
 	records [nameCount]record
-	// name, serial, node and addr are the pod that it places and the decision.
+	// name and serial are the pod that the scheduler places, node and addr the decision.
 	name, serial, node, addr int8
-	// standing: the entry exists as far as its cache shows, so that nothing is written.
+	// standing is true if the cache shows the entry already, so that nothing is written.
 	standing bool
 }
 
@@ -158,7 +160,7 @@ const (
 	claimed
 )
 
-// task is what the controller is in the middle of.
+// task is what the controller is doing between two requests.
 type task struct {
 	kind       taskKind
 	phase      uint8
@@ -186,18 +188,18 @@ var noTaskNow = task{name: none, node: none, addr: none}
 type state struct {
 	nodes  [nodeCount]object
 	agents [nodeCount]agent
-	// pods are the newest pods of the names, and serial says which of the name they are.
+	// pods contains the newest pod of each name, and serial its number.
 	pods       [nameCount]pod
 	serial     [nameCount]int8
 	boxes      [nameCount][podsPerName]sandbox
 	records    [nameCount]record
 	schedulers [schedulerCount]scheduler
 	task       task
-	// wanted: the workload of the name exists, so that its pods are made.
+	// wanted is true if the workload of the name exists, so that its pods are created.
 	wanted [nameCount]bool
-	// remade: the workload was deleted and made again.
+	// remade is true if the workload was deleted and created again.
 	remade [nameCount]bool
-	// crashes, reboots, removals and stale are how many are left of each; see scope.
+	// crashes, reboots, removals and stale are how many of each may still happen; see scope.
 	crashes, reboots, removals, stale uint8
 }
 
@@ -208,7 +210,7 @@ var (
 	idleReplica = scheduler{used: [nodeCount]usage{unused, unused}, records: [nameCount]record{noRecord, noRecord}, name: none, serial: none, node: none, addr: none}
 )
 
-// initial returns the world in which nothing has happened yet.
+// initial returns the state in which nothing has happened yet.
 func initial(sc scope) state {
 	s := state{task: noTaskNow, crashes: sc.crashes, reboots: sc.reboots, removals: sc.removals, stale: sc.stale}
 	for n := range s.nodes {
@@ -236,7 +238,7 @@ func initial(sc scope) state {
 	return s
 }
 
-// poolOf returns a pool as the core sees it.
+// poolOf returns a pool as the core models it.
 func poolOf(node int8, e entries, used usage) pool.NodePool {
 	n := pool.NodePool{
 		Name: nodeNames[node], UID: nodeNames[node], Generation: 1, HasPool: true, HasUsed: true,
@@ -283,8 +285,8 @@ func indexOf(a netip.Addr) int {
 	panic(fmt.Sprintf("address %s is outside the scope", a))
 }
 
-// releaseTime returns when addresses are taken from a pod. There are no clocks here, but releases from two pods of one name
-// are told apart.
+// releaseTime returns the time of a release from a pod. There are no clocks here: the time only distinguishes releases from
+// two pods of one name.
 func releaseTime(serial int8) time.Time { return time.Unix(int64(serial)+2, 0) }
 
 func ownedEntry(name int8) pool.Entry {

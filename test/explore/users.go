@@ -3,7 +3,7 @@
 
 package explore
 
-// userSteps are those of users and of the controllers of Kubernetes.
+// userSteps emits the steps of users, of another scheduler, and of the controllers of Kubernetes.
 func userSteps(sc scope, s state, emit emitter) {
 	for name := range int8(nameCount) {
 		p, about := s.pods[name], step{name: name, serial: s.serial[name], node: s.pods[name].node, addr: s.pods[name].addr}
@@ -47,8 +47,8 @@ func userSteps(sc scope, s state, emit emitter) {
 	}
 }
 
-// createPods makes the pods that are missing. That happens at once: no decision depends on how long a pod is missing while
-// its workload exists.
+// createPods creates the missing pods. This is part of another step, because no decision depends on how long a pod is
+// missing while its workload exists.
 func (s *state) createPods(sc scope) {
 	for name := range s.pods {
 		if !s.pods[name].exists && s.wanted[name] && s.serial[name] < sc.pods[name]-1 {

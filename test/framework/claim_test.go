@@ -5,7 +5,7 @@ package framework
 
 import "testing"
 
-// afterLoss are the steps of a pod whose claim is lost or fails, and then succeeds.
+// afterLoss returns the steps of a pod after its claim was lost or failed: its next claim succeeds.
 func afterLoss(node string, addrs ...string) []step {
 	return []step{
 		{at: unreserve},
@@ -17,12 +17,12 @@ func afterLoss(node string, addrs ...string) []step {
 	}
 }
 
-// afterReport are the steps of web-0 when the agent of its node reports at last.
+// afterReport contains the steps of web-0 when the agent of its node reports for the first time.
 var afterReport = append([]step{
 	{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "router") }},
 }, afterLoss("a", "10.1.0.6")[1:]...)
 
-// The cluster changes between the decision for an address and its claim.
+// TestClaim checks claims if the cluster changes between the decision for an address and its claim.
 func TestClaim(t *testing.T) {
 	play(t, map[string]row{
 		"another address is claimed if another pod has taken the first": {

@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// failingOver is twoNodes with a pod that has a failover policy.
+// failingOver returns the world of twoNodes, in which the StatefulSet has a failover policy.
 func failingOver(policy string) func(*scene) {
 	return func(s *scene) {
 		s.node("b", "10.2.0.0/29")
@@ -34,19 +34,20 @@ func swap(s *scene) {
 	s.removes("web-0")
 }
 
-// away is what a has when web-0 has migrated to b.
+// away changes want to the entry of node a after web-0 has migrated to b.
 func away(s *scene, want *stored) {
 	want.entry("a", "10.1.0.6", "fixedip.io/moved", "node=b;pod="+s.ns+"/web-0")
 }
 
-// movedToB is what a migration of web-0 from its home a to b stores.
+// movedToB changes want to what a migration of web-0 from its home a to b stores.
 func movedToB(s *scene, want *stored) {
 	away(s, want)
 	want.entry("b", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 	want.Writes += 3
 }
 
-// livingOnB is a cluster in which the address of web-0 was migrated from its home a to b, with another failover policy than now.
+// livingOnB returns a world in which the address of web-0 was migrated from its home a to b, and the StatefulSet has the
+// given failover policy now.
 func livingOnB(policy string) func(*scene) {
 	return func(s *scene) {
 		s.node("c", "10.3.0.0/29")
@@ -60,7 +61,7 @@ func livingOnB(policy string) func(*scene) {
 	}
 }
 
-// backAtHome is what the return of web-0 to a stores, when CiliumNode b is deleted.
+// backAtHome changes want to what the return of web-0 to its home a stores after CiliumNode b was deleted.
 func backAtHome(s *scene, want *stored) {
 	want.entry("a", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 	want.Writes += 2
@@ -73,7 +74,7 @@ func (s *scene) deleteNode(name string) {
 	s.deleteCiliumNode(name)
 }
 
-// bothAtHome is a cluster of two nodes with both families, of which web-0 can only be placed on a.
+// bothAtHome is a cluster of two nodes with both families, in which b is cordoned and web-0 may migrate.
 func bothAtHome(s *scene) {
 	s.node("b", "10.2.0.0/29", "fd00:2::/125")
 	s.cordon("b", true)
@@ -96,7 +97,7 @@ func (s *scene) ready(node string, status corev1.ConditionStatus) {
 	s.must(s.api.Status().Patch(within(s.t), n, client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q}]}}`, status))))
 }
 
-// told fails the row unless the message of web-0 contains a text, and then calls the function.
+// told returns a change that fails the row unless the standing of web-0 contains text, and then calls then.
 func told(text string, then func(*scene)) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -111,11 +112,12 @@ func told(text string, then func(*scene)) func(*scene) {
 
 const (
 	unschedulable = "Unschedulable: 0/2 nodes are available: *"
-	// unconfirmed is why web-0 does not leave node a before the controller says that it may.
+	// unconfirmed is the reason why web-0 does not leave node a before the controller allows it.
 	unconfirmed = "its old pod may still run there: the controller waits for the agent on node a to confirm that nothing uses "
 )
 
-// allows is what the controller does when the agent of node a has confirmed that nothing uses the addresses of web-0.
+// allows returns a change that the controller makes when the agent of node a has confirmed that nothing uses the addresses
+// of web-0.
 func allows(ips ...string) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -125,7 +127,7 @@ func allows(ips ...string) func(*scene) {
 	}
 }
 
-// allowsMove has the FixedIP of web-0 say for which pod the addresses may move.
+// allowsMove sets status.movableFor in the FixedIP of web-0, and creates the FixedIP if there is none.
 func (s *scene) allowsMove(pod types.UID, ips ...string) {
 	s.t.Helper()
 	if _, exists := s.want.Records["web-0"]; !exists {
@@ -134,7 +136,7 @@ func (s *scene) allowsMove(pod types.UID, ips ...string) {
 	s.status("web-0", fmt.Sprintf(`{"status":{"movableFor":%q}}`, pod))
 }
 
-// recordMigrating creates the FixedIP of web-0, whose failover policy is Migrate.
+// recordMigrating creates the FixedIP of web-0 with the failover policy Migrate.
 func (s *scene) recordMigrating(ips ...string) {
 	s.t.Helper()
 	s.record("web-0", "web", "a", ips...)
@@ -200,7 +202,7 @@ func TestFailover(t *testing.T) {
 				step{at: preFilter},
 				step{at: preFilter},
 				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take it now*"}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; no other node can take it now", func(s *scene) {
-					// One cycle for the pod, two when its addresses may move, and one for each event of its FixedIP that came late.
+					// One cycle for the pod, two when its addresses may move, and one for each late event of its FixedIP.
 					if got := s.passed[key("web-0", preFilter)]; got > 6 {
 						s.t.Errorf("PreFilter was called %d times for web-0, want at most 6", got)
 					}

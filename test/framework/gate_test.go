@@ -26,7 +26,7 @@ type point string
 
 const (
 	preFilter point = "PreFilter"
-	// filter is the first Filter of a cycle. The others run after it, in parallel, and are not stopped.
+	// filter is the first Filter of a cycle. Further calls run after it, in parallel, and are not stopped.
 	filter     point = "Filter"
 	postFilter point = "PostFilter"
 	reserve    point = "Reserve"
@@ -34,14 +34,14 @@ const (
 	preFlight  point = "PreBindPreFlight"
 	preBind    point = "PreBind"
 	postBind   point = "PostBind"
-	// The following points are the saboteur's, which comes after the plugin.
+	// The following points are those of the saboteur, which runs after the plugin.
 	permit       point = "Permit"
 	laterPreBind point = "later PreBind"
 	bind         point = "Bind"
 )
 
-// call is a call of the plugin that is stopped. It continues when the row says how, and the cycle continues when the row
-// has compared what it did.
+// call is a stopped call of an extension point. It continues when the row has sent how, and the cycle continues when the row
+// has compared the stored objects and closed looked.
 type call struct {
 	point  point
 	pod    *corev1.Pod
@@ -50,18 +50,18 @@ type call struct {
 	looked chan struct{}
 }
 
-// sabotage is what the saboteur does at its point. The zero value: it does what it should.
+// sabotage is how the saboteur fails at a point. With the zero value it does not fail.
 type sabotage struct {
-	// fails is the message it fails with.
+	// fails is the message of the failure; empty: the point succeeds.
 	fails string
-	// done: the bind succeeds, and is reported as failed.
+	// done is true if the bind happens, and is reported as failed.
 	done bool
 }
 
 // gate stops every cycle of a scheduler at every extension point until the row lets it pass.
 type gate struct {
 	calls chan *call
-	// opened ends when the row is over: then all calls pass.
+	// opened ends when the row is over. Then all calls pass.
 	opened context.Context
 }
 
@@ -86,7 +86,7 @@ func (g *gate) pass(p point, pod *corev1.Pod, do func(sabotage) *fwk.Status) *fw
 	return status
 }
 
-// watched is the plugin with the gate before each of its extension points.
+// watched is the plugin with the gate at its extension points.
 type watched struct {
 	*fixedip.Plugin
 	gate *gate
@@ -102,7 +102,8 @@ var (
 	_ framework.EnqueueExtensions = &watched{}
 )
 
-// watchedFactory makes the plugin as the program does, and passes it to made.
+// watchedFactory returns a factory that makes the plugin as the scheduler program does, adds the gate, and passes the plugin
+// to made.
 func watchedFactory(g *gate, made func(*fixedip.Plugin)) frameworkruntime.PluginFactory {
 	factory := fixedip.Factory()
 	return func(ctx context.Context, args runtime.Object, h framework.Handle) (framework.Plugin, error) {
@@ -115,7 +116,7 @@ func watchedFactory(g *gate, made func(*fixedip.Plugin)) frameworkruntime.Plugin
 	}
 }
 
-// firstFilter is in the state of a cycle and shared by its clones.
+// firstFilter is part of the state of a cycle, and is shared by the clones of the state.
 type firstFilter struct{ sync.Once }
 
 func (f *firstFilter) Clone() fwk.StateData { return f }
@@ -176,7 +177,7 @@ func (w *watched) PostBind(ctx context.Context, state fwk.CycleState, pod *corev
 
 const saboteurName = "Saboteur"
 
-// saboteur comes after the plugin in the profile, and binds in place of the default binder. It fails if the row says so.
+// saboteur comes after the plugin in the profile, and binds in place of the default binder. It fails as sabotage describes.
 type saboteur struct {
 	gate   *gate
 	handle framework.Handle

@@ -12,31 +12,31 @@ import (
 	"sync"
 )
 
-// fate is what happens to a request.
+// fate is the outcome of a request. With the zero value the request succeeds.
 type fate int
 
 const (
 	// unsent: the connection breaks before the API server gets the request.
 	unsent fate = iota + 1
-	// unanswered: the connection breaks after the API server has done it.
+	// unanswered: the connection breaks after the API server has carried out the request.
 	unanswered
 )
 
 var errLine = errors.New("the connection is broken")
 
-// line is the scheduler's connection to the API server. It counts writes and reads of CiliumNodes, loses writes, and can
-// hold back their watch.
+// line is the scheduler's connection to the API server. It counts writes and reads of CiliumNodes, can lose writes and fail
+// reads, and can hold back the watch.
 type line struct {
 	mu sync.Mutex
-	// writes counts the patches of CiliumNodes that the API server has done.
+	// writes counts the patches of CiliumNodes that the API server has carried out.
 	writes int
-	// fates are those of the next patches of CiliumNodes. When they are used up, all patches succeed.
+	// fates contains the outcomes of the next patches of CiliumNodes, in order. All later patches succeed.
 	fates []fate
 	// reads counts the reads of each CiliumNode. Key: its name.
 	reads map[string]int
-	// unreadable: no CiliumNode can be read.
+	// unreadable is true if every read of a CiliumNode fails.
 	unreadable bool
-	// held is closed when the watch of CiliumNodes may deliver events again; nil: it may.
+	// held is closed when the watch of CiliumNodes may deliver events again; nil: the watch is not held back.
 	held chan struct{}
 }
 
@@ -83,7 +83,7 @@ func (l *line) written() int {
 	return l.writes
 }
 
-// over wraps a transport, as rest.Config wants it.
+// over wraps a transport. It is a rest.Config.WrapTransport.
 func (l *line) over(next http.RoundTripper) http.RoundTripper { return &end{line: l, next: next} }
 
 type end struct {
@@ -144,7 +144,7 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// news is the body of a watch.
+// news is the body of a watch of CiliumNodes. It holds back events while the line is held.
 type news struct {
 	io.ReadCloser
 	line *line

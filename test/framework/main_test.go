@@ -1,12 +1,12 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package framework tests the plugin with the scheduler that it is made for. Each row of its tables runs a scheduler
-// that scheduler.New made in this process, with the plugin in its registry and the rights of the manifests, on a real
-// API server. The fake clients of client-go would not do: they accept stale writes.
+// Package framework tests the plugin in the scheduler that it is made for. Each row of its tables runs a scheduler in this
+// process, made by scheduler.New, with the plugin in its registry and the rights of the manifests, on a real API server. The
+// fake clients of client-go would not do: they accept stale writes.
 //
-// A row is a script. It changes the cluster before an extension point runs, and compares every stored object after it.
-// There is no controller and no agent, and no row measures time.
+// A row is a script. It changes the cluster before an extension point runs, and compares every stored object after it. There
+// is no controller and no agent, and no row measures time.
 package framework
 
 import (
@@ -28,7 +28,7 @@ import (
 	"fixedip.io/fixedip/test/suite"
 )
 
-// patience is how long a step may take on a slow machine before the test says what is missing.
+// patience is the time after which a step fails, even on a slow machine.
 const patience = 60 * time.Second
 
 // admin is the client configuration of the tests, and schedulerUser that of the schedulers of the rows.
@@ -81,7 +81,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	code = m.Run()
 	c.Stop()
-	// The connections belong to the transport, which all rows share.
+	// Goroutines of connections are ignored: they belong to the transport, which all rows share.
 	if err := goleak.Find(before,
 		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),

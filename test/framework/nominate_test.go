@@ -14,7 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// orphaned has the node of web-0 be gone, whose FixedIP says so. Node a is cordoned, and node b is not.
+// orphaned returns a world in which the node of web-0 is gone, and its FixedIP has the condition for that. Node a is
+// cordoned, and node b is not.
 func orphaned(change ...func(*corev1.PodTemplateSpec)) func(*scene) {
 	return func(s *scene) {
 		s.node("a", "10.1.0.0/29")
@@ -26,7 +27,7 @@ func orphaned(change ...func(*corev1.PodTemplateSpec)) func(*scene) {
 	}
 }
 
-// subnetOf is what the controller writes about the subnet of a FixedIP.
+// subnetOf writes the condition SubnetAvailable of a FixedIP, as the controller does.
 func (s *scene) subnetOf(pod, status, reason string) {
 	s.t.Helper()
 	fip := &v1alpha1.FixedIP{}
@@ -35,7 +36,7 @@ func (s *scene) subnetOf(pod, status, reason string) {
 	s.must(s.api.Status().Patch(within(s.t), fip, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// nominated checks where web-0 is nominated to; empty: nowhere.
+// nominated returns a change that fails the row unless web-0 is nominated to the node (empty: to none), and then calls then.
 func nominated(node string, then func(*scene)) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -50,7 +51,8 @@ func nominated(node string, then func(*scene)) func(*scene) {
 
 func onSSD(t *corev1.PodTemplateSpec) { t.Spec.NodeSelector = map[string]string{"disk": "ssd"} }
 
-// Finding R1: a pod whose node is gone is nominated to a node that can run it, which inherits the subnet.
+// TestNominated checks that an orphaned pod is nominated to a node that can run it, and runs on the node that inherits the
+// subnet. Finding R1.
 func TestNominated(t *testing.T) {
 	const canRun = "its address 10.9.0.6 was on node gone, which is gone; node %s can run the pod and inherits the subnet of the address when the grace period ends"
 	waits := func(node string) map[string]string {

@@ -25,14 +25,14 @@ func dualNode(s *scene) {
 	s.statefulSet("web")
 }
 
-// twoNodes has a second node, which is cordoned until the row uncordons it.
+// twoNodes is oneNode with a second node b, which is cordoned until the row uncordons it.
 func twoNodes(s *scene) {
 	s.node("b", "10.2.0.0/29")
 	s.cordon("b", true)
 	oneNode(s)
 }
 
-// claimed is what PreBind stores for the pod web-0 on a node.
+// claimed returns a change of want to what PreBind stores for the pod web-0 on a node.
 func claimed(node string, addrs ...string) func(*scene, *stored) {
 	return func(s *scene, want *stored) {
 		for _, a := range addrs {
@@ -42,12 +42,12 @@ func claimed(node string, addrs ...string) func(*scene, *stored) {
 	}
 }
 
-// bound is what Bind stores.
+// bound returns a change of want to what Bind stores.
 func bound(pod, node string) func(*scene, *stored) {
 	return func(_ *scene, want *stored) { want.Bound[pod] = node }
 }
 
-// placed are the steps of a first placement of web-0 at the top of node a.
+// placed returns the steps of a first placement of web-0 with the highest address of node a, and then the given ones.
 func placed(then ...step) []step {
 	return append([]step{
 		{at: preBind, then: claimed("a", "10.1.0.6")},
@@ -57,13 +57,14 @@ func placed(then ...step) []step {
 	}, then...)
 }
 
-// supplanted is why web-0 waits while node a has another address for it than its FixedIP.
+// supplanted is the reason why web-0 waits while the pool of node a has another address for it than its FixedIP names.
 const supplanted = "the pool of node a has IP 10.1.0.5 for its name, which its FixedIP does not name and which is being released; the pod is placed when that is done"
 
-// occupied is why web-0 waits while another pod has its address.
+// occupied is the reason why web-0 waits while another pod uses its address.
 const occupied = "IP 10.1.0.6 on node a is still in use by NS/filler, to which an agent assigned it before it had seen the reservation; the pod is placed when that pod is gone"
 
-// has sets the address of a running pod, and waits until the watch of the scheduler, if that runs, shows it.
+// has sets the phase of a pod to Running, and its address. If the scheduler runs, it waits until the scheduler's watch shows
+// the address.
 func (s *scene) has(pod, addr string) {
 	s.t.Helper()
 	s.must(s.api.Status().Patch(within(s.t), s.pod(pod), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%q}]}}`, addr, addr))))
@@ -80,7 +81,7 @@ func (s *scene) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}}
 }
 
-// calls fails the row unless each point was called this many times for web-0.
+// calls returns a change that fails the row unless each point was called this many times for web-0.
 func calls(times int, points ...point) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()

@@ -12,10 +12,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The controller asks agents and publishes the answers. The rows play the controller: a pod waits until the answer that
-// it needs is published, is then woken at once and once, and misses no answer that is published during its cycle.
+// The controller asks agents and publishes the answers in the status of FixedIPs. The rows of this file write the status
+// instead. A pod waits until the answer that it needs is published, is woken then at once and only once, and misses no
+// answer that is published during its cycle.
 
-// wakeups returns how often the plugin has put a pod back into the scheduling queue. The scheduler itself does so too.
+// wakeups returns how often the plugin has put a pod back into the scheduling queue. Pods that the scheduler itself puts
+// back do not count.
 func wakeups(t *testing.T) (sum int) {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -32,10 +34,10 @@ func wakeups(t *testing.T) (sum int) {
 	return sum
 }
 
-// countsWakeups begins to count for woken.
+// countsWakeups stores the number of wake-ups for woken.
 func countsWakeups(s *scene) { s.wakeups = wakeups(s.t) }
 
-// woken fails the row unless the plugin has woken pods this many times since.
+// woken returns a change that fails the row unless the plugin has woken pods this many times since countsWakeups.
 func woken(want int) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -104,7 +106,7 @@ func TestVacated(t *testing.T) {
 				s.joins("web-x")
 			},
 			steps: append(flocked(step{before: func(s *scene) {
-				// As a kubelet does when it is asked to end a pod.
+				// A kubelet does the same with a pod that is being deleted.
 				s.must(s.api.Delete(within(s.t), s.pod("web-x"), client.GracePeriodSeconds(30)))
 				s.must(s.api.Status().Patch(within(s.t), s.pod("web-x"), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
 				s.vacates("web-x")
@@ -114,12 +116,12 @@ func TestVacated(t *testing.T) {
 	})
 }
 
-// bothOccupied is why pods of the flock wait for two slots whose pods are gone.
+// bothOccupied is the standing of a pod of the flock that waits for one of two slots whose pods are gone.
 const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods are gone or going, and it takes over one of them: " +
 	"10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped), 10.1.0.5 on node a (the controller waits for the agent there to confirm that NS/web-w has stopped)*"
 
 // recordedOnA is a cluster in which the address of web-0 on node a has a FixedIP without a failover policy, and node b has
-// room.
+// free addresses.
 func recordedOnA(s *scene) {
 	s.node("b", "10.2.0.0/29")
 	oneNode(s)
@@ -132,7 +134,7 @@ func leavesA(s *scene) {
 	s.removes("web-0")
 }
 
-// belongsToA is why web-0 waits while node a is cordoned.
+// belongsToA is the beginning of the reason why web-0 waits while node a is cordoned.
 const belongsToA = "its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; "
 
 func TestMovable(t *testing.T) {
@@ -149,7 +151,7 @@ func TestMovable(t *testing.T) {
 			{rest: map[string]string{"web-0": "on b"}, before: then},
 		}
 	}
-	// announced is what a move stores that stops before it decides anything, and completed what it stores later.
+	// announced is what a move stores that stops before its commit at the home, and completed what it stores later.
 	announced := func(s *scene, want *stored) {
 		want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
 		want.Writes++

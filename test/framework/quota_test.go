@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// quota creates a ResourceQuota of one FixedIP, of which some are used, as the quota controller would write it.
+// quota creates a ResourceQuota of one FixedIP. used is the number of used FixedIPs, which the quota controller would write.
 func (s *scene) quota(used int) {
 	s.t.Helper()
 	q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/fixedips.fixedip.io": resource.MustParse("1")}}}
@@ -22,7 +22,7 @@ func (s *scene) quota(used int) {
 	s.usesOfQuota(used)
 }
 
-// usesOfQuota sets how many FixedIPs are used.
+// usesOfQuota sets the number of used FixedIPs, and waits until the scheduler's watch shows it.
 func (s *scene) usesOfQuota(used int) {
 	s.t.Helper()
 	q := &corev1.ResourceQuota{}
@@ -39,7 +39,7 @@ func (s *scene) usesOfQuota(used int) {
 	})
 }
 
-// Finding R4: nothing is claimed while the quota of the namespace allows no further FixedIP.
+// TestQuota checks that nothing is claimed while the quota of the namespace allows no further FixedIP. Finding R4.
 func TestQuota(t *testing.T) {
 	play(t, map[string]row{
 		"a pod waits for the quota of its namespace, and nothing is claimed meanwhile": {

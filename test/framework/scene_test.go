@@ -33,46 +33,47 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// stored is everything that the plugin may write or cause.
+// stored contains everything that the plugin may write or cause.
 type stored struct {
-	// Pools are spec.ipam of the CiliumNodes. Key: the node.
+	// Pools contains spec.ipam of the CiliumNodes. Key: the name of the node.
 	Pools map[string]ipamtypes.IPAMSpec
-	// Records are the FixedIPs. Key: the name.
+	// Records contains the specs of the FixedIPs. Key: the name.
 	Records map[string]v1alpha1.FixedIPSpec
-	// Bound are the nodes of the pods that the row's scheduler placed. Key: the pod.
+	// Bound contains the nodes of the bound pods of the row's scheduler. Key: the name of the pod.
 	Bound map[string]string
-	// Writes is how often the scheduler wrote to a CiliumNode.
+	// Writes is the number of patches of CiliumNodes by the scheduler.
 	Writes int
 }
 
-// entry sets a pool entry.
+// entry sets the owner and the resource of a pool entry.
 func (s *stored) entry(node, addr, owner, resource string) {
 	s.Pools[node].Pool[addr] = ipamtypes.AllocationIP{Owner: owner, Resource: resource}
 }
 
-// scene is the cluster of one row, and what should be stored in it.
+// scene is the cluster of one row, and the objects that should be stored in it (want).
 type scene struct {
 	t      *testing.T
 	api    client.WithWatch
 	ns     string
 	line   *line
 	plugin *fixedip.Plugin
-	// cached, cachedNodes and cachedQuotas are the pods, nodes and quotas as the scheduler's watch shows them.
+	// cached, cachedNodes and cachedQuotas list the pods, nodes and ResourceQuotas as the scheduler's watch shows them; nil
+	// before the scheduler starts.
 	cached       corelisters.PodLister
 	cachedNodes  corelisters.NodeLister
 	cachedQuotas corelisters.ResourceQuotaLister
 	want         stored
-	// prober is the owner of pods that ask the plugin what it knows. It has no pods itself.
+	// prober is the StatefulSet of the pods that probe returns for a first placement. It has no replicas.
 	prober *appsv1.StatefulSet
 	// flockUID is the UID of the workload whose pods have slots, if the row has one.
 	flockUID types.UID
-	// failing is the message with which a point of a pod fails. Key: pod and point.
+	// failing contains the message with which a point fails for a pod. Key: see key.
 	failing map[string]string
-	// reads is how often the plugin had read a node from the API server when the row last counted that.
+	// reads is the number of reads of a CiliumNode when the row last stored it here.
 	reads int
-	// wakeups is how often the plugin had woken a pod when the row last counted that.
+	// wakeups is the number of wake-ups by the plugin when the row last called countsWakeups.
 	wakeups int
-	// passed counts the calls of each point of each pod. Key: pod and point.
+	// passed counts the calls of each point for each pod. Key: see key.
 	passed map[string]int
 }
 
@@ -99,7 +100,7 @@ func newScene(t *testing.T, ns string) *scene {
 		passed:  map[string]int{},
 	}
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
-	// The controller that creates it may be faster or slower.
+	// The controller of ServiceAccounts may create it first.
 	s.must(client.IgnoreAlreadyExists(api.Create(within(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}})))
 	t.Cleanup(s.clear)
 	s.prober = &appsv1.StatefulSet{
@@ -144,7 +145,7 @@ func (s *scene) create(o client.Object) {
 	s.must(s.api.Create(within(s.t), o))
 }
 
-// patch changes an object.
+// patch applies a merge patch to an object.
 func (s *scene) patch(o client.Object, name, data string) {
 	s.t.Helper()
 	o.SetName(name)
@@ -173,14 +174,14 @@ func (s *scene) node(name string, subnets ...string) {
 	s.ciliumNode(name, subnets...)
 }
 
-// ciliumNode creates a CiliumNode with an empty pool, to which the agent has reported.
+// ciliumNode creates a CiliumNode with an empty pool whose agent has reported.
 func (s *scene) ciliumNode(name string, subnets ...string) {
 	s.t.Helper()
 	s.unreportedCiliumNode(name, subnets...)
 	s.reports(name, "router")
 }
 
-// unreportedCiliumNode creates a CiliumNode with an empty pool.
+// unreportedCiliumNode creates a CiliumNode with an empty pool whose agent has not reported.
 func (s *scene) unreportedCiliumNode(name string, subnets ...string) {
 	s.t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -189,7 +190,7 @@ func (s *scene) unreportedCiliumNode(name string, subnets ...string) {
 	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: ipamtypes.AllocationMap{}}
 }
 
-// reports writes what the agent of a node would report, which does not run here: an address in no subnet is in use.
+// reports writes a report of a node's agent, which does not run here: owner uses an address that is in no subnet.
 func (s *scene) reports(node, owner string) {
 	s.t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
@@ -203,7 +204,7 @@ func (s *scene) deleteCiliumNode(name string) {
 	delete(s.want.Pools, name)
 }
 
-// resubnet gives a node other subnets, or none.
+// resubnet replaces the subnets of a node; the node has none if none are given.
 func (s *scene) resubnet(name string, subnets ...string) {
 	s.t.Helper()
 	list, err := json.Marshal(append([]string{}, subnets...))
@@ -212,7 +213,7 @@ func (s *scene) resubnet(name string, subnets ...string) {
 	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: s.want.Pools[name].Pool}
 }
 
-// takes writes an entry as a person would. The owner is a pod of the row's namespace.
+// takes writes an entry without a resource, as a user would. The owner is a pod of the row's namespace.
 func (s *scene) takes(owner, node, addr string) {
 	s.t.Helper()
 	owner = s.ns + "/" + owner
@@ -227,8 +228,8 @@ func (s *scene) frees(node, addr string) {
 	delete(s.want.Pools[node].Pool, addr)
 }
 
-// cordon cordons or uncordons a node, and waits until the watch of the scheduler, if that runs, shows it: a pod that is
-// created next must not be faster.
+// cordon cordons or uncordons a node. If the scheduler runs, it waits until the scheduler's watch shows the change, which
+// later steps rely on.
 func (s *scene) cordon(node string, yes bool) {
 	s.t.Helper()
 	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))
@@ -241,7 +242,7 @@ func (s *scene) cordon(node string, yes bool) {
 	})
 }
 
-// statefulSet creates a StatefulSet whose pods are for the row's scheduler, and end at once when they are deleted.
+// statefulSet creates a StatefulSet of one pod, which is for the row's scheduler and ends at once when it is deleted.
 func (s *scene) statefulSet(name string, change ...func(*corev1.PodTemplateSpec)) {
 	s.t.Helper()
 	labels := map[string]string{"app": name}
@@ -268,19 +269,19 @@ func (s *scene) podSpec() corev1.PodSpec {
 	}
 }
 
-// annotated returns a change of a StatefulSet's template.
+// annotated returns a function that gives a pod template one annotation.
 func annotated(key, value string) func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) { t.Annotations = map[string]string{key: value} }
 }
 
-// removes deletes a pod. Its StatefulSet creates the next one.
+// removes deletes a pod at once. Its StatefulSet, if it has one, creates the next pod.
 func (s *scene) removes(pod string) {
 	s.t.Helper()
 	s.must(s.api.Delete(within(s.t), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}, client.GracePeriodSeconds(0)))
 	delete(s.want.Bound, pod)
 }
 
-// mends makes a pod's annotation valid, and waits until the scheduler's watch shows it.
+// mends sets the annotation fixedip.io/enabled of a pod to a valid value, and waits until the scheduler's watch shows it.
 func (s *scene) mends(pod string) {
 	s.t.Helper()
 	s.patch(&corev1.Pod{}, pod, `{"metadata":{"annotations":{"fixedip.io/enabled":"true"}}}`)
@@ -313,7 +314,7 @@ func (s *scene) record(pod, workload, node string, ips ...string) {
 	})
 }
 
-// retains makes a FixedIP stay when its workload is deleted or opts out.
+// retains sets the retention of a FixedIP so that it stays when its workload is deleted or opts out.
 func (s *scene) retains(pod string) {
 	s.t.Helper()
 	s.patch(&v1alpha1.FixedIP{}, pod, `{"spec":{"reclaim":{"whenDeleted":"Retain"}}}`)
@@ -322,7 +323,7 @@ func (s *scene) retains(pod string) {
 	s.want.Records[pod] = spec
 }
 
-// unrecord deletes a FixedIP and its finalizer.
+// unrecord removes the finalizers of a FixedIP and deletes it.
 func (s *scene) unrecord(pod string) {
 	s.t.Helper()
 	s.patch(&v1alpha1.FixedIP{}, pod, `{"metadata":{"finalizers":null}}`)
@@ -330,7 +331,7 @@ func (s *scene) unrecord(pod string) {
 	delete(s.want.Records, pod)
 }
 
-// until waits until the plugin's cache shows something.
+// until waits until seen returns true. what describes the condition in the error.
 func (s *scene) until(what string, seen func() bool) {
 	s.t.Helper()
 	err := wait.PollUntilContextCancel(within(s.t), 5*time.Millisecond, true, func(context.Context) (bool, error) { return seen(), nil })
@@ -339,8 +340,8 @@ func (s *scene) until(what string, seen func() bool) {
 	}
 }
 
-// seesAt waits until the plugin sees the address of a StatefulSet pod on a node, or sees it no more. It calls the queueing
-// hint of the plugin, which has no side effect.
+// seesAt waits until the plugin sees the address of a StatefulSet pod on a node or, if there is false, does not see it
+// there. It calls the queueing hint of the plugin, whose only side effect is that it counts in fixedip_requeues_total.
 func (s *scene) seesAt(pod, node string, there bool) {
 	s.t.Helper()
 	events, err := s.plugin.EventsToRegister(s.t.Context())
@@ -358,7 +359,7 @@ func (s *scene) seesAt(pod, node string, there bool) {
 	})
 }
 
-// seesRoom waits until the plugin sees that a node has room for a new pod, or has none.
+// seesRoom waits until the plugin sees that a node has a free address for a new pod or, if room is false, has none.
 func (s *scene) seesRoom(node string, room bool) {
 	s.t.Helper()
 	info := framework.NewNodeInfo()
@@ -372,7 +373,8 @@ func (s *scene) seesRoom(node string, room bool) {
 	})
 }
 
-// probe returns a pod that is in no queue. By its name it is a pod of a StatefulSet of the row, or a new one.
+// probe returns a pod that is in no queue: a new pod of the prober if the name begins with "probe-", and otherwise a pod of
+// StatefulSet web.
 func (s *scene) probe(name string) *corev1.Pod {
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}
 	if strings.HasPrefix(name, s.prober.Name+"-") {
@@ -383,7 +385,7 @@ func (s *scene) probe(name string) *corev1.Pod {
 	}}
 }
 
-// stored reads what is stored.
+// stored reads the stored objects from the API server.
 func (s *scene) stored() stored {
 	s.t.Helper()
 	ctx := within(s.t)
@@ -408,7 +410,7 @@ func (s *scene) stored() stored {
 	return got
 }
 
-// compare fails the row if what is stored differs from what should be.
+// compare fails the row if the stored objects differ from want.
 func (s *scene) compare(when string) {
 	s.t.Helper()
 	if diff := cmp.Diff(s.want, s.stored(), cmpopts.EquateEmpty()); diff != "" {

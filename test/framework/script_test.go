@@ -44,44 +44,44 @@ import (
 
 // row is one test.
 type row struct {
-	// families are the scheduler's ipFamilies; nil: IPv4.
+	// families is ipFamilies of the scheduler; nil: IPv4.
 	families []string
-	// claimTimeout is the scheduler's; 0: longer than the row.
+	// claimTimeout is claimTimeout of the scheduler; 0: patience.
 	claimTimeout time.Duration
-	// failover and movable are the scheduler's failover policy, Wait if empty, and its allowAddressMigration.
+	// failover is the failover policy of the scheduler, Wait if empty, and movable its allowAddressMigration.
 	failover string
 	movable  bool
-	// preFlight: the scheduler calls PreBindPreFlight, which is behind a feature gate in Kubernetes v1.34.
+	// preFlight is true if the scheduler calls PreBindPreFlight, which is behind a feature gate in Kubernetes v1.34.
 	preFlight bool
 	// world creates the cluster before the scheduler starts.
 	world func(*scene)
 	steps []step
 }
 
-// step is a call of an extension point (at), a wait until the scheduler has nothing to do (rest), or a change of the
-// cluster between two of those.
+// step is a call of an extension point (at), a wait until the pods are as described (rest), or, with neither, a change of
+// the cluster (before).
 //
-// The steps of a row happen in their order. A call that the next step does not name passes, and must not change anything
-// that is stored.
+// The steps of a row happen in their order. A call that the next step does not name passes, and must not change any stored
+// object.
 type step struct {
-	// at is the extension point that is called, for the pod web-0 unless pod names another.
+	// at is the extension point that is called, for the pod named pod, or web-0 if pod is empty.
 	at  point
 	pod string
-	// before changes the cluster: before the point runs, or after the rest.
+	// before changes the cluster before the point runs, or after the wait.
 	before func(*scene)
-	// sabotage is for the points of the saboteur.
+	// sabotage applies to the points of the saboteur.
 	sabotage
-	// answer is the plugin's status, "Success" if empty; see show. A * stands for any text.
+	// answer is the expected status of the plugin as show formats it, "Success" if empty. A * stands for any text.
 	answer string
-	// then is what the point stores.
+	// then changes want to what the point should store.
 	then func(s *scene, want *stored)
 
-	// rest waits until these are the row's pods and what the scheduler says about each: see standing. Nothing may be stored
-	// meanwhile.
+	// rest waits until the row's scheduler has exactly these pods. Key: the name of the pod. Value: its standing. Nothing
+	// may be stored meanwhile.
 	rest map[string]string
 }
 
-// show formats a status as the tables have it: its code and its message.
+// show formats a status as the tables do: its code and its message.
 func show(s *fwk.Status) string {
 	if s.Message() == "" {
 		return s.Code().String()
@@ -89,7 +89,7 @@ func show(s *fwk.Status) string {
 	return s.Code().String() + ": " + s.Message()
 }
 
-// standing returns what the scheduler says about a pod.
+// standing returns the node of a scheduled pod as "on NODE", or the reason and message of the condition PodScheduled.
 func standing(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		switch {
@@ -123,13 +123,13 @@ type player struct {
 	*scene
 	gate  *gate
 	steps []step
-	// pods are the pods for the row's scheduler, as a watch shows them. Key: the name.
+	// pods contains the pods of the row's scheduler, as a watch shows them. Key: the name.
 	pods map[string]*corev1.Pod
-	// log lists the calls, for failures.
+	// log lists the calls. It is printed if the row fails.
 	log []string
 }
 
-// start starts the scheduler of a row. It stops with the test.
+// start starts the scheduler of a row, which stops with the test, and returns the events of the namespace's pods.
 func (p *player) start(r row) <-chan watch.Event {
 	p.t.Helper()
 	pods, err := p.api.Watch(p.t.Context(), &corev1.PodList{}, client.InNamespace(p.ns))
@@ -150,7 +150,7 @@ func (p *player) start(r row) <-chan watch.Event {
 	dynamicInformers := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClients, 0, metav1.NamespaceAll, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.EventsV1()})
 	cfg = rest.CopyConfig(cfg)
-	// As the program does.
+	// The scheduler program configures this, too.
 	cfg.ContentType, cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf", ""
 	sched, err := scheduler.New(ctx, clients, informers, dynamicInformers, profile.NewRecorderFactory(broadcaster),
 		scheduler.WithKubeConfig(cfg),
@@ -181,7 +181,7 @@ func (p *player) start(r row) <-chan watch.Event {
 		informers.Shutdown()
 		dynamicInformers.Shutdown()
 	})
-	// A pod that is refused because the plugin's cache is not complete is no part of a row.
+	// Wait until the cache of the plugin is complete: rows do not expect that the plugin refuses pods because it is not.
 	p.until("what there is", func() bool {
 		_, status := p.plugin.PreFilter(ctx, framework.NewCycleState(), p.probe("probe-0"), nil)
 		return status.IsSuccess()
@@ -223,8 +223,8 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 	return prof
 }
 
-// ownedQueue copies pods on their way into and out of the scheduling queue: kubernetes/kubernetes#139340, a data race of
-// v1.34 with every pod that cannot be placed.
+// ownedQueue copies pods on their way into and out of the scheduling queue, because of a data race of v1.34 that concerns
+// every pod that cannot be placed (kubernetes/kubernetes#139340).
 type ownedQueue struct{ internalqueue.SchedulingQueue }
 
 func (q *ownedQueue) Pop(logger klog.Logger) (*framework.QueuedPodInfo, error) {
@@ -239,7 +239,7 @@ func (q *ownedQueue) AddUnschedulableIfNotPresent(logger klog.Logger, pod *frame
 	return q.SchedulingQueue.AddUnschedulableIfNotPresent(logger, pod.DeepCopy(), cycle)
 }
 
-// play runs the steps. The events are those of the pods.
+// play runs the steps. events are the events of the pods.
 func (p *player) play(events <-chan watch.Event) {
 	ctx := within(p.t)
 	defer func() {
@@ -286,7 +286,7 @@ func (s step) of() string {
 	return s.pod
 }
 
-// call lets one call pass, and compares what is stored after it.
+// call lets one call pass, and compares the stored objects after it.
 func (p *player) call(c *call) {
 	p.t.Helper()
 	k := key(c.pod.Name, c.point)
@@ -321,7 +321,7 @@ func (p *player) call(c *call) {
 	close(c.looked)
 }
 
-// says reports whether a text is as a table has it: NS for the row's namespace, and a * for any text.
+// says reports whether got matches want, in which NS/ stands for the row's namespace and a * for any text.
 func (p *player) says(got, want string) bool {
 	parts := strings.Split(strings.ReplaceAll(want, "NS/", p.ns+"/"), "*")
 	last := len(parts) - 1
@@ -359,7 +359,7 @@ func (p *player) standings() map[string]string {
 	return out
 }
 
-// rested reports whether the pods are as the next step wants them, and then compares what is stored.
+// rested reports whether the pods are as the next step requires; if they are, it compares the stored objects.
 func (p *player) rested() bool {
 	p.t.Helper()
 	if want := p.steps[0].rest; want != nil {

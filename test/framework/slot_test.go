@@ -40,10 +40,10 @@ func (s *scene) joins(name string) {
 	})
 }
 
-// slotName is the name of the FixedIP of a slot of the flock.
+// slotName returns the name of the FixedIP of a slot of the flock.
 func slotName(addr string) string { return "web-" + strings.ReplaceAll(addr, ".", "-") }
 
-// recordSlot creates the FixedIP of a slot of the flock on node a. pod has the slot, or had it last.
+// recordSlot creates the FixedIP of a slot of the flock on node a. pod is the holder of the slot, or the last one.
 func (s *scene) recordSlot(pod, addr string) {
 	s.t.Helper()
 	spec := v1alpha1.FixedIPSpec{
@@ -54,7 +54,7 @@ func (s *scene) recordSlot(pod, addr string) {
 	s.want.Records[slotName(addr)] = spec
 }
 
-// vacates has the FixedIP of the slot of web-x say which pod has vacated it.
+// vacates sets status.vacatedBy in the FixedIP of the slot with address 10.1.0.6, and creates the FixedIP if there is none.
 func (s *scene) vacates(pod string) {
 	s.t.Helper()
 	name := slotName("10.1.0.6")
@@ -64,7 +64,8 @@ func (s *scene) vacates(pod string) {
 	s.status(name, fmt.Sprintf(`{"status":{"vacatedBy":%q}}`, pod))
 }
 
-// vacant creates a slot of the flock on node a whose pod is gone, before the scheduler starts.
+// vacant creates the entry and the FixedIP of a slot of the flock on node a whose pod is gone. Call it before the scheduler
+// starts.
 func (s *scene) vacant(pod, addr string) {
 	s.t.Helper()
 	owner, resource := s.ns+"/"+pod, s.ns+"/Flock.example.com/web"
@@ -73,10 +74,11 @@ func (s *scene) vacant(pod, addr string) {
 	s.recordSlot(pod, addr)
 }
 
-// notVacated is why a pod of the flock waits before the controller says that the slot of web-x is vacated.
+// notVacated is the standing of a pod of the flock before the controller has published that the slot of web-x is vacated.
 const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped)*"
 
-// slotted is what PreBind stores for a pod of the flock: a slot of its own, or one that it takes over.
+// slotted returns a change of want to what PreBind stores for a pod of the flock: a slot of its own, or one that it takes
+// over.
 func slotted(pod, node, addr string) func(*scene, *stored) {
 	return func(s *scene, want *stored) {
 		want.entry(node, addr, s.ns+"/"+pod, s.ns+"/Flock.example.com/web")
@@ -84,7 +86,7 @@ func slotted(pod, node, addr string) func(*scene, *stored) {
 	}
 }
 
-// flocked are the steps of the first placement of web-x at the top of node a.
+// flocked returns the steps of the first placement of web-x with the highest address of node a, and then the given ones.
 func flocked(then ...step) []step {
 	return append([]step{
 		{at: preBind, pod: "web-x", then: slotted("web-x", "a", "10.1.0.6")},
@@ -94,7 +96,7 @@ func flocked(then ...step) []step {
 	}, then...)
 }
 
-// slotCordoned is what the scheduler says about a pod whose slot is on a cordoned node of two.
+// slotCordoned is the standing of a pod whose slot is on a cordoned node, one of two.
 const slotCordoned = "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable*"
 
 func TestSlots(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// strictNode creates a strict node, and a pod without a fixed address.
+// strictNode returns a world with a strict node and a pod without a fixed address.
 func strictNode(change ...func(*corev1.Pod)) func(*scene) {
 	return func(s *scene) {
 		s.node("a", "10.1.0.0/29")
@@ -24,7 +24,7 @@ func strictNode(change ...func(*corev1.Pod)) func(*scene) {
 	}
 }
 
-// claimedForNow is what PreBind stores for the pod web-0 on a strict node.
+// claimedForNow returns a change of want to what PreBind stores for the unreserved pod web-0 on a strict node.
 func claimedForNow(addr string) func(*scene, *stored) {
 	return func(s *scene, want *stored) {
 		want.entry("a", addr, s.ns+"/web-0", s.ns+"/Pod/web-0")
@@ -32,7 +32,7 @@ func claimedForNow(addr string) func(*scene, *stored) {
 	}
 }
 
-// On a strict node, pods without a fixed address get a claim, too.
+// TestStrict checks that on a strict node pods without a fixed address get a claim, too.
 func TestStrict(t *testing.T) {
 	rest := []step{
 		{at: bind, then: bound("web-0", "a")},

@@ -9,7 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A cycle ends after Reserve: before, during and after PreBind, and when the bind fails or seems to.
+// TestUnreserve checks cycles that end after Reserve: before, during and after PreBind, and after a bind that fails or seems
+// to fail.
 func TestUnreserve(t *testing.T) {
 	play(t, map[string]row{
 		"before PreBind: nothing is stored and the address is free": {

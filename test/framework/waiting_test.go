@@ -17,30 +17,30 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// unhelpful is what other plugins add to the scheduler's message about a pod, with one node on which preemption does not
-// help.
+// unhelpful is the text that other plugins add to the scheduler's message about a pod if there is one node and preemption
+// does not help there.
 const unhelpful = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
-// noRoomOnA is what the scheduler says about a pod if the only node has no free address.
+// noRoomOnA is the standing of a pod if the only node has no free address.
 const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets." + unhelpful
 
-// noReportOnA is what it says if the agent of the only node has not reported.
+// noReportOnA is the standing of a pod if the agent of the only node has not reported.
 const noReportOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) whose Cilium agent has not reported yet which addresses its pods use." + unhelpful
 
-// cordoned returns what the scheduler says about a pod with an address on a cordoned node of two.
+// cordoned returns the standing of a pod whose address is on a cordoned node, one of two.
 func cordoned(addr, node string) string {
 	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +
 		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon it, or set failover to Reassign, which gives the pod another address"
 }
 
-// needing returns a change of a pod's CPU.
+// needing returns a function that sets the CPU request of a pod template.
 func needing(cpu string) func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) {
 		t.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse(cpu)}
 	}
 }
 
-// gone fails the row if a pod still exists.
+// gone returns a change that fails the row if a pod still exists.
 func gone(pod string) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -51,7 +51,7 @@ func gone(pod string) func(*scene) {
 	}
 }
 
-// priority creates a PriorityClass above that of a filler, and returns the change of a template that sets it.
+// priority creates a PriorityClass above that of a filler, and returns a function that sets it in a pod template.
 func (s *scene) priority() func(*corev1.PodTemplateSpec) {
 	s.t.Helper()
 	high := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.ns}, Value: 1000}
@@ -69,7 +69,7 @@ func (s *scene) filler(node string, finalizers ...string) {
 	s.create(filler)
 }
 
-// nominated fails the row unless preemption has made room for the pod on a node.
+// nominated fails the row unless the pod is nominated to the node.
 func (s *scene) nominated(pod, node string) {
 	s.t.Helper()
 	var p corev1.Pod

@@ -26,7 +26,7 @@ func (s *scene) barePod(change ...func(*corev1.Pod)) {
 	s.create(pod)
 }
 
-// reserves writes the entry that a claim of a StatefulSet pod writes.
+// reserves writes the entry that a claim for a pod of StatefulSet web would write.
 func (s *scene) reserves(pod, node, addr string) {
 	s.t.Helper()
 	owner, resource := s.ns+"/"+pod, s.ns+"/StatefulSet/web"
@@ -40,10 +40,10 @@ func (s *scene) labels(node, key, value string) {
 	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, key, value))
 }
 
-// onBoth is what the scheduler says of a pod that both nodes refuse.
+// onBoth is the standing of a pod that both nodes refuse.
 const onBoth = "Unschedulable: 0/2 nodes are available: *"
 
-// Each cause wakes the pods that wait for it. Finding S7.
+// TestWake checks that each cause wakes the pods that wait for it. Finding S7.
 func TestWake(t *testing.T) {
 	onA := []step{
 		{at: bind, then: bound("web-0", "a")},
@@ -128,7 +128,8 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// Finding S9. A nominated node that another program wrote does not make a pod leave its node.
+// TestForeignNomination checks that a nominated node that another program wrote does not make a pod leave its node. Finding
+// S9.
 func TestForeignNomination(t *testing.T) {
 	play(t, map[string]row{
 		"Reassign: the pod keeps its address": {
@@ -154,11 +155,11 @@ func TestForeignNomination(t *testing.T) {
 	})
 }
 
-// Finding S6. A pod that opted out is bound without a read if its name could not have had an address, and although the
-// API server does not answer.
+// TestOptedOutPodsAreBound checks that a pod that opted out is bound without a read of the pool if its name could not have
+// had an address, and is bound even if the API server does not answer. Finding S6.
 func TestOptedOutPodsAreBound(t *testing.T) {
 	optsOut := func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }
-	// The garbage collector leaves pods alone whose owner is of a kind that does not exist.
+	// The garbage collector ignores pods whose owner is of a kind that does not exist.
 	ofBatch := func(pod *corev1.Pod) {
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch.example.com/v1", Kind: "Batch", Name: "web", UID: "batch", Controller: ptr.To(true)}}
 	}

@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// annotationReaders are the parsers of our programs. Key: the annotation.
+// annotationReaders contains the parsers of our programs. Key: the annotation.
 var annotationReaders = map[string]func(value string) error{
 	identity.AnnotationEnabled: ofPod(identity.AnnotationEnabled),
 	identity.AnnotationStickyMAC: func(v string) error {
@@ -66,7 +66,7 @@ func ofReclaim(key string) func(string) error {
 	}
 }
 
-// admit applies the policies and waits until the API server enforces them.
+// admit applies the admission policies and waits until the API server enforces them.
 func (e *env) admit() {
 	e.t.Helper()
 	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "admission.yaml")))
@@ -75,14 +75,13 @@ func (e *env) admit() {
 	})
 }
 
-// tries creates an object as a dry run.
+// tries creates an object as a dry run, and returns the error of the API server.
 func (e *env) tries(o client.Object) error {
 	return e.api.Create(within(e.t), o, client.DryRunAll)
 }
 
-// TestAdmission checks that an invalid annotation is refused when it is written, with the field, the value and the
-// expected form, and that valid annotations and everything else are admitted, in a cluster with nothing but the
-// policies.
+// TestAdmission checks, in a cluster with nothing but the admission policies, that an invalid annotation is refused when it
+// is written, with the field, the value and the expected form, and that valid annotations and everything else are admitted.
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -96,7 +95,7 @@ func TestAdmission(t *testing.T) {
 	e.part("the policies themselves", (*env).policies)
 }
 
-// definitions (finding R8) checks that the CustomResourceDefinitions are deleted only when a person has said so.
+// definitions (finding R8) checks that the CustomResourceDefinitions can be deleted only after a user has annotated them.
 func (e *env) definitions() {
 	for _, name := range []string{"fixedips.fixedip.io", "nodesubnets.fixedip.io"} {
 		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -111,7 +110,7 @@ func (e *env) definitions() {
 	}
 }
 
-// sameAsReaders compares the policy with our programs, value by value.
+// sameAsReaders checks that the policy refuses the same values as the parsers of our programs.
 func (e *env) sameAsReaders() {
 	values := map[string][]string{}
 	for key := range annotationReaders {
@@ -133,7 +132,7 @@ func (e *env) sameAsReaders() {
 			}
 		}
 	}
-	// Errors that an expression cannot detect are reported by the scheduler on the pod.
+	// An expression cannot detect these errors. The scheduler reports them on the pod.
 	for _, v := range []string{"10.0.1.9-10.0.1.1", "10.0.1.1,10.0.1.1"} {
 		if err := e.tries(annotatedPod(request.AnnotationIPs, v)); err != nil {
 			e.t.Errorf("%q: %v", v, err)
@@ -141,7 +140,7 @@ func (e *env) sameAsReaders() {
 	}
 }
 
-// refusedAtAdmission checks the text of refusals for each place of an annotation.
+// refusedAtAdmission checks the message of a refusal for each place of an annotation.
 func (e *env) refusedAtAdmission() {
 	both := statefulSet("web", 1, annotatedWith(identity.AnnotationTTL, "1 day"), onTemplate("fixedip.io/enabled", "maybe"))
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
@@ -165,7 +164,8 @@ func (e *env) refusedAtAdmission() {
 	}
 }
 
-// ratchet checks that an object from before the policy can be changed in other fields, and corrected.
+// ratchet checks that an object from before the policy can be changed in other fields, and corrected, but not given another
+// invalid value.
 func (e *env) ratchet(old *appsv1.StatefulSet) {
 	for _, c := range []struct {
 		patch string

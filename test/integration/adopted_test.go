@@ -41,7 +41,7 @@ func (e *env) projected(name string, status metav1.ConditionStatus, message stri
 func TestG10HandWrittenOwners(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
-	// A restored entry follows the bind.
+	// The entry of theirs-0 is restored after its bind, which the witness would report.
 	e.witness.AnyOrder()
 	e.must(e.ownerEntry("node-2", ".61", "default/ours-0", ""))
 	e.must(e.ownerEntry("node-1", ".62", "default/theirs-0", "by hand, 2024"))
@@ -118,7 +118,7 @@ func TestGuidesClusterTakenOver(t *testing.T) {
 	}
 	before := running(e.await("wait for the pods to run", func(rows []witness.Row) bool { return len(running(rows)) == 7 }))
 	for _, name := range all {
-		// As the guide's controller does when it sees the address of the pod.
+		// The guide's controller does this when it sees the address of the pod.
 		workload := name[:strings.LastIndex(name, "-")]
 		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: before[name].Node}}
 		patch := fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{"owner":"default/%s","resource":"default/StatefulSet/%s"}}}}}`, before[name].Address, name, workload)
@@ -153,7 +153,7 @@ func TestGuidesClusterTakenOver(t *testing.T) {
 	})
 }
 
-// awaitRunningAsBefore is awaitRunning for pods that are not restarted.
+// awaitRunningAsBefore is awaitRunning for pods that may have been running before.
 func (e *env) awaitRunningAsBefore(names []string) map[string]witness.Row {
 	e.t.Helper()
 	return e.awaitRunning(map[string]witness.Row{}, names...)
@@ -215,7 +215,7 @@ func TestOptedOut(t *testing.T) {
 		}
 		return without == 2
 	})
-	// These pods are not those of the FixedIPs.
+	// The next pods of these names have no FixedIP.
 	for _, name := range []string{"web-0", "web-1", "kept-0"} {
 		e.witness.Forgive(namespace + "/" + name)
 	}

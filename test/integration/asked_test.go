@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// in returns the address that ends in the given text in the IPv4 subnet of a node, a /24.
+// in returns the address in the IPv4 subnet of a node, a /24, whose last byte is end.
 func (e *env) in(node, end string) string {
 	e.t.Helper()
 	var cn ciliumv2.CiliumNode
@@ -34,7 +34,7 @@ func (e *env) in(node, end string) string {
 	return base[:strings.LastIndex(base, ".")+1] + end
 }
 
-// onTemplate annotates the pods of a StatefulSet.
+// onTemplate sets the annotations of the template of a StatefulSet. pairs are keys and values.
 func onTemplate(pairs ...string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) { s.Spec.Template.Annotations = annotations(pairs) }
 }
@@ -47,7 +47,7 @@ func annotations(pairs []string) map[string]string {
 	return out
 }
 
-// beforehand returns a FixedIP that a user creates before its pod.
+// beforehand returns a FixedIP like one that a user creates before its pod.
 func beforehand(workload, pod string, ips ...string) *v1alpha1.FixedIP {
 	return &v1alpha1.FixedIP{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod},
@@ -55,7 +55,7 @@ func beforehand(workload, pod string, ips ...string) *v1alpha1.FixedIP {
 	}
 }
 
-// annotate changes one annotation of an existing object.
+// annotate sets one annotation of an existing object.
 func (e *env) annotate(o client.Object, key, value string) {
 	e.t.Helper()
 	e.must(e.api.Patch(within(e.t), o, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value))))
@@ -69,15 +69,15 @@ func aPod(name string) *corev1.Pod {
 func TestG11Annotations(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
-	// The pod of another scheduler is claimed after its bind.
+	// The pod of another scheduler gets its entry after its bind.
 	e.witness.AnyOrder()
 	e.part("in and out", (*env).optedInAndOut)
 	e.part("addresses asked for", (*env).askedFor)
 	e.part("pods of their own", (*env).alone)
 }
 
-// alone checks that a bare pod with Calico's annotation has the requested address in each incarnation, wherever other
-// addresses are free, and that no other pod has it in between.
+// alone checks that a bare pod that requests an address, or enables a fixed one, has the same address in each incarnation,
+// and that its address stays reserved in between.
 func (e *env) alone() {
 	alone := func(name string, pairs ...string) *corev1.Pod {
 		pod := ordinaryPod(name, "fixedip-scheduler", "")
@@ -142,7 +142,7 @@ func (e *env) optedInAndOut() {
 	}
 	e.podMessage("wrong-0", `annotation fixedip.io/enabled of pod default/wrong-0 is "yes please"; write "true" or "false"`)
 
-	// Corrected on the pod itself, it is placed.
+	// The pod is placed after its annotation is corrected.
 	e.annotate(aPod("wrong-0"), enabled, "true")
 	e.awaitRunning(nil, "wrong-0")
 	e.deletePods("in-0", "unsaid-0", "elsewhere-in-0")
@@ -153,11 +153,11 @@ func (e *env) optedInAndOut() {
 	e.await("wait for all to leave nothing behind", nothingLeft)
 }
 
-// askedFor checks each way to request addresses: assigned, kept and recorded.
+// askedFor checks for each way to request addresses that the pods get them, keep them, and have FixedIPs of them.
 func (e *env) askedFor() {
 	const ips, by = "fixedip.io/ips", "fixedip.io/ips-assignment"
 
-	// Created before their StatefulSet, which the controller must not take for a deleted one.
+	// These FixedIPs exist before their StatefulSet, which must not count as deleted.
 	e.create(beforehand("early", "early-0", e.in("node-1", "90")), beforehand("early", "early-1"))
 	e.awaitRecord("early-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 
@@ -200,15 +200,15 @@ func (e *env) askedFor() {
 		})
 	}
 
-	// The existing address takes precedence over a request: a new request changes nothing.
+	// An existing address takes precedence over a request, so that a new request changes nothing.
 	e.annotate(statefulSet("whole", 2), ips, e.in("node-3", "200")+"/31")
 	e.deletePods(all...)
 	e.sameAddresses(before, e.awaitRunning(before, all...))
 }
 
-// TestAskedForInVain checks that the pod reports why a requested address is not available, and is placed as soon as
-// it is available or the request changes. Only our own requeueing can do that within the time limit of the test: the
-// scheduler flushes its queue every five minutes.
+// TestAskedForInVain checks that a pod reports why a requested address is not available, and is placed as soon as the
+// address is available or the request changes. Within the time limit of the test only the requeueing of the plugin can do
+// that: the scheduler flushes its queue every five minutes.
 func TestAskedForInVain(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -247,7 +247,7 @@ func TestAskedForInVain(t *testing.T) {
 		e.podMessage(name, message)
 	}
 	e.awaitRunning(nil, "few-0")
-	// One of the two pods that share a list has its free address; the other waits for that of holder-0.
+	// One of the two pods that share a list gets the free address; the other waits for the address of holder-0.
 	e.await("wait for one of shares-0 and shares-1 to run and the other to say why not", func([]witness.Row) bool {
 		waits, runs := e.witness.Pod(namespace, "shares-0"), e.witness.Pod(namespace, "shares-1")
 		if waits == nil || runs == nil {
@@ -262,7 +262,8 @@ func TestAskedForInVain(t *testing.T) {
 	})
 	e.delete(statefulSet("shares", 2))
 
-	// Released by its holder, corrected on the pod, corrected on the StatefulSet, released by hand.
+	// The addresses become available in four ways: the holder releases one, the request is corrected on the pod or on the
+	// StatefulSet, and a user removes an entry.
 	e.delete(statefulSet("holder", 1))
 	e.annotate(aPod("malformed-0"), ips, e.in("node-2", "60"))
 	e.annotate(statefulSet("outside", 1), ips, e.in("node-2", "61"))
@@ -275,7 +276,7 @@ func TestAskedForInVain(t *testing.T) {
 		}
 	}
 
-	// Pods that wait for something else are not retried for these events.
+	// These events do not retry pods that wait for something else.
 	waiting := []string{"family-0", "dynamic-0", "broadcast-0", "few-1", "calico-0", "far-0"}
 	attempts := e.refusals(waiting)
 	before := e.awaitRunning(nil, "few-0", "wants-0")
@@ -288,7 +289,8 @@ func TestAskedForInVain(t *testing.T) {
 	}
 }
 
-// refusals returns how often the scheduler refused each pod, from its log.
+// refusals returns how often the scheduler has refused each pod, from its log, and fails the test if it has not refused one.
+// Key: the pod name.
 func (e *env) refusals(pods []string) map[string]int {
 	e.t.Helper()
 	log, err := os.ReadFile(e.scheduler.LogPath())

@@ -20,7 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// awaitEndpoint waits until the CiliumEndpoint of a pod is as expected; nil for none.
+// awaitEndpoint waits until wanted returns true for the CiliumEndpoint of a pod, which is nil if there is none, and returns
+// it.
 func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpoint) bool) *ciliumv2.CiliumEndpoint {
 	e.t.Helper()
 	var cep *ciliumv2.CiliumEndpoint
@@ -104,7 +105,7 @@ func TestG6CEPKeeper(t *testing.T) {
 	for _, name := range young {
 		e.create(onNode(name[:len(name)-2], "node-1"))
 	}
-	// Two pods run on the node of the old agent, because a node without any CiliumEndpoint counts as one that creates
+	// Two pods run on the node of the old agent, because a node without any CiliumEndpoint counts as one whose agent makes
 	// none.
 	e.create(onNode("old", "node-2"), onNode("witness", "node-2"))
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
@@ -120,7 +121,7 @@ func TestG6CEPKeeper(t *testing.T) {
 		e.awaitMetric(port, "fixedip_ciliumendpoints_removed_total", map[string]string{"cause": cause}, func(v float64) bool { return v > 0 })
 	}
 
-	// Missing: the new agent creates it, the old one does not.
+	// A CiliumEndpoint is missing: the new agent makes it again, the old one does not.
 	first := e.ownEndpoint("missing-0", "")
 	e.delete(first)
 	e.ownEndpoint("missing-0", first.UID)
@@ -135,34 +136,34 @@ func TestG6CEPKeeper(t *testing.T) {
 		t.Errorf("pod old-0 was to start again with its address: it was %+v and is %+v", before["old-0"], after)
 	}
 
-	// In deletion, held by a finalizer.
+	// A finalizer holds a terminating CiliumEndpoint.
 	stuck := e.ownEndpoint("stuck-0", "")
 	e.must(e.api.Patch(within(t), stuck, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/hold"]}}`))))
 	e.delete(stuck)
 	e.ownEndpoint("stuck-0", stuck.UID)
 	removed("Stuck")
 
-	// Created by another program: the agent refuses it.
+	// Another program has made the CiliumEndpoint, and the agent refuses it.
 	other := e.ownEndpoint("misaddressed-0", "")
 	e.delete(other)
 	e.create(endpointBy("misaddressed-0", "192.0.2.7"))
 	e.ownEndpoint("misaddressed-0", other.UID)
 	removed("MisAddressed")
 
-	// Without a pod.
+	// The CiliumEndpoint has no pod.
 	e.create(endpointBy("nobody-0", "192.0.2.8"))
 	e.awaitEndpoint("to go", "nobody-0", func(cep *ciliumv2.CiliumEndpoint) bool { return cep == nil })
 	removed("Podless")
 
-	// Of a previous pod; the garbage collector may delete it first.
+	// The CiliumEndpoint belongs to a former pod. The garbage collector may delete it first.
 	former := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "stale-0", UID: "11111111-2222-3333-4444-555555555555"}
 	stale := e.ownEndpoint("stale-0", "")
 	e.delete(stale)
 	e.create(endpointBy("stale-0", "192.0.2.9", former))
 	e.ownEndpoint("stale-0", stale.UID)
 
-	// Its own except for the owner reference. The garbage collector deletes it too, and is faster on a busy machine,
-	// so its deletions are refused until the keeper has acted.
+	// Only the owner reference is wrong. The garbage collector deletes such a CiliumEndpoint too, and is faster on a busy
+	// machine, so that its deletions are refused until the keeper has acted.
 	former.Name = "misowned-0"
 	e.keepCollectorFrom("misowned-0")
 	for turns := within(t); ; {

@@ -36,7 +36,7 @@ func TestG25CompatibilityTable(t *testing.T) {
 		}
 		return string(text)
 	}
-	// Key: the module.
+	// table contains the rows of the document. Key: the module.
 	table := map[string]row{}
 	for _, cells := range rowPattern.FindAllStringSubmatch(read("docs", "project", "compatibility.md"), -1) {
 		table[cells[1]] = row{cells[1], cells[2], cells[3]}

@@ -31,15 +31,15 @@ import (
 )
 
 const (
-	// A node with 60 pods, 20 of them with fixed addresses.
+	// costFixed and costOrdinary are how many pods with and without fixed addresses run on the measured node.
 	costFixed, costOrdinary = 20, 40
-	// Claims are written by 16 writers to 200 nodes.
+	// costWriters is how many claims are written at once, to costNodes nodes.
 	costWriters, costNodes = 16, 200
-	// smaller is the minimum factor by which our CiliumNode is smaller than that of the guide. 2.8 was measured.
+	// smaller is the factor by which our CiliumNode has to be smaller than that of the guide. 2.8 was measured.
 	smaller = 2.2
 )
 
-// claimRounds returns the number of claims per node; FIXEDIP_CLAIM_ROUNDS overrides it.
+// claimRounds returns the number of claims per node: FIXEDIP_CLAIM_ROUNDS, or 2.
 func claimRounds(t *testing.T) int {
 	if s := os.Getenv("FIXEDIP_CLAIM_ROUNDS"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -51,8 +51,8 @@ func claimRounds(t *testing.T) int {
 	return 2
 }
 
-// TestCostOfAClaim compares the size of a CiliumNode with 60 pods and the rate of claims with the way of the guide,
-// whose pools contain the whole subnet. Sizes are asserted and rates are logged: make claims measures them.
+// TestCostOfAClaim compares the size of a CiliumNode with 60 pods, and the rate of claims, with those of the guide, whose
+// pools contain the whole subnet. It asserts the sizes and logs the rates; make claims measures them.
 func TestCostOfAClaim(t *testing.T) {
 	t.Parallel()
 	ours := busyNode(t)
@@ -98,7 +98,7 @@ func TestCostOfAClaim(t *testing.T) {
 	var ourTime, theirTime time.Duration
 	rounds := claimRounds(t)
 	for round := range rounds {
-		// Other load affects both equally.
+		// The rounds alternate, so that other load affects both equally.
 		ourTime += us.round(round)
 		theirTime += they.round(round)
 	}
@@ -132,7 +132,7 @@ func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 				free++
 			}
 		}
-		// The node itself uses two: router and health.
+		// The node itself uses two addresses: router and health.
 		return len(cn.Status.IPAM.Used) == costFixed+costOrdinary+2 && free >= 8 && free <= 16 && len(cn.Status.IPAM.ReleaseIPs) == 0 && len(cn.ManagedFields) == 0, nil
 	})
 	if err != nil {
@@ -152,13 +152,13 @@ func asTheGuide(ours *ciliumv2.CiliumNode) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// claims writes claims to equal nodes.
+// claims writes claims to copies of one CiliumNode.
 type claims struct {
 	t    *testing.T
 	api  client.Client
 	like *ciliumv2.CiliumNode
 	name string
-	// nodes contains the pools as created. Key: the node.
+	// nodes contains the current pools. Key: the node.
 	nodes map[string]pool.NodePool
 }
 
@@ -203,7 +203,7 @@ func (c *claims) size() int {
 func (c *claims) round(round int) time.Duration {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(within(c.t))
-	// A writer reads the pool again after each write.
+	// The pools at the beginning of the round. A writer reads a pool again after each write.
 	known := maps.Clone(c.nodes)
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.NodePool, bool) { n, ok := known[node]; return n, ok })
 	defer w.Wait()
@@ -227,7 +227,7 @@ func (c *claims) round(round int) time.Duration {
 	}
 	took := time.Since(began)
 	for _, n := range after {
-		// As the watch would show it.
+		// The watch would deliver this generation.
 		n.Generation++
 		c.nodes[n.Name] = n
 	}

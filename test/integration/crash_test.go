@@ -103,7 +103,8 @@ func TestSecondClaimIsReleased(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }
 
-// TestKilledDuringChurn kills both programs repeatedly while pods are created and deleted.
+// TestKilledDuringChurn checks that all pods keep their addresses if scheduler and controller are killed in turn while the
+// pods are deleted.
 func TestKilledDuringChurn(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})

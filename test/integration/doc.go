@@ -1,16 +1,16 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package integration holds the tests that need a real API server, and those that need Cilium's own
-// allocator beside it. Our programs run in them as processes of their own, built with the race
-// detector, as the service accounts and with the rights that the manifests give them.
+// Package integration contains the tests that need a real API server, and those that also need Cilium's own allocator. Our
+// programs run as separate processes, built with the race detector, under the service accounts and with the rights of the
+// manifests.
 //
-// What the guide to fixed addresses on Cilium asks for, row by row, and the test that shows it:
+// Requirements of the guide to fixed addresses on Cilium, and the test of each:
 //
 //	G1   Owner binding                TestG1OwnerBinding
-//	G2   Same address after a restart TestG2SameAddress: of pods, controller, scheduler, agent, and of a node's machine
+//	G2   Same address after a restart TestG2SameAddress: of pods, controller, scheduler, agent, and node
 //	G3   Recycle                      TestG3Recycle
-//	G4   By events, and by a sweep    TestG4EventsAndSweep
+//	G4   By events, and by a resync   TestG4EventsAndSweep
 //	G5   Subnets                      TestG5SubnetManagement
 //	G6   CEP keeper                   TestG6CEPKeeper
 //	G7   High availability            TestG7HighAvailability
@@ -33,21 +33,22 @@
 //	G24  Rotation                     TestG24Rotation
 //	G25  Compatibility table          TestG25CompatibilityTable
 //
-// What is promised of scheduling, and the test that shows it here, against both:
+// Promises about scheduling, and their tests:
 //
-//	Steering, bystanders, strangers  TestG1OwnerBinding, TestG2SameAddress, TestG11Annotations, TestStranger
-//	Preemption on the owner node     TestPreemption
+//	Fixed and unreserved pods        TestG1OwnerBinding, TestG2SameAddress, TestG11Annotations
+//	Another pod with the same name   TestStranger
+//	Preemption on the home node      TestPreemption
 //	Dual stack                       TestG8Families, TestSecondFamily, TestAskedForOneOfTwoFamilies
-//	Asked-for addresses              TestG11Annotations, TestAskedForInVain
-//	What FixedIPs keep               TestKeptBeforehand, TestFixedIPValidation
-//	The owner node is gone           TestOwnerNodeGoneAndBack
+//	Requested addresses              TestG11Annotations, TestAskedForInVain
+//	Reservations of FixedIPs         TestKeptBeforehand, TestFixedIPValidation
+//	The home node is gone            TestOwnerNodeGoneAndBack
 //	Failover                         TestMigrate, TestMigrateDualStack, TestMigrateOnlyFenced, TestMigrateNotAllowed,
 //	                                 TestReassign, TestSchedulerKilledDuringMove
 //	Other kinds, slots               TestG18OtherOwners
-//	Picking and resting              TestG24Rotation
+//	Choice of addresses, cooldown    TestG24Rotation
 //	Filling evenly, by weight        TestSubnetsFillEvenly, TestScoreWeight
 //	Claims                           TestPools, TestBurstOnOneNode, TestMassRestart, TestSecondClaimIsReleased
-//	Wake-ups                         TestNoLostWakeUps, TestSubnetFull, TestAskedForInVain
+//	Requeueing                       TestNoLostWakeUps, TestSubnetFull, TestAskedForInVain
 //	Retention policy                 TestG22RetentionTTL, TestScaleDownAndUp, TestStatefulSetDeleted
 //	Sticky MAC                       TestG19StickyMAC
 //	Explaining                       TestExplain, TestAskedForInVain
@@ -56,25 +57,25 @@
 //	Metrics and readiness            TestMetrics, TestReadiness
 //	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs, TestOlderAPIServer
 //	The controller is down           TestG1OwnerBinding, TestG2SameAddress, TestG4EventsAndSweep
-//	Giving an address up, owners     TestFixedIPDeletedByHand, TestStatefulSetReplacedAroundItsPods
+//	Releasing an address, workloads  TestFixedIPDeletedByHand, TestStatefulSetReplacedAroundItsPods
 //	Crashes, two schedulers          TestSchedulerKilledBetweenClaimAndBind, TestKilledDuringChurn, TestTwoActiveSchedulers
 //
-// And of the controller:
+// Promises about the controller, and their tests:
 //
-//	Subnets, and nodes that go       TestG5SubnetManagement, TestG23NodeCIDRs, TestNodeReplaced, TestHeldSubnet, TestHoldAndFree
+//	Subnets, lost nodes              TestG5SubnetManagement, TestG23NodeCIDRs, TestNodeReplaced, TestHeldSubnet, TestHoldAndFree
 //	Pools                            TestG12Watermarks, TestShrinkAcrossRestarts, TestKeptInThePool, TestPoolGrowsForPodsThatWait
 //	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
-//	Records                          TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
-//	Reclaim                          TestG3Recycle, TestG4EventsAndSweep, TestOptedOut, TestFieldBugs, and the retention policy above
-//	What went wrong elsewhere        TestFieldBugs, and docs/project/field-bugs.md for all others (TestFieldBugsTable)
-//	Verify, conflicts                TestFirstPlacementAdopted, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
+//	FixedIPs                         TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
+//	Release                          TestG3Recycle, TestG4EventsAndSweep, TestOptedOut, TestFieldBugs, and the retention policy above
+//	Failures of similar systems      TestFieldBugs, and docs/project/field-bugs.md for all others (TestFieldBugsTable)
+//	Conformance, conflicts           TestWrongFirstAddress, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
 //	CiliumEndpoints                  TestG6CEPKeeper
 //	Pods of other schedulers         TestG9AdoptMode, TestG13Exclusion
 //	Flags, dry run, metrics          TestG14GuideDeployment, TestG15GuideScenarios, TestDryRun, TestG17ControllerMetrics
 //	Crashes, two controllers         TestKilledAtEveryWrite, TestG7HighAvailability, TestG5SubnetManagement
-//	Writes that fail, of both        TestEveryWriteFails
-//	Kills at random, of all          TestKilledAtRandom
-//	Linearizable                     TestEveryWriteFails, TestKilledAtRandom, and TestHistoryModel for the checker
+//	Failed writes of both programs   TestEveryWriteFails
+//	Random kills of all programs     TestKilledAtRandom
+//	Linearizability                  TestEveryWriteFails, TestKilledAtRandom, and TestHistoryModel for the checker
 //	Rights                           TestG21Security, TestRightsAreUsed
 //	Tenants, admission               TestTenant, TestAdmission
 //	kubectl fixedip                  TestG16KubectlPlugin

@@ -40,42 +40,43 @@ type env struct {
 	witness    *witness.Witness
 	scheduler  *cluster.Process
 	controller *cluster.Process
-	// provoked reports whether the test caused a violation on purpose; nil if it causes none.
+	// provoked reports whether the test caused a violation on purpose; nil: it causes none.
 	provoked func(violation string) bool
-	// rounds counts the uses of settled.
+	// rounds counts the calls of settled.
 	rounds int
-	// plain is true if our programs run without the race detector.
+	// plain is true if the test uses the programs without the race detector.
 	plain bool
 }
 
-// options configure an env.
+// options configures an env.
 type options struct {
 	nodes []string
-	// controllerArgs are the flags of the controller; nil for no controller.
+	// controllerArgs are the flags of the controller; nil: no controller is started.
 	controllerArgs []string
-	// families are those of the scheduler; nil for IPv4.
+	// families are the IP families of the scheduler; nil: IPv4.
 	families []string
-	// failover is the default policy of scheduler and controller; Wait if empty. movable allows addresses to migrate.
+	// failover is the default policy of scheduler and controller; empty: Wait.
 	failover string
-	movable  bool
+	// movable is true if addresses may migrate.
+	movable bool
 	// controlPlaneArgs are additional flags of the control plane.
 	controlPlaneArgs []string
-	// workloads is the field of FixedIPArgs, as YAML on one line.
+	// workloads is the field workloads of FixedIPArgs, as YAML on one line.
 	workloads string
 	// noScheduler is true if the test starts the scheduler itself.
 	noScheduler bool
-	// plain is true if our programs run without the race detector.
+	// plain is true if the test uses the programs without the race detector.
 	plain bool
 }
 
-// defaultPool are the default flags of a controller.
+// defaultPool contains the default flags of a controller.
 var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-cooldown=2s"}
 
 // defaultPorts is locked by a test whose controller listens on its default ports.
 var defaultPorts sync.Mutex
 
-// useDefaultPorts waits until no other test uses the default ports of the controller, and keeps them until the test ends. Call it
-// before the programs are started, so that they have ended then.
+// useDefaultPorts waits until no other test uses the default ports of the controller, and reserves them until the test ends.
+// A test calls it before it starts the programs, so that these have ended when the ports are free for the next test.
 func useDefaultPorts(t *testing.T) {
 	defaultPorts.Lock()
 	t.Cleanup(defaultPorts.Unlock)
@@ -105,7 +106,7 @@ func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 	e.must(err)
 	e.api, err = client.New(cfg, client.Options{Scheme: kinds})
 	e.must(err)
-	// The context of the test ends before the cleanup.
+	// The context of the test ends before the cleanup, and the witness has to watch until then.
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	e.witness, err = witness.Start(ctx, cfg)
@@ -113,7 +114,7 @@ func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 	return e
 }
 
-// start starts a whole cluster and waits for its nodes.
+// start starts a cluster with the nodes and programs of o, and waits until the nodes are ready.
 func start(t *testing.T, o options) *env {
 	t.Helper()
 	e := startCluster(t, o.controlPlaneArgs...)
@@ -167,7 +168,7 @@ func (e *env) program(name string) string {
 	return filepath.Join(bin, "race", name)
 }
 
-// startController starts a controller. The name distinguishes replicas.
+// startController starts a controller. name distinguishes replicas.
 func (e *env) startController(name string, args ...string) {
 	e.t.Helper()
 	var err error
@@ -212,8 +213,8 @@ func (e *env) end() {
 	}
 }
 
-// dataRaces returns the reports of the race detector about our packages. The scheduler of Kubernetes v1.34 has a data
-// race between handleSchedulingFailure and PriorityQueue.Update, which every unschedulable pod may trigger
+// dataRaces returns the reports of the race detector about our packages. It leaves out others: the scheduler of Kubernetes
+// v1.34 has a data race between handleSchedulingFailure and PriorityQueue.Update, which every unschedulable pod may trigger
 // (kubernetes/kubernetes#139340).
 func dataRaces(log []byte) []string {
 	var found []string
@@ -243,7 +244,8 @@ func (e *env) must(err error) {
 	}
 }
 
-// statefulSet returns a StatefulSet of our scheduler with parallel pod management, unless the test changes it.
+// statefulSet returns a StatefulSet whose pods our scheduler places, with parallel pod management, after the changes of the
+// test.
 func statefulSet(name string, replicas int32, change ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
 	labels := map[string]string{"app": name}
 	sts := &appsv1.StatefulSet{
@@ -288,7 +290,8 @@ func (e *env) deletePods(names ...string) {
 	}
 }
 
-// await waits for a condition over the rows of the namespace.
+// await waits until the condition holds for the rows of the namespace, and returns them. It fails the test if that takes too
+// long.
 func (e *env) await(what string, condition func([]witness.Row) bool) []witness.Row {
 	e.t.Helper()
 	rows, err := e.witness.Await(within(e.t), namespace, condition)
@@ -298,7 +301,7 @@ func (e *env) await(what string, condition func([]witness.Row) bool) []witness.R
 	return rows
 }
 
-// waiting describes what the pods that do not run wait for.
+// waiting describes the pods that do not run.
 func (e *env) waiting(rows []witness.Row) string {
 	var b strings.Builder
 	for _, r := range rows {
@@ -314,8 +317,8 @@ func (e *env) waiting(rows []witness.Row) string {
 	return b.String()
 }
 
-// awaitRunning waits until exactly these pods run and are recorded as in use, each with another UID than in before,
-// and returns their rows by name.
+// awaitRunning waits until these pods run and their FixedIPs are in use, each with another UID than in before, and returns
+// their rows. Key: the pod name.
 func (e *env) awaitRunning(before map[string]witness.Row, names ...string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -331,7 +334,7 @@ func (e *env) awaitRunning(before map[string]witness.Row, names ...string) map[s
 	return found
 }
 
-// sameAddresses compares the addresses before and after.
+// sameAddresses checks that the pods in before have the same addresses on the same nodes in after.
 func (e *env) sameAddresses(before, after map[string]witness.Row) {
 	e.t.Helper()
 	for name, b := range before {
@@ -361,8 +364,8 @@ func (e *env) podMessage(name, contains string) {
 	})
 }
 
-// ownerEntry writes an owner by hand into the pool of a node, on the address of its subnet that ends in the given
-// text.
+// ownerEntry writes an entry with an owner into the pool of a node by hand. The address is in the subnet of the node, a /24,
+// and suffix is its end, such as ".50".
 func (e *env) ownerEntry(node, suffix, owner, resource string) error {
 	var cn ciliumv2.CiliumNode
 	if err := e.api.Get(within(e.t), client.ObjectKey{Name: node}, &cn); err != nil {

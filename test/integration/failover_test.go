@@ -37,7 +37,7 @@ func (e *env) cordon(node string, yes bool) {
 		client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes))))
 }
 
-// cordonOthers makes only one node schedulable; every node if it is empty.
+// cordonOthers cordons all nodes except but, which it uncordons. If but is empty, it uncordons all nodes.
 func (e *env) cordonOthers(all []string, but string) {
 	e.t.Helper()
 	for _, n := range all {
@@ -45,8 +45,8 @@ func (e *env) cordonOthers(all []string, but string) {
 	}
 }
 
-// moved fails the test unless a pod has the same address on another node, whose pool alone has its entry, and waits
-// until its FixedIP says so.
+// moved checks that a pod has the same address on another node, and that the pool of that node alone has its entry, and
+// waits until its FixedIP names that node.
 func (e *env) moved(before, after witness.Row) {
 	e.t.Helper()
 	if after.Address != before.Address || after.Node == before.Node {
@@ -62,7 +62,7 @@ func (e *env) moved(before, after witness.Row) {
 	e.awaitRecord(after.Pod, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == after.Node })
 }
 
-// owners returns the owner of an address in each pool by node; "" for a dynamic entry.
+// owners returns the owner of an address in the pools. Key: the node. Value: empty for a dynamic entry.
 func (e *env) owners(nodes []string, address string) map[string]string {
 	found := map[string]string{}
 	for _, n := range nodes {
@@ -73,7 +73,7 @@ func (e *env) owners(nodes []string, address string) map[string]string {
 	return found
 }
 
-// eventually waits for a condition that the witness does not watch.
+// eventually polls until so returns true. It serves conditions that the witness does not watch.
 func (e *env) eventually(what string, so func() bool) {
 	e.t.Helper()
 	err := wait.PollUntilContextCancel(within(e.t), 100*time.Millisecond, true, func(context.Context) (bool, error) { return so(), nil })
@@ -108,7 +108,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("the pools say %v, want %v", got, want)
 	}
 
-	// The home node is back, and the address stays. A restart in place writes nothing.
+	// The home node is schedulable again, and the address stays where it is. A restart in place writes nothing.
 	e.cordonOthers(threeNodes, "")
 	generations := e.witness.Generations()
 	e.deletePods("web-0")
@@ -167,8 +167,8 @@ func TestMigrateDualStack(t *testing.T) {
 	}
 }
 
-// TestMigrateOnlyFenced checks that a pod of a node that is not ready waits with a message until an administrator
-// states that nothing runs there.
+// TestMigrateOnlyFenced checks that a pod whose node is not ready waits, with a message, until an administrator taints the
+// node as out of service.
 func TestMigrateOnlyFenced(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, movable: true, controlPlaneArgs: []string{"--node-monitor-grace-period=12s"}})
@@ -179,7 +179,7 @@ func TestMigrateOnlyFenced(t *testing.T) {
 	e.eventually("that the node is lost", func() bool {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: lost}, &node))
-		// The taint follows the condition, and before it the next pod may be placed there again.
+		// The taint follows the condition. Before it, the next pod may be placed on the node again.
 		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
 	})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
@@ -217,7 +217,7 @@ func TestReassign(t *testing.T) {
 	r := before["web-0"]
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Reassign })
 
-	// The node is schedulable again: the pod keeps its new address.
+	// The node is schedulable: the pod keeps its address.
 	e.deletePods("web-0")
 	again := e.awaitRunning(before, "web-0")
 	e.sameAddresses(map[string]witness.Row{"web-0": r}, again)
@@ -240,13 +240,14 @@ func TestReassign(t *testing.T) {
 	e.await("wait for the old address to be free", func([]witness.Row) bool { return len(e.owners([]string{"node-1", "node-2"}, r.Address)) == 0 })
 }
 
-// TestSchedulerKilledDuringMove kills the scheduler after each write of a migration. Its successor completes it, with
-// the same address.
+// TestSchedulerKilledDuringMove kills the scheduler after each write of a migration, and checks that its successor completes
+// the migration.
 func TestSchedulerKilledDuringMove(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"node-1", "node-2", "node-3"}
 	e := start(t, options{nodes: nodes, controllerArgs: defaultPool, noScheduler: true})
-	// The gate drops the answer to the patch of a CiliumNode that makes patches zero, and all later requests.
+	// The gate executes the patch of a CiliumNode that makes patches zero, but drops the answer, and holds all later
+	// patches.
 	var patches atomic.Int64
 	patches.Store(1 << 30)
 	arrived := make(chan struct{}, 64)

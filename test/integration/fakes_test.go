@@ -37,9 +37,9 @@ import (
 // nobody is the schedulerName of pods that fakes place.
 const nobody = "nobody"
 
-// fakes are nodes without an agent and a kubelet, for tests of the controller alone with many nodes, which decide
-// when a pod is gone. They do what scheduler, agent and kubelet do as far as the controller sees it: write the claim,
-// bind the pod, run it.
+// fakes are nodes without an agent and a kubelet, for tests of the controller with many nodes, and for tests that decide
+// when a pod is gone. They do the work of scheduler, agent and kubelet that the controller sees: they write the claim, bind
+// the pod and run it.
 type fakes struct {
 	e      *env
 	api    kubernetes.Interface
@@ -52,14 +52,14 @@ type fakes struct {
 	nodes map[string]bool
 	// agents are the names of the fake nodes whose agents answer.
 	agents map[string]bool
-	// addrs contains the addresses with which pods were bound. Key: the UID. Pods that the scheduler bound have the
-	// addresses of their entries.
+	// addrs contains the addresses that the fakes claimed. Key: the UID of the pod. A pod that the scheduler bound has the
+	// address of its entry.
 	addrs map[types.UID]string
-	// place chooses the node of a new pod.
+	// place chooses the node of a new pod that the fakes bind.
 	place func(pod string) string
-	// stay is true if terminating pods keep running for now.
+	// stay is true while terminating pods keep running.
 	stay bool
-	// gone contains the time at which the watch showed that a pod was gone. Key: the name.
+	// gone contains when the watch showed that a pod was gone. Key: the name of the pod.
 	gone map[string]time.Time
 }
 
@@ -68,11 +68,12 @@ func fakeSubnet(n int) string { return fmt.Sprintf("10.77.%d.0/24", n) }
 
 func fakeName(n int) string { return fmt.Sprintf("fake-%d", n) }
 
-// heardForAll keeps nodes ready for longer than any test lasts although they have no kubelet: no address becomes free
-// on a node that is not ready.
+// heardForAll are flags with which nodes without a kubelet stay ready for longer than any test lasts: no address becomes
+// free on a node that is not ready.
 var heardForAll = []string{"--node-monitor-grace-period=1h"}
 
-// fakeNodes creates the ready nodes fake-0, fake-1 and so on, and serves their pods. Their cluster uses heardForAll.
+// fakeNodes creates the ready nodes fake-0, fake-1 and so on, and serves their pods. The cluster has to be started with
+// heardForAll.
 func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -143,14 +144,14 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	return f
 }
 
-// serves reports whether a pod is for the fakes: no scheduler places it, or it was bound to one of them.
+// serves reports whether the fakes serve a pod: no scheduler places it, or it is bound to a node of addNode.
 func (f *fakes) serves(p *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return p.Spec.SchedulerName == nobody || f.nodes[p.Spec.NodeName]
 }
 
-// addNode creates a fake node on which the scheduler can place pods. The controller assigns its subnet.
+// addNode creates a fake node on which the scheduler can place pods. The controller assigns a subnet to it.
 func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	f.mu.Lock()
 	f.nodes[node.Name] = true
@@ -161,7 +162,7 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	}
 	made.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
 	made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
-	// Controllers of Kubernetes update it at once, so the write has no version.
+	// Controllers of Kubernetes update the node at once, so that the write has no version.
 	made.ResourceVersion = ""
 	if _, err := f.api.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("make node %s ready: %w", node.Name, err)
@@ -172,7 +173,7 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	return f.report(ctx, node.Name)
 }
 
-// report writes the first report of an agent, which answers from then on.
+// report writes the first report of the agent of a node, which answers probes from then on.
 func (f *fakes) report(ctx context.Context, node string) error {
 	f.mu.Lock()
 	f.agents[node] = true
@@ -180,7 +181,7 @@ func (f *fakes) report(ctx context.Context, node string) error {
 	return report(ctx, f.e.api, node)
 }
 
-// answer does what an agent does that is asked: it writes a report, which removes the probes. It returns when the watch ends.
+// answer answers probes like agents, with reports that remove them. It returns when the watch ends.
 func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
 	watching, err := api.Watch(ctx, &ciliumv2.CiliumNodeList{})
 	if err != nil {
@@ -205,15 +206,15 @@ func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
 			delete(cn.Status.IPAM.Used, probe.String())
 			delete(cn.Status.IPAM.ReleaseIPs, probe.String())
 		}
-		// A newer version is the next event.
+		// After a conflict the next event has the newer version.
 		if err := api.Status().Update(ctx, cn); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return
 		}
 	}
 }
 
-// report writes the first report of the agent of a node without an agent: the node itself uses an address, which is
-// in no subnet. Addresses of the node count as free from then on.
+// report writes the first report of the agent of a node that has none: the node uses an address that is in no subnet. From
+// then on addresses of the node count as free.
 func report(ctx context.Context, api client.Client, node string) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"ipam":{"used":{"192.0.2.1":{"owner":"router"}}}}}`))
 	if err := api.Status().Patch(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch); err != nil {
@@ -222,7 +223,7 @@ func report(ctx context.Context, api client.Client, node string) error {
 	return nil
 }
 
-// serve takes a pod one step further. Errors are retried.
+// serve does the next step for a pod: it ends, binds or runs the pod. Errors are retried.
 func (f *fakes) serve(ctx context.Context, key types.NamespacedName) {
 	obj, exists, err := f.pods.GetStore().GetByKey(key.String())
 	if err != nil || !exists || !f.serves(obj.(*corev1.Pod)) {
@@ -254,7 +255,7 @@ func (f *fakes) end(ctx context.Context, pod *corev1.Pod) error {
 	return f.api.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *now)
 }
 
-// errReleasing means that a pod waits until its FixedIP is gone.
+// errReleasing means that a pod waits until its FixedIP, which is being deleted, is gone.
 var errReleasing = errors.New("the former address is being released")
 
 // errNoEntry means that a pod was bound to a node whose pool has no entry for it.
@@ -348,7 +349,7 @@ func (f *fakes) keepPods(stay bool) {
 	}
 }
 
-// endByNode ends all terminating pods, node by node.
+// endByNode ends all terminating pods, one node after the other.
 func (f *fakes) endByNode(t *testing.T) {
 	byNode := map[string][]*corev1.Pod{}
 	for _, obj := range f.pods.GetStore().List() {
@@ -369,7 +370,7 @@ func (f *fakes) endByNode(t *testing.T) {
 	}
 }
 
-// goneAt returns when a pod with the name was last seen to be gone.
+// goneAt returns when the watch last showed that a pod with the name was gone; false if it has not.
 func (f *fakes) goneAt(pod string) (time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -377,10 +378,10 @@ func (f *fakes) goneAt(pod string) (time.Time, bool) {
 	return at, ok
 }
 
-// byNobody leaves the pods of a StatefulSet to the fakes.
+// byNobody lets the fakes place the pods of a StatefulSet.
 func byNobody(s *appsv1.StatefulSet) { s.Spec.Template.Spec.SchedulerName = nobody }
 
-// onFake places all pods on one fake node.
+// onFake returns a function that places all pods on the n-th fake node.
 func onFake(n int) func(string) string { return func(string) string { return fakeName(n) } }
 
 // startFakes starts a cluster with a controller and fake nodes only.

@@ -26,16 +26,16 @@ func familiesOf(texts ...string) []string {
 	return families
 }
 
-// TestG8Families runs clusters of either family and of both, in which the IPv6 addresses of pods of another scheduler
-// may be left out; TestG15GuideScenarios adopts both (G8).
+// TestG8Families checks that pods have fixed addresses of the right families in clusters of IPv4, IPv6 and both. In the
+// last, pods of another scheduler have fixed IPv4 addresses only; TestG15GuideScenarios adopts both (G8).
 func TestG8Families(t *testing.T) {
 	t.Parallel()
 	v4, v6, both := []string{"IPv4"}, []string{"IPv6"}, []string{"IPv4", "IPv6"}
 	const ipv6CIDR, ipv6Mask = "--cluster-pool-ipv6-cidr=fd00:240::/112", "--cluster-pool-ipv6-mask-size=120"
 	for name, c := range map[string]struct {
 		controller, node []string
-		// ours and theirs are the families with fixed addresses of pods of our scheduler and of another one; ours are
-		// also those of the nodes.
+		// ours and theirs are the families of the fixed addresses of pods of our scheduler and of another one. The nodes
+		// have the families of ours.
 		ours, theirs []string
 	}{
 		"IPv4 alone": {
@@ -56,7 +56,7 @@ func TestG8Families(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := startOn(t, options{controllerArgs: append(c.controller, `--label-selector={"matchLabels":{"app":"theirs"}}`), families: c.ours},
 				map[string][]string{"node-1": c.node, "node-2": c.node})
-			// Pods of the other scheduler are claimed when they run.
+			// Pods of the other scheduler get their entries when they run.
 			e.witness.AnyOrder()
 			for _, node := range []string{"node-1", "node-2"} {
 				var cn ciliumv2.CiliumNode

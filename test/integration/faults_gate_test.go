@@ -17,15 +17,15 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// failure is what happens to a write. Its author cannot tell in any case whether it was executed.
+// failure is the way in which a write fails. The client cannot tell whether the write was executed.
 type failure int
 
 const (
-	// refused: the API server does not get it, and the connection breaks.
+	// refused means that the API server does not get the write, and the connection breaks.
 	refused failure = iota
-	// errored: it is executed, and answered with an error of the storage.
+	// errored means that the write is executed, and answered with an error of the storage.
 	errored
-	// lost: it is executed, and the connection breaks before the answer.
+	// lost means that the write is executed, and the connection breaks before the answer.
 	lost
 )
 
@@ -35,7 +35,8 @@ func (f failure) String() string {
 	return [...]string{"refused", "carried out and answered with an error", "carried out and the answer lost"}[f]
 }
 
-// fault defines which write of one program fails, counted from 1 within a run, and how. The zero fault fails none.
+// fault makes one write of a program fail: at is the number of the write, counted from 1 in each run. The zero fault makes
+// no write fail.
 type fault struct {
 	program string
 	at      int
@@ -49,11 +50,11 @@ func (f fault) String() string {
 	return fmt.Sprintf("write %d of %s is %s", f.at, f.program, f.failure)
 }
 
-// faultGate is a proxy in front of the API server for both programs. It fails one write of each run. Runs share the
-// programs and run in parallel: a write belongs to the run whose namespace or node it names. Events and Leases of
-// leader election do not count.
+// faultGate is a proxy in front of the API server for both programs, which makes one write of each run fail. The runs share
+// the programs and are executed in parallel: a write belongs to the run whose namespace or node it names. Events, and the
+// Leases of leader election, are not counted.
 type faultGate struct {
-	// kubeconfigs use the gate. Key: the user of the program.
+	// kubeconfigs contains the kubeconfigs that use the gate. Key: the user of the program.
 	kubeconfigs map[string]string
 	history     *history
 	// closed is locked while no request may pass.
@@ -64,12 +65,12 @@ type faultGate struct {
 	runs map[string]*gatedRun
 }
 
-// gatedRun is the state of a run in the gate.
+// gatedRun is the state of a run in faultGate.
 type gatedRun struct {
 	fault fault
 	// writes contains descriptions of the writes in order. Key: the program.
 	writes map[string][]string
-	// failed describes the failed write; empty if it has not come.
+	// failed describes the write that failed; empty: it has not come yet.
 	failed string
 	// last is when the last write came.
 	last time.Time
@@ -117,21 +118,21 @@ func (g *faultGate) awaitOpen() {
 	defer g.closed.RUnlock()
 }
 
-// shut blocks all requests while f runs.
+// shut holds all requests while f runs.
 func (g *faultGate) shut(f func()) {
 	g.closed.Lock()
 	defer g.closed.Unlock()
 	f()
 }
 
-// begin counts the writes of a run and fails one of them.
+// begin starts to count the writes of a run, one of which fails.
 func (g *faultGate) begin(run string, f fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.runs[run] = &gatedRun{fault: f, writes: map[string][]string{}, last: time.Now()}
 }
 
-// of returns the state of a run.
+// of returns a copy of the state of a run.
 func (g *faultGate) of(run string) gatedRun {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -32,19 +32,19 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// runsAtOnce is the number of parallel runs, which mostly wait.
+// runsAtOnce is the number of runs that are executed at once. They mostly wait.
 const runsAtOnce = 10
 
-// step is one action of a run. The state after it is compared.
+// step is one action of a run. The state after it has to be the same in each run of the scenario.
 type step struct {
 	name string
 	does func(*faultRun) error
-	// pods are all existing pods, with the number of pods that had the name, and their nodes.
+	// pods are all pods that exist after the step: the name, how many pods have had that name, and the node.
 	pods []string
 }
 
-// scenarios contains the scenarios. Key: the name. Together they have every kind of write that both programs make for
-// a workload and for a node that joins and leaves.
+// scenarios contains the steps of each scenario. Key: its name. Together they make every kind of write of both programs for
+// a workload, and for a node that joins and leaves.
 var scenarios = map[string][]step{
 	"life": {
 		{"a node joins", func(r *faultRun) error { return r.join("a", false, "") }, nil},
@@ -77,19 +77,20 @@ type faultRun struct {
 	e    *env
 	f    *fakes
 	gate *faultGate
-	// name is the name of its namespace and the prefix of its nodes.
+	// name is the name of the namespace, and the prefix of the nodes.
 	name, scenario string
 	fault          fault
 
-	// nodes are the nodes that joined, without the prefix of the run.
+	// nodes are the nodes that joined and were not lost, without the prefix of the run.
 	nodes []string
-	// subnets are named after their first node, and addresses after their pods. Key: the subnet or address.
+	// subnets and addresses contain names that are equal in each run: that of the first node of a subnet, and that of the
+	// first pod with an address. Key: the subnet or address.
 	subnets, addresses map[string]string
-	// incarnations contains the UIDs of pods with a name, in order. Key: the pod name.
+	// incarnations contains the UIDs of the pods with a name, in order. Key: the pod name.
 	incarnations map[string][]types.UID
 	// workloads contains the names of StatefulSets. Key: the UID.
 	workloads map[types.UID]string
-	// last is the state at the end.
+	// last is the state that the run saw last.
 	last string
 }
 
@@ -147,7 +148,7 @@ func (r *faultRun) patchNode(name, patch string) error {
 	return r.e.api.Patch(r.e.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.node(name)}}, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// lose removes a node for good, with its pods, which the pod garbage collector would delete within a minute.
+// lose removes a node for good, with its pods. The pod garbage collector would delete these within a minute.
 func (r *faultRun) lose(name string) error {
 	ctx := r.e.t.Context()
 	r.nodes = slices.DeleteFunc(r.nodes, func(n string) bool { return n == name })
@@ -156,8 +157,8 @@ func (r *faultRun) lose(name string) error {
 	return errors.Join(err, r.e.api.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(r.name), client.MatchingFields{"spec.nodeName": r.node(name)}, client.GracePeriodSeconds(0)))
 }
 
-// through runs the scenario. After each step it waits until the state equals the expected one or, if there is none
-// yet, until no write has come for a while, and appends the state.
+// through runs the scenario and returns the state after each step. If wants contains the states of a run without a fault, it
+// waits after each step until the state is the same; if wants is nil, until no write has come for a while.
 func (r *faultRun) through(wants []string) (stood []string, err error) {
 	ctx := r.e.t.Context()
 	if err := r.e.api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.name}}); err != nil {
@@ -175,7 +176,7 @@ func (r *faultRun) through(wants []string) (stood []string, err error) {
 			stood = append(stood, r.stands(r.e.witness.State(r.name)))
 			continue
 		}
-		// Other runs use the machine at the same time.
+		// The other runs use the machine at the same time.
 		step, cancel := context.WithTimeoutCause(ctx, 3*patience, errors.New("not so after "+(3*patience).String()))
 		_, err := r.e.witness.Await(step, r.name, func(rows []witness.Row) bool {
 			r.last = r.stands(rows)
@@ -207,12 +208,12 @@ func (r *faultRun) quiet(ctx context.Context, pods []string) error {
 			}
 			now = append(now, fmt.Sprintf("%s %d %s", row.Pod, len(r.incarnations[row.Pod]), where))
 		}
-		// That a pod is gone is reported after a while.
+		// The controller acts some time after a pod is gone.
 		return !busy && slices.Equal(now, pods) && time.Since(r.gate.of(r.name).last) > reclaim.Gap+3*time.Second, nil
 	})
 }
 
-// stands describes the state of a run: pods, FixedIPs, subnets and pools, in words that are equal in each run.
+// stands describes the state of a run, its pods, FixedIPs, subnets and pools, as text that is equal in each run.
 func (r *faultRun) stands(rows []witness.Row) string {
 	var b strings.Builder
 	nodes := map[string]*ciliumv2.CiliumNode{}
@@ -300,10 +301,10 @@ func (r *faultRun) named(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// TestEveryWriteFails fails each write of both programs once: it is not executed, or executed and reported as failed,
-// or executed without an answer. The scenario continues, and each step has to reach the same state. Each write fails
-// in one of the three ways in turn; FIXEDIP_FAULTS=all fails it in each. It is part of make faults and not of make
-// test.
+// TestEveryWriteFails makes each write of both programs fail once: it is not executed, or executed and reported as failed,
+// or executed without an answer. The scenario continues, and each step has to reach the same state as without the failure.
+// The three ways take turns; FIXEDIP_FAULTS=all makes each write fail in all of them. The test is part of make faults and
+// not of make test.
 func TestEveryWriteFails(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
@@ -331,7 +332,7 @@ func TestEveryWriteFails(t *testing.T) {
 		return r
 	}
 
-	// The writes and states of a run without a fault.
+	// A run of each scenario without a fault provides the writes and the states.
 	wants, todo := map[string][]string{}, []*faultRun{}
 	for scenario := range maps.Keys(scenarios) {
 		todo = append(todo, prepare(scenario, fault{}))
@@ -381,7 +382,7 @@ func TestEveryWriteFails(t *testing.T) {
 		}
 	})
 
-	// No later effect was left.
+	// Nothing has changed since the end of each run.
 	hit := 0
 	for _, r := range runs {
 		if gate.of(r.name).failed != "" {
@@ -392,14 +393,14 @@ func TestEveryWriteFails(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d runs had their write fail, in %s", hit, len(todo), time.Since(began).Round(time.Second))
-	// A run may make fewer writes than another, because two writes can be combined.
+	// Two writes can be combined, so that a run may make fewer writes than another.
 	if hit < len(todo)*9/10 {
 		t.Errorf("only %d of %d writes failed; does the gate see them?", hit, len(todo))
 	}
 	gate.history.linearizable(t)
 }
 
-// sideBySide executes runs, some at a time.
+// sideBySide calls through for each run, for runsAtOnce runs at a time.
 func (e *env) sideBySide(runs []*faultRun, through func(*faultRun)) {
 	queue := make(chan *faultRun)
 	var working sync.WaitGroup

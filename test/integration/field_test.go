@@ -50,7 +50,7 @@ func (e *env) records(workload string) map[string]*v1alpha1.FixedIP {
 	return found
 }
 
-// rowsOf waits for a condition over the rows of one workload.
+// rowsOf waits until a condition holds for the rows of one workload.
 func (e *env) rowsOf(workload, what string, condition func([]witness.Row) bool) {
 	e.t.Helper()
 	e.await(workload+": "+what, func(rows []witness.Row) bool {
@@ -60,7 +60,7 @@ func (e *env) rowsOf(workload, what string, condition func([]witness.Row) bool) 
 
 func nothingLeft(rows []witness.Row) bool { return len(rows) == 0 }
 
-// TestFieldBugs replays the failures in one cluster, each with its own workload.
+// TestFieldBugs replays failures of similar systems in one cluster, each with its own workload.
 func TestFieldBugs(t *testing.T) {
 	t.Parallel()
 	e, f := startFakes(t, 3, func(pod string) string { return fakeName(len(pod) % 3) }, "--force-finalize-after=3s")
@@ -70,7 +70,8 @@ func TestFieldBugs(t *testing.T) {
 	}
 
 	t.Run("F1", func(t *testing.T) {
-		// A full scan sees other UIDs than recorded: of restarted pods, and of a StatefulSet that was created again.
+		// The controller starts and sees other UIDs than those recorded: the pods were restarted, and their StatefulSet was
+		// created again.
 		e.create(statefulSet("f1", 2, byNobody))
 		before := e.awaitRunning(nil, names("f1", 2)...)
 		e.must(e.controller.Kill())
@@ -85,8 +86,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F2", func(t *testing.T) {
-		// Scaled down and up faster than addresses are released: the new pod keeps its address, whether old or new.
-		// The witness checks it.
+		// A StatefulSet is scaled down and up faster than its address is released: the new pod gets the former or a new
+		// address. The witness checks that.
 		e.create(statefulSet("f2", 2, byNobody, annotatedWith("fixedip.io/when-scaled", "Delete")))
 		now := e.awaitRunning(nil, names("f2", 2)...)
 		for range 8 {
@@ -125,7 +126,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F4", func(t *testing.T) {
-		// Everything restarts at once, including the controller: each pod has its own address again.
+		// All pods and the controller restart at once: each pod has its own address again.
 		pods := names("f4", 60)
 		e.create(statefulSet("f4", 60, byNobody))
 		before := e.awaitRunning(nil, pods...)
@@ -177,7 +178,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F8", func(t *testing.T) {
-		// The request is edited, in the FixedIP and on the workload: one address is reserved, as before.
+		// The address is edited in the FixedIP, and requested on the workload: the reservation does not change.
 		e.create(statefulSet("f8", 1, byNobody))
 		before := e.awaitRunning(nil, "f8-0")
 		fip := e.records("f8")["f8-0"]
@@ -197,7 +198,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F9", func(t *testing.T) {
-		// Ordinals start at 5, and a pod beyond the replicas still runs.
+		// Ordinals start at 5. A pod beyond the replicas keeps its address while it runs.
 		e.create(statefulSet("f9", 2, byNobody, annotatedWith("fixedip.io/when-scaled", "Delete"), func(s *appsv1.StatefulSet) {
 			s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5}
 		}))
@@ -216,7 +217,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F10", func(t *testing.T) {
-		// One FixedIP per owner, however often it is deleted and created; a stopped owner keeps it.
+		// A pod name has one FixedIP, however often its pod is deleted and created, and keeps it while the workload is
+		// scaled down.
 		e.create(statefulSet("f10", 3, byNobody))
 		now := e.awaitRunning(nil, names("f10", 3)...)
 		before := now
@@ -238,7 +240,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F13", func(t *testing.T) {
-		// While a preStop hook runs, the pod keeps its address, and a foreign finalizer is not removed.
+		// The pod keeps its address while its preStop hook runs, and the finalizer of another program is not removed.
 		e.create(statefulSet("f13", 1, byNobody))
 		before := e.awaitRunning(nil, "f13-0")
 		fip := e.records("f13")["f13-0"]
@@ -247,7 +249,7 @@ func TestFieldBugs(t *testing.T) {
 		e.delete(statefulSet("f13", 1))
 		e.delete(fip)
 		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReleasing })
-		// The deadline passes: that is no reason to take an address from a pod.
+		// The deadline passes, and the pod keeps its address because it still runs.
 		e.overdue(t)
 		if got := e.witness.Entries(namespace, "f13-0"); !slices.Equal(got, before["f13-0"].Entries) {
 			t.Errorf("its pod still runs, had %v and has %v", before["f13-0"].Entries, got)
@@ -259,7 +261,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F15", func(t *testing.T) {
-		// The node is gone before the TTL ends: the FixedIP expires in time all the same.
+		// The node is gone before the TTL ends: the FixedIP still expires in time.
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}, func() *ciliumv2.CiliumNode {
 			cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}
 			cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(15)}
@@ -278,8 +280,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F17", func(t *testing.T) {
-		// Not by its name: the next pod keeps the address, although the FixedIP was deleted in between and the
-		// address is released.
+		// A release does not go by the name of the pod: the next pod keeps its entry, although the FixedIP of the name was
+		// deleted and the former address is being released.
 		e.create(statefulSet("f17", 1, byNobody))
 		before := e.awaitRunning(nil, "f17-0")
 		e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "f17-0"}})
@@ -292,7 +294,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 }
 
-// createAnew creates an object as soon as the previous one with its name is gone.
+// createAnew creates an object as soon as the former object with its name is gone.
 func (e *env) createAnew(o client.Object) {
 	e.t.Helper()
 	e.must(wait.PollUntilContextCancel(within(e.t), 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -304,8 +306,8 @@ func (e *env) createAnew(o client.Object) {
 	}))
 }
 
-// settled waits until the controller has processed everything before: it has recorded a pod that was created later,
-// and released its address.
+// settled waits until the controller has processed all earlier events: it has processed a FixedIP that was created later,
+// and its deletion.
 func (e *env) settled(t *testing.T) {
 	t.Helper()
 	e.rounds++
@@ -319,7 +321,7 @@ func (e *env) settled(t *testing.T) {
 	e.await("wait for "+name+" to go", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
 }
 
-// overdue waits until 3 s from now have passed on the clock of the API server.
+// overdue waits until more than 3 s have passed on the clock of the API server.
 func (e *env) overdue(t *testing.T) {
 	t.Helper()
 	stamp := func() metav1.Time {

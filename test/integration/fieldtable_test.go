@@ -31,7 +31,7 @@ func TestFieldBugsTable(t *testing.T) {
 		}
 		source.Write(part)
 	}
-	rows := map[string][]string{} // by number: its tests
+	rows := map[string][]string{} // Key: the number of the failure. Value: the tests.
 	for _, row := range regexp.MustCompile(`(?m)^\| (F[0-9]+) \|(.*)\|$`).FindAllStringSubmatch(string(text), -1) {
 		cells := strings.Split(row[2], "|")
 		rows[row[1]] = regexp.MustCompile("`([^`]+)`").FindAllString(cells[len(cells)-1], -1)

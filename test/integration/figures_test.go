@@ -39,7 +39,7 @@ func quantile(t *testing.T, body, name string, q float64, with map[string]string
 	if err := testutil.ParseMetrics(body, &samples); err != nil {
 		t.Fatal(err)
 	}
-	// Key: the upper bound in seconds. Value: the number of observations below it.
+	// below contains the number of observations up to a bound. Key: the bound in seconds.
 	below := map[float64]float64{}
 	for _, s := range samples[name+"_bucket"] {
 		matches := true
@@ -67,14 +67,13 @@ func quantile(t *testing.T, body, name string, q float64, with map[string]string
 	return time.Duration(least * float64(time.Second)), count
 }
 
-// TestG20Figures checks that all addresses of the subnet of a node can be assigned, and that each node of a cluster
-// of more than a thousand has a subnet. The time to choose an address and to handle a pod event is logged: no test
-// machine can guarantee it. TestG3Recycle measures releases (G20).
-// It does not run in parallel with other tests, which would distort the measurement, and uses programs without the
-// race detector.
+// TestG20Figures checks that all addresses of the subnet of a node can be assigned, and that each node of a cluster of more
+// than a thousand has a subnet. It logs the time to choose an address and to handle a pod event, because no test machine can
+// guarantee them. TestG3Recycle measures releases (G20). It does not run in parallel with other tests, which would distort
+// the measurement, and uses programs without the race detector.
 func TestG20Figures(t *testing.T) {
 	const nodes, spread = 1001, 200
-	// Nodes without a kubelet stay ready for that long.
+	// With these flags nodes without a kubelet stay ready for the whole test.
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	metricsPort, securePort := freePort(t), freePort(t)
 	var err error
@@ -91,8 +90,8 @@ func TestG20Figures(t *testing.T) {
 	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{NoElection: true, SecurePort: securePort})
 	e.must(err)
 
-	// A /24 has 254 addresses, of which the node uses two. Pods are read in lists, because the witness would evaluate
-	// everything after each event.
+	// A /24 has 254 addresses, of which the node uses two. The pods are listed, because the witness would evaluate all of
+	// them after each event.
 	const most = 252
 	began := time.Now()
 	e.create(statefulSet("fills", most, on("full")))
@@ -173,7 +172,7 @@ func TestG20Figures(t *testing.T) {
 	tell("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "fixedip"})
 }
 
-// get reads the metrics of the controller on a port.
+// get returns the metrics of the controller that serves them on a port.
 func (e *env) get(port int) string {
 	e.t.Helper()
 	request, err := http.NewRequestWithContext(within(e.t), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
@@ -186,7 +185,7 @@ func (e *env) get(port int) string {
 	return string(body)
 }
 
-// long is eventually for steps with thousands of requests.
+// long is like eventually, with three times the patience, for steps with thousands of requests.
 func (e *env) long(what string, so func() bool) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(e.t.Context(), 3*patience, errors.New("it takes too long"))
@@ -208,12 +207,12 @@ func (e *env) pods(workload string) []corev1.Pod {
 	return list.Items
 }
 
-// run does the work of kubelets of nodes without one: the pods run with the addresses of their entries.
+// run does the work of the kubelets of nodes without one: it makes pods run with the addresses of their entries.
 func (e *env) run(pods []corev1.Pod) {
 	e.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
 	e.must(e.api.List(within(e.t), &nodes))
-	// Key: the owner in the pool.
+	// has contains the address of each entry. Key: the owner.
 	has := map[string]string{}
 	for _, cn := range nodes.Items {
 		for ip, entry := range cn.Spec.IPAM.Pool {
@@ -245,7 +244,7 @@ func (e *env) fast() (kubernetes.Interface, client.Client) {
 	return kubernetes.NewForConfigOrDie(cfg), api
 }
 
-// manyNodes quickly creates the ready nodes many-0 and so on, without kubelets.
+// manyNodes creates n ready nodes without kubelets, many-0 and so on, with many requests at once.
 func (e *env) manyNodes(n int) {
 	e.t.Helper()
 	api, fast := e.fast()

@@ -36,14 +36,14 @@ func startGangs(t *testing.T) (*env, *served) {
 	e.must(e.Apply(within(t),
 		filepath.Join(strings.TrimSpace(string(module)), "manifests", "coscheduling", "crd.yaml"),
 		filepath.Join("..", "..", "manifests", "scheduler-plugins-rbac.yaml")))
-	// The plugin reads PodGroups from its own cache, which may lag behind the event that requeues a pod; existing
-	// ones are in it when the plugin starts.
+	// Coscheduling reads PodGroups from its own cache, which may lag behind the event that requeues a pod. These PodGroups
+	// are in the cache from the start.
 	e.create(podGroup("trio", 3), podGroup("quartet", 4), podGroup("late", 4), podGroup("never", 4))
 	return e, e.startServing(product.SchedulerOptions{
 		Plugins: []string{"Coscheduling"},
-		// It has its own queue order, and only one can be enabled.
+		// Coscheduling has its own queue order, and only one can be enabled.
 		Disabled: []string{"PrioritySort"},
-		// Pods wait for longer than the test takes, however many members are missing.
+		// Pods wait for longer than the test lasts, however many members are missing.
 		PluginArgs: map[string]string{"Coscheduling": "{permitWaitingTimeSeconds: 600, podGroupRejectPercentage: 100}"},
 	})
 }
@@ -63,7 +63,7 @@ func inGroup(group string) func(*appsv1.StatefulSet) {
 	}
 }
 
-// unplaced checks that these pods exist and that none is bound or has an entry, by reading the API server.
+// unplaced checks in the API server that the pods exist, and that none of them is bound or has an entry.
 func (e *env) unplaced(pods ...string) {
 	e.t.Helper()
 	for _, name := range pods {
@@ -76,7 +76,7 @@ func (e *env) unplaced(pods ...string) {
 	e.unclaimed(pods...)
 }
 
-// unclaimed checks that no pool has an entry of these pods.
+// unclaimed checks that no pool has an entry of the pods.
 func (e *env) unclaimed(pods ...string) {
 	e.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
@@ -90,8 +90,8 @@ func (e *env) unclaimed(pods ...string) {
 	}
 }
 
-// incomplete creates members of a gang of four: the pods name-0 to name-2, and one that runs only on nodes of the
-// given stage and exists first, so that the number of members is complete.
+// incomplete creates the members of a gang of four, one of which cannot be placed: the pod of name-last only fits on nodes
+// with the label stage, and is created first. The others are name-0 to name-2.
 func (e *env) incomplete(name, stage string) {
 	e.t.Helper()
 	e.create(statefulSet(name+"-last", 1, inGroup(name), func(s *appsv1.StatefulSet) {
@@ -114,9 +114,8 @@ func (e *env) addr(text string) netip.Addr {
 	return a
 }
 
-// TestGang checks that a gang is placed completely or not at all, and that its members have fixed addresses. Members
-// wait at Permit, between Reserve and PreBind: their addresses are chosen and reserved in memory, and nothing is
-// written before the gang is complete.
+// TestGang checks that a gang is placed completely or not at all, and that its members have fixed addresses. Members wait at
+// Permit, between Reserve and PreBind: their claims are assumed, and nothing is written before the gang is complete.
 func TestGang(t *testing.T) {
 	t.Parallel()
 	e, s := startGangs(t)
@@ -141,7 +140,7 @@ func TestGang(t *testing.T) {
 	e.incomplete("late", "open")
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 3, `fixedip_claims_total{result="written"}`: 7})
 	e.unplaced(append(names("late", 3), "late-last-0")...)
-	// Another pod is placed on the same node in between: it takes none of the three addresses.
+	// Another pod that is placed on the same node meanwhile gets none of the three addresses.
 	e.create(statefulSet("single", 1))
 	single := e.awaitRunning(nil, "single-0")["single-0"]
 	e.unplaced(names("late", 3)...)
@@ -153,7 +152,7 @@ func TestGang(t *testing.T) {
 			t.Errorf("%s has %s, which was decided after the %s of single-0", name, a, b)
 		}
 	}
-	// Seven before, the single one and these four, without a conflict.
+	// Seven claims were written before. The single pod and these four add five, without a conflict.
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 0, `fixedip_claims_total{result="written"}`: 12, `fixedip_claims_total{result="conflict"}`: 0})
 
 	t.Log("a gang that is given up while it waits")

@@ -32,8 +32,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// startAsGuide starts a controller with only the given arguments and variables and the kubeconfig of the cluster. The
-// nodes are ready when it returns.
+// startAsGuide starts a controller with the given arguments and variables only, and with the kubeconfig of the cluster. It
+// returns when the nodes are ready.
 func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *env {
 	t.Helper()
 	e := startCluster(t)
@@ -41,7 +41,7 @@ func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *
 	for _, n := range nodes {
 		e.startNode(n, nodeArgs...)
 	}
-	// The account is in our namespace; in a pod, the namespace is that of the pod.
+	// The account is in our namespace. A program in a pod would read the namespace of the pod.
 	cfg, err := clientcmd.LoadFromFile(e.Kubeconfig(cluster.Controller))
 	e.must(err)
 	cfg.Contexts[cfg.CurrentContext].Namespace = "fixedip-system"
@@ -57,8 +57,8 @@ func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *
 	return e
 }
 
-// placed returns a StatefulSet whose pods are bound to a node without a scheduler, which is what the controller sees
-// of another scheduler.
+// placed returns a StatefulSet whose pods are bound to a node without a scheduler. To the controller they look like pods of
+// another scheduler.
 func placed(name, node string, replicas int32, labels map[string]string) *appsv1.StatefulSet {
 	return statefulSet(name, replicas, func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.SchedulerName = "default-scheduler"
@@ -76,7 +76,7 @@ func (e *env) logged(p *cluster.Process, text string) []string {
 	return slices.DeleteFunc(strings.Split(string(log), "\n"), func(line string) bool { return !strings.Contains(line, text) })
 }
 
-// awaitEvent waits for an event on an object of the namespace.
+// awaitEvent waits for an event with exactly this note on an object of the namespace.
 func (e *env) awaitEvent(name, reason, note string) {
 	e.t.Helper()
 	var last eventsv1.EventList
@@ -97,9 +97,9 @@ func (e *env) awaitEvent(name, reason, note string) {
 	}
 }
 
-// deployGuide applies the guide's Deployment with another image, for the account of the guide with the rights of
-// ours, and does the work of a kubelet for its pods: it starts the program of the image with the arguments, variables
-// and account of the pod. Only the kubeconfig is a different file.
+// deployGuide applies the guide's Deployment with the image changed, and gives the account of the guide the rights of ours.
+// It does the work of a kubelet for the pods: it starts the program of the image with the arguments, variables and account
+// of the pod. Only the kubeconfig is a different file.
 func (e *env) deployGuide() (pods []*corev1.Pod) {
 	e.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "guide-deployment.yaml"))
@@ -129,7 +129,7 @@ func (e *env) deployGuide() (pods []*corev1.Pod) {
 		}
 		command = append(append(command, filepath.Join(bin, "race", "fixedip-controller")), container.Args...)
 		if i > 0 {
-			// Pods have their own ports; these share one machine.
+			// Pods have their own ports, but these programs share one machine.
 			command = append(command, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 		}
 		_, err := e.StartProcess(pod.Name, "/usr/bin/env", command...)
@@ -155,8 +155,8 @@ func (e *env) accountOf(pod *corev1.Pod) string {
 	return path
 }
 
-// TestG14GuideDeployment checks that the guide's Deployment starts our controller with only the image changed, both
-// replicas, and that pods of another scheduler are adopted: the first mode of the guide (G14).
+// TestG14GuideDeployment checks that the guide's Deployment, with only the image changed, starts both replicas of our
+// controller, and that pods of another scheduler are adopted: the first mode of the guide (G14).
 func TestG14GuideDeployment(t *testing.T) {
 	t.Parallel()
 	useDefaultPorts(t)
@@ -213,7 +213,7 @@ func TestG14GuideDeployment(t *testing.T) {
 	}
 	e.witness.Forgive(namespace + "/db-1")
 
-	// Unless the policy of its StatefulSet is Reassign.
+	// If the policy of the StatefulSet is Reassign, the FixedIP gets the new address.
 	e.must(e.api.Patch(within(t), moved, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/failover":"Reassign"}}}`))))
 	e.awaitRecord("db-1", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Reassign })
 	e.deletePods("db-1")
@@ -240,7 +240,7 @@ func TestG13Exclusion(t *testing.T) {
 		`--labelSector={"matchLabels":{"tier":"db"}}`, "--excludeDbbranchPrefixs=test-,staging-",
 		"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0",
 	}, nil)
-	// Key: the workload. An empty value means no label.
+	// branches contains the values of the label DBBranch. Key: the workload. Value: empty for no label.
 	branches := map[string]string{
 		"first": "test-1", "second": "staging-eu", "asks": "test-2",
 		"other": "release-1", "shorter": "test", "inside": "a-test-1", "capital": "Test-1", "none": "",
@@ -274,14 +274,16 @@ func TestG13Exclusion(t *testing.T) {
 	}
 }
 
-// TestG15GuideScenarios runs the three configurations of the guide (G15).
+// TestG15GuideScenarios checks for the three configurations of the guide that only the selected pods are adopted, with
+// addresses of the right families (G15).
 func TestG15GuideScenarios(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		args, env []string
-		// adopted and ignored are labels of pods.
+		// adopted and ignored are labels of pods that are adopted and of pods that are not.
 		adopted, ignored map[string]string
-		families         int
+		// families is the number of IP families.
+		families int
 	}{
 		"small": {
 			args: []string{

@@ -23,7 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// defaultOf returns the default of a flag from --help.
+// defaultOf returns the default value of a flag of the controller, from --help.
 func defaultOf(t *testing.T, flag string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -40,8 +40,8 @@ func defaultOf(t *testing.T, flag string) string {
 	return string(line[2])
 }
 
-// startAs starts a controller with only the given election arguments and its namespace, which a pod has in
-// POD_NAMESPACE.
+// startAs starts a controller whose only arguments about leader election are args. It gets its namespace from POD_NAMESPACE,
+// like a program in a pod.
 func (e *env) startAs(name string, args ...string) *replica {
 	e.t.Helper()
 	r := &replica{e: e, name: name, metrics: freePort(e.t)}
@@ -53,7 +53,7 @@ func (e *env) startAs(name string, args ...string) *replica {
 	return r
 }
 
-// leads waits until a replica reports that it leads with the named Lease, or that it does not.
+// leads waits until a replica reports in its metrics that it leads with the named Lease, or that it does not.
 func (r *replica) leads(id string, yes bool) {
 	r.e.t.Helper()
 	n := 0
@@ -63,8 +63,8 @@ func (r *replica) leads(id string, yes bool) {
 	r.awaitServed(r.metrics, "/metrics", fmt.Sprintf(`leader_election_master_status{name=%q} %d`, id, n))
 }
 
-// TestG7HighAvailability checks that one of two replicas leads, with the Lease and the times of the flags. It is
-// killed during its work; the other takes over when the lease ends and completes the work, and nothing is lost (G7).
+// TestG7HighAvailability checks that one of two replicas leads, with the Lease and the times of the flags. That replica is
+// killed during its work. The other one takes over when the lease ends, and completes the work without losing anything (G7).
 func TestG7HighAvailability(t *testing.T) {
 	t.Parallel()
 	const id = "cilium-ipam-leader"
@@ -91,7 +91,7 @@ func TestG7HighAvailability(t *testing.T) {
 		t.Errorf("the lease is for %d s, want 15", got)
 	}
 
-	// At most half of its work is done when it is killed.
+	// The replica is killed before it has completed this work.
 	records := map[string]*v1alpha1.FixedIP{}
 	for _, name := range names("web", 4) {
 		records[name] = e.witness.Record(namespace, name)
@@ -123,7 +123,7 @@ func TestG7HighAvailability(t *testing.T) {
 	first.leads(id, true)
 	e.must(e.Process("first").Terminate(within(t)))
 
-	// Another Lease in another namespace with other times.
+	// A controller can use another Lease in another namespace, with other times.
 	e.allowLeases("kube-public", "another")
 	other := e.startAs("other", "--leader-election-namespace=kube-public", "--leader-election-id=another",
 		"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s", "--leader-election-retry-period=1s")
@@ -142,7 +142,7 @@ func (e *env) lease(namespace, name string) *coordinationv1.Lease {
 	return &lease
 }
 
-// allowLeases grants Leases in another namespace, as an administrator with such flags has to.
+// allowLeases grants the rights on Leases in another namespace, which an administrator who sets such flags has to do.
 func (e *env) allowLeases(namespace string, names ...string) {
 	e.t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "fixedip-controller"}

@@ -29,7 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// homeless records an address that may migrate, in the subnet of a node that went an hour ago.
+// homeless creates a FixedIP with the policy Migrate whose address is in an orphaned subnet: the node went an hour ago.
 func (e *env) homeless(t *testing.T, pod, node, addr string) {
 	t.Helper()
 	record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{
@@ -58,7 +58,8 @@ func (e *env) homeless(t *testing.T, pod, node, addr string) {
 	}
 }
 
-// adopt gives the orphans to living nodes that may have them, as the controller does. given are the heirs.
+// adopt lets nodes inherit the orphaned subnets, as the controller does. living are the nodes that may inherit; given are
+// those that did.
 func (e *env) adopt(t *testing.T, a *subnet.Controller, living ...string) (given []string, err error) {
 	t.Helper()
 	list, err := a.List(within(t))
@@ -86,7 +87,7 @@ func (e *env) adopt(t *testing.T, a *subnet.Controller, living ...string) (given
 	return given, nil
 }
 
-// published reads the pool of a node.
+// published returns the pool of a node, read from the API server.
 func (e *env) published(t *testing.T, name string) pool.NodePool {
 	t.Helper()
 	n, err := ciliumpool.New(e.api).Get(within(t), name)
@@ -104,9 +105,9 @@ func heirs(names ...string) []subnetplan.CandidateNode {
 	return out
 }
 
-// Six nodes are gone that had three addresses each. Two controllers that both believe to lead, each
-// with a view that is never brought up to date, give their subnets to three nodes that join and to
-// three that live.
+// racingHeirs checks that two controllers, both of which believe that they lead and never update their view, give the
+// orphaned subnets of six nodes, with three addresses each, to three joining and three existing nodes, each subnet to one
+// node.
 func (e *env) racingHeirs(t *testing.T) {
 	e.database(t)
 	e.withoutClaims(t)
@@ -142,7 +143,7 @@ func (e *env) racingHeirs(t *testing.T) {
 				if given, err := e.adopt(t, a, living...); len(given) > 0 || err != nil {
 					done = false
 				}
-				// What the other one took and has not published yet, or published half.
+				// The other controller may have taken subnets that it has not published yet, or published some of them only.
 				for _, name := range append(slices.Clone(living), "joins-0", "joins-1", "joins-2") {
 					if given, err := a.Assign(within(t), e.published(t, name), nil); len(given.Subnets) > 0 || err != nil {
 						done = false
@@ -155,7 +156,7 @@ func (e *env) racingHeirs(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Key: a subnet. Value: the node that has it.
+	// seen contains the subnets of all nodes. Key: the subnet. Value: the node.
 	seen := map[netip.Prefix]string{}
 	homes := 0
 	for _, name := range append(living, "joins-0", "joins-1", "joins-2") {
@@ -185,8 +186,8 @@ func (e *env) racingHeirs(t *testing.T) {
 	}
 }
 
-// A controller is stopped between its claim for an heir and the publication. Its successor publishes it, although
-// another heir would be better by now.
+// pausedAdoption checks that if a controller stops between taking a subnet for a node and publishing it, the next controller
+// publishes it for the same node, although only another node is a candidate by now.
 func (e *env) pausedAdoption(t *testing.T) {
 	e.database(t)
 	e.withoutClaims(t)
@@ -209,8 +210,8 @@ func (e *env) pausedAdoption(t *testing.T) {
 	}
 }
 
-// Of three addresses of a node that is gone one lives on another node and one was about to. No two
-// pools offer one address at any time.
+// inheritedMarks checks the entries of an inherited subnet: one of its three addresses lives on another node, and one was
+// about to move there. No two pools offer the same address.
 func (e *env) inheritedMarks(t *testing.T) {
 	e.database(t)
 	e.withoutClaims(t)
@@ -237,14 +238,14 @@ func (e *env) inheritedMarks(t *testing.T) {
 	if foreign.Entries[lives] != owned("mysql-1") || foreign.Entries[moves].Kind != pool.Cooldown {
 		t.Errorf("the other node has %v", foreign.Entries)
 	}
-	// Who was about to let it arrive there is refused.
+	// The program that was about to complete the move is refused.
 	if _, err := pools.ChangeEntries(within(t), foreign, []pool.EntryChange{{Addr: moves, From: ptr.To(pool.MoveTargetEntry("db/mysql-2")), To: ptr.To(owned("mysql-2"))}}, false); !errors.Is(err, ciliumpool.ErrChanged) {
 		t.Errorf("the move went on: %v", err)
 	}
 }
 
-// A pod was claimed for, and moved before it ever ran. No FixedIP reserves its address, and the mark at its home is gone
-// with that: the subnet stays with its node, and when the node has it again, the address is marked as away.
+// unrecordedMarks covers an address that was moved before its pod ran, so that no FixedIP reserves it, and whose home
+// CiliumNode is gone. The subnet stays with its node, and when the node has it again, its pool has a moved entry.
 func (e *env) unrecordedMarks(t *testing.T) {
 	e.withoutClaims(t)
 	lives := netip.MustParseAddr("10.6.0.2")
@@ -272,7 +273,7 @@ func (e *env) unrecordedMarks(t *testing.T) {
 	}
 }
 
-// database makes the namespace of the records.
+// database creates the namespace of the FixedIPs.
 func (e *env) database(t *testing.T) {
 	t.Helper()
 	err := e.api.Create(within(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "db"}})

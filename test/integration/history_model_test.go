@@ -10,11 +10,12 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// TestHistoryModel checks that the checker accepts linearizable histories and rejects others, above all a claim that
-// two pods were granted.
+// TestHistoryModel checks that the checker accepts linearizable histories and rejects others, above all a claim that two
+// pods were granted.
 func TestHistoryModel(t *testing.T) {
 	const web0, web1, released = "db/web-0", "db/web-1", "fixedip.io/cooldown"
-	// patch is a claim, a migration or a release in the format of our programs.
+	// patch returns a claim, a migration or a release in the format of our programs. from and to are the owners before and
+	// after; empty: no entry.
 	patch := func(from, to string) []byte {
 		test := `{"op":"test","path":"/spec/ipam/pool/10.0.1.9","value":null}`
 		if from != "" {
@@ -36,10 +37,11 @@ func TestHistoryModel(t *testing.T) {
 	type said struct {
 		from, to string
 		read     bool
-		// code is the status of the answer; 0 if there was none. shows is the owner in it.
-		code  int
+		// code is the status of the answer; 0: there was none.
+		code int
+		// shows is the owner in the answer; empty: no entry.
 		shows string
-		// beside is true if it began before the previous one was answered.
+		// beside is true if the request began before the previous one was answered.
 		beside bool
 	}
 	claim := func(who string, code int) said { return said{to: who, code: code, shows: who} }

@@ -19,8 +19,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// history contains the requests of our programs about pools and the answers, with times, for porcupine. Its methods
-// are safe for concurrent use.
+// history contains the requests of our programs about pools, the answers and the times, for porcupine. Its methods are safe
+// for concurrent use.
 type history struct {
 	mu    sync.Mutex
 	calls []*call
@@ -29,35 +29,36 @@ type history struct {
 // call is one request about one CiliumNode.
 type call struct {
 	program string
-	// uid is the UID of the CiliumNode, whose pool differs from that of an earlier one with its name; empty if
-	// neither the request nor the answer contains it.
+	// uid is the UID of the CiliumNode; empty: neither the request nor the answer contains it. The pool of a CiliumNode
+	// differs from that of a former one with its name.
 	uid string
 	// changes are the effects of a patch on the pool. Key: the address.
 	changes map[string]change
 	began   time.Time
-	// ended is when the answer arrived; zero if it never did or was inconclusive.
+	// ended is when the answer arrived; zero: there was none, or it was inconclusive.
 	ended time.Time
 	// refused is true if the answer said that nothing was written.
 	refused bool
-	// pool is the pool in the answer; nil for none. Key: the address. Value: in the format of entryText.
+	// pool is the pool in the answer; nil: there was none. Key: the address. Value: the entry in the format of entryText.
 	pool map[string]string
 }
 
-// change is the test of a patch for one entry, and its effect.
+// change is what a patch tests of one entry, and its effect on the entry.
 type change struct {
-	// entry is the expected whole entry, if tested. owner and resource are the expected fields, if tested.
+	// entry is the whole entry that the patch tests, and owner and resource are the fields that it tests; nil: it does not
+	// test them.
 	entry, owner, resource *string
-	// to is the entry afterwards, in the format of entryText; nil if unchanged.
+	// to is the entry after the patch, in the format of entryText; nil: unchanged.
 	to *string
 }
 
-// absent stands for no entry.
+// absent is the text for no entry.
 const absent = "none"
 
-// entryText returns an entry in the format of the model.
+// entryText returns an entry as text.
 func entryText(owner, resource string) string { return fmt.Sprintf("%q for %q", owner, resource) }
 
-// wireEntry and wireNode are the fields of a CiliumNode that the tests read, without code of the product.
+// wireEntry and wireNode contain the fields of a CiliumNode that the history reads, without code of the product.
 type wireEntry struct{ Owner, Resource string }
 
 func (e wireEntry) String() string { return entryText(e.Owner, e.Resource) }
@@ -71,7 +72,7 @@ type wireNode struct {
 
 var nodePath = regexp.MustCompile(`^/apis/cilium\.io/v2/ciliumnodes/[^/]+$`)
 
-// recording passes requests on and records those about pools.
+// recording returns a handler that passes requests on, and records those about pools with their answers.
 func (h *history) recording(program string, onward http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !aboutPool(r) {
@@ -93,7 +94,7 @@ func (h *history) recording(program string, onward http.Handler) http.Handler {
 	})
 }
 
-// unanswered records a request whose author got no answer.
+// unanswered records a request whose client got no answer.
 func (h *history) unanswered(program string, r *http.Request, body []byte) {
 	if aboutPool(r) {
 		h.begin(program, body)
@@ -106,7 +107,7 @@ func aboutPool(r *http.Request) bool {
 		(r.Method == http.MethodPatch || r.Method == http.MethodGet && !r.URL.Query().Has("resourceVersion"))
 }
 
-// copied is a response that is recorded as it passes.
+// copied is a response writer that also records the response.
 type copied struct {
 	http.ResponseWriter
 	code int
@@ -168,7 +169,7 @@ func changesOf(patch []byte) (uid string, changes map[string]change) {
 	changes = map[string]change{}
 	for _, op := range ops {
 		var text string
-		// Our programs test text values only.
+		// Our programs only test text values of fields.
 		_ = json.Unmarshal(op.Value, &text)
 		if op.Op == "test" && op.Path == "/metadata/uid" {
 			uid = text
@@ -203,7 +204,7 @@ func changesOf(patch []byte) (uid string, changes map[string]change) {
 	return uid, changes
 }
 
-// allows reports whether an entry meets the test of the patch.
+// allows reports whether an entry passes the tests of the patch.
 func (c change) allows(state string) bool {
 	owner, resource, _ := strings.Cut(state, " for ")
 	return (c.entry == nil || *c.entry == state) &&
@@ -211,16 +212,16 @@ func (c change) allows(state string) bool {
 		(c.resource == nil || fmt.Sprintf("%q", *c.resource) == resource)
 }
 
-// told is what the author of an operation knows of one entry.
+// told is what the client of an operation knows about one entry.
 type told struct {
-	// unknown is true if the author knows nothing; refused if nothing was written.
+	// unknown is true if the outcome is unknown; refused is true if nothing was written.
 	unknown, refused bool
 	// shown is the entry in the answer.
 	shown string
 }
 
-// entryModel is one entry of one pool with sequential operations: a write finds the tested entry and has its effect,
-// a read shows the entry, and a write with unknown outcome has happened or not. Two claims of one address cannot both
+// entryModel models one entry of one pool with sequential operations: a write finds the tested entry and changes it, a read
+// shows the entry, and a write with an unknown outcome has been executed or not. Two claims of one address cannot both
 // succeed.
 var entryModel = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{absent} },
@@ -252,8 +253,8 @@ var entryModel = porcupine.NondeterministicModel{
 	},
 }
 
-// operations returns the history of each written entry. Key: the UID of the CiliumNode and the address. writes counts
-// operations that change something, and unknown those with an unknown outcome.
+// operations returns the history of each written entry. Key: the UID of the CiliumNode, a space and the address. writes is
+// the number of patches, and unknown the number of those with an unknown outcome.
 func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes, unknown int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -322,7 +323,7 @@ func (h *history) linearizable(t *testing.T) {
 	t.Logf("%d patches of pools, the outcome of %d unknown, are linearizable: %d operations on %d entries, checked in %s", writes, unknown, operations, len(byEntry), time.Since(began).Round(time.Millisecond))
 }
 
-// tell formats a history.
+// tell returns a history as text.
 func tell(ops []porcupine.Operation) string {
 	ops = slices.Clone(ops)
 	slices.SortFunc(ops, func(x, y porcupine.Operation) int { return int(x.Call - y.Call) })

@@ -27,7 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// on restricts the pods of a StatefulSet to nodes with a label value, which later nodes may have too.
+// on restricts the pods of a StatefulSet to nodes with a label value, which nodes that join later may have too.
 func on(value string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.NodeSelector = map[string]string{"group": value}
@@ -35,13 +35,13 @@ func on(value string) func(*appsv1.StatefulSet) {
 	}
 }
 
-// ofGroup gives a simulated node the label of on.
+// ofGroup returns the argument that gives a simulated node the label of on, and more labels.
 func ofGroup(value string, labels ...string) string {
 	return "--labels=" + strings.Join(append(labels, "group="+value), ",")
 }
 
-// loseNode removes a node for good: its processes, Node, CiliumNode and pods, which the pod garbage collector would
-// delete within a minute.
+// loseNode removes a node for good: its process, Node, CiliumNode and pods. The pod garbage collector would delete the pods
+// within a minute.
 func (e *env) loseNode(name string) {
 	e.t.Helper()
 	e.must(e.Process(name).Kill())
@@ -56,7 +56,7 @@ func (e *env) loseNode(name string) {
 	}
 }
 
-// homed waits until the condition of a FixedIP about its subnet has the status and reason.
+// homed waits until the condition SubnetAvailable of a FixedIP has the status and reason.
 func (e *env) homed(name string, status metav1.ConditionStatus, reason string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
@@ -99,7 +99,7 @@ func (e *env) event(object, reason, contains string) {
 	}
 }
 
-// untouched fails if a pod was restarted or changed its address.
+// untouched checks that the pods were not restarted and have the same addresses.
 func (e *env) untouched(before map[string]witness.Row) {
 	e.t.Helper()
 	now := map[string]witness.Row{}
@@ -113,7 +113,7 @@ func (e *env) untouched(before map[string]witness.Row) {
 	}
 }
 
-// followed fails unless the pods have the same addresses on the given node.
+// followed checks that the pods have the same addresses on the given node, and waits until their FixedIPs name it.
 func (e *env) followed(node string, before, after map[string]witness.Row) {
 	e.t.Helper()
 	for name, b := range before {
@@ -124,8 +124,8 @@ func (e *env) followed(node string, before, after map[string]witness.Row) {
 	}
 }
 
-// TestNodeReplaced replaces a node by one with another name: three pods with fixed addresses follow their addresses,
-// and no other pod is affected.
+// TestNodeReplaced checks that if a node is replaced by one with another name, the pods with fixed addresses keep their
+// addresses on the new node, and no other pod is affected.
 func TestNodeReplaced(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=0s")})
@@ -156,8 +156,8 @@ func TestNodeReplaced(t *testing.T) {
 	e.untouched(stays)
 }
 
-// TestHeldSubnet checks that within the grace period a subnet goes only to its own node, to its named successor or,
-// if an address may migrate, to an existing node.
+// TestHeldSubnet checks that within the grace period an orphaned subnet goes only to its own node, to the named successor
+// or, if an address may migrate, to an existing node.
 func TestHeldSubnet(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=1h")})
@@ -185,7 +185,7 @@ func TestHeldSubnet(t *testing.T) {
 		t.Errorf("the successor was given %v, want %v", got, had)
 	}
 
-	// Nodes 2 and 3 stay. One of them takes the subnet in addition, because an address may migrate.
+	// node-2 and node-3 stay. node-2 gets the subnet in addition, because an address may migrate.
 	e.must(e.api.Patch(within(t), statefulSet("web", 2), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/failover":"Migrate"}}}`))))
 	for _, name := range names("web", 2) {
 		e.must(e.api.Patch(within(t), e.witness.Record(namespace, name).DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"failover":"Migrate"}}`))))
@@ -203,14 +203,14 @@ func TestHeldSubnet(t *testing.T) {
 		}
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == "node-2" })
 	}
-	// The pods run there when the policy of their workload allows it.
+	// The pods run there once the node satisfies their node selector.
 	e.must(e.api.Patch(within(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"group":"a"}}}`))))
 	e.followed("node-2", before, e.awaitRunning(third, names("web", 2)...))
 	e.untouched(stays)
 }
 
-// TestHoldAndFree checks the policy Hold, with which no node inherits, and Free, with which the FixedIPs are deleted
-// and the pods get other addresses.
+// TestHoldAndFree checks the policy Hold, with which no node inherits a subnet, and the policy Free, with which the FixedIPs
+// are deleted and the pods get other addresses.
 func TestHoldAndFree(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-policy=Hold", "--orphaned-subnet-grace-period=0s")})

@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// TestBadFlags checks that each invalid flag ends the program at once with one line on standard error that names the
-// field and the value.
+// TestBadFlags checks for each invalid flag that the program ends at once, with one line on standard error that names the
+// flag and the value.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	const pool = "--cluster-pool-ipv4-cidr=10.240.0.0/16"
@@ -79,6 +79,8 @@ func TestBadFlags(t *testing.T) {
 	})
 }
 
+// TestBadSchedulerArgs checks for each invalid argument of the plugin that the scheduler ends at once, with one line on
+// standard error that names the field and the value.
 func TestBadSchedulerArgs(t *testing.T) {
 	t.Parallel()
 	const prefix = `fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": pluginConfig[FixedIP].args.`
@@ -151,8 +153,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// lastLine runs a program that has to fail, and compares the last line of its output. Log lines of libraries may
-// precede it, but no usage text.
+// lastLine checks that a program fails with the given last line of output. Log lines of libraries may precede it, but no
+// usage text.
 func lastLine(t *testing.T, program string, args []string, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

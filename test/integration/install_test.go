@@ -33,10 +33,10 @@ const (
 	controlPlane = "node-role.kubernetes.io/control-plane"
 )
 
-// TestInstalled checks that the API server accepts the manifests without a warning, that the pods are placed by the
-// default scheduler on nodes that are not ready, and that the programs run with the arguments, configuration and
-// service accounts of the pods until all probes succeed; nodes become ready and pods get addresses. An update
-// succeeds on two nodes, and a drain of a node too.
+// TestInstalled checks the installation. The API server accepts the manifests without a warning, and the default scheduler
+// places the pods on nodes that are not ready. The programs run with the arguments, configuration and service accounts of
+// the pods until all probes succeed; nodes become ready and pods get addresses. An update succeeds on two nodes, and so does
+// the drain of a node.
 func TestInstalled(t *testing.T) {
 	t.Parallel()
 	useDefaultPorts(t)
@@ -84,7 +84,7 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// installation is a cluster on which our manifests are installed and no program runs yet.
+// installation is a cluster in which our manifests are installed and no program runs yet.
 type installation struct{ *env }
 
 func install(t *testing.T) installation {
@@ -109,7 +109,7 @@ func install(t *testing.T) installation {
 	objects, err := cluster.ReadManifests(manifests)
 	i.must(err)
 	for _, o := range objects {
-		// An existing object was read and validated.
+		// An object that already exists was read and validated.
 		err := i.api.Create(within(t), o, client.DryRunAll, client.FieldValidation("Strict"))
 		if !apierrors.IsAlreadyExists(err) {
 			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
@@ -203,8 +203,8 @@ func (i installation) hosts(name string) []string {
 	return hosts
 }
 
-// run starts the program of the pods of a Deployment as specified, except for values that a pod gets from its
-// environment, and waits until all its probes succeed.
+// run starts the program of the pods of a Deployment with the arguments and the configuration of the pod, except values that
+// a pod gets from its environment, and waits until all probes succeed.
 func (i installation) run(name string, args ...string) {
 	i.t.Helper()
 	pod := i.pods(name)[0].Spec
@@ -254,8 +254,8 @@ func (i installation) run(name string, args ...string) {
 	}
 }
 
-// drain removes the pod of a Deployment from a node like kubectl drain: its replacement waits until the node is
-// schedulable again.
+// drain evicts the pod of a Deployment from a node like kubectl drain. The replacement waits until the node is schedulable
+// again.
 func (i installation) drain(node, name string) {
 	i.t.Helper()
 	i.cordon(node, true)

@@ -12,9 +12,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// TestKeptBeforehand checks that an address of a FixedIP is reserved before any pool has its entry: no first
-// placement takes it though it is the next address, it does not become a dynamic entry, and no other pod that
-// requests it gets it. When the FixedIP is deleted, the pod that waits for the address gets it.
+// TestKeptBeforehand checks that an address of a FixedIP is reserved before any pool has its entry: no first placement takes
+// it although it is the next address, it does not become a dynamic entry, and no other pod that requests it gets it. When
+// the FixedIP is deleted, the pod that requests the address gets it.
 func TestKeptBeforehand(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -56,8 +56,8 @@ func TestKeptBeforehand(t *testing.T) {
 	}
 }
 
-// TestSecondFamily checks that a FixedIP of one family gets the other one with the first claim, from a /64, and keeps
-// both.
+// TestSecondFamily checks that a pod whose FixedIP has an address of one family gets one of the other family with its first
+// claim, from a /64, and keeps both.
 func TestSecondFamily(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{

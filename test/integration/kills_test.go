@@ -35,20 +35,20 @@ import (
 const (
 	// killsBetweenLooks is the number of kills between two checks that all pods are back.
 	killsBetweenLooks = 10
-	// controlPlaneEvery is how many kills there are per kill of the control plane.
+	// controlPlaneEvery is how many kills there are for each kill of the control plane.
 	controlPlaneEvery = 10
 )
 
-// churn changes workloads at random. Failed changes are not repeated: a killed API server does not answer.
+// churn changes workloads at random. Failed changes are not retried, because the API server may have been killed.
 type churn struct {
 	e *env
-	// random belongs to the churn, so that its draws do not depend on the time of kills.
+	// random is not shared, so that the changes do not depend on when programs are killed.
 	random *rand.Rand
-	// done counts the changes. Key: the kind.
+	// done counts the changes. Key: the kind of change.
 	done map[string]int
 }
 
-// churned contains the StatefulSets of the churn, and the changes that each allows.
+// churned contains the StatefulSets of the churn, and the changes that each allows. Key: the name.
 var churned = map[string]struct {
 	change                 func(*appsv1.StatefulSet)
 	replicas               int32
@@ -118,7 +118,7 @@ func (c *churn) during(f func()) {
 	churning.Wait()
 }
 
-// settle undoes what keeps pods from coming back, and returns when all expected pods are back.
+// settle uncordons all nodes, creates the deleted workloads again, and returns the rows of all wanted pods when they run.
 func (c *churn) settle() map[string]witness.Row {
 	e := c.e
 	e.t.Helper()
@@ -151,9 +151,9 @@ func (c *churn) settle() map[string]witness.Row {
 	return running
 }
 
-// wake makes controllers of Kubernetes look at workloads that lack pods, until stop returns. If pods of an earlier
-// workload with the name were in the way, they back off up to a quarter of an hour, but react to a change of the
-// workload at once.
+// wake makes the controllers of Kubernetes process workloads that lack pods, until stop is called. If pods of a former
+// workload with the name were in the way, these controllers back off for up to a quarter of an hour, but react to a change
+// of the workload at once.
 func (c *churn) wake(podsOf map[string][]string) (stop func()) {
 	ctx, cancel := context.WithCancel(c.e.t.Context())
 	var waking sync.WaitGroup
@@ -189,7 +189,7 @@ func marker() *corev1.Pod {
 	return pod
 }
 
-// caughtUp waits until the witness has seen everything and watches again: it sees a new write of each kind.
+// caughtUp waits until the witness watches again and has seen everything, including a new write of each kind.
 func (e *env) caughtUp() {
 	e.t.Helper()
 	marks := []client.Object{marker(), &ciliumv2.CiliumNode{}, &v1alpha1.FixedIP{}}
@@ -228,9 +228,9 @@ func (e *env) caughtUp() {
 	})
 }
 
-// agentsWatch waits until the agents of this many nodes watch their CiliumNodes again. An agent that is not back yet
-// may give a pod another address, which is put right later (see the tests of late agents) and would count as a
-// violation here. Only agents watch a CiliumNode by name.
+// agentsWatch waits until the agents of this many nodes watch their CiliumNodes again. An agent that does not may give a pod
+// another address, which is corrected later (see the tests of late agents) and would count as a violation here. Only agents
+// watch a CiliumNode by name.
 func (e *env) agentsWatch(nodes int) {
 	e.t.Helper()
 	e.eventually("the agents to watch their CiliumNodes", func() bool {
@@ -260,7 +260,7 @@ func (e *env) startAgain(programs ...*cluster.Process) {
 	}
 }
 
-// fromEnv returns a number from an environment variable.
+// fromEnv returns the number in an environment variable, or otherwise if it is not set.
 func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
@@ -274,10 +274,10 @@ func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestKilledAtRandom kills scheduler, controller and sometimes API server and etcd at random moments while pods are
-// created and deleted. No two pods ever share an address, no address is lost, all pods come back, and nothing is left
-// after the workloads are deleted. FIXEDIP_KILLS is the number of kills, and FIXEDIP_SEED the seed; the moment of a
-// kill within the work of a program is not determined by it.
+// TestKilledAtRandom kills scheduler, controller and sometimes API server and etcd at random moments while pods are created
+// and deleted. It checks that no two pods ever share an address, that no address is lost, that all pods come back, and that
+// nothing is left after the workloads are deleted. FIXEDIP_KILLS is the number of kills. FIXEDIP_SEED is the seed, which
+// does not determine at which instruction of a program a kill happens.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
 	kills := int(fromEnv(t, "FIXEDIP_KILLS", 10))
@@ -293,7 +293,7 @@ func TestKilledAtRandom(t *testing.T) {
 	for _, n := range threeNodes {
 		e.startNode(n)
 	}
-	// A standby has no work that can be interrupted.
+	// Without leader election a restarted program works at once, so that the next kill can interrupt it.
 	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Kubeconfig: gate.kubeconfigs[cluster.Scheduler], Movable: true, NoElection: true})
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
@@ -324,8 +324,8 @@ func TestKilledAtRandom(t *testing.T) {
 					e.must(victim.Restart(within(t)))
 					continue
 				}
-				// The witness cannot judge what it does not see in order: our programs stay stopped until it and the
-				// agents watch again.
+				// The witness cannot judge events that it does not see in order, so that no request of our programs passes
+				// until the witness and the agents watch again.
 				e.must(victim.Kill())
 				gate.shut(func() {
 					e.must(victim.Restart(within(t)))

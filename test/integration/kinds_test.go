@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// herds is a custom kind of this test whose pods have stable names. The test itself is its controller.
+// herds is a custom kind of this test whose pods have stable names. The test does the work of its controller.
 const herds = "Herd.example.com=PodName"
 
 // installHerds installs the kind and grants our programs the right to read it, as the manifests describe.
@@ -74,7 +74,7 @@ func (e *env) raise(h *unstructured.Unstructured) {
 	}
 }
 
-// animals returns pods of a herd; without a herd, bare pods without annotations.
+// animals returns pods of a herd; nil: bare pods without annotations.
 func animals(of *unstructured.Unstructured, names ...string) []client.Object {
 	var pods []client.Object
 	for _, name := range names {
@@ -108,8 +108,8 @@ func (e *env) awaitGone(names ...string) {
 	})
 }
 
-// TestG18OtherOwners checks that pods of other configured kinds have fixed addresses: Deployments and custom
-// resources (G18).
+// TestG18OtherOwners checks that pods of other configured kinds, Deployments and custom resources, have fixed addresses
+// (G18).
 func TestG18OtherOwners(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: append([]string{"--workload-kind=" + herds, "--workload-kind=" + deployments}, defaultPool...),
@@ -120,8 +120,8 @@ func TestG18OtherOwners(t *testing.T) {
 	e.part("Deployment that does not ask", (*env).deploymentWithoutSlots)
 }
 
-// customResource checks a custom kind that is installed after our programs have started: its pods keep their
-// addresses by name, another pod with such a name does not get them, and scale-down and deletion release them.
+// customResource checks a custom kind that is installed after our programs have started: its pods keep their addresses by
+// name, another pod with such a name does not get them, and a scale-down and the deletion release them.
 func (e *env) customResource() {
 	e.installHerds()
 	sheep := herd("sheep", 3, map[string]any{"fixedip.io/when-scaled": "Delete"})
@@ -163,10 +163,10 @@ func (e *env) customResource() {
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Resting == 0 }))
 }
 
-// deployments is a kind with slots.
+// deployments is the workload kind of Deployments, whose pods have slots.
 const deployments = "Deployment.apps=Slot"
 
-// deployment returns a Deployment of our scheduler with one surge pod during updates.
+// deployment returns a Deployment whose pods our scheduler places, with one surge pod during updates.
 func deployment(name string, replicas int32, change ...func(*appsv1.Deployment)) *appsv1.Deployment {
 	sts := statefulSet(name, replicas)
 	d := &appsv1.Deployment{ObjectMeta: sts.ObjectMeta, Spec: appsv1.DeploymentSpec{
@@ -186,7 +186,7 @@ func (e *env) patchDeployment(name, patch string) {
 	e.must(e.api.Patch(within(e.t), deployment(name, 0), client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
-// awaitReplicas waits until this many pods run with their slots, none of them in before and no others; it returns
+// awaitReplicas waits until this many pods run with their slots, none of them in before, and no other pods exist. It returns
 // their rows by name.
 func (e *env) awaitReplicas(before map[string]witness.Row, replicas int) map[string]witness.Row {
 	e.t.Helper()
@@ -208,7 +208,7 @@ func (e *env) awaitReplicas(before map[string]witness.Row, replicas int) map[str
 	return found
 }
 
-// places returns "node/address" of rows.
+// places returns the places of rows. Key: "node/address".
 func places(rows map[string]witness.Row) map[string]bool {
 	set := map[string]bool{}
 	for _, r := range rows {
@@ -217,7 +217,7 @@ func places(rows map[string]witness.Row) map[string]bool {
 	return set
 }
 
-// slots returns "node/address" of the FixedIPs of slots.
+// slots returns the places of the FixedIPs of slots. Key: "node/address".
 func (e *env) slots() map[string]bool {
 	set := map[string]bool{}
 	for _, r := range e.witness.Records(namespace) {
@@ -228,15 +228,15 @@ func (e *env) slots() map[string]bool {
 	return set
 }
 
-// awaitSlots waits until a workload has this many slots.
+// awaitSlots waits until there are this many slots, and returns their places.
 func (e *env) awaitSlots(want int) map[string]bool {
 	e.t.Helper()
 	e.await(fmt.Sprintf("wait for %d slots", want), func([]witness.Row) bool { return len(e.slots()) == want })
 	return e.slots()
 }
 
-// deploymentUpdated checks that a Deployment settles at one address more than replicas, for the surge pod, and that
-// later updates use these addresses. There may be one more: the ReplicaSets of an update are reconciled side by side, so
+// deploymentUpdated checks that a Deployment has one slot more than replicas after its first update, for the surge pod, and
+// that later updates use these slots. There may be one more: the ReplicaSets of an update are reconciled concurrently, so
 // that a new pod may exist before an old one is deleted.
 func (e *env) deploymentUpdated() {
 	e.create(deployment("shop", 3))
@@ -280,7 +280,7 @@ func (e *env) deploymentUpdated() {
 	e.deploymentGone()
 }
 
-// deploymentGone deletes the Deployment and checks that nothing is left.
+// deploymentGone deletes the Deployment and waits until nothing is left of it.
 func (e *env) deploymentGone() {
 	e.t.Helper()
 	e.delete(deployment("shop", 0), client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -288,8 +288,9 @@ func (e *env) deploymentGone() {
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Resting == 0 }))
 }
 
-// deploymentGivesBack checks that a scaled-down Deployment keeps its slots, or releases those that it does not need;
-// that a slot deleted by hand is released with its pod; and that nothing is left after the Deployment is deleted.
+// deploymentGivesBack checks that a Deployment that is scaled down keeps its slots, or with the policy Delete releases those
+// that it does not need; that a slot whose FixedIP is deleted by hand is released with its pod; and that nothing is left
+// after the Deployment is deleted.
 func (e *env) deploymentGivesBack() {
 	e.create(deployment("shop", 4))
 	four := places(e.awaitReplicas(nil, 4))
@@ -305,7 +306,7 @@ func (e *env) deploymentGivesBack() {
 
 	e.patchDeployment("shop", `{"metadata":{"annotations":{"fixedip.io/when-scaled":"Delete"}}}`)
 	left := scale(1)
-	// One for the replica, one for the surge pod of an update.
+	// One slot is for the replica, and one for the surge pod of an update.
 	e.awaitSlots(2)
 
 	given := ""

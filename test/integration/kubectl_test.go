@@ -25,7 +25,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// viewer is a user with the rights of manifests/viewer-rbac.yaml and the role view.
+// viewer is a user with the rights of manifests/viewer-rbac.yaml, and rights to read the other objects that the plugin
+// shows.
 const viewer = "alice"
 
 func (e *env) bindViewer() {
@@ -46,7 +47,7 @@ func (e *env) bindViewer() {
 	}
 }
 
-// kubectl runs the plugin as the viewer and returns its output.
+// kubectl runs the kubectl plugin as the viewer and returns its output.
 func (e *env) kubectl(args ...string) (string, error) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
@@ -64,7 +65,7 @@ func (e *env) says(args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectl(args...)
 	e.must(err)
-	// Columns are padded.
+	// The columns of tables are padded.
 	plain := strings.Join(strings.Fields(out), " ")
 	for _, text := range texts {
 		if !strings.Contains(plain, text) {
@@ -111,7 +112,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 		t.Errorf("explain without a pod: %v, %s", err, out)
 	}
 
-	// A pod has no fixed address: no selector matches it, or it is not bound yet.
+	// A pod has no fixed address, because no selector matches it, or it is not bound yet.
 	waits := placed("waits", "", 1, map[string]string{"app": "waits"})
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
 	e.awaitPods("other-0")
@@ -120,7 +121,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.await("wait for waits-0", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
 	e.says([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which does not support fixed addresses. what helps: set schedulerName: fixedip-scheduler in the pod template")
 
-	// An address is not released: its StatefulSet exists, or no controller is active.
+	// An address is not released, because its StatefulSet exists, or no controller is the leader.
 	e.scale("web", 1)
 	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 	e.says([]string{"explain", "web-1"}, "- The address is reserved until StatefulSet web is scaled up again: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 releases the address")

@@ -26,13 +26,13 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// lateWatch is a proxy in front of the API server for one node. It delays the watch of the agent for its CiliumNode,
-// as a loaded agent or API server does; everything else passes at once, so that the kubelet knows its pods in time.
+// lateWatch is a proxy in front of the API server for one node. It delays the watch of the agent for its CiliumNode, as if
+// the agent or the API server were loaded. Everything else passes at once, so that the kubelet knows its pods in time.
 type lateWatch struct {
 	kubeconfig string
 
 	mu sync.Mutex
-	// delay is how much later than sent by the API server the agent gets pending events.
+	// delay is how long the proxy holds each event.
 	delay time.Duration
 	// changed is closed when the delay changes.
 	changed chan struct{}
@@ -69,7 +69,7 @@ func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 			defer close(sent)
 			held.send()
 		}()
-		// Also if the proxy panics, which it does if either side closes the connection.
+		// The handler panics if either side closes the connection, so that this has to be deferred.
 		defer func() {
 			close(held.pieces)
 			<-sent
@@ -92,7 +92,7 @@ type piece struct {
 	came time.Time
 }
 
-// WriteHeader is not delayed: the watch is established at once.
+// WriteHeader is not delayed, so that the watch is established at once.
 func (h *heldUp) WriteHeader(status int) {
 	h.ResponseWriter.WriteHeader(status)
 	h.flush()
@@ -107,7 +107,7 @@ func (h *heldUp) Write(data []byte) (int, error) {
 	}
 }
 
-// send returns when all pieces are sent, or the watch is closed.
+// send sends the pieces. It returns when all are sent or the watch is closed.
 func (h *heldUp) send() {
 	for p := range h.pieces {
 		if !h.due(p) {
@@ -120,7 +120,7 @@ func (h *heldUp) send() {
 	}
 }
 
-// due returns when a piece has to be sent, and false if the watch is closed.
+// due waits until a piece has to be sent. It returns false if the watch is closed.
 func (h *heldUp) due(p piece) bool {
 	for {
 		delay, changed := h.watch.current()
@@ -139,7 +139,7 @@ func (h *heldUp) flush() {
 	_ = http.NewResponseController(h.ResponseWriter).Flush()
 }
 
-// startLateNode starts a node whose agent is behind by the delay.
+// startLateNode starts a node whose agent sees its CiliumNode with a delay.
 func (e *env) startLateNode(name string, delay time.Duration, args ...string) *lateWatch {
 	e.t.Helper()
 	l := e.lateWatch(name, delay)
@@ -147,8 +147,8 @@ func (e *env) startLateNode(name string, delay time.Duration, args ...string) *l
 	return l
 }
 
-// startLateNodes starts nodes whose agents are behind, and what 200 pods at once need. There is no leader election,
-// so that a slow machine does not end a program. It returns the watches of the nodes.
+// startLateNodes starts nodes whose agents see their CiliumNodes with a delay, the controller and both schedulers. There is
+// no leader election, so that a slow machine does not end a program. It returns the watches of the nodes.
 func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs []string, nodeArgs ...string) []*lateWatch {
 	e.t.Helper()
 	var late []*lateWatch
@@ -179,7 +179,7 @@ leaderElection: {leaderElect: false}
 	e.must(err)
 }
 
-// stockPods creates unreserved pods of the default scheduler.
+// stockPods creates n unreserved pods of the default scheduler and returns their names.
 func (e *env) stockPods(prefix string, n int) []string {
 	e.t.Helper()
 	pods := names(prefix, n)
@@ -189,7 +189,7 @@ func (e *env) stockPods(prefix string, n int) []string {
 	return pods
 }
 
-// asReserved returns the pods of some names that run with the IP that is reserved for them.
+// asReserved returns the rows of the pods that run with the address reserved for them. Key: the pod name.
 func asReserved(all []string, rows []witness.Row) map[string]witness.Row {
 	found := map[string]witness.Row{}
 	for _, r := range rows {
@@ -200,7 +200,7 @@ func asReserved(all []string, rows []witness.Row) map[string]witness.Row {
 	return found
 }
 
-// mismatched counts the FixedIPs whose condition Mismatch has a status, and a reason if one is given.
+// mismatched counts the FixedIPs whose condition Mismatch has the status, and the reason if one is given.
 func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 	n := 0
 	for _, f := range e.witness.Records(namespace) {
@@ -212,8 +212,8 @@ func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 	return n
 }
 
-// strays counts the pods with the prefixes that ever had an address that their entry did not give them. None may have
-// shared it with another pod.
+// strays counts the addresses that pods with the prefixes had while the entry did not name the pod all the time. It fails
+// the test if another pod may have had such an address too.
 func (e *env) strays(prefixes ...string) int {
 	e.t.Helper()
 	n := 0
@@ -228,17 +228,18 @@ func (e *env) strays(prefixes ...string) int {
 	return n
 }
 
-// TestLateAgents: on ordinary nodes an agent that is 3 s late gives pods other IPs than their claims: they are restarted, one of each
-// StatefulSet at a time, until they run with what is reserved for them. 40 pods of our scheduler, among 100 of the stock
-// scheduler that take dynamic entries. No two ever have the same IP.
+// TestLateAgents checks agents that see claims late and give pods other addresses: these pods are restarted, at most as many
+// at a time as the flag allows, until they run with the addresses reserved for them, and no two pods ever have the same
+// address. 40 pods of our scheduler run among 100 pods of the default scheduler, which take dynamic entries. Another 9 pods
+// start while agents see nothing at all.
 func TestLateAgents(t *testing.T) {
 	t.Parallel()
 	const workloads, stock, few, atOnce, behind = 20, 100, 9, 40, 3 * time.Second
 	port := freePort(t)
 	e := startCluster(t)
-	// A wrong IP is reported by name for a while, and is not what is promised here.
+	// The witness reports a pod without its reserved address after a while, which this test causes.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
-	// Addresses cool down for a minute, longer than any agent is late.
+	// Addresses are in cooldown for a minute, longer than any agent is late.
 	late := e.startLateNodes(threeNodes, behind, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--min-free-ips=100", "--mismatch-grace-period=4s",
 		fmt.Sprintf("--max-concurrent-restarts=%d", atOnce), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
 
@@ -263,7 +264,8 @@ func TestLateAgents(t *testing.T) {
 	byChance := e.mismatched(metav1.ConditionFalse, "AsReserved")
 	e.awaitPods(theirs...)
 
-	// On a slow machine 3 s are nothing. Agents that hear nothing at all give other IPs on any.
+	// On a slow machine a delay of 3 s may have no effect. Agents that get no events at all give out other addresses on any
+	// machine.
 	for _, l := range late {
 		l.setDelay(heldUpForAll)
 	}
@@ -285,7 +287,7 @@ func TestLateAgents(t *testing.T) {
 	t.Logf("of %d pods %d had another IP than is reserved for them, %d of them while their agents were %s behind, and were put right with %.0f restarts",
 		len(all), e.mismatched(metav1.ConditionFalse, "AsReserved"), byChance, behind, restarts)
 
-	// By now the agents have seen all entries: every pod comes back with its IP at once.
+	// By now the agents have seen all entries, so that every pod gets its address at once.
 	e.deletePods(all...)
 	e.sameAddresses(before, e.awaitRunning(before, all...))
 	if again := e.strays("web", "unheard"); again > strays {
@@ -293,8 +295,9 @@ func TestLateAgents(t *testing.T) {
 	}
 }
 
-// TestLateAgentOfSlots is the same for a Deployment: what was claimed for its new pods become its slots. A pod that takes a slot over is a new claim
-// each time, so that a restart helps once the agent has caught up.
+// TestLateAgentOfSlots checks late agents for a Deployment: the addresses that were claimed for its pods become its slots,
+// and its pods run at these in the end. A pod that takes a slot over is a new claim, so that a restart helps only once the
+// agent has caught up.
 func TestLateAgentOfSlots(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append([]string{"--mismatch-grace-period=4s", "--workload-kind=" + deployments}, defaultPool...),
@@ -306,7 +309,7 @@ func TestLateAgentOfSlots(t *testing.T) {
 	e.create(deployment("shop", 3))
 	slots := e.awaitSlots(3)
 	e.await("wait for a pod to have another address", func([]witness.Row) bool { return e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 })
-	// Each takeover is a new claim, so that an agent that stays behind gets each next pod wrong too.
+	// An agent that stays behind would give each next pod a wrong address too.
 	late.setDelay(0)
 	first := map[string]witness.Row{}
 	e.await("wait for all to run at the slots", func(rows []witness.Row) bool {
@@ -335,7 +338,7 @@ func TestLateAgentOfSlots(t *testing.T) {
 		if e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 {
 			return true
 		}
-		// A pod that got the claimed slot by chance is deleted.
+		// A pod that got the claimed slot by chance is replaced.
 		for _, r := range rows {
 			if r.UID != "" && r.Running && r.Phase == "InUse" && slots["node-1/"+r.Address] && !replaced[r.Pod] {
 				replace(r.Pod)

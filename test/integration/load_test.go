@@ -23,7 +23,8 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// poolByHand gives a node a subnet and a pool, as a user without a controller does.
+// poolByHand gives a node a subnet and a pool, as a user without a controller does. Key of entries: the address. Value: the
+// owner.
 func (e *env) poolByHand(node, subnet string, entries map[string]string) {
 	e.t.Helper()
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return true }))
@@ -38,7 +39,7 @@ func (e *env) poolByHand(node, subnet string, entries map[string]string) {
 		if err == nil {
 			return
 		}
-		// The node creates its CiliumNode when it has started.
+		// The node creates its CiliumNode at its start.
 		if client.IgnoreNotFound(err) != nil {
 			e.t.Fatal(err)
 		}
@@ -52,7 +53,7 @@ func ownerField(owner string) string {
 	return fmt.Sprintf("%q:%q", "owner", owner)
 }
 
-// setOwner changes the owner of an entry in one write; nil removes the entry.
+// setOwner sets the owner of an entry in one write; nil: it removes the entry.
 func (e *env) setOwner(node, addr string, owner *string) {
 	e.t.Helper()
 	value := "null"
@@ -64,9 +65,9 @@ func (e *env) setOwner(node, addr string, owner *string) {
 	e.must(e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// TestNoLostWakeUps frees the only address that a pod waits for, again and again, at every moment of the pod's way
-// through the scheduling queue. If one event were lost, the pod would wait for five minutes. FIXEDIP_WAKEUPS has the
-// number of rounds.
+// TestNoLostWakeUps frees the only address that a pod waits for, many times, at every moment of the pod's way through the
+// scheduling queue, and checks that the pod is bound. If one event were lost, the pod would wait for five minutes.
+// FIXEDIP_WAKEUPS is the number of rounds.
 func TestNoLostWakeUps(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})
@@ -80,8 +81,8 @@ func TestNoLostWakeUps(t *testing.T) {
 	var slowest time.Duration
 	uid := ""
 	for range rounds {
-		// The pod exists and has no address available. Sometimes it has already been refused when the address becomes
-		// free, sometimes it is being scheduled.
+		// The pod exists and has no address. Sometimes it has already been refused when the address becomes free, and
+		// sometimes it is being scheduled.
 		e.await("wait for the next pod", func(rows []witness.Row) bool {
 			return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "web-0" && r.UID != "" && r.UID != uid && r.Node == "" })
 		})
@@ -107,8 +108,8 @@ func TestNoLostWakeUps(t *testing.T) {
 	t.Logf("%d rounds, the slowest took %v from the free address to the bind", rounds, slowest.Round(time.Millisecond))
 }
 
-// TestBurstOnOneNode places fifty pods for the first time on one node at once: their claims share patches, and
-// updates of the agent succeed.
+// TestBurstOnOneNode checks fifty first placements on one node at once: their claims share patches, and the agent has few
+// conflicts.
 func TestBurstOnOneNode(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})
@@ -141,9 +142,9 @@ func TestBurstOnOneNode(t *testing.T) {
 	}
 }
 
-// TestTwoActiveSchedulers runs two schedulers, each without leader election, while pods are deleted by name and whole
-// workloads come and go. The witness checks that no address is ever shared; in the end every pod has one.
-// FIXEDIP_CHURN has the seconds of churn.
+// TestTwoActiveSchedulers runs two schedulers, one of them without leader election, while pods and whole workloads are
+// deleted and created. The witness checks that no address is ever shared; in the end every pod has its address.
+// FIXEDIP_CHURN is the duration of the churn in seconds.
 func TestTwoActiveSchedulers(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -164,7 +165,7 @@ func TestTwoActiveSchedulers(t *testing.T) {
 				e.must(client.IgnoreNotFound(e.api.Delete(within(t), pod)))
 			}
 		}
-		// One workload is deleted and created repeatedly, so that there are always first placements.
+		// A new workload in each round provides first placements.
 		extra := statefulSet(fmt.Sprintf("extra%d", rounds), replicas)
 		e.create(extra)
 		e.awaitRunning(nil, names(extra.Name, replicas)...)

@@ -21,11 +21,11 @@ import (
 // patience is the time limit of a step on a slow machine, not a measurement.
 const patience = 90 * time.Second
 
-// testLease is longer than a shared machine may stall: a program that loses its lease exits, and is not restarted
-// here. A test that kills a program waits that long.
+// testLease is longer than a shared machine may stall: a program that loses its lease exits, and the tests do not restart
+// it. A test that kills a program waits for that long.
 var testLease = product.Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
-// bin is the folder of the programs, and apiServer the program of the control plane.
+// bin is the folder of the programs, and apiServer the path of the control plane program.
 var bin, apiServer string
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// within returns a context for one step of a test.
+// within returns a context for one step of a test, which ends after patience.
 func within(t *testing.T) context.Context {
 	t.Helper()
 	return suite.Within(t, patience)

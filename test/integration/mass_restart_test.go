@@ -17,12 +17,12 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// setsPerNode is how many StatefulSets there are for each node of TestMassRestart.
+// setsPerNode is the number of StatefulSets for each node of TestMassRestart.
 const setsPerNode = 6
 
-// TestMassRestart (finding R11) deletes the pods of many StatefulSets at once while the controller is down for a moment (field bug F4).
-// Each pod runs with its address again, no address is shared, and the requests of both programs are counted.
-// FIXEDIP_STATEFULSETS is the number of StatefulSets, each with one pod.
+// TestMassRestart (finding R11) deletes the pods of many StatefulSets at once while the controller is down for a moment
+// (field bug F4). It checks that each pod runs with its address again and that no address is shared, and logs the requests
+// of both programs. FIXEDIP_STATEFULSETS is the number of StatefulSets, each with one pod.
 func TestMassRestart(t *testing.T) {
 	sets := int(fromEnv(t, "FIXEDIP_STATEFULSETS", 60))
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -75,8 +75,8 @@ func TestMassRestart(t *testing.T) {
 		took.Round(100*time.Millisecond), took.Seconds()*1000/float64(sets))
 }
 
-// allRun waits until all pods run and are recorded as in use, each with another UID than in before. It gives up when none
-// has come to run for a while.
+// allRun waits until all pods run and are recorded as in use, each with another UID than in before, and returns their rows.
+// It fails the test if no further pod has come to run within patience.
 func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -98,8 +98,7 @@ func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]wi
 	return found
 }
 
-// requestsSince counts the requests of an account since a time by the audit log. Key: verb and resource. Watches are not
-// counted.
+// requestsSince counts the requests of an account since a time in the audit log, without watches. Key: verb and resource.
 func (e *env) requestsSince(log, account string, since time.Time) map[string]int {
 	e.t.Helper()
 	count, seen := map[string]int{}, map[string]bool{}

@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 )
 
-// served is the secure port of a scheduler.
+// served reads the secure port of a scheduler.
 type served struct {
 	e    *env
 	port int
@@ -43,7 +43,7 @@ func (e *env) startServing(o product.SchedulerOptions) *served {
 	return e.servedOn(o.SecurePort)
 }
 
-// servedOn returns the secure port of a running scheduler.
+// servedOn returns a served for the secure port of a running scheduler.
 func (e *env) servedOn(port int) *served {
 	e.t.Helper()
 	admin, err := e.RESTConfig(cluster.Admin)
@@ -65,7 +65,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// get reads a path as the given user, or without a token.
+// get reads a path as the user of a token; empty: anonymously.
 func (s *served) get(ctx context.Context, path, token string) (status int, body string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), nil)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *served) get(ctx context.Context, path, token string) (status int, body 
 	return response.StatusCode, string(data), err
 }
 
-// await reads a path until the answer is as expected, because there is no event for it.
+// await polls a path until the answer is as expected, and returns its body.
 func (s *served) await(what, path, token string, wanted func(status int, body string) bool) string {
 	s.e.t.Helper()
 	var status int
@@ -99,10 +99,11 @@ func (s *served) await(what, path, token string, wanted func(status int, body st
 	return body
 }
 
-// metrics contains samples. Key: "name{label="value"}" or "name". Value: the value.
+// metrics contains samples. Key: "name{label="value"}" or "name".
 type metrics map[string]float64
 
-// awaitMetrics waits until the named metrics have the given values.
+// awaitMetrics waits until the named metrics have the given values; a metric that does not exist counts as 0. It returns all
+// metrics of fixedip.
 func (s *served) awaitMetrics(want metrics) metrics {
 	s.e.t.Helper()
 	var got metrics
@@ -133,8 +134,8 @@ func (s *served) awaitMetrics(want metrics) metrics {
 	return got
 }
 
-// TestMetrics checks that the metrics of the scheduler match what happened, and that only users who may read metrics
-// get them.
+// TestMetrics checks that the metrics of the scheduler match the events of the test, and that only users who may read
+// metrics get them.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool, noScheduler: true})
@@ -171,8 +172,8 @@ func TestMetrics(t *testing.T) {
 	s.awaitMetrics(metrics{`fixedip_requeues_total{reason="annotation"}`: 1})
 }
 
-// TestReadiness checks that without the CRD of FixedIPs the scheduler starts, reports that it is not ready and why,
-// and continues when the CRD is installed.
+// TestReadiness checks that without the CRD of FixedIPs the scheduler starts, reports that it is not ready and why, and
+// becomes ready when the CRD is installed.
 func TestReadiness(t *testing.T) {
 	t.Parallel()
 	manifests := filepath.Join("..", "..", "manifests")

@@ -47,7 +47,7 @@ func (e *env) startReplica(name string, args ...string) *replica {
 	return r
 }
 
-// awaitServed waits until the answer of a path is 200 with all of the lines.
+// awaitServed waits until the answer of a path has status 200 and contains all of the lines.
 func (r *replica) awaitServed(port int, path string, lines ...string) {
 	r.e.t.Helper()
 	var status int
@@ -71,8 +71,8 @@ func (r *replica) awaitServed(port int, path string, lines ...string) {
 	}
 }
 
-// TestG17ControllerMetrics reads from the controller's metrics how full pools are, how many addresses are reserved
-// and which replica leads (G7, G17).
+// TestG17ControllerMetrics checks the metrics of the controller about pools, reservations, releases and the leader (G7,
+// G17).
 func TestG17ControllerMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})
@@ -109,7 +109,7 @@ func TestG17ControllerMetrics(t *testing.T) {
 	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="fixedip-deleted"} 2`, `fixedip_reservations{phase="InUse"} 0`)
 }
 
-// TestDryRun checks that a dry run logs each write and makes none: no object, event or Lease is written.
+// TestDryRun checks that a dry run logs each write and makes none: it writes no object, event or Lease.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -141,8 +141,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// written returns all objects that a controller may write. Key: kind and name. Fields and objects that other programs
-// write are left out: the status of CiliumNodes, Leases of nodes, events of other controllers.
+// written returns all objects that a controller may write. Key: kind and name. It leaves out fields and objects that other
+// programs write: the status of CiliumNodes, Leases of nodes, events of other controllers.
 func (e *env) written() map[string]string {
 	e.t.Helper()
 	all := map[string]string{}

@@ -20,12 +20,12 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// TestG24Rotation checks that a released address is not reused at once. Addresses are taken from the top of the
-// subnet; a released one is in cooldown, for an hour here, and no pod gets it, not even if no other address is left.
-// After the cooldown it is free (G24).
+// TestG24Rotation checks that a released address is not reused at once. Addresses are taken from the top of the subnet. A
+// released address is in cooldown, for an hour here, and no pod gets it, even if no other address is left. After the
+// cooldown it is free (G24).
 func TestG24Rotation(t *testing.T) {
 	t.Parallel()
-	// A node with room for three fixed addresses.
+	// The node has room for three fixed addresses.
 	e := start(t, options{controllerArgs: []string{
 		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1h",
 	}})
@@ -58,7 +58,7 @@ func TestG24Rotation(t *testing.T) {
 	e.create(statefulSet("d", 1))
 	e.podMessage("d-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
 
-	// A shorter cooldown is over: the pod that waits gets one of the two addresses, and the next pod the other.
+	// With a shorter cooldown, which is over, the pod that waits gets one of the two addresses, and the next pod the other.
 	e.must(e.controller.Terminate(within(t)))
 	e.startController("cooled", "--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1s")
 	if r := e.awaitRunning(nil, "d-0")["d-0"]; r.Address != "10.240.0.6" && r.Address != "10.240.0.5" {
@@ -70,7 +70,8 @@ func TestG24Rotation(t *testing.T) {
 	e.awaitRunning(nil, "f-0")
 }
 
-// TestScoreWeight checks that the weight of the score in the configuration balances free addresses against free CPU.
+// TestScoreWeight checks that the weight of the plugin's score in the configuration balances free addresses against free
+// CPU.
 func TestScoreWeight(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, noScheduler: true, controllerArgs: []string{
@@ -96,7 +97,7 @@ func TestScoreWeight(t *testing.T) {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "busy-0" && r.Running })
 	})
 
-	// One scheduler after the other, with different weights.
+	// Two schedulers with different weights run one after the other.
 	for _, c := range []struct {
 		weight int
 		want   string
@@ -118,7 +119,7 @@ func needing(cpu string) func(*appsv1.StatefulSet) {
 	}
 }
 
-// TestPreemption checks that a pod whose node is full preempts pods there, and has its address again.
+// TestPreemption checks that a pod preempts others on its home node if that is full, and has its address again.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -131,7 +132,7 @@ func TestPreemption(t *testing.T) {
 	}
 	scale("0")
 	e.await("wait for web-0 to go", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
-	// With a node selector and without a controller, which would create it again.
+	// The filler has a node selector. It has no controller, which would create it again.
 	filler := aPod("filler")
 	filler.Spec = statefulSet("filler", 1, needing("5")).Spec.Template.Spec
 	filler.Spec.NodeSelector = map[string]string{corev1.LabelHostname: before["web-0"].Node}

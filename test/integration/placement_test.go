@@ -24,8 +24,8 @@ import (
 
 var threeNodes = []string{"node-1", "node-2", "node-3"}
 
-// TestG1OwnerBinding checks that the scheduler writes owner and resource of the address before it binds the pod,
-// without a controller; the FixedIP is created when the controller is back (G1).
+// TestG1OwnerBinding checks that the scheduler writes owner and resource of an entry before it binds the pod, even without a
+// controller, and that the FixedIP is created when the controller is back (G1).
 func TestG1OwnerBinding(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -77,7 +77,7 @@ func TestG1OwnerBinding(t *testing.T) {
 	}
 }
 
-// TestG2SameAddress checks that a pod has the same address after a restart of any component. A restart in place
+// TestG2SameAddress checks that a pod has the same address after a restart of any component, and that a restart in place
 // writes no spec of a CiliumNode (G2).
 func TestG2SameAddress(t *testing.T) {
 	t.Parallel()
@@ -101,13 +101,13 @@ func TestG2SameAddress(t *testing.T) {
 		e.sameAddresses(before, e.awaitRunning(now, pods...))
 	}
 
-	// Without a controller, and with a restarted one.
+	// The pods restart without a controller, and then with a restarted one.
 	e.must(e.controller.Terminate(within(t)))
 	again()
 	e.must(e.controller.Restart(within(t)))
 	again()
 
-	// A killed scheduler does not release its lease: its successor waits until the lease ends.
+	// A killed scheduler does not release its lease, so that its successor waits until the lease ends.
 	e.must(e.scheduler.Kill())
 	e.must(e.scheduler.Restart(within(t)))
 	again()
@@ -118,7 +118,7 @@ func TestG2SameAddress(t *testing.T) {
 	e.restored("node-1", now)
 	again()
 
-	// After a reboot the pods are the same and have new sandboxes: the agent allocates their addresses again.
+	// After a reboot the pods are the same and have new sandboxes, for which the agent allocates their addresses again.
 	now = e.awaitRunning(nil, pods...)
 	e.must(e.Process("node-2").Kill())
 	rebooted := e.startNode("node-2", "--rebooted")
@@ -134,7 +134,8 @@ func TestG2SameAddress(t *testing.T) {
 	again()
 }
 
-// restored waits until a restarted agent reports the addresses of its pods as restored and not newly allocated.
+// restored waits until a restarted agent reports the addresses of its pods as restored, and checks that the pods were not
+// restarted.
 func (e *env) restored(node string, pods map[string]witness.Row) {
 	e.t.Helper()
 	e.awaitNode(node, "the agent to have restored its pods", func(cn *ciliumv2.CiliumNode) bool {
@@ -148,7 +149,7 @@ func (e *env) restored(node string, pods map[string]witness.Row) {
 	e.untouched(pods)
 }
 
-// TestSubnetFull checks a node with three free addresses: the fourth pod waits with a reason, and is placed when an
+// TestSubnetFull checks, on a node with three free addresses, that the fourth pod waits with a reason, and is placed when an
 // address becomes free.
 func TestSubnetFull(t *testing.T) {
 	t.Parallel()
@@ -160,7 +161,8 @@ func TestSubnetFull(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 3)...)
 	e.create(statefulSet("late", 1))
 	e.podMessage("late-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
-	// F11: a pod with a reservation gets its address back although the subnet is full, before the pod that waits.
+	// Field bug F11: a pod with a reservation gets its address back although the subnet is full, and the pod that waits does
+	// not.
 	e.deletePods("web-1")
 	e.sameAddresses(before, e.awaitRunning(map[string]witness.Row{"web-1": before["web-1"]}, names("web", 3)...))
 
@@ -171,6 +173,8 @@ func TestSubnetFull(t *testing.T) {
 	}
 }
 
+// TestOwnerNodeGoneAndBack checks that pods whose home node is gone wait for it, run with their addresses when a node with
+// its name joins, and that pods on the other node are not affected.
 func TestOwnerNodeGoneAndBack(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -190,7 +194,7 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Node != lost }))
 	e.podMessage("web-0", fmt.Sprintf("its address %s", before["web-0"].Address))
 
-	// A node with the same name joins: it gets the same subnet, and the pods follow.
+	// A node with the same name joins and gets the same subnet, and the pods run there.
 	e.startNode(lost)
 	after := map[string]witness.Row{}
 	for name, r := range before {
@@ -206,14 +210,14 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 	e.sameAddresses(before, after)
 }
 
-// TestStranger checks that a different pod with the name of an identity never gets its address: it goes to another
-// node, or waits.
+// TestStranger checks that a bare pod with the name of a pod of a StatefulSet does not get the address reserved for that
+// pod: it runs on another node.
 func TestStranger(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
 	e.create(statefulSet("web", 1))
 	before := e.awaitRunning(nil, "web-0")["web-0"]
-	// The StatefulSet is scaled to zero and its address is kept; then a user creates a pod with that name.
+	// The StatefulSet is scaled to zero, and its address stays reserved. Then a user creates a pod with the name.
 	e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))))
 	e.await("wait for the pod to go", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
 	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}, Spec: statefulSet("web", 0).Spec.Template.Spec}

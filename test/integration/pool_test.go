@@ -32,7 +32,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// TestPools checks writes of CiliumNodes on the real API server, because client-go fakes accept conflicting writes.
+// TestPools checks writes of CiliumNodes and NodeSubnets with the real API server, because the fakes of client-go accept
+// conflicting writes.
 func TestPools(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -51,7 +52,7 @@ func TestPools(t *testing.T) {
 	t.Run("what lives elsewhere is reserved as away, and a move under way is called off", e.inheritedMarks)
 }
 
-// ciliumNode creates a CiliumNode like an agent that has reported, without a pool, and with a subnet if one is given.
+// ciliumNode creates a CiliumNode whose agent has reported, with the given subnets and without a pool.
 func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodePool {
 	t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -120,7 +121,7 @@ func (e *env) racingPatches(t *testing.T) {
 	}
 }
 
-// unknown is an empty cache.
+// unknown is a cache of pools without any pool.
 func unknown(string) (pool.NodePool, bool) { return pool.NodePool{}, false }
 
 // writer returns a Writer whose writes are finished when the test ends. Goroutine leaks are tested in the package
@@ -137,7 +138,7 @@ func writer(t *testing.T, api ciliumpool.API, known func(string) (pool.NodePool,
 
 func (e *env) racingWriters(t *testing.T) {
 	n := e.ciliumNode(t, "writers", "10.2.0.0/24")
-	// Both see the address as free: their caches are stale.
+	// Both caches are stale and show the address as free.
 	stale := func(string) (pool.NodePool, bool) { return n, true }
 	first, second := writer(t, e.api, stale), writer(t, e.api, stale)
 	if err := first.Write(within(t), claim("writers", "mysql-0", "10.2.0.200")); err != nil {
@@ -147,13 +148,13 @@ func (e *env) racingWriters(t *testing.T) {
 	if !errors.Is(err, pool.ErrTaken) {
 		t.Fatalf("the second claim: %v, want ErrTaken", err)
 	}
-	// The same claim from the same stale cache succeeds without a write.
+	// The same claim succeeds without a write, with the same stale cache.
 	if err := first.Write(within(t), claim("writers", "mysql-0", "10.2.0.200")); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// counting counts patches that reach the API server, and can hold the first one.
+// counting counts the patches that are sent to the API server, and holds the first one if hold is set.
 type counting struct {
 	ciliumpool.API
 	hold chan struct{}
@@ -173,8 +174,8 @@ func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Pa
 	return c.API.Patch(ctx, obj, patch, opts...)
 }
 
-// listedMeanwhile makes an agent report between the read of a pool and the write. A test of a missing path is an
-// error at the API server.
+// listedMeanwhile checks writes that require that an address is unused, while the agent reports between the read and the
+// write. The API server refuses a test of a path that does not exist.
 func (e *env) listedMeanwhile(t *testing.T) {
 	report := func(node, status string) {
 		t.Helper()
@@ -183,7 +184,7 @@ func (e *env) listedMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// used is a status with used addresses, given by their last byte.
+	// used returns a function that returns a status with used addresses, given by their last byte.
 	used := func(last ...int) func(i int) string {
 		return func(i int) string {
 			list := map[string]map[string]string{}
@@ -249,7 +250,7 @@ func (e *env) losersAlone(t *testing.T) {
 	for api.count() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	// These three wait together behind the first, which takes the address of one of them.
+	// These three wait behind the first write, which takes an address that one of them wants.
 	write(1, claim("losers", "mysql-1", "10.3.0.201"))
 	write(2, claim("losers", "mysql-2", "10.3.0.200", "10.3.0.202"))
 	write(3, claim("losers", "mysql-3", "10.3.0.203"))
@@ -318,8 +319,8 @@ func (e *env) replacedNode(t *testing.T) {
 
 var smallPool = []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.6.0.0/24"), MaskSize: 28}}
 
-// assigner returns a Controller over the small pool whose view is never brought up to date: of FixedIPs it knows those
-// that exist now, and of nodes none. Orphans are not held for their node.
+// assigner returns a Controller over smallPool whose view is never updated: it knows the FixedIPs that exist now, and no
+// nodes. The grace period of orphaned subnets is 0.
 func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.OrphanPolicy) *subnet.Controller {
 	t.Helper()
 	var records v1alpha1.FixedIPList
@@ -338,13 +339,13 @@ func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Orphan
 	}
 }
 
-// busy reports an error that says that another write was faster, and that the next try may succeed.
+// busy reports whether an error means that another write was faster, so that the next try may succeed.
 func busy(err error) bool {
 	return errors.Is(err, ciliumpool.ErrChanged) || errors.Is(err, subnet.ErrChanged)
 }
 
-// Two controllers that both believe to lead, each with an empty and never updated view, give subnets to 16 nodes from
-// a pool of 16.
+// racingAssigners checks that two controllers, both of which believe that they lead and never update their view, give 16
+// nodes different subnets from a pool of 16.
 func (e *env) racingAssigners(t *testing.T) {
 	e.withoutClaims(t)
 	var nodes []pool.NodePool
@@ -370,7 +371,7 @@ func (e *env) racingAssigners(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Key: a subnet. Value: the node that has it.
+	// seen contains the subnets of all nodes. Key: the subnet. Value: the node.
 	seen := map[string]string{}
 	for _, n := range nodes {
 		now, err := ciliumpool.New(e.api).Get(within(t), n.Name)
@@ -387,7 +388,7 @@ func (e *env) racingAssigners(t *testing.T) {
 	}
 }
 
-// withoutClaims deletes the NodeSubnets that a test leaves.
+// withoutClaims deletes all NodeSubnets at the end of a test.
 func (e *env) withoutClaims(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -397,8 +398,8 @@ func (e *env) withoutClaims(t *testing.T) {
 	})
 }
 
-// unpublished lets everything through but the patches of CiliumNodes: a controller that is stopped between its claim
-// and its publication.
+// unpublished is a client that refuses patches of CiliumNodes, like a controller that stops between its claim and its
+// publication.
 type unpublished struct{ client.Client }
 
 var errStopped = errors.New("stopped")
@@ -407,7 +408,8 @@ func (unpublished) Patch(context.Context, client.Object, client.Patch, ...client
 	return errStopped
 }
 
-// A controller is stopped between its claim and its publication. Another one resumes from the NodeSubnet.
+// pausedAssigner checks that if a controller stops between its claim and its publication, another controller resumes from
+// the NodeSubnet.
 func (e *env) pausedAssigner(t *testing.T) {
 	e.withoutClaims(t)
 	first, second := e.ciliumNode(t, "paused-1"), e.ciliumNode(t, "paused-2")
@@ -451,7 +453,7 @@ func (e *env) returningNode(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// The ledger never shows the node with its subnet: it went too fast.
+	// The ledger never sees the node with its subnet, because the node is gone too soon.
 	if err := e.api.Delete(within(t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "returns"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // TestNodesAreProtected checks that a Node has the annotations of autoscalers exactly while an address is reserved in its
-// subnets, and that the right in the manifest is sufficient (finding R1).
+// subnets, and that the rights in the manifest are sufficient (finding R1).
 func TestNodesAreProtected(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...)})
@@ -46,7 +46,7 @@ func TestNodesAreProtected(t *testing.T) {
 	become("node-1", all)
 	become("node-2", nil)
 
-	// A user's own annotation stays, also when the address is released.
+	// A user's own annotation stays, even when the address is released.
 	var node corev1.Node
 	e.must(e.api.Get(within(t), client.ObjectKey{Name: "node-1"}, &node))
 	e.annotate(&node, disrupt, "false")

@@ -21,19 +21,19 @@ import (
 )
 
 // proxy starts a proxy in front of the API server for one user, and returns the kubeconfig for it. pass handles each
-// request, and may pass it on with onward.
+// request, and may forward it with onward.
 func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.Request, onward http.Handler)) (kubeconfig string) {
 	e.t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", e.Kubeconfig(user))
 	e.must(err)
 	target, err := url.Parse(cfg.Host)
 	e.must(err)
-	// Each request contains the token of the user.
+	// The requests contain the token of the user.
 	transport, err := rest.TransportFor(&rest.Config{TLSClientConfig: cfg.TLSClientConfig})
 	e.must(err)
 	onward := httputil.NewSingleHostReverseProxy(target)
 	onward.Transport, onward.FlushInterval = transport, -1
-	// Killed programs and control planes close connections, which need not be logged.
+	// Killed programs and control planes close connections, which is not worth logging.
 	onward.ErrorLog = log.New(io.Discard, "", 0)
 	onward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 

@@ -30,7 +30,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// cleared records when the pools showed that a pod owns no entry any more. Key: the pod name.
+// cleared watches the pools. The returned function returns when a pod lost its last entry. Key: the pod name.
 func (e *env) cleared(ctx context.Context) func() map[string]time.Time {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -109,7 +109,7 @@ func (e *env) answered() map[string]int {
 	return n
 }
 
-// since returns how many more requests there are than before, without rare kinds.
+// since describes how many more requests there are than before. It names only kinds with at least 10 of them.
 func since(before, after map[string]int) string {
 	const few = 10
 	var all []string
@@ -124,7 +124,7 @@ func since(before, after map[string]int) string {
 	return fmt.Sprintf("%d, of which %s", sum, strings.Join(all, ", "))
 }
 
-// awaitLong is await for steps with a thousand writes.
+// awaitLong is like await, with three times the patience, for steps with a thousand writes.
 func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), 3*patience)
@@ -134,15 +134,14 @@ func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 	}
 }
 
-// TestG3Recycle releases a thousand addresses on fifty nodes by deleting their StatefulSets. The time from the end of
-// a pod until its address has no owner is logged; at most two writes per CiliumNode are asserted. All StatefulSets
-// have pods on many nodes (G3).
-// The nodes report the end of their pods one node after the other, each all of its pods at once.
+// TestG3Recycle releases a thousand addresses on fifty nodes by deleting their StatefulSets, all of which have pods on many
+// nodes. It logs the time from the end of a pod until its address has no owner, and asserts at most two writes of each
+// CiliumNode (G3). The nodes end their pods one node after the other, all pods of a node at once.
 func TestG3Recycle(t *testing.T) {
 	const nodes, each, workloads = 50, 20, 20
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	var err error
-	// Without the race detector, which takes ten times as long.
+	// The program has no race detector, with which it would take ten times as long.
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
 		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1h", "--enable-leader-election=false"},
 	})
@@ -185,7 +184,7 @@ func TestG3Recycle(t *testing.T) {
 	})
 	before, answered := e.witness.Generations(), e.answered()
 	f.endByNode(t)
-	// Building rows of a thousand pods at each event would occupy one of two cores.
+	// The test polls, because building rows of a thousand pods at each event would occupy one of two cores.
 	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*patience, true, func(context.Context) (bool, error) { return len(cleared()) == len(all), nil })
 	if err != nil {
 		t.Fatalf("%d of %d addresses are free of their owners: %v", len(cleared()), len(all), err)

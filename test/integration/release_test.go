@@ -19,6 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
+// TestStatefulSetDeleted checks that the addresses of a deleted StatefulSet are released, and that the pods of another one
+// are not affected.
 func TestStatefulSetDeleted(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -36,8 +38,8 @@ func TestStatefulSetDeleted(t *testing.T) {
 	}
 }
 
-// TestStatefulSetReplacedAroundItsPods replaces a StatefulSet while its pods keep running, as users do to change
-// immutable fields: the addresses are kept, and the FixedIPs follow.
+// TestStatefulSetReplacedAroundItsPods checks that addresses are kept if a StatefulSet is replaced while its pods keep
+// running, as users do to change immutable fields, and that the FixedIPs get the new owner.
 func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -67,7 +69,7 @@ func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, names("web", 3)...))
 }
 
-// TestScaleDownAndUp checks that scale-down keeps the addresses until the pods come back.
+// TestScaleDownAndUp checks that addresses stay reserved after a scale-down until the pods come back.
 func TestScaleDownAndUp(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -91,8 +93,8 @@ func TestScaleDownAndUp(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-1", "web-2", "web-3"))
 }
 
-// TestFixedIPDeletedByHand checks that after a FixedIP is deleted the pod keeps the address while it runs, and its
-// successor gets another one.
+// TestFixedIPDeletedByHand checks that after a FixedIP is deleted its pod keeps running, and the next pod gets another
+// address.
 func TestFixedIPDeletedByHand(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-cooldown=1h"}})
@@ -113,7 +115,7 @@ func TestFixedIPDeletedByHand(t *testing.T) {
 	}
 }
 
-// awaitRecord waits for a condition over one FixedIP.
+// awaitRecord waits until a condition holds for one FixedIP.
 func (e *env) awaitRecord(name string, condition func(*v1alpha1.FixedIP) bool) {
 	e.t.Helper()
 	e.await("wait for FixedIP "+name, func([]witness.Row) bool {
@@ -122,9 +124,9 @@ func (e *env) awaitRecord(name string, condition func(*v1alpha1.FixedIP) bool) {
 	})
 }
 
-// TestG22RetentionTTL checks that the retention policy in annotations of a StatefulSet is recorded and applied. With
-// a TTL the address of a deleted pod stays reserved: the next pod with the name gets it within that time, and
-// afterwards it is released (G22).
+// TestG22RetentionTTL checks that the retention policy in annotations of a StatefulSet is recorded and applied. With a TTL
+// the address of a deleted pod stays reserved: the next pod with the name gets it within that time, and later it is released
+// (G22).
 func TestG22RetentionTTL(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})

@@ -16,27 +16,29 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// podsPerNode is how many pods with fixed addresses each node has that is lost.
+// podsPerNode is the number of pods with fixed addresses for each node in replacement.nodes.
 const podsPerNode = 30
 
-// replacement is how a cluster loses nodes. All nodes of a row are of a group that its pods select.
+// replacement is one way in which a cluster loses nodes. All nodes of a case have the group that its pods select.
 type replacement struct {
-	// nodes have the pods, podsPerNode each. Value: the zone.
+	// nodes are the nodes that have pods at first, podsPerNode each. Key: the node. Value: the zone.
 	nodes map[string]string
-	// idle are cordoned while the pods are placed, and join more than a grace period before nodes are lost. Value: the zone.
+	// idle are the nodes that are cordoned while the pods are placed, and that joined more than a grace period before nodes
+	// are lost. Key: the node. Value: the zone.
 	idle map[string]string
-	// lost are gone at once, and joins come after that.
+	// lost are the nodes that are lost at once, and joins those that join after that.
 	lost, joins []string
-	// late: joins come only when the grace period is over and pods have said that no node can run them.
+	// late is true if the nodes in joins join only when the grace period is over and a pod has reported that no node can run
+	// it.
 	late bool
 	// zone is the zone that the pods select; empty: any.
 	zone string
-	// mayRun are the nodes that may run the pods afterwards.
+	// mayRun are the nodes on which the pods may run in the end.
 	mayRun []string
 }
 
-// Finding R1: after the grace period a pod whose node is gone runs again with its address, on a node that satisfies its
-// constraints. No administrator has to act.
+// TestNodesAreReplaced (finding R1) checks that after the grace period a pod whose node is gone runs again with its address,
+// on a node that satisfies its constraints, without an action of an administrator.
 func TestNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	grace := "5s"
@@ -65,7 +67,7 @@ func TestNodesAreReplaced(t *testing.T) {
 	}
 }
 
-// replace plays a row, and returns the time from the loss of the nodes until all pods are ready.
+// replace runs a case, and returns the time from the loss of the nodes until all pods run.
 func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	e.t.Helper()
 	group := slices.Sorted(maps.Keys(c.nodes))[0]
@@ -83,7 +85,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	var pods []string
 	for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
 		e.create(statefulSet(node, podsPerNode, on(group), func(s *appsv1.StatefulSet) {
-			// A cordoned node is none.
+			// The pods must not run on a cordoned node.
 			s.Spec.Template.Spec.Tolerations = nil
 			if c.zone != "" {
 				s.Spec.Template.Spec.NodeSelector[corev1.LabelTopologyZone] = c.zone
@@ -96,7 +98,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 		e.cordon(name, false)
 	}
 	if len(c.idle) > 0 {
-		// From now on these nodes joined longer ago than the grace period.
+		// Then these nodes joined longer ago than the grace period.
 		time.Sleep(hold + time.Second)
 	}
 
@@ -113,7 +115,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	}
 	after := e.awaitRunning(before, pods...)
 	took := time.Since(deleted)
-	// movedTo has where the pods of each node are now. Key: the node that had them.
+	// movedTo contains the nodes on which the pods of each node run now. Key: the former node.
 	movedTo := map[string]map[string]bool{}
 	for name, b := range before {
 		a := after[name]

@@ -44,13 +44,13 @@ var usedElsewhere = map[string]map[string]string{
 	},
 }
 
-// TestRightsAreUsed checks that each right of the roles is used, in a small cluster by its audit log or by the named
-// test, and that no other right was requested.
+// TestRightsAreUsed checks that each right of the roles is used, either in a small cluster, according to its audit log, or
+// by the test that usedElsewhere names, and that the programs request no other right.
 func TestRightsAreUsed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--audit-log=" + log}})
-	// The controller lists what it watches only if the API server does not stream the initial list.
+	// The controller lists the objects that it watches only if the API server does not stream the initial list.
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", e.program("fixedip-controller"), product.ControllerOptions{
 		Lease: testLease, Args: append([]string{"--workload-kind=Deployment.apps=Slot", "--resync-period=5s"}, defaultPool...),
@@ -100,8 +100,8 @@ func TestRightsAreUsed(t *testing.T) {
 	}
 }
 
-// asked returns the rights that an account used according to the audit log, each without a name, for its namespace
-// only and for its object only; and refused requests.
+// asked returns the rights that an account used according to the audit log, and its refused requests. used has each right
+// three times: for all objects, for the namespace, and for the object.
 func (e *env) asked(log, account string) (used map[string]bool, refused []string) {
 	e.t.Helper()
 	used = map[string]bool{}
@@ -118,7 +118,7 @@ func (e *env) asked(log, account string) (used map[string]bool, refused []string
 	return used, refused
 }
 
-// audited calls seen for each event of an account about objects in the audit log. resource includes the subresource.
+// audited calls seen for each event of an account in the audit log that is about objects. resource includes the subresource.
 func (e *env) audited(log, account string, seen func(event auditv1.Event, resource string)) {
 	e.t.Helper()
 	file, err := os.Open(log)

@@ -49,8 +49,8 @@ func manifest(t *testing.T, file string) []client.Object {
 	return objects
 }
 
-// right returns a right as text: "verb group/resource/subresource name@namespace"; the last part only if it is
-// limited to one object.
+// right returns a right as text: "verb group/resource/subresource name@namespace". The last part is left out if the right is
+// not limited to a name or namespace.
 func right(verb, group, resource, name, namespace string) string {
 	text := verb + " " + group + "/" + resource
 	if name != "" || namespace != "" {
@@ -59,7 +59,7 @@ func right(verb, group, resource, name, namespace string) string {
 	return text
 }
 
-// granted returns the rights in the roles of a manifest.
+// granted returns the rights in the roles of a manifest, sorted.
 func granted(t *testing.T, file string) []string {
 	var all []string
 	for _, obj := range manifest(t, file) {
@@ -120,7 +120,7 @@ func (e *env) may(account, text string) bool {
 	return review.Status.Allowed
 }
 
-// TestG21Security checks least privilege, one writer at a time, network policies, and an audit trail (G21).
+// TestG21Security checks least privilege, network policies, that one controller writes at a time, and the audit trail (G21).
 func TestG21Security(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
@@ -129,8 +129,8 @@ func TestG21Security(t *testing.T) {
 	e.part("one writer and its trail", (*env).oneWriter)
 }
 
-// leastPrivilege checks that the roles grant what the programs use and nothing more, and nothing that would help a
-// thief of an account.
+// leastPrivilege checks that the roles grant the rights that the programs use and no others, and none that would help an
+// attacker who has an account.
 func (e *env) leastPrivilege() {
 	const system = "fixedip-system"
 	used := map[string][]string{
@@ -147,7 +147,7 @@ func (e *env) leastPrivilege() {
 				right("create", "", "events", "", system),
 				right("get", "", "configmaps", "cilium-config", "kube-system"),
 			}),
-		// In addition to the rights of every scheduler.
+		// These are in addition to the rights of every scheduler.
 		"fixedip-scheduler": slices.Concat(
 			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("list,watch", "fixedip.io", "fixedips"),
 			each("patch", "", "pods"), each("list,watch", "", "resourcequotas"), each("list,watch", "apps", "deployments"),
@@ -172,7 +172,7 @@ func (e *env) leastPrivilege() {
 			right("update", "coordination.k8s.io", "leases", "node-1", "kube-node-lease"), right("update", "coordination.k8s.io", "leases", "cilium-ipam-leader", "kube-system"),
 		})
 	own := map[string][]string{
-		// It evicts, which a PodDisruptionBudget can refuse, and deletes no pod.
+		// The controller evicts pods, which a PodDisruptionBudget can refuse, and does not delete them.
 		"fixedip-controller": slices.Concat(each("patch,delete,deletecollection", "", "pods"), each("create", "", "pods/binding"), each("patch,update", "", "pods/status"), each("update", "fixedip.io", "fixedips/finalizers")),
 		// The scheduler does not write FixedIPs.
 		"fixedip-scheduler": slices.Concat(each("get,create,update,patch,delete", "fixedip.io", "fixedips"), each("update,patch", "fixedip.io", "fixedips/status"),
@@ -197,8 +197,8 @@ func (e *env) leastPrivilege() {
 	}
 }
 
-// networkPolicies checks that the policies match the Deployments, allow only served ports, and are accepted by the
-// API server; and that containers drop all unneeded privileges.
+// networkPolicies checks that the policies match the Deployments, open only served ports, and are accepted by the API
+// server, and that containers drop all unneeded privileges.
 func (e *env) networkPolicies() {
 	manifests := filepath.Join("..", "..", "manifests")
 	for _, file := range []string{"controller.yaml", "scheduler.yaml", "networkpolicy.yaml"} {
@@ -266,8 +266,7 @@ func ports(list []networkingv1.NetworkPolicyPort) []string {
 	return texts
 }
 
-// oneWriter checks that one of two replicas writes, and that objects show what it did: who reserved an address and
-// when, its state, and its release.
+// oneWriter checks that only the leader of two replicas writes, and that objects and events show what it did.
 func (e *env) oneWriter() {
 	gate := e.writeGate()
 	e.startController("leader", defaultPool...)
@@ -309,7 +308,7 @@ func (e *env) oneWriter() {
 	e.await("wait for nothing to be left", nothingLeft)
 }
 
-// trail waits for events of the controller. Key: the object. Value: the reason.
+// trail waits for events of the controller. Key of want: the object. Value: the reason.
 func (e *env) trail(want map[string]string) {
 	e.t.Helper()
 	for name, reason := range want {

@@ -21,7 +21,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// ordinaryPod returns an unreserved bare pod, for a scheduler or bound to a node.
+// ordinaryPod returns a bare pod without a fixed address, for a scheduler or bound to a node.
 func ordinaryPod(name, scheduler, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -33,7 +33,7 @@ func ordinaryPod(name, scheduler, node string) *corev1.Pod {
 	}
 }
 
-// awaitPods waits until all pods with the names run.
+// awaitPods waits until all of the pods run, and returns their rows by name.
 func (e *env) awaitPods(pods ...string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -49,7 +49,7 @@ func (e *env) awaitPods(pods ...string) map[string]witness.Row {
 	return found
 }
 
-// awaitNode waits for a condition on a CiliumNode from the API server.
+// awaitNode polls a CiliumNode until the condition holds, and returns it.
 func (e *env) awaitNode(name, what string, condition func(*ciliumv2.CiliumNode) bool) *ciliumv2.CiliumNode {
 	e.t.Helper()
 	cn := &ciliumv2.CiliumNode{}
@@ -77,15 +77,15 @@ func dynamic(cn *ciliumv2.CiliumNode) int {
 	return n
 }
 
-// TestG12Watermarks checks that a pool grows with its pods up to its limit and shrinks after them, in few writes, and
-// keeps nothing that is not needed. A restarted agent restores all running pods, so none lost its entry (G12).
+// TestG12Watermarks checks that a pool grows with its pods up to its limit and shrinks after them, in few writes, and keeps
+// no entry that is not needed. A restarted agent restores all running pods, so that none has lost its entry (G12).
 func TestG12Watermarks(t *testing.T) {
 	t.Parallel()
 	const perMinute, most = 20, 28
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{
 		"--min-free-ips=4", "--max-surplus-ips=4", fmt.Sprintf("--max-dynamic-ips=%d", most), fmt.Sprintf("--node-writes-per-minute=%d", perMinute)}, defaultPool...)})
 	began, first := time.Now(), e.witness.Generations()["node-1"]
-	// Two more belong to the node.
+	// The node itself uses two more addresses.
 	settled := func(used int) func(*ciliumv2.CiliumNode) bool {
 		return func(cn *ciliumv2.CiliumNode) bool {
 			free := dynamic(cn) - used - 2
@@ -129,7 +129,7 @@ func TestG12Watermarks(t *testing.T) {
 		}
 	}
 	minutes := math.Ceil(time.Since(began).Minutes())
-	// The agent's own update is one of them, and one is the first of a minute.
+	// One more write is the agent's own.
 	if writes := e.witness.Generations()["node-1"] - first; float64(writes) > minutes*perMinute+1 {
 		t.Errorf("%d writes in %v minutes, at most %d are allowed in one", writes, minutes, perMinute)
 	} else {
@@ -139,7 +139,7 @@ func TestG12Watermarks(t *testing.T) {
 		t.Errorf("there is field tracking: %+v", cn.ManagedFields)
 	}
 
-	// A restarted agent restores the rest; its update does not bring field tracking back.
+	// A restarted agent restores the remaining pods, and its write does not bring field tracking back.
 	e.must(e.Process("node-1").Kill())
 	e.must(e.Process("node-1").Restart(within(t)))
 	e.awaitNode("node-1", "the agent to have restored its pods", func(cn *ciliumv2.CiliumNode) bool {
@@ -153,7 +153,7 @@ func TestG12Watermarks(t *testing.T) {
 	})
 }
 
-// without returns one of the pods that has no address.
+// without returns the name of one of the pods that has no address.
 func (e *env) without(pods []string) string {
 	e.t.Helper()
 	i := slices.IndexFunc(pods, func(name string) bool { return e.witness.Pod(namespace, name).Status.PodIP == "" })
@@ -163,7 +163,7 @@ func (e *env) without(pods []string) string {
 	return pods[i]
 }
 
-// TestPoolGrowsForPodsThatWait checks that a pool grows for waiting pods when more pods come at once than it has free
+// TestPoolGrowsForPodsThatWait checks that a pool grows for waiting pods if more pods come at once than it has free
 // addresses, even if the agent does not report.
 func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	t.Parallel()
@@ -182,14 +182,14 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	}
 }
 
-// TestShrinkAcrossRestarts checks that a restarted controller completes the handshake.
+// TestShrinkAcrossRestarts checks that a restarted controller completes release handshakes in every state.
 func TestShrinkAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})
 	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
 	e.must(e.controller.Kill())
-	// One answered and not removed, one removed and not reported, one unanswered, and one that the agent refuses
-	// because its router uses it.
+	// One handshake is answered and its entry not removed, one entry is removed and not reported, and one handshake is
+	// refused by the agent because the node itself uses the address.
 	cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true })
 	var own, free []string
 	for ip := range cn.Spec.IPAM.Pool {
@@ -206,15 +206,15 @@ func TestShrinkAcrossRestarts(t *testing.T) {
 	})
 	e.must(e.api.Patch(within(t), cn, client.RawPatch("application/json-patch+json", []byte(`[{"op":"remove","path":"/spec/ipam/pool/`+free[1]+`"}]`))))
 	e.must(e.controller.Restart(within(t)))
-	// 20 were free, of which two are agreed: one of them is needed again.
+	// The pool gets 20 free entries again, although the agent has agreed to release two of them.
 	e.awaitNode("node-1", "all handshakes to end", func(cn *ciliumv2.CiliumNode) bool {
 		_, own0 := cn.Spec.IPAM.Pool[own[0]]
 		return own0 && len(cn.Status.IPAM.ReleaseIPs) == 0 && dynamic(cn) == 22
 	})
 }
 
-// TestKeptInThePool checks that the dynamic entry of an address with a FixedIP is removed, and that its pod gets the
-// address.
+// TestKeptInThePool checks that if a FixedIP names the address of a dynamic entry, its pod gets the address, and the pool
+// gets another dynamic entry instead.
 func TestKeptInThePool(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -236,7 +236,7 @@ func TestKeptInThePool(t *testing.T) {
 	})
 }
 
-// releaseIPs writes keys of the release handshake by hand.
+// releaseIPs writes states of release handshakes by hand. Key of keys: the address. Value: the state.
 func (e *env) releaseIPs(node string, keys map[string]string) {
 	e.t.Helper()
 	var list []string

@@ -21,23 +21,23 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// soakLooks is the number of parts of the churn. After each part everything is back, so that the resources of a
-// program are comparable.
+// soakLooks is the number of parts of the churn. After each part all wanted pods are back, so that the resources of the
+// programs are comparable.
 const soakLooks = 24
 
-// holding contains the resources of a program when everything is back: goroutines and bytes.
+// holding contains the resources of a program at one look: goroutines, and memory in bytes.
 type holding struct{ goroutines, heap, taken, returned, resident float64 }
 
-// growth bounds what the median of the last third of a soak may be of that of the first, whose own first look is
-// left out: connections and caches are filled by then. Goroutines and the heap after a collection are exact. What Go
-// has of the system is also what it keeps for later. What is resident is that, and what is not Go's: with the race
-// detector, whatever that keeps for itself. It keeps something of each goroutine that was and of each defer
+// growth contains the bounds of the growth of resources: the median of the last third of a soak is at most bound times that
+// of the first third. The first look is left out, because connections and caches are filled by then. Goroutines and the heap
+// after a collection are exact. The memory that Go has obtained from the system includes what Go keeps for later. Resident
+// memory also includes memory outside of Go: the race detector keeps some for each former goroutine and each defer
 // (go.dev/doc/articles/race_detector, "Runtime Overhead"), so that it grows for ever, whatever the program does.
 var growth = []struct {
 	what  string
 	of    func(holding) float64
 	bound float64
-	// plain is true if it is asserted without the race detector only.
+	// plain is true if the bound is asserted only without the race detector.
 	plain bool
 }{
 	{"goroutines", func(h holding) float64 { return h.goroutines }, 1.05, false},
@@ -89,7 +89,7 @@ func (p profiled) holds(ctx context.Context) (holding, error) {
 	return h, err
 }
 
-// soakTime returns the duration of the churn. FIXEDIP_SOAK overrides it.
+// soakTime returns the duration of the churn: FIXEDIP_SOAK, or two minutes.
 func soakTime(t *testing.T) time.Duration {
 	if s := os.Getenv("FIXEDIP_SOAK"); s != "" {
 		d, err := time.ParseDuration(s)
@@ -101,9 +101,9 @@ func soakTime(t *testing.T) time.Duration {
 	return 2 * time.Minute
 }
 
-// Pods come and go for an hour, are scaled, rolled, moved, deleted with their workloads and made anew: in one cluster
-// under the race detector, and in one beside it as people run it. No promise is broken, whatever is wanted is back at
-// each look, and both programs hold at the end what they held at the beginning.
+// TestSoak creates, scales, rolls, moves and deletes pods and workloads for FIXEDIP_SOAK, in one cluster with the race
+// detector and in one without it. It checks that no promise is broken, that all wanted pods are back at each look, and that
+// both programs use as many resources at the end as at the beginning.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	for name, plain := range map[string]bool{"detector": false, "plain": true} {
@@ -117,7 +117,8 @@ func TestSoak(t *testing.T) {
 func soak(t *testing.T, plain bool) {
 	seed := fromEnv(t, "FIXEDIP_SEED", 1)
 	controllerPort := freePort(t)
-	// The short leases of tests could end a program on a busy machine within an hour, and it is not restarted.
+	// A busy machine could end a program with the short leases of the tests within an hour, and the test does not restart
+	// it.
 	e := start(t, options{
 		nodes: threeNodes, noScheduler: true, plain: plain,
 		controllerArgs: append(slices.Clone(defaultPool), "--enable-leader-election=false", fmt.Sprintf("--pprof-bind-address=127.0.0.1:%d", controllerPort)),
@@ -138,7 +139,7 @@ func soak(t *testing.T, plain bool) {
 
 	c := &churn{e: e, random: rand.New(rand.NewPCG(seed, 1)), done: map[string]int{}}
 	first := c.settle()
-	// Key: the program.
+	// held contains the resources at each look. Key: the program.
 	held := map[string][]holding{}
 	span, began := soakTime(t), time.Now()
 	for look := range soakLooks {
@@ -163,7 +164,7 @@ func soak(t *testing.T, plain bool) {
 	}
 }
 
-// flat checks that a program needs as much at the end as at the beginning.
+// flat checks that a program uses as many resources at the end as at the beginning, within the bounds of growth.
 func flat(t *testing.T, program string, plain bool, held []holding) {
 	t.Helper()
 	third := (len(held) - 1) / 3
@@ -188,7 +189,7 @@ func median(held []holding, of func(holding) float64) float64 {
 	return figures[len(figures)/2]
 }
 
-// only returns the rows of certain pods.
+// only returns the rows of some pods.
 func only(rows map[string]witness.Row, pods []string) map[string]witness.Row {
 	some := map[string]witness.Row{}
 	for _, pod := range pods {

@@ -23,7 +23,8 @@ import (
 // strictLabel makes a node strict with the default configuration.
 const strictLabel = "fixedip.io/strict=true"
 
-// strictly checks a strict node: its pool has no dynamic entry, and every pod there has the address of its entry.
+// strictly checks that the pool of a strict node has no dynamic entry, and that every pod there has the address of its
+// entry.
 func (e *env) strictly(node string) {
 	e.t.Helper()
 	cn := e.awaitNode(node, "the pool", func(*ciliumv2.CiliumNode) bool { return true })
@@ -42,14 +43,14 @@ func (e *env) strictly(node string) {
 	}
 }
 
-// bind binds a pod like another scheduler.
+// bind binds a pod to a node, as another scheduler would.
 func (e *env) bind(pod, node string) {
 	e.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}}
 	e.must(e.api.SubResource("binding").Create(within(e.t), p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
 }
 
-// tooEarly counts the pods whose first request for an address failed.
+// tooEarly counts the pods whose first request for an address failed, because the agent had not seen the entry.
 func (e *env) tooEarly(pods map[string]witness.Row) int {
 	e.t.Helper()
 	var events corev1.EventList
@@ -63,14 +64,14 @@ func (e *env) tooEarly(pods map[string]witness.Row) int {
 	return len(early)
 }
 
-// neverWrong checks nodes that were always strict for the whole time: no dynamic entry ever existed, and no pod ever
-// had an address without an entry that named it.
+// neverWrong checks nodes that have always been strict: their pools have never had a dynamic entry, and no pod has ever had
+// an address without an entry that named it.
 func (e *env) neverWrong(nodes ...string) {
 	e.t.Helper()
 	for _, node := range nodes {
 		var cn ciliumv2.CiliumNode
 		e.must(e.api.Get(within(e.t), client.ObjectKey{Name: node}, &cn))
-		// Each change of the pool is a generation.
+		// Each change of the pool makes a generation.
 		e.await("wait for the witness to have seen all of "+node, func([]witness.Row) bool { return e.witness.Generations()[node] >= cn.Generation })
 		if offered := e.witness.Offered(node); len(offered) > 0 {
 			e.t.Errorf("the pool of the strict node %s had entries for anybody: %v", node, offered)
@@ -81,8 +82,8 @@ func (e *env) neverWrong(nodes ...string) {
 	}
 }
 
-// TestStrictNode checks that on strict nodes no pod ever gets an address that is not its own, however far agents are
-// behind: 100 pods of our scheduler, fixed and unreserved, and 100 of the default scheduler.
+// TestStrictNode checks that on strict nodes no pod ever gets the address of another pod, however late agents see entries:
+// 100 pods of our scheduler, with and without fixed addresses, and 100 pods of the default scheduler.
 func TestStrictNode(t *testing.T) {
 	t.Parallel()
 	for name, delay := range map[string]time.Duration{"watches in time": 0, "watches that are 3 s late": 3 * time.Second} {
@@ -106,7 +107,8 @@ func TestStrictNode(t *testing.T) {
 				t.Error("the agents were not late, so that this has tested nothing")
 			}
 
-			// Pods with fixed addresses return to them, which the agents know by now, and the others release theirs.
+			// Pods with fixed addresses get them again, from agents that have seen the entries, and the other pods release
+			// theirs.
 			e.deletePods(slices.Concat(fixed, ours, others)...)
 			was := subset(before, fixed...)
 			again := e.awaitRunning(was, fixed...)
@@ -123,11 +125,11 @@ func TestStrictNode(t *testing.T) {
 	}
 }
 
-// nodeOwners are the owners of entries of the node itself, which the witness counts separately.
+// nodeOwners are the owners of node-owned entries, which the witness counts as Resting.
 var nodeOwners = []string{"router", "health", "ingress"}
 
-// TestStrictNodeDaemonSet checks that a pod of a DaemonSet has its entry before it is bound, because its node is
-// known.
+// TestStrictNodeDaemonSet checks that a pod of a DaemonSet has its entry before it is bound, because its node affinity names
+// the node.
 func TestStrictNodeDaemonSet(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -157,8 +159,8 @@ func TestStrictNodeDaemonSet(t *testing.T) {
 	e.strictly("node-1")
 }
 
-// TestNodeTurnsStrict checks that when a node becomes strict its pods keep running, their addresses become owned
-// entries, and free ones are removed with the consent of the agent; and that the node can be changed back.
+// TestNodeTurnsStrict checks that when a node becomes strict its pods keep running, the dynamic entries of their addresses
+// become owned entries, and unused ones are removed by the release handshake; and that the node can be changed back.
 func TestNodeTurnsStrict(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})

@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// disjoint fails if subnets of two nodes overlap, and returns the subnets of each node by name.
+// disjoint checks that no subnets of two nodes overlap, and returns the subnets of each node. Key: the node.
 func (e *env) disjoint() map[string][]netip.Prefix {
 	e.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
@@ -48,13 +48,13 @@ func (e *env) disjoint() map[string][]netip.Prefix {
 	return of
 }
 
-// TestG5SubnetManagement checks that each node has a subnet of each family from the CIDRs of the flags, in order and
-// with their mask sizes, and that none overlap: not with existing ones, and not if two controllers assign them at
-// once. If the CIDRs are exhausted, the node that gets none is reported (G5).
+// TestG5SubnetManagement checks that each node gets a subnet of each family from the CIDRs of the flags, in order and with
+// their mask sizes, and that no subnets overlap, neither with existing ones nor if two controllers assign them at once. If
+// the CIDRs are exhausted, an event names the node that gets none (G5).
 func TestG5SubnetManagement(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
-	// It exists before any controller, and not at the beginning of a CIDR.
+	// This node exists before any controller, and its subnets are not at the beginning of a CIDR.
 	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "standing"}, Spec: ciliumv2.NodeSpec{
 		IPAM: ipamtypes.IPAMSpec{PodCIDRs: []string{"10.250.0.0/26", "fd00:240::100/120"}},
 	}})
@@ -78,7 +78,7 @@ func TestG5SubnetManagement(t *testing.T) {
 	})
 	e.must(e.Process("pools").Kill())
 
-	// Neither waits for the other to lose its lease, and both see all nodes that joined.
+	// Two controllers without leader election see the same nodes join.
 	const joining = 80
 	for i := range joining {
 		e.agentless(fmt.Sprintf("joins-%d", i))
@@ -104,8 +104,8 @@ func TestG5SubnetManagement(t *testing.T) {
 	}
 }
 
-// TestG23NodeCIDRs checks that ranges assigned by kube-controller-manager are the subnets of nodes. If it assigns the
-// range of a deleted node to another node, that node gets the fixed addresses in it (G23).
+// TestG23NodeCIDRs checks that the CIDRs that kube-controller-manager assigns to nodes are their subnets. If it assigns the
+// CIDR of a deleted node to another node, that node gets the fixed addresses in it (G23).
 func TestG23NodeCIDRs(t *testing.T) {
 	t.Parallel()
 	o := options{
@@ -145,7 +145,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	for name := range lost {
 		e.homed(name, metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
 	}
-	// There are three ranges for three nodes. Kubernetes decides which node gets the range that becomes free.
+	// Three CIDRs of each family are left for three nodes. Kubernetes decides which of them gets those of node-1.
 	heir := ""
 	for _, name := range []string{"third", "fourth", "fifth"} {
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -173,7 +173,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	}
 	e.untouched(stays)
 
-	// Kubernetes has no range left, and a range set by hand overlaps another one.
+	// Kubernetes has no CIDR left, and a CIDR set by hand overlaps another one.
 	e.agentless("empty")
 	e.event("empty", "SubnetMissing", "spec.podCIDRs of node empty is empty")
 	e.agentless("overlaps", "10.60.0.128/25")
@@ -183,7 +183,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	}
 }
 
-// nodeCIDRs returns the ranges that Kubernetes assigned to a node.
+// nodeCIDRs returns the CIDRs that Kubernetes assigned to a node.
 func (e *env) nodeCIDRs(name string) []string {
 	e.t.Helper()
 	var node corev1.Node

@@ -14,13 +14,13 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// left returns the rows of pods of a StatefulSet.
+// left returns the rows of the pods of a StatefulSet.
 func left(rows []witness.Row, workload string) []witness.Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r witness.Row) bool { return !strings.HasPrefix(r.Pod, workload+"-") })
 }
 
-// TestG4EventsAndSweep checks that addresses are released by events at once, with the next resync an hour away, and
-// that missed events are found by looking at everything, at the start and then periodically without writes (G4).
+// TestG4EventsAndSweep checks that addresses are released on events at once, with the next resync an hour away, and that a
+// controller finds events that it missed, by a resync at its start; later resyncs write nothing (G4).
 func TestG4EventsAndSweep(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--resync-period=1h"}, defaultPool...)})
@@ -51,7 +51,7 @@ func TestG4EventsAndSweep(t *testing.T) {
 
 	written := func() map[string]string {
 		all := e.written()
-		// The lease is renewed all the time.
+		// The scheduler renews its lease all the time.
 		delete(all, "Lease fixedip-scheduler")
 		return all
 	}

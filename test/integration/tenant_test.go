@@ -26,7 +26,7 @@ import (
 // tenantSpace is the namespace in which a tenant may do everything with FixedIPs and workloads.
 const tenantSpace = "tenant"
 
-// asTenant creates that namespace and returns a client with the rights of the tenant only.
+// asTenant creates tenantSpace and returns a client that has the rights of the tenant only.
 func (e *env) asTenant() client.Client {
 	e.t.Helper()
 	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
@@ -56,14 +56,14 @@ func tenantsRecord(name, ip string) *v1alpha1.FixedIP {
 	return f
 }
 
-// A tenant with every right on the FixedIPs of one namespace can't see, take or free the addresses of another,
-// whatever he writes: not where his FixedIP names them, not where his pod asks for them, not by the name of his
-// pod, and not when he deletes what he has written. Nor can he have an address that is not the cluster's. What
-// expressions can't decide, the ledger does.
+// TestTenant checks that a tenant with all rights on the FixedIPs of one namespace cannot see, take or free addresses of
+// another namespace: neither by a FixedIP that names them, nor by a pod that requests them, nor by deleting these objects.
+// The tenant cannot have an address outside of the cluster either. The ledger prevents what the expressions of the policies
+// cannot.
 func TestTenant(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
-	// The FixedIPs of the tenant cause reports of two FixedIPs with one address.
+	// The FixedIPs of the tenant make the witness report two FixedIPs with one address.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, tenantSpace+"/") }
 	tenant := e.asTenant()
 	e.create(statefulSet("web", 1), statefulSet("kept", 1))
@@ -72,7 +72,7 @@ func TestTenant(t *testing.T) {
 	e.awaitRecord("kept-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 	running, reserved := before["web-0"].Address, before["kept-0"].Address
 
-	// Read, change, delete: refused by the API server.
+	// The API server refuses to read, change and delete objects of another namespace.
 	theirs := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}
 	for what, err := range map[string]error{
 		"get":         tenant.Get(within(t), client.ObjectKeyFromObject(theirs), theirs.DeepCopy()),
@@ -89,8 +89,7 @@ func TestTenant(t *testing.T) {
 		}
 	}
 
-	// Take: with a FixedIP that names the address, with the same name and with another, of a running pod and of an
-	// absent one.
+	// The tenant's FixedIPs name an address of a running pod and one of an absent pod, with the same name and with another.
 	var named []*v1alpha1.FixedIP
 	for name, ip := range map[string]string{"web-0": running, "thief-0": running, "kept-0": reserved} {
 		f := tenantsRecord(name, ip)
@@ -108,7 +107,7 @@ func TestTenant(t *testing.T) {
 			}
 		}
 	}
-	// With a pod that requests it, and with a pod of the same name.
+	// The tenant's pods request these addresses.
 	asks := statefulSet("asks", 1, onTemplate(request.AnnotationIPs, running))
 	same := statefulSet("same", 1, onTemplate(request.AnnotationIPs, reserved))
 	for _, s := range []client.Object{asks, same} {
@@ -132,7 +131,7 @@ func TestTenant(t *testing.T) {
 		})
 	}
 
-	// No pod has lost anything while the objects of the tenant exist and when they are deleted.
+	// No pod loses its address, neither while the objects of the tenant exist nor when they are deleted.
 	e.deletePods("web-0")
 	again := e.awaitRunning(before, "web-0")
 	for _, f := range named {
@@ -152,7 +151,7 @@ func TestTenant(t *testing.T) {
 		}
 	}
 
-	// An address outside the cluster: without the policy it has no effect, with the policy it is refused.
+	// An address outside of the cluster has no effect without the policy, and is refused with it.
 	outside := tenantsRecord("outside-0", "192.0.2.7")
 	e.must(tenant.Create(within(t), outside))
 	e.eventually("the tenant's outside-0 to have no home", func() bool {

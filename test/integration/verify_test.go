@@ -32,7 +32,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// startOn starts a cluster of nodes with their own flags.
+// startOn starts a cluster, and nodes with flags of their own. Key of nodes: the node. Value: its flags.
 func startOn(t *testing.T, o options, nodes map[string][]string) *env {
 	t.Helper()
 	e := start(t, o)
@@ -45,7 +45,7 @@ func startOn(t *testing.T, o options, nodes map[string][]string) *env {
 	return e
 }
 
-// startLate starts a cluster of one node whose agent is 4 s behind.
+// startLate starts a cluster of one node whose agent sees its CiliumNode 4 s late.
 func startLate(t *testing.T, o options) *env {
 	t.Helper()
 	e := start(t, o)
@@ -54,7 +54,7 @@ func startLate(t *testing.T, o options) *env {
 	return e
 }
 
-// awaitCondition waits until a condition of a FixedIP has a status, a reason and a message with the given text.
+// awaitCondition waits until a condition of a FixedIP has the status, the reason and a message that contains words.
 func (e *env) awaitCondition(name, kind string, status metav1.ConditionStatus, reason, words string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
@@ -63,7 +63,7 @@ func (e *env) awaitCondition(name, kind string, status metav1.ConditionStatus, r
 	})
 }
 
-// awaitEventOn waits for an event on an object with the given text.
+// awaitEventOn waits for an event on an object whose note contains words.
 func (e *env) awaitEventOn(kind, name, reason, words string) {
 	e.t.Helper()
 	var have []string
@@ -88,7 +88,8 @@ func (e *env) awaitEventOn(kind, name, reason, words string) {
 	}
 }
 
-// awaitMetric waits until a metric of the controller on the port has a value.
+// awaitMetric waits until is returns true for the value of a metric that the controller serves on the port. The metric must
+// have all of labels, and may have more.
 func (e *env) awaitMetric(port int, name string, labels map[string]string, is func(float64) bool) {
 	e.t.Helper()
 	var last string
@@ -130,13 +131,13 @@ func (e *env) awaitMetric(port int, name string, labels map[string]string, is fu
 	}
 }
 
-// TestWrongFirstAddress: a pod whose node's agent has not seen the claim yet gets another IP. It does not keep that: it is restarted, and then
-// runs with the IP that was claimed for it.
+// TestWrongFirstAddress checks that a pod whose agent has not seen the claim, and gives it another address, does not keep
+// that address: it is restarted, and then runs with the claimed address.
 func TestWrongFirstAddress(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--mismatch-grace-period=6s"}, defaultPool...)})
-	// The witness is right: the test has brought this about.
+	// The witness reports this rightly: the test causes it.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
 	all := names("web", 3)
 	e.create(statefulSet("web", 3))
@@ -163,7 +164,7 @@ func TestWrongFirstAddress(t *testing.T) {
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Fixed == 3 }))
 	before := e.awaitRunning(nil, all...)
 
-	// An agent that is in time gives them back.
+	// An agent that sees entries in time gives the pods their addresses at once.
 	e.must(e.Process("node-1").Terminate(within(t)))
 	p := e.startNode("node-1-again", "--node-name=node-1")
 	if !p.Running() {
@@ -173,9 +174,9 @@ func TestWrongFirstAddress(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, all...))
 }
 
-// TestMismatch: a pod that runs with another IP than the one reserved for it is reported, and evicted: one at a time, never against a
-// PodDisruptionBudget, and not if its policy is Report. Here the IPs were given to the pods beforehand, and the node's
-// agent learns of each claim too late.
+// TestMismatch checks that a pod that runs with another address than the reserved one is reported and evicted: one pod at a
+// time, never against a PodDisruptionBudget, and not if its policy is Report. Here FixedIPs reserve the addresses before the
+// pods exist, and the agent sees each claim too late.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -197,7 +198,7 @@ func TestMismatch(t *testing.T) {
 	}))
 	before := e.awaitRunning(nil, all...)
 	for _, name := range all {
-		// The witness is right: the test caused this.
+		// The witness reports this rightly: the test causes it.
 		defer e.witness.Forgive(namespace + "/" + name)
 		if before[name].Address == want[name] {
 			t.Fatalf("pod %s has its address %s at once, so that this tests nothing", name, want[name])
@@ -254,20 +255,20 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// TestConflicts: a conflict over an IP is reported, and so is its end.
+// TestConflicts checks that a conflict over an address is reported, and that its end is too.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)})
 	e.create(statefulSet("web", 1))
 	address := e.awaitRunning(nil, "web-0")["web-0"].Address
-	// The test causes these violations by hand.
+	// The test causes these violations on purpose.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, address) }
 	one := func(v float64) bool { return v == 1 }
 	none := func(v float64) bool { return v == 0 }
 	kind := func(k string) map[string]string { return map[string]string{"kind": k} }
 
-	// Another FixedIP.
+	// Another FixedIP names the address.
 	second := beforehand("other", "other-0", address)
 	e.create(second)
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "FixedIPs default/other-0 and default/web-0 reserve the same address "+address)
@@ -278,7 +279,7 @@ func TestConflicts(t *testing.T) {
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), none)
 
-	// The pool of another node.
+	// The pool of another node has an entry of the address.
 	stray := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "stray"}}
 	stray.Spec.IPAM.Pool = ipamtypes.AllocationMap{address: {}}
 	e.create(stray)
@@ -288,7 +289,7 @@ func TestConflicts(t *testing.T) {
 	e.delete(stray)
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
 
-	// Another pod.
+	// Another pod runs with the address.
 	twin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "twin"}, Spec: corev1.PodSpec{
 		SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "none"}},
 	}}

@@ -29,7 +29,7 @@ func (e *env) volumeOn(name, label, value string) {
 	}})
 }
 
-// localVolumes creates the StorageClass of these volumes: a claim is bound when its pod is placed.
+// localVolumes creates the StorageClass of these volumes. A PersistentVolumeClaim is bound when its pod is placed.
 func (e *env) localVolumes() {
 	e.t.Helper()
 	e.create(&storagev1.StorageClass{
@@ -38,7 +38,7 @@ func (e *env) localVolumes() {
 	})
 }
 
-// withVolume gives each pod of a StatefulSet a claim of a volume, which is bound when the pod is placed.
+// withVolume gives each pod of a StatefulSet a PersistentVolumeClaim, which is bound when the pod is placed.
 func withVolume(s *appsv1.StatefulSet) {
 	s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: ptr.To("local"),
@@ -46,8 +46,8 @@ func withVolume(s *appsv1.StatefulSet) {
 	}}}
 }
 
-// TestVolumeAndAddress (finding R2) checks that a first placement takes the address where the volume is, also if the volume
-// is bound only then, and that a pod whose address and volume are on two nodes says so, with what helps.
+// TestVolumeAndAddress (finding R2) checks that a first placement takes an address on the node of the volume, even if the
+// volume is bound only then, and that a pod whose address and volume are on two nodes reports that, with what helps.
 func TestVolumeAndAddress(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -76,11 +76,11 @@ func TestVolumeAndAddress(t *testing.T) {
 	}
 }
 
-// TestVolumeInAZone (findings R1 and R2) checks that the subnet of a node that is gone is inherited in the zone of the pod's
-// volume, and not by a node of another zone that joined earlier.
+// TestVolumeInAZone (findings R1 and R2) checks that the subnet of a node that is gone is inherited by a node in the zone of
+// the pod's volume, and not by a node of another zone that joined earlier.
 func TestVolumeInAZone(t *testing.T) {
 	t.Parallel()
-	nodes := []string{"home", "far", "near"} // in the order in which they join
+	nodes := []string{"home", "far", "near"} // They join in this order.
 	e := start(t, options{nodes: nodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/20", "--cluster-pool-ipv4-mask-size=25", "--orphaned-subnet-grace-period=3s"}})
 	for node, zone := range map[string]string{"home": "a", "far": "b", "near": "a"} {
 		e.label(node, corev1.LabelTopologyZone, zone)

@@ -22,17 +22,18 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// writeGate is a proxy in front of the API server that counts the writes of the controller except events, and can
-// stop it at one of them: before the API server gets it, or before the answer.
+// writeGate is a proxy in front of the API server that counts the writes of the controller, except those of events, and can
+// stop the controller at one of them: before the API server gets the write, or before the answer.
 type writeGate struct {
 	kubeconfig string
 	// stopped receives a description of the write at which the controller was stopped.
 	stopped chan string
 
 	mu sync.Mutex
-	// at is the number of the write to stop at, counted from arm; 0 for none.
+	// at is the number of the write to stop at, counted from arm; 0: none. count is the number of writes since arm.
 	at, count int
-	after     bool
+	// after is true if the write to stop at is executed.
+	after bool
 }
 
 func (e *env) writeGate() *writeGate {
@@ -60,8 +61,8 @@ func (g *writeGate) arm(n int, after bool) {
 	g.at, g.count, g.after = n, 0, after
 }
 
-// disarm stops at no further write. fired is true if the gate has stopped at a write, which stopped describes, or
-// will: the effect of an executed write may be visible before that.
+// disarm makes the gate stop at no further write. fired is true if the gate has stopped at a write; stopped may receive its
+// description later, because the effect of an executed write can be visible before that.
 func (g *writeGate) disarm() (fired bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,15 +92,15 @@ func (g *writeGate) stops(r *http.Request) (stop, after bool) {
 	return stop, g.after
 }
 
-// TestKilledAtEveryWrite kills the controller at every one of its writes, before the API server gets it and before
-// the answer, and restarts it. In each case a StatefulSet is placed, scaled down and deleted as usual.
+// TestKilledAtEveryWrite kills the controller at each of its writes, before the API server gets it and before the answer,
+// and restarts it. It checks in each case that a StatefulSet is placed, scaled down and deleted as usual.
 func TestKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	gate := e.writeGate()
 	controller, err := product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
 		Kubeconfig: gate.kubeconfig,
-		// A standby is not stopped at a write.
+		// Without leader election, the controller makes no writes of a Lease, at which it could be stopped.
 		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1s", "--enable-leader-election=false"},
 	})
 	e.must(err)
@@ -125,7 +126,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 		}
 	}
 	t.Logf("killed at %d writes:\n%s", len(writes), strings.Join(writes, "\n"))
-	// Two FixedIPs, created, in use and released, each in several writes, and the pool.
+	// Two FixedIPs are created, used and released, each in several writes, and the pool is written too.
 	if len(writes) < 20 {
 		t.Errorf("the controller was stopped only %d times; does the gate see its writes?", len(writes))
 	}

@@ -25,7 +25,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// admission validates FixedIPs like an API server with our CRD.
+// admission validates FixedIPs as an API server with our CRD does.
 type admission struct {
 	schema     *structuralschema.Structural
 	validator  validation.SchemaValidator
@@ -57,7 +57,7 @@ func newAdmission(t testing.TB) admission {
 	return a
 }
 
-// refuses returns the reasons why a new FixedIP is refused.
+// refuses returns the errors for which a new FixedIP is refused; none if it is accepted.
 func (a admission) refuses(object map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, object, a.validator)
 	if len(errs) > 0 {
@@ -67,8 +67,8 @@ func (a admission) refuses(object map[string]any) field.ErrorList {
 	return errs
 }
 
-// FuzzFixedIP checks that the programs can read every FixedIP that the API server accepts: its addresses, its times,
-// and its pool entry, which belongs to its own namespace and has no other meaning. Refusals name the field.
+// FuzzFixedIP checks that the programs can read the addresses and the TTL of every FixedIP that the API server accepts, and
+// that its pool entry is owned by a pod of its own namespace and has no other meaning. Refusals name the field.
 func FuzzFixedIP(f *testing.F) {
 	for _, s := range []struct {
 		ips, node, pod, apiVersion, kind, owner, ttl string
@@ -145,7 +145,7 @@ func FuzzFixedIP(f *testing.F) {
 	})
 }
 
-// Finding C10. A FixedIP has the name of its pod, except for a slot.
+// TestFixedIPName checks that a FixedIP has to have the name of its pod, except for a slot. Finding C10.
 func TestFixedIPName(t *testing.T) {
 	server := newAdmission(t)
 	for name, c := range map[string]struct {

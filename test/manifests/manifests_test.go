@@ -32,7 +32,7 @@ import (
 
 var root = filepath.Join("..", "..")
 
-// installed contains the objects of a kustomization.
+// installed contains the objects that a kustomization installs.
 type installed []*unstructured.Unstructured
 
 func kustomize(t *testing.T, dir string) installed {
@@ -70,10 +70,10 @@ func deployments(t *testing.T, objects installed) []appsv1.Deployment {
 	return list
 }
 
-// optional contains manifests that only some clusters need.
+// optional contains the manifests that only some clusters need. The installation does not contain them.
 var optional = []string{"example", "prometheus", "controller-scale-down-rbac.yaml", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml"}
 
-// TestNothingIsForgotten checks that every other manifest is part of the installation.
+// TestNothingIsForgotten checks that the installation contains every manifest that is not optional.
 func TestNothingIsForgotten(t *testing.T) {
 	manifests := filepath.Join(root, "manifests")
 	text, err := os.ReadFile(filepath.Join(manifests, "kustomization.yaml"))
@@ -100,8 +100,8 @@ func TestNothingIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRolesAsWritten checks that roles are unchanged by kustomize, which could take a name in a role for that of a ConfigMap
-// that it renames.
+// TestRolesAsWritten checks that kustomize does not change the roles. It could mistake a name in a role for that of a
+// ConfigMap that it renames.
 func TestRolesAsWritten(t *testing.T) {
 	made := map[string]*unstructured.Unstructured{}
 	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
@@ -221,7 +221,7 @@ func TestTolerations(t *testing.T) {
 // TestPorts checks that each host port is used once, that each probed port has a name, and that no name is used
 // twice.
 func TestPorts(t *testing.T) {
-	taken := map[int32]string{} // by port: whose it is
+	taken := map[int32]string{} // Key: the port. Value: the Deployment that uses it.
 	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
 		c := d.Spec.Template.Spec.Containers[0]
 		names := map[string]bool{}

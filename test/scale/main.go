@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command scale measures the cost of our programs in a large cluster: on a real API server that has all objects of
-// such a cluster, without kubelets, agents and a controller manager, which would need real machines. It fails if the
-// controller takes more memory than promised.
+// Command scale measures the cost of our programs in a large cluster, on a real API server that has all objects of such a
+// cluster. There are no kubelets, agents and controller manager, which would need real machines. It fails if the controller
+// needs more memory than the limit.
 package main
 
 import (

@@ -28,14 +28,14 @@ const (
 	replicas = 10
 	// namespaces is the number of namespaces of the workloads.
 	namespaces = 200
-	// freeEntries is the number of free dynamic entries of a pool: the minimum and the surplus.
+	// freeEntries is the number of free dynamic entries of a pool: the minimum and the surplus of the default watermark.
 	freeEntries = 16
-	// ownEntries is the number of entries used by the node itself: router and health.
+	// ownEntries is the number of dynamic entries that the node itself uses: router and health.
 	ownEntries = 2
 )
 
-// world is a cluster at rest: every object is as Kubernetes, Cilium and our controller leave it. Pod i runs on node i
-// modulo the number of nodes; the first pods have fixed addresses.
+// world is a cluster at rest: every object is as Kubernetes, Cilium and our controller leave it. Pods 0 to fixed-1 have
+// fixed addresses, the others are unreserved. Each of the two groups is distributed over the nodes in turn.
 type world struct {
 	nodes, pods, fixed int
 	since              metav1.Time
@@ -54,17 +54,20 @@ func newWorld(nodes, pods, fixed int) (*world, error) {
 	return w, nil
 }
 
+// uid returns a UID that is unique for a kind of objects and a number.
 func uid(kind byte, i int) types.UID {
 	return types.UID(fmt.Sprintf("%02x%06x-%04x-4%03x-a%03x-%012x", kind, i, (i*40503)&0xffff, (i*2654435)&0xfff, (i*97)&0xfff, uint64(i)*0x9e3779b97f4a&0xffffffffffff))
 }
 
 func nodeName(i int) string { return fmt.Sprintf("worker-%05d.example.internal", i) }
 func nodeIP(i int) string   { return fmt.Sprintf("172.16.%d.%d", i>>8, i&255) }
+
+// address returns an address in the /24 of a node.
 func address(node, last int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(node >> 8), byte(node), byte(last)})
 }
 
-// place contains the name, node and addresses of a pod.
+// place contains the name, workload, node and address of pod i.
 type place struct {
 	i                               int
 	node                            int
@@ -86,7 +89,7 @@ func (w *world) place(i int) place {
 	}
 	i -= w.fixed
 	group = i / replicas
-	// Unreserved pods follow the fixed ones on the nodes.
+	// Unreserved pods are distributed over the nodes from the first one again.
 	p.namespace, p.kind, p.workload = fmt.Sprintf("team-%03d", group%namespaces), "ReplicaSet", fmt.Sprintf("service-%05d-%08x", group, uint32(group)*2654435761)
 	p.name = fmt.Sprintf("%s-%05x", p.workload, i)
 	p.workloadUID = uid('r', group)
@@ -95,6 +98,7 @@ func (w *world) place(i int) place {
 	return p
 }
 
+// fields returns an entry of managedFields. paths are members of a FieldsV1 object, in JSON.
 func fields(manager, operation, subresource string, at metav1.Time, paths ...string) metav1.ManagedFieldsEntry {
 	var b strings.Builder
 	b.WriteString("{")

@@ -20,18 +20,19 @@ import (
 
 const mebibyte = 1 << 20
 
-// program is a running program of ours.
+// program is a running program of ours. metrics and health are URLs; began is the time of its start.
 type program struct {
 	*cluster.Process
 	metrics, health string
 	began           time.Time
 }
 
-// figures are the memory figures of a program at one moment, in bytes.
+// figures contains the memory of a program at one moment, in bytes.
 type figures struct {
-	// resident is the resident memory and peak its maximum; proportional counts shared pages in part.
+	// resident is the resident memory and peak its maximum so far. proportional counts only a share of memory that is shared
+	// with other processes.
 	resident, peak, proportional int64
-	// heap is the memory of live objects on the Go heap and of those that died since the last collection.
+	// heap is the memory of all objects on the Go heap that were not collected yet.
 	heap int64
 }
 
@@ -45,7 +46,7 @@ func freePort() (int, error) {
 	return port, l.Close()
 }
 
-// look reads the figures.
+// look reads the current figures of the program.
 func (p *program) look(ctx context.Context) (figures, error) {
 	var f figures
 	status, err := kilobytes(fmt.Sprintf("/proc/%d/status", p.PID()))
@@ -62,7 +63,7 @@ func (p *program) look(ctx context.Context) (figures, error) {
 	return f, err
 }
 
-// kilobytes reads lines with a name and a number of kB from a file in /proc.
+// kilobytes reads the lines with a number of kB from a file in /proc. Key: the name. Value: the number of kB.
 func kilobytes(path string) (map[string]int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -97,7 +98,7 @@ func get(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// values returns the sums of all metrics over their labels.
+// values returns the sum of each metric over its labels. Key: the name of the metric.
 func (p *program) values(ctx context.Context) (map[string]float64, error) {
 	text, err := get(ctx, p.metrics)
 	if err != nil {
@@ -120,7 +121,7 @@ func (p *program) values(ctx context.Context) (map[string]float64, error) {
 	return sums, nil
 }
 
-// awaitReady returns how long it took from the start until the program was ready.
+// awaitReady waits until the program is ready and returns the time since its start.
 func (p *program) awaitReady(ctx context.Context) (time.Duration, error) {
 	return p.await(ctx, "to be ready", 100*time.Millisecond, func() (bool, error) {
 		_, err := get(ctx, p.health)
@@ -128,13 +129,14 @@ func (p *program) awaitReady(ctx context.Context) (time.Duration, error) {
 	})
 }
 
-// poolWrites returns the number of writes of CiliumNodes.
+// poolWrites is the metric that counts writes of CiliumNodes.
 const poolWrites = "fixedip_pool_writes_total"
 
-// quietTime is how long nothing may happen before a program counts as settled.
+// quietTime is the time without work after which a program counts as settled.
 const quietTime = 10 * time.Second
 
-// awaitQuiet returns when the queues have been empty for a while and no pool was written.
+// awaitQuiet waits until the program is the leader and, for quietTime, its queues were empty and it wrote no pool. It
+// returns the number of its writes of pools.
 func (p *program) awaitQuiet(ctx context.Context) (writes int, err error) {
 	var since time.Time
 	last := -1.0
@@ -154,7 +156,8 @@ func (p *program) awaitQuiet(ctx context.Context) (writes int, err error) {
 	return writes, err
 }
 
-// await polls, because another process sends no events about its state.
+// await polls until so returns true, because another process sends no events about its state. It returns the time since the
+// start of the program.
 func (p *program) await(ctx context.Context, what string, interval time.Duration, so func() (bool, error)) (time.Duration, error) {
 	var last error
 	for {

@@ -29,11 +29,11 @@ import (
 const (
 	// patience limits each wait.
 	patience = 10 * time.Minute
-	// churnWriters is the number of concurrent deletions.
+	// churnWriters is the number of pods that are deleted at the same time.
 	churnWriters = 8
 )
 
-// defaultLease is the default lease of a program.
+// defaultLease contains the default times of leader election.
 var defaultLease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second}
 
 func (s *scale) run(ctx context.Context, w *world) error {
@@ -47,7 +47,7 @@ func (s *scale) run(ctx context.Context, w *world) error {
 	return s.measureScheduler(ctx)
 }
 
-// start writes the objects and starts the API server on them.
+// start starts the API server on the objects of the world. It first writes them unless the work folder has them already.
 func (s *scale) start(ctx context.Context, w *world) error {
 	s.say("%d nodes, %d pods, %d FixedIPs", w.nodes, w.pods, w.fixed)
 	if !s.seeded {
@@ -67,11 +67,10 @@ func (s *scale) start(ctx context.Context, w *world) error {
 		if err != nil {
 			return err
 		}
-		// etcd is closed to free its memory.
+		// etcd has been stopped. Return its memory to the operating system.
 		debug.FreeOSMemory()
 	}
-	// The API server holds most of the memory, and garbage should not double it. Our own programs run with their
-	// defaults.
+	// The API server needs most of the memory, and garbage should not double that. Our own programs run with their defaults.
 	if os.Getenv("GOGC") == "" {
 		if err := os.Setenv("GOGC", "50"); err != nil {
 			return err
@@ -93,7 +92,7 @@ func (s *scale) start(ctx context.Context, w *world) error {
 	return err
 }
 
-// row is one line of the report.
+// row is one line of the report. took is the time of the step, and writes the number of writes of pools.
 type row struct {
 	when string
 	figures
@@ -192,8 +191,8 @@ func profile(ctx context.Context, url, path string) error {
 	return os.WriteFile(path, []byte(data), 0o600)
 }
 
-// deletePods deletes pods with their CiliumEndpoints and FixedIPs, as if their workloads were scaled down and the
-// addresses released by hand, and waits until the addresses are released.
+// deletePods deletes the first pods with their CiliumEndpoints and FixedIPs, as if their workloads were scaled down and the
+// addresses released by hand, and waits until the FixedIPs are gone.
 func (s *scale) deletePods(ctx context.Context, w *world) error {
 	cfg, err := s.RESTConfig(cluster.Admin)
 	if err != nil {
@@ -219,7 +218,7 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 					return fmt.Errorf("delete %T %s/%s: %w", o, p.namespace, p.name, err)
 				}
 			}
-			// As the agent of the node does. An address that is reported as used stays in cooldown, and its entry is
+			// The agent of the node would do this. An address that is reported as used stays in cooldown, and its entry is
 			// rewritten once a minute.
 			unused := client.RawPatch(types.JSONPatchType, fmt.Appendf(nil, `[{"op":"remove","path":"/status/ipam/used/%s"}]`, p.addr))
 			node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: nodeName(p.node)}}
@@ -253,7 +252,7 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 	return nil
 }
 
-// measureScheduler measures the scheduler with nothing to place.
+// measureScheduler measures the memory of a scheduler that has no pods to place.
 func (s *scale) measureScheduler(ctx context.Context) error {
 	port, err := freePort()
 	if err != nil {
@@ -266,7 +265,8 @@ func (s *scale) measureScheduler(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %s", patience))
 	defer cancel()
-	// Its endpoints need credentials, so it counts as ready when its memory no longer grows.
+	// Its endpoints need credentials, so it counts as ready when its memory has not changed by more than 1 MiB for some
+	// time.
 	var last, quiet int64
 	if _, err := p.await(ctx, "to take no more memory", time.Second, func() (bool, error) {
 		now, err := p.RSS()

@@ -31,8 +31,8 @@ const (
 	seedWriters = 8
 )
 
-// seeder writes objects directly into etcd, encoded as the API server encodes them, before the API server starts.
-// Writing a cluster of this size through the API takes a quarter of an hour; what the API server serves is the same.
+// seeder writes objects directly into etcd, encoded as the API server encodes them, before the API server starts. Writing a
+// cluster of this size through the API takes a quarter of an hour, and the API server would serve the same objects.
 type seeder struct {
 	etcd    *embed.Etcd
 	builtin runtime.Serializer
@@ -42,7 +42,7 @@ type seeder struct {
 func startSeeder(dir string, log func(format string, args ...any)) (*seeder, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.UnsafeNoFsync, cfg.EnableGRPCGateway = dir, true, false
-	// etcd reports its end as an error.
+	// etcd logs its stop as an error.
 	cfg.LogLevel, cfg.LogOutputs = "fatal", []string{"stderr"}
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls, cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = loopback, loopback, loopback, loopback
@@ -57,7 +57,7 @@ func startSeeder(dir string, log func(format string, args ...any)) (*seeder, err
 
 func (s *seeder) stop() { s.etcd.Close() }
 
-// seed writes all objects.
+// seed writes all objects of the world.
 func (s *seeder) seed(ctx context.Context, w *world) error {
 	for _, kind := range []struct {
 		// prefix is the key prefix of the kind in the storage of the API server.
@@ -120,7 +120,7 @@ func (s *seeder) seedKind(ctx context.Context, prefix string, count int, make fu
 	return nil
 }
 
-// encode encodes as the API server does: protobuf for built-in kinds, JSON for custom resources.
+// encode encodes an object as the API server does: protobuf for built-in kinds, JSON for custom resources.
 func (s *seeder) encode(o client.Object) ([]byte, error) {
 	if !scheme.Scheme.Recognizes(o.GetObjectKind().GroupVersionKind()) {
 		return json.Marshal(o)

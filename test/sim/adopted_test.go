@@ -14,19 +14,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What the model lets pass of an entry that a pod gets just as it goes: no more than nobody can help.
+// TestAdoptedAsItWent checks how many violations the model reports if an entry becomes the pod's own at about the time at
+// which the pod releases the address. There is none only if the entry was dynamic, the pod released the address after the
+// reconcile had begun, the other pod with the address runs on the same node, and the write is undone.
 func TestAdoptedAsItWent(t *testing.T) {
 	const ip, owner = "10.0.0.19", "db/a-2"
 	for name, c := range map[string]struct {
-		// dynamic: the entry was one for anybody.
+		// dynamic is true if the entry was dynamic before the write.
 		dynamic bool
-		// went is how long after the reconcile began the pod let go of the address; left: it never had it.
+		// went is how long after the start of the reconcile the pod releases the address; negative: before the start.
 		went time.Duration
+		// left is true if the checks do not see that the pod releases the address.
 		left bool
-		// other is the node on which another pod runs with it when the write is carried out; back: it is taken back.
+		// other is the node on which another pod runs with the address when the write is carried out.
 		other string
-		back  bool
-		// then and atRest are how many violations there are as it is written, and in the end.
+		// back is true if the write is undone.
+		back bool
+		// then is the number of violations after the write, and atRest the number of further violations at the end.
 		then, atRest int
 	}{
 		"it went meanwhile, and the entry is taken back": {dynamic: true, went: time.Second, other: "n1", back: true},

@@ -23,14 +23,14 @@ import (
 	"fixedip.io/fixedip/test/sim/agent"
 )
 
-// isUnreserved reports whether an entry is a pod's only as long as the pod exists.
+// isUnreserved reports whether an entry is for an unreserved pod, and goes with that pod.
 func isUnreserved(raw ipamtypes.AllocationIP) bool {
 	e, _ := ciliumpool.DecodeEntry(raw)
 	return e.IsUnreserved()
 }
 
-// atRest looks at the whole once nothing goes on any more: all have what they should, and nothing is left
-// of what is gone (invariants 3, 4 and 5).
+// atRest checks the world once nothing happens any more: every pod has the addresses reserved for it, and nothing is left of
+// deleted objects (invariants 3, 4 and 5).
 func (c *checks) atRest() {
 	w := c.w
 	c.takenBack()
@@ -38,7 +38,7 @@ func (c *checks) atRest() {
 	records := map[string]*v1alpha1.FixedIP{}
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		records[r.Namespace+"/"+r.Spec.PodName] = r
-		// One that a person releases goes when its pod does.
+		// The FixedIP of an existing pod stays until the pod is gone, if a user has deleted it.
 		if _, pod := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); r.DeletionTimestamp != nil && !pod {
 			c.violate("no leak: FixedIP %s is being deleted for ever", r.Name)
 		}
@@ -50,17 +50,17 @@ func (c *checks) atRest() {
 		for ip, e := range cn.Spec.IPAM.Pool {
 			switch {
 			case e.Owner == "fixedip.io/cooldown" && (c.inUse(ip) || c.toldOf(ip)):
-				// One that keeps no address has got it from an agent that did not know yet. It rests until
-				// the pod is gone, or has another.
+				// An unreserved pod got the address from an agent that had not seen the entry yet. The address stays in
+				// cooldown until the pod is gone or has another address.
 			case e.Owner == "fixedip.io/move-target" && c.onItsWay(records[strings.TrimPrefix(e.Resource, "pod=")], strings.TrimPrefix(e.Resource, "pod="), ip, cn.Name):
 			case mark(e.Owner) && e.Owner != "fixedip.io/moved":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
 				r := records[e.Owner]
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
-				// One that nobody would make again, or that opts out, or to which a person has promised another address
-				// meanwhile, runs on with what it has: see podAtRest. An unreserved entry goes with its pod, which may have got
-				// another address from an agent that did not know yet.
+				// A bare pod, a pod that opts out, and a pod for which a user has meanwhile made a FixedIP with another
+				// address keep running with their address: see podAtRest. The entry of an unreserved pod goes with the pod,
+				// which may have got another address from an agent that had not seen the entry yet.
 				runs := exists && runsWithAny(pod, []string{ip}) &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
 				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
@@ -81,9 +81,9 @@ func (c *checks) atRest() {
 			continue
 		}
 		set, exists := one[*appsv1.StatefulSet](w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)
-		// A FixedIP that a person made waits for its workload, until that has been there.
+		// A FixedIP that a user made waits for its workload until the workload has existed.
 		gone := !exists && (r.Spec.Owner.UID != "" || !c.byUser[r.UID]) && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
-		// One whose workload has opted out is treated as if that was deleted.
+		// WhenScaled does not apply if the workload has opted out: the workload then counts as deleted.
 		surplus := exists && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
 		if !pod && (gone || surplus) {
 			c.violate("no leak: FixedIP %s stands, and nobody is to have it", r.Name)
@@ -91,9 +91,10 @@ func (c *checks) atRest() {
 	}
 }
 
-// onItsWay reports whether the home of an address that is kept for a pod says that it lives on a node, where it was
-// announced: the pod went before the move was over, and the next of its name brings that to its end. A FixedIP keeps it, or
-// what the workload says of pods that it scales away, where the controller saw the pod too late to make one.
+// onItsWay reports whether a move to the node was announced, and the home entry names that node, but the pod went before the
+// move was complete: the next pod with the name completes it. Either the FixedIP r reserves the address, or r is nil,
+// because the controller saw the pod too late to make one, and the workload retains the addresses of pods that are scaled
+// down.
 func (c *checks) onItsWay(r *v1alpha1.FixedIP, owner, ip, node string) bool {
 	if r != nil && !slices.Contains(r.Spec.IPs, ip) || r == nil && !c.retains(owner) {
 		return false
@@ -107,7 +108,7 @@ func (c *checks) onItsWay(r *v1alpha1.FixedIP, owner, ip, node string) bool {
 	})
 }
 
-// retains reports whether there is a workload that keeps the address of a pod of its that it does not want now.
+// retains reports whether a workload exists that retains the address of its pod owner after a scale-down.
 func (c *checks) retains(owner string) bool {
 	name, _, _ := strings.Cut(strings.TrimPrefix(owner, namespace+"/"), "-")
 	s, exists := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name)
@@ -119,13 +120,13 @@ func (c *checks) inUse(ip string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool { return len(m.uses(ip)) > 0 })
 }
 
-// namesFamily reports whether a FixedIP has an address of the family of another one.
+// namesFamily reports whether a FixedIP has an address of the family of ip.
 func namesFamily(r *v1alpha1.FixedIP, ip string) bool {
 	return slices.ContainsFunc(r.Spec.IPs, func(has string) bool { return agent.IsIPv6(has) == agent.IsIPv6(ip) })
 }
 
-// toldOf reports whether the status of a pod has an address. One that waits for an address on a full node that was rebooted
-// has the one from before there.
+// toldOf reports whether the status of a pod that has not ended contains an address. After a reboot, a pod that waits for an
+// address on a full node still has its former address there.
 func (c *checks) toldOf(ip string) bool {
 	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && runsWithAny(pod, []string{ip}) })
 }
@@ -142,36 +143,36 @@ func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	})
 }
 
-// mayClaim reports whether an entry without a FixedIP stands for a pod that may come: one that was scaled
-// away, of a workload that retains what is.
+// mayClaim reports whether an entry without a FixedIP may be for a pod that comes back: its workload exists and retains the
+// addresses of pods that are scaled down.
 func (c *checks) mayClaim(owner string) bool {
 	name := owner[strings.Index(owner, "/")+1:]
 	set, ok := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name[:1])
 	return ok && set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
 }
 
-// pinnedByOther reports whether a person has made a FixedIP of what a pod has: one of the two has to go, and
-// nobody else can say which.
+// pinnedByOther reports whether a user has made a FixedIP of another pod with an address of this pod. One of the two has to
+// go, and only a user can decide which.
 func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
 		return c.byUser[r.UID] && keyOf(r) != keyOf(pod) && runsWithAny(pod, r.Spec.IPs)
 	})
 }
 
-// runsWithAny reports whether the status of a pod has one of the addresses.
+// runsWithAny reports whether the status of a pod contains one of the addresses.
 func runsWithAny(pod *corev1.Pod, ips []string) bool {
 	return slices.ContainsFunc(pod.Status.PodIPs, func(has corev1.PodIP) bool { return slices.Contains(ips, has.IP) })
 }
 
-// hasOther reports whether another pod than that of the key runs with an address.
+// hasOther reports whether a pod other than key, which is namespace/name, runs with an address.
 func (c *checks) hasOther(ip, key string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool {
 		return slices.ContainsFunc(m.uses(ip), func(user string) bool { return user != key })
 	})
 }
 
-// full reports whether the pool of a node has as many dynamic entries as it may, half of its subnet, or as many entries
-// as there are addresses. Who places ordinary pods does not know of that.
+// full reports whether, in one family, the pool of a node has 7 dynamic entries (the maximum, half of its subnet) or an
+// entry for each of the 14 addresses. The default scheduler places pods on such a node too.
 func (w *world) full(node string) bool {
 	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, node)
 	if !ok {
@@ -191,7 +192,7 @@ func (w *world) full(node string) bool {
 	})
 }
 
-// podAtRest is invariant 3 for one pod.
+// podAtRest checks invariant 3 for one pod. r is its FixedIP; nil: there is none.
 func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	key := keyOf(pod)
 	if pod.DeletionTimestamp != nil {
@@ -206,7 +207,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		}
 		return
 	}
-	// After a reboot the status has an address that the pod does not get again.
+	// After a reboot the status contains the former address, which the pod may not get again.
 	started := slices.ContainsFunc(c.w.machines, func(m *machine) bool { return slices.Contains(m.uses(pod.Status.PodIP), key) })
 	if !started && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.w.full(pod.Spec.NodeName) {
 		return
@@ -229,15 +230,16 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		return
 	}
 	if r.DeletionTimestamp != nil {
-		// A person has released it, and it goes when the pod does.
+		// A user has deleted it, and it goes when the pod does.
 		return
 	}
 	if c.byUser[r.UID] && slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return c.hasOther(ip, key) }) {
-		// A person has promised it what another pod has: one of the two has to go, and nobody else can say which.
+		// A user has reserved an address for it that another pod has. One of the two has to go, and only a user can decide
+		// which.
 		return
 	}
 	if metav1.GetControllerOfNoCopy(pod) == nil && meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionMismatch) {
-		// No controller would make it again, so that the product does not restart it, and says that a person has to.
+		// No controller would make the pod again, so that the product reports the mismatch and does not evict the pod.
 		return
 	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
@@ -254,15 +256,15 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	}
 }
 
-// awayWithout reports whether a FixedIP has no address of the family of ip, and its addresses are away from home on the node.
-// A pod gets an address of a second family only at home: else it would have two homes.
+// awayWithout reports whether a FixedIP has no address of the family of ip, and none of its addresses has its home on n. A
+// pod gets an address of a second family only at home: otherwise it would have two home nodes.
 func awayWithout(r *v1alpha1.FixedIP, n pool.NodePool, ip string) bool {
 	family := address.Of(netip.MustParseAddr(ip))
 	addrs := address.ParseAll(r.Spec.IPs)
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == family || n.Home(a) })
 }
 
-// takenBack is that who got an entry too late does not keep it while another pod runs with the address.
+// takenBack checks that an owner in claimedTooEarly does not keep its entry while another pod runs with the address.
 func (c *checks) takenBack() {
 	for r := range c.claimedTooEarly {
 		cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, r.node)

@@ -19,9 +19,10 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// An agent has not seen a claim, and gives its pod a dynamic entry. The pod goes and others come, whose addresses their
-// kubelets report late. No two pods ever share an address. A dynamic entry never gets an owner for that, so that no pod
-// waits for an agent to know of one, and no person has to delete another pod: a pod with a wrong address is restarted.
+// TestKeptBehindTheAgent covers an agent that has not seen a claim and gives its pod a dynamic entry. The pod is deleted,
+// and other pods come, whose addresses their kubelets report late. No two pods may share an address. No pod may wait for an
+// agent, and no user may have to delete a pod: a dynamic entry never gets an owner in this case, and a pod with a wrong
+// address is restarted.
 func TestKeptBehindTheAgent(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -29,7 +30,7 @@ func TestKeptBehindTheAgent(t *testing.T) {
 	}
 	waited, restarted, told := 0, 0, 0
 	for seed := range uint64(120) {
-		//nolint:staticcheck // The pauses between tries have a jitter of this source, which no run may share with another.
+		//nolint:staticcheck // Retries take their jitter from this source. Each run starts it again.
 		oldrand.Seed(1)
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
@@ -77,12 +78,12 @@ const (
 	schedulerKilled = ", scheduler killed"
 )
 
-// schedulersThen is what may become of the scheduler while something is kept for a pod whose agent is behind: it knows, its
-// watches are behind as well from when it has bound the pod, or it is killed, so that another begins with what stands.
+// schedulersThen are the states of the scheduler after a pod was placed whose agent is behind: its watches are up to date,
+// they have stalled since it bound the pod, or it is killed, and another scheduler starts with what is stored.
 var schedulersThen = []string{schedulerKnows, schedulerBehind, schedulerKilled}
 
-// keptBehindItsAgent has the pod of a new workload go as soon as what it got in place of its claim is kept for it. It tells
-// whether it has run.
+// keptBehindItsAgent creates a workload whose pod gets another address than its claim, and deletes the pod, or scales the
+// workload down, as soon as the pod has run. It reports whether the pod has run.
 func (w *world) keptBehindItsAgent(name, scheduler string) bool {
 	for _, m := range w.machines {
 		m.startsAfter = time.Now().Add(actLasts)
@@ -118,8 +119,9 @@ func (w *world) keptBehindItsAgent(name, scheduler string) bool {
 	return true
 }
 
-// othersCome has others want the address of a pod that has gone. Where the scheduler is behind it would bind the next of
-// the name before any of them: that one comes when they have what they want, and the agent has seen whose it is.
+// othersCome creates pods that need the address of the deleted pod. A stalled scheduler would bind the next pod of the
+// workload before any of them: in that case the next pod is created only after the others have addresses and the agent has
+// seen the entries.
 func (w *world) othersCome(name, scheduler string) {
 	if scheduler != schedulerBehind {
 		w.fillNodes()
@@ -133,8 +135,9 @@ func (w *world) othersCome(name, scheduler string) {
 	w.scale(name, 1)
 }
 
-// givenUp has what is kept for the pod of a workload be given up once its agent knows of it, who hears late of all that
-// comes after: the FixedIP is deleted, or the next pods opt out, and their workload retains it.
+// givenUp releases the address reserved for the pod of a workload once the agent has seen the entry, and makes agents see
+// later writes late. A user deletes the FixedIP or, if optsOut is true, makes the next pods opt out while the workload
+// retains addresses.
 func (w *world) givenUp(name string, optsOut bool) {
 	w.calm(2 * actLasts)
 	for _, m := range w.machines {

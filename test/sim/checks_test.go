@@ -23,32 +23,33 @@ import (
 	"fixedip.io/fixedip/test/sim/agent"
 )
 
-// checks hold what happens against the invariants of the design, write by write. They share no code with
-// the product but the types of its API.
+// checks compares every write with the invariants of the design. It uses API types, constants and parsers of the product,
+// but none of its decisions.
 type checks struct {
 	w *world
-	// violations are what was broken, in the order seen.
+	// violations are the broken invariants, in the order in which they were found.
 	violations []string
-	// included is since when a workload has had a pod of the name, without a break. Key: namespace/name.
+	// included is when a workload began to want a pod of the name, without a break since then. Key: namespace/name of the
+	// pod.
 	included map[string]time.Time
-	// said is since when a workload says what it says: its replicas, its policy, and whether it opts out. Key:
-	// namespace/name of the StatefulSet. It goes with that.
+	// said is when the replicas, the annotations or the annotations of the template of a workload last changed. Key:
+	// namespace/name of the StatefulSet or ReplicaSet. It is removed with the workload.
 	said map[string]time.Time
-	// had are the owners of entries that a pool had and has no more. Key: node and owner.
+	// had contains the owners of entries that pools have had. Key: node and owner.
 	had map[[2]string]bool
-	// boundTooLate are the pods that were bound to an entry that was gone by then. Key: their UID.
+	// boundTooLate contains the pods that were bound for an entry that was gone by then. Key: the UID.
 	boundTooLate map[types.UID]bool
-	// byUser are the records that a person made or released. Key: their UID.
+	// byUser contains the FixedIPs that a user made or released. Key: the UID.
 	byUser map[types.UID]bool
-	// lastUse is when a pod last let go of an address.
+	// lastUse is when a pod last released an address.
 	lastUse map[running]time.Time
-	// claimedTooEarly are the owners that got an entry while another pod had the address. The entry has to be released.
+	// claimedTooEarly contains the owners that got an entry while another pod had the address. The entry has to be released.
 	claimedTooEarly map[running]bool
 	// lastWrite is when the product last wrote.
 	lastWrite time.Time
 }
 
-// running is that a pod, as it is named to its agent, runs on a node with an address.
+// running is the use of an address on a node by a pod. owner is namespace/name, as in an entry.
 type running struct{ node, ip, owner string }
 
 func newChecks(w *world) *checks {
@@ -62,7 +63,7 @@ func (c *checks) violate(format string, args ...any) {
 	c.violations = append(c.violations, text)
 }
 
-// broken is the first violation; nil: none.
+// broken returns the first violation as an error; nil: there is none.
 func (c *checks) broken() error {
 	if len(c.violations) == 0 {
 		return nil
@@ -72,7 +73,7 @@ func (c *checks) broken() error {
 
 func (c *checks) released(r *v1alpha1.FixedIP) { c.byUser[r.UID] = true }
 
-// check looks at one write.
+// check checks one write. by is the writer.
 func (c *checks) check(k *kind, e event, by string) {
 	if isProduct(by) {
 		c.lastWrite = time.Now()
@@ -94,13 +95,13 @@ func (c *checks) check(k *kind, e event, by string) {
 	}
 }
 
-// mark reports whether an owner in a pool is a mark of the product's, which offers the address to no pod.
+// mark reports whether an owner text is one of the product's own, with which no pod gets the address.
 func mark(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
-// isPod reports whether an owner in a pool is a pod.
+// isPod reports whether an owner text names a pod.
 func isPod(owner string) bool { return strings.Contains(owner, "/") && !mark(owner) }
 
-// checkPool is invariants 1 and 2 for the entries that a write has changed.
+// checkPool checks invariants 1 and 2 for the entries that a write has changed.
 func (c *checks) checkPool(e event, by string) {
 	var was ipamtypes.AllocationMap
 	if before, ok := e.before.(*ciliumv2.CiliumNode); ok {
@@ -146,7 +147,8 @@ func (c *checks) checkPool(e event, by string) {
 	}
 }
 
-// checkTaken is that no dynamic entry goes from under a pod: it would be somebody else's while that runs.
+// checkTaken checks that no dynamic entry is removed while the agent has its address allocated: another pod could get the
+// address while the first one runs.
 func (c *checks) checkTaken(after *ciliumv2.CiliumNode, was ipamtypes.AllocationMap) {
 	m := c.w.machine(after.Name)
 	if m == nil {
@@ -162,8 +164,8 @@ func (c *checks) checkTaken(after *ciliumv2.CiliumNode, was ipamtypes.Allocation
 	}
 }
 
-// checkDynamic is invariant 1 for an address that anybody may have from now on: whoever runs with it, the
-// agent knows.
+// checkDynamic checks invariant 1 for an address that any pod may get from now on: every pod that runs with it runs on this
+// node, and a ready agent has it allocated.
 func (c *checks) checkDynamic(node, ip string) {
 	for _, m := range c.w.machines {
 		for _, user := range m.uses(ip) {
@@ -174,10 +176,9 @@ func (c *checks) checkDynamic(node, ip string) {
 	}
 }
 
-// checkOwner is invariant 2: nobody else has an address, or can come to have it, that is given to an owner.
-// Where a dynamic entry becomes that of the pod that runs with it, the pod may go before the write is carried out,
-// and another one of the node get the address: whoever gave it the entry looks once more, and takes it back, which
-// takenBack is about.
+// checkOwner checks invariant 2 for an address that gets a pod as its owner: no other pod has the address or can get it.
+// adopted is true if the entry was dynamic. The pod that runs with such an address may go before the write is carried out,
+// and another pod of the node may get the address: the writer confirms the write and undoes it, which takenBack checks.
 func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	r := running{node, ip, owner}
 	if went, ran := c.lastUse[r]; adopted && ran && !went.Before(c.w.server.serving.begun) && c.takenOver(r) {
@@ -211,7 +212,7 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	}
 }
 
-// takenOver reports whether another pod has the address of a pod that went, on the same node, and none elsewhere.
+// takenOver reports whether other pods have the address of a pod that went, all of them on that pod's node.
 func (c *checks) takenOver(r running) bool {
 	over := false
 	for _, m := range c.w.machines {
@@ -225,21 +226,21 @@ func (c *checks) takenOver(r running) bool {
 	return over
 }
 
-// letGo is told of every sandbox that ends.
+// letGo notes that the pod of a sandbox has released its addresses. It is called for every sandbox that ends.
 func (c *checks) letGo(on *machine, b *sandbox) {
 	for _, ip := range b.ips {
 		c.lastUse[running{on.name, ip, b.key}] = time.Now()
 	}
 }
 
-// checkBind is that the claim comes before the bind. It counts the pods that rely on an entry that is gone by then.
+// checkBind checks that the claim precedes the bind. It counts the pods that are bound for an entry that is gone by then.
 func (c *checks) checkBind(e event, by string) {
 	pod, ok := e.after.(*corev1.Pod)
 	if !ok || !isProduct(by) || pod.Spec.NodeName == "" || pod.Annotations[identity.AnnotationEnabled] != "" {
 		return
 	}
 	if metav1.GetControllerOfNoCopy(pod) == nil && !c.w.isStrict(pod.Spec.NodeName) {
-		// It has no fixed address, and gets a dynamic one.
+		// The pod has no fixed address and gets a dynamic entry.
 		return
 	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
@@ -253,7 +254,7 @@ func (c *checks) checkBind(e event, by string) {
 			}
 		}
 	}
-	// A scheduler whose watch is behind counts on an entry that was there before. The controller that released it repairs that.
+	// A scheduler whose watch is behind may rely on a former entry. The controller that released the entry repairs that.
 	if !c.had[[2]string{pod.Spec.NodeName, keyOf(pod)}] {
 		c.violate("claimed: pod %s is bound to %s by %s, whose pool never had anything for it", keyOf(pod), pod.Spec.NodeName, by)
 	}
@@ -264,7 +265,8 @@ func (c *checks) checkBind(e event, by string) {
 	c.boundTooLate[pod.UID] = true
 }
 
-// started is told of every sandbox that gets an address: invariant 1 where it counts.
+// started checks invariant 1 for every sandbox that gets an address: no other pod has the address, and no former pod of the
+// name has it on another node.
 func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	for _, m := range c.w.machines {
 		for _, b := range m.sandboxes {
@@ -279,7 +281,7 @@ func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	}
 }
 
-// checkRecord is invariant 1 for FixedIPs, and invariant 5: none goes but for a reason.
+// checkRecord checks invariant 1 for FixedIPs, and invariant 5: the product deletes a FixedIP only for a reason.
 func (c *checks) checkRecord(e event, by string) {
 	now, ok := e.after.(*v1alpha1.FixedIP)
 	if !ok {
@@ -306,10 +308,10 @@ func (c *checks) checkRecord(e event, by string) {
 	}
 }
 
-// absenceCounts is how long the product remembers that a workload was not there.
+// absenceCounts is how long the product may rely on having read that a workload does not exist.
 const absenceCounts = 500 * time.Millisecond
 
-// checkGoing is told of every FixedIP that is asked to go.
+// checkGoing checks that the product has a reason for each FixedIP whose deletion it requests. by is the writer.
 func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
 	if !isProduct(by) {
 		return
@@ -324,7 +326,7 @@ func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
 	if exists && set.Annotations[identity.AnnotationFailover] == string(v1alpha1.Reassign) {
 		failover = v1alpha1.Reassign
 	}
-	// The API server is asked before: since then the workload may have come.
+	// The product read from the API server at this time at the earliest. The workload may have come since then.
 	asked := c.w.server.serving.begun.Add(-absenceCounts)
 	if exists && !included && c.said[keyOf(set)].Before(asked) && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" &&
 		set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && failover != v1alpha1.Reassign {
@@ -339,7 +341,7 @@ func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
 	}
 }
 
-// noteWorkload keeps since when each name is a workload's, and since when that says what it says.
+// noteWorkload updates included and said.
 func (c *checks) noteWorkload(e event) {
 	s, exists := e.after.(*appsv1.StatefulSet)
 	name := e.object().GetName()

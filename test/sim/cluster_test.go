@@ -20,16 +20,16 @@ import (
 const (
 	namespace     = "db"
 	schedulerName = "fixedip-scheduler"
-	// unheard is how long a node may be silent before it counts as not ready, and evictAfter how long after
-	// that its pods are asked to go.
-	unheard    = 40 * time.Second
+	// unheard is how long a node may be silent before it counts as not ready.
+	unheard = 40 * time.Second
+	// evictAfter is how long after that the pods of the node are deleted.
 	evictAfter = 5 * time.Minute
-	// templateHash is the label by which a pod is known to be of an older template.
+	// templateHash is the label that identifies the version of the template of a pod.
 	templateHash = "template"
 )
 
-// clusterActions are what the other controllers of a cluster can do now. They work on what stands: their own
-// lag changes nothing that the machines' lag does not.
+// clusterActions returns what the other controllers of a cluster can do now. They act on the current objects: a lag of their
+// own would add nothing to the lag of the nodes.
 func (w *world) clusterActions(now time.Time) []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -69,7 +69,7 @@ func (w *world) clusterActions(now time.Time) []action {
 		}
 		if pod.Spec.NodeName == "" {
 			if pod.Spec.SchedulerName != schedulerName && pod.DeletionTimestamp == nil {
-				// A strict node has no address for a pod of another scheduler, so that a taint keeps those from it.
+				// A strict node has no address for a pod of another scheduler, so that a taint keeps such pods away.
 				if ready := slices.DeleteFunc(w.readyNodes(), w.isStrict); len(ready) > 0 {
 					add("default scheduler binds "+pod.Name, func() {
 						target := ready[w.choose(len(ready))]
@@ -82,7 +82,7 @@ func (w *world) clusterActions(now time.Time) []action {
 		node, ok := one[*corev1.Node](w.server, nodes, pod.Spec.NodeName)
 		switch {
 		case !ok, pod.DeletionTimestamp != nil && outOfService(node):
-			// The garbage collector of pods asks nobody.
+			// The pod garbage collector deletes without a grace period.
 			add("pod gc removes "+pod.Name, func() { _ = w.server.remove(pods, keyOf(pod), nil, true, "podgc") })
 		case pod.DeletionTimestamp == nil && outOfService(node):
 			add("taint eviction deletes "+pod.Name, func() { w.deletePod(pod, "taint-eviction") })
@@ -119,7 +119,7 @@ func controls(s *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	return owner != nil && owner.UID == s.UID
 }
 
-// ordinal is the number that the name of a pod ends in.
+// ordinal returns the number at the end of a pod's name; -1: there is none.
 func ordinal(name string) int {
 	n, err := strconv.Atoi(name[strings.LastIndex(name, "-")+1:])
 	if err != nil {
@@ -170,7 +170,8 @@ func (w *world) machine(name string) *machine {
 	return nil
 }
 
-// outdated is the pod of an older template that is to go next, one at a time.
+// outdated returns the next pod of an older template to delete: that with the highest ordinal. It returns nil if there is
+// none, or while a pod is missing or terminating.
 func (w *world) outdated(s *appsv1.StatefulSet) *corev1.Pod {
 	var old *corev1.Pod
 	for i := range *s.Spec.Replicas {

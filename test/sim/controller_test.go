@@ -39,14 +39,14 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// coolDown is the program's default. One that is shorter than the time until a node that is cut off counts as such
-// (unheard) frees an address that a pod may still have there, which was deleted by force: see docs/project/proof.md.
+// coolDown is the default of the program. A cooldown that is shorter than unheard would free an address that a pod deleted
+// by force may still have on a node that is cut off: see docs/project/proof.md.
 const coolDown = time.Minute
 
-// subnetHold is how long the subnets of a node that is gone are held for it.
+// subnetHold is the grace period of orphaned subnets.
 const subnetHold = 2 * time.Minute
 
-// clusterPools are small: subnets run out, and so do the addresses in them.
+// clusterPools returns small cluster pools: subnets run out, and so do the addresses in them.
 func (s setup) clusterPools() []address.ClusterPool {
 	pools := []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}}
 	if s.dual {
@@ -78,11 +78,11 @@ func controllerConfig(s setup) ipamconfig.Config {
 	}
 }
 
-// controller is one process of the IPAM controller: the real one, from its set-up to its last
-// reconcile, but for controller-runtime's manager, its informers and its queues.
+// controller is one process of the IPAM controller. All of it is real, from its setup to its last reconcile, except
+// controller-runtime's manager, informers and queues.
 type controller struct {
 	*process
-	// Methods that nobody here calls are nobody's.
+	// The embedded interface is nil: a method that the model does not implement panics.
 	manager.Manager
 	caches    cache.Cache
 	client    client.Client
@@ -143,13 +143,13 @@ func (c *controller) lead() {
 		if l, ok := r.(manager.LeaderElectionRunnable); ok && l.NeedLeaderElection() {
 			c.takeQueue(r)
 			c.run(r)
-			// One after the other, so that it is the same each time.
+			// The order of their start has to be the same in each run.
 			c.w.settleDown()
 		}
 	}
 }
 
-// takeQueue puts a queue that the world serves in place of the controller's own.
+// takeQueue replaces the queue of a controller with one that the world controls.
 func (c *controller) takeQueue(r manager.Runnable) {
 	field := reflect.ValueOf(r).Elem().FieldByName("NewQueue")
 	field.Set(reflect.ValueOf(func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
@@ -161,7 +161,7 @@ func (c *controller) takeQueue(r manager.Runnable) {
 	}))
 }
 
-// String tells the process from the manager.
+// String returns the name of the process.
 func (c *controller) String() string { return c.name }
 
 func (c *controller) GetClient() client.Client { return c.client }
@@ -178,7 +178,7 @@ func (c *controller) GetEventRecorder(string) events.EventRecorder {
 	return recorder{c.process}
 }
 func (c *controller) GetControllerOptions() config.Controller {
-	// Every process has controllers of the same names.
+	// The controllers of all processes have the same names.
 	return config.Controller{SkipNameValidation: ptr.To(true)}
 }
 func (c *controller) AddReadyzCheck(string, healthz.Checker) error { return nil }
@@ -187,7 +187,7 @@ func (c *controller) Add(r manager.Runnable) error {
 	return nil
 }
 
-// recorder notes events in the history.
+// recorder adds events to the history.
 type recorder struct{ p *process }
 
 // Eventf implements events.EventRecorder.
@@ -203,7 +203,7 @@ func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string,
 	r.p.w.overhear("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
 }
 
-// sink notes errors of reconciles in the history. A panic is a violation.
+// sink adds errors of reconciles to the history. A panic is a violation.
 type sink struct{ p *process }
 
 func (s sink) Init(logr.RuntimeInfo)          {}
@@ -218,7 +218,7 @@ func (s sink) Error(err error, text string, _ ...any) {
 	}
 }
 
-// oldest is when the oldest reconcile began that the controller is at.
+// oldest returns when the oldest running reconcile began; the current time if none runs.
 func (c *controller) oldest() time.Time {
 	at := time.Now()
 	for _, q := range c.queues {

@@ -13,12 +13,12 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/parallelize"
 )
 
-// maxMeanwhile bounds the writes that watches deliver between two extension points of a scheduling cycle.
+// maxMeanwhile is the maximum number of writes that watches deliver before an extension point of a scheduling cycle.
 const maxMeanwhile = 4
 
-// meanwhile lets the watches of the scheduler deliver writes before an extension point is called, in one cycle of four.
-// In kube-scheduler the handlers of informers have goroutines of their own, so that they run at any point of a cycle.
-// Only the snapshot of nodes and pods does not change.
+// meanwhile lets the watches of the scheduler deliver writes before an extension point is called, in one call of four. In
+// kube-scheduler the handlers of informers run in goroutines of their own, at any point of a cycle. Only the snapshot of
+// nodes and pods stays the same.
 func (s *scheduler) meanwhile(before string) {
 	if s.cut || s.w.resting || s.w.choose(4) != 0 {
 		return
@@ -38,7 +38,7 @@ func (s *scheduler) meanwhile(before string) {
 	}
 }
 
-// snapshot is what the scheduler knew of nodes and pods when its last scheduling cycle began.
+// snapshot serves the nodes and pods that the scheduler knew when its last scheduling cycle began.
 type snapshot struct{ s *scheduler }
 
 func (n snapshot) NodeInfos() framework.NodeInfoLister       { return n }
@@ -57,7 +57,7 @@ func (n snapshot) Get(name string) (fwk.NodeInfo, error) {
 	return nil, fmt.Errorf("nodeinfo not found for node name %q", name)
 }
 
-// admits stands for the filters of all other plugins: no pod fits on a node that is cordoned or has taints.
+// admits stands for the Filter plugins other than FixedIP: no pod fits on a node that is cordoned or has taints.
 func admits(n fwk.NodeInfo) *fwk.Status {
 	if n.Node().Spec.Unschedulable || len(n.Node().Spec.Taints) > 0 {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) were unschedulable")

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// checkEndpoint is that the keeper deletes no CiliumEndpoint that is right, and puts no other owner into one that names
-// the pod of its name. It is called for each write.
+// checkEndpoint checks for each write that the keeper makes no CiliumEndpoint, deletes none that is right, writes no status,
+// and leaves an owner reference to the existing pod alone.
 func (c *checks) checkEndpoint(e event, by string) {
 	before, existed := e.before.(*ciliumv2.CiliumEndpoint)
 	if !isProduct(by) {
@@ -28,7 +28,7 @@ func (c *checks) checkEndpoint(e event, by string) {
 	case !exists || after.DeletionTimestamp != nil && before.DeletionTimestamp == nil:
 		c.w.stats["CiliumEndpoint deleted by the keeper"]++
 		if before.DeletionTimestamp != nil {
-			// It was asked to go before, and its finalizers are removed.
+			// Its deletion was requested before, and this write removes the finalizers.
 			c.w.stats["finalizers of a CiliumEndpoint removed by the keeper"]++
 		} else if pod != nil && pod.DeletionTimestamp == nil && c.w.isRight(before, pod) {
 			c.violate("endpoint: %s deletes CiliumEndpoint %s, which the agent of its pod maintains", by, e.key())
@@ -43,8 +43,8 @@ func (c *checks) checkEndpoint(e event, by string) {
 	}
 }
 
-// isRight reports whether the agent of a pod has written what a CiliumEndpoint says, and it is about the sandbox that
-// runs. An agent that has taken one over and finds it gone when it writes the status makes another.
+// isRight reports whether the agent of a pod maintains a CiliumEndpoint, and the CiliumEndpoint describes the running
+// sandbox. An agent that has taken over a CiliumEndpoint makes another one if the first is gone when it writes the status.
 func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	m := w.machine(pod.Spec.NodeName)
 	if m == nil {
@@ -54,8 +54,8 @@ func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	return sandbox != nil && e != nil && e.uid == cep.UID && cep.Status.ID == e.id && nodeOf(cep) == m.hostIP() && slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(sandbox.ips)))
 }
 
-// endpointsAtRest is that every pod that runs has a CiliumEndpoint with its UID, node and addresses, and that there are
-// no others.
+// endpointsAtRest checks that every running pod has a CiliumEndpoint with its UID, node and addresses, and that there are no
+// others.
 func (c *checks) endpointsAtRest() {
 	if !c.w.setup.endpoints.on {
 		return
@@ -70,7 +70,7 @@ func (c *checks) endpointsAtRest() {
 			c.violate("endpoint: pod %s runs on %s with %s, and has no CiliumEndpoint", keyOf(pod), m.name, pod.Status.PodIP)
 			continue
 		}
-		// One without an owner is the pod's as long as that runs.
+		// A CiliumEndpoint without an owner belongs to the running pod of its name.
 		if owner := ownerOf(cep); owner != pod.UID && owner != "" {
 			c.violate("endpoint: pod %s (%s) runs, and its CiliumEndpoint belongs to %s", keyOf(pod), pod.UID, owner)
 		}

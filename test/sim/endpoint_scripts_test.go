@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// endpointPatience is how long the keeper leaves most issues to the agent.
+// endpointPatience is how long the keeper leaves most issues to the agent before it acts.
 const endpointPatience = time.Minute
 
-// endpointScripts are scripts about CiliumEndpoints that change as the keeper looks at them: one of its requests waits until
-// that has happened.
+// endpointScripts returns scripts in which CiliumEndpoints or pods change while the keeper processes them: one request of
+// the keeper is held until the change has happened.
 func (w *world) endpointScripts() []action {
 	if !w.setup.endpoints.on {
 		return nil
@@ -35,8 +35,8 @@ func (w *world) endpointScripts() []action {
 	return d
 }
 
-// takeOverAsKeeperLooks has an agent lose the UID of a CiliumEndpoint and leave it behind. The next pod of the name starts
-// when the patience of the keeper ends, and its agent takes the CiliumEndpoint over.
+// takeOverAsKeeperLooks makes an agent lose the UID of a CiliumEndpoint and leave the object behind. The next pod of the
+// name starts when endpointPatience ends, and its agent takes the CiliumEndpoint over.
 func (w *world) takeOverAsKeeperLooks(pod *corev1.Pod, m *machine) {
 	m.cep.known[pod.UID].uid = ""
 	for _, other := range w.machines {
@@ -53,8 +53,8 @@ func (w *world) takeOverAsKeeperLooks(pod *corev1.Pod, m *machine) {
 	w.mute(nil)
 }
 
-// replaceAsKeeperLooks has a client write a wrong owner into the CiliumEndpoint of a pod, and a person delete the pod as the
-// keeper looks at both.
+// replaceAsKeeperLooks makes a client write a wrong owner into the CiliumEndpoint of a pod, and a user delete the pod while
+// the keeper processes both.
 func (w *world) replaceAsKeeperLooks(pod *corev1.Pod) {
 	change(w.server, ciliumEndpoints, keyOf(pod), "user", func(cep *ciliumv2.CiliumEndpoint) {
 		cep.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: "former"}}
@@ -74,8 +74,8 @@ func (w *world) replaceAsKeeperLooks(pod *corev1.Pod) {
 	w.mute(nil)
 }
 
-// holdKeeper lets everything go on for a while, until the controller sends a request about a pod or CiliumEndpoint, and keeps
-// that waiting; nil: there was none.
+// holdKeeper lets everything continue until the controller sends the given request about a pod or CiliumEndpoint, and holds
+// that request. It returns nil if no such request comes within actLasts.
 func (w *world) holdKeeper(key, verb string, k *kind) *call {
 	until := time.Now().Add(actLasts)
 	for range calmSteps {
@@ -96,7 +96,7 @@ func (w *world) holdKeeper(key, verb string, k *kind) *call {
 	return nil
 }
 
-// release lets a request go on.
+// release lets a held request continue; nil: there is none.
 func (w *world) release(c *call) {
 	if c != nil {
 		c.held = false

@@ -23,11 +23,11 @@ import (
 const (
 	// operatorInterval is how often Cilium's operator looks for CiliumEndpoints without a pod (cilium-endpoint-gc-interval).
 	operatorInterval = 5 * time.Minute
-	// obeyAfter is how long a person waits for an effect before the next try.
+	// obeyAfter is how long a user waits for an effect before the next attempt.
 	obeyAfter = 2 * time.Minute
 )
 
-// endpointCollectors are what the garbage collector and Cilium's operator can do now.
+// endpointCollectors returns what the garbage collector and Cilium's operator can delete now.
 func (w *world) endpointCollectors(now time.Time) []action {
 	if !w.setup.endpoints.collected {
 		return nil
@@ -55,7 +55,7 @@ func (w *world) endpointCollectors(now time.Time) []action {
 	return d
 }
 
-// endpointUserActions are what people and other clients can do to CiliumEndpoints now.
+// endpointUserActions returns what users and other clients can do to CiliumEndpoints now.
 func (w *world) endpointUserActions() []action {
 	if !w.setup.endpoints.on {
 		return nil
@@ -82,7 +82,7 @@ func (w *world) endpointUserActions() []action {
 			}
 		})
 	}
-	// A restore from a backup.
+	// A user restores a CiliumEndpoint from a backup.
 	for _, key := range w.goneEndpoints() {
 		add("restore CiliumEndpoint: "+key, func() { w.restoreEndpoint(w.formerEndpoint(key)) })
 	}
@@ -98,7 +98,7 @@ func (w *world) endpointUserActions() []action {
 	return d
 }
 
-// goneEndpoints are the names of CiliumEndpoints that do not exist any more.
+// goneEndpoints returns the keys of CiliumEndpoints that no longer exist.
 func (w *world) goneEndpoints() []string {
 	gone := map[string]bool{}
 	for _, e := range w.server.history[ciliumEndpoints] {
@@ -108,7 +108,7 @@ func (w *world) goneEndpoints() []string {
 	return slices.Sorted(maps.Keys(gone))
 }
 
-// formerEndpoint draws a CiliumEndpoint of a name that was deleted; nil: there is none.
+// formerEndpoint draws a deleted CiliumEndpoint with the key; nil: there is none.
 func (w *world) formerEndpoint(key string) *ciliumv2.CiliumEndpoint {
 	var former []*ciliumv2.CiliumEndpoint
 	for _, e := range w.server.history[ciliumEndpoints] {
@@ -122,8 +122,7 @@ func (w *world) formerEndpoint(key string) *ciliumv2.CiliumEndpoint {
 	return former[w.choose(len(former))]
 }
 
-// restoreEndpoint makes a CiliumEndpoint again as it was, with or without its owner reference, or as it was when pods of the
-// name had other addresses.
+// restoreEndpoint makes a former CiliumEndpoint again: unchanged, without its owner reference, or with another address.
 func (w *world) restoreEndpoint(former *ciliumv2.CiliumEndpoint) {
 	cep := &ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: former.Namespace, Name: former.Name, OwnerReferences: former.OwnerReferences}, Status: former.Status}
 	switch w.choose(4) {
@@ -136,7 +135,7 @@ func (w *world) restoreEndpoint(former *ciliumv2.CiliumEndpoint) {
 	_, _ = w.server.create(ciliumEndpoints, cep, "user")
 }
 
-// noteEndpointAdvice notes the pods of which the product says that a person has to restart them, or their agent.
+// noteEndpointAdvice notes the pods for which an event of the product asks a user to restart the pod or its agent.
 func (w *world) noteEndpointAdvice(regarding runtime.Object, reason, note string) {
 	pod, ok := regarding.(*corev1.Pod)
 	if !ok {
@@ -155,8 +154,8 @@ func (w *world) noteEndpointAdvice(regarding runtime.Object, reason, note string
 	}
 }
 
-// obeyEndpoints has a person do what the product says about pods without a CiliumEndpoint: first restart the agent of the
-// node, then the pod. The person does nothing about pods that the product restarts itself.
+// obeyEndpoints makes a user follow the events about pods without a CiliumEndpoint: the user restarts first the agent of the
+// node, and later the pod. Pods that the product evicts are left alone. The result reports whether the user did something.
 func (w *world) obeyEndpoints() bool {
 	if time.Since(w.obeyed) < obeyAfter {
 		return false
@@ -185,8 +184,8 @@ func (w *world) obeyEndpoints() bool {
 	return false
 }
 
-// endFormerLeaders has all processes that lost their lease notice it. Two leaders know since different times that a pod has
-// no CiliumEndpoint, and each corrects what the other says of it, as long as there are two.
+// endFormerLeaders makes all processes that have lost their lease notice it. Two leaders know since different times that a
+// pod has no CiliumEndpoint, and each would correct what the other reports about it.
 func (w *world) endFormerLeaders() {
 	for _, p := range w.live() {
 		if w.setup.endpoints.on && p.lost {
@@ -196,8 +195,8 @@ func (w *world) endFormerLeaders() {
 	}
 }
 
-// isEvicted reports whether the product evicts a pod that has no CiliumEndpoint, if nothing prevents that: a controller
-// makes it again, and a FixedIP that is not being released is for it.
+// isEvicted reports whether the product evicts a pod without a CiliumEndpoint unless something prevents that: the pod has a
+// controller and does not opt out, and a FixedIP that is not being deleted reserves addresses for it.
 func (w *world) isEvicted(pod *corev1.Pod) bool {
 	return metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) &&
 		slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
@@ -205,16 +204,16 @@ func (w *world) isEvicted(pod *corev1.Pod) bool {
 		})
 }
 
-// endpointWorld is what a run keeps about CiliumEndpoints.
+// endpointWorld is the state of a run that concerns CiliumEndpoints.
 type endpointWorld struct {
 	endpointIDs int64
-	// reported are pods of which the product says that they have no CiliumEndpoint, advised those of which it says that it
-	// does not evict them, and restarted those whose agent a person restarted for that. Key: their UID. w.mu guards
-	// reported, advised and agentsAdvised.
+	// reported are the pods that the product reports to have no CiliumEndpoint, advised are those that it reports not to
+	// evict, and restarted are those whose agent a user has restarted for that. Key: the UID. w.mu guards reported, advised
+	// and agentsAdvised.
 	reported, advised, restarted map[types.UID]bool
-	// agentsAdvised: the product says that the cause is in the agents.
+	// agentsAdvised is true if the product has reported that the agents are the cause.
 	agentsAdvised bool
-	// obeyed is when a person last did what the product says.
+	// obeyed is when a user last followed such an event.
 	obeyed time.Time
 }
 

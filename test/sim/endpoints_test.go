@@ -27,22 +27,22 @@ var (
 )
 
 const (
-	// endpointInterval is how often an agent looks at the CiliumEndpoint of an endpoint, and endpointRetry how soon after an
-	// error.
+	// endpointInterval is how often an agent checks the CiliumEndpoint of an endpoint, and endpointRetry is the pause after
+	// an error.
 	endpointInterval, endpointRetry = 10 * time.Second, time.Second
-	// endpointTermination is how long the keeper lets finalizers hold a CiliumEndpoint: shorter than the time without a
-	// write after which the world counts as at rest.
+	// endpointTermination is how long the keeper lets finalizers hold a CiliumEndpoint. It is shorter than restAfter.
 	endpointTermination = 3 * time.Minute
 )
 
-// endpointSetup says how CiliumEndpoints are kept in one run.
+// endpointSetup defines how CiliumEndpoints are maintained in one run.
 type endpointSetup struct {
-	// on: agents make CiliumEndpoints, and the controller keeps them.
+	// on is true if agents make CiliumEndpoints and the controller maintains them.
 	on bool
-	// remade: an agent makes a CiliumEndpoint again that another client has deleted, as Cilium does from v1.19 on.
+	// remade is true if an agent makes its CiliumEndpoint again after another client has deleted it, as Cilium does from
+	// v1.19 on.
 	remade bool
-	// collected: the garbage collector and Cilium's operator remove CiliumEndpoints without a pod. Otherwise the keeper
-	// alone does.
+	// collected is true if the garbage collector and Cilium's operator remove CiliumEndpoints without a pod. Otherwise only
+	// the keeper does.
 	collected bool
 }
 
@@ -50,45 +50,50 @@ func drawEndpoints(from *rand.Rand) endpointSetup {
 	return endpointSetup{on: from.IntN(3) == 0, remade: from.IntN(2) == 0, collected: from.IntN(2) == 0}
 }
 
-// endpointAgent is the part of an agent that writes CiliumEndpoints (pkg/endpointmanager/endpointsynchronizer.go). Its
-// state is on the disk of the node and outlives the agent, but no reboot.
+// endpointAgent is the part of an agent that writes CiliumEndpoints (pkg/endpointmanager/endpointsynchronizer.go). Its state
+// is on the disk of the node: it survives a restart of the agent, but not a reboot.
 type endpointAgent struct {
 	// known are the endpoints of the sandboxes. Key: the UID of the pod.
 	known map[types.UID]*agentEndpoint
-	// ended are the CiliumEndpoints to delete after a CNI DEL, and leftover those of the node that had no endpoint when the
-	// agent started (pkg/endpointcleanup).
+	// ended are the CiliumEndpoints to delete after a CNI DEL, and leftover are those of the node that had no endpoint when
+	// the agent started (pkg/endpointcleanup).
 	ended, leftover []endpointRef
 }
 
-// endpointRef names one CiliumEndpoint.
+// endpointRef identifies one CiliumEndpoint. key is namespace/name.
 type endpointRef struct {
 	key string
 	uid types.UID
 }
 
-// agentEndpoint is what an agent knows of one endpoint.
+// agentEndpoint is the agent's state of one endpoint.
 type agentEndpoint struct {
 	pod types.UID
 	key string
 	ips []string
 	// id is the number of the endpoint, and revision counts the changes of its status.
 	id, revision int64
-	// uid is the CiliumEndpoint that the agent has made or taken over; empty: none yet. stored: it is on the disk.
-	uid    types.UID
+	// uid is the UID of the CiliumEndpoint that the agent has made or taken over; empty: none yet.
+	uid types.UID
+	// stored is true if uid is on the disk.
 	stored bool
-	// begins: the agent looks for the CiliumEndpoint, or makes it. first: it may read that from a cache.
+	// begins is true if the agent has to find or make the CiliumEndpoint, and first is true if it may read from a cache for
+	// that.
 	begins, first bool
-	// local: the pod says that it runs on this node, which an agent requires before it takes over a CiliumEndpoint.
+	// local is true if the status of the pod names this node, which an agent requires before it takes over a CiliumEndpoint.
 	local bool
-	// sent: the status is written. wroteAt is when, and dueAt when the agent looks at the endpoint again.
-	sent           bool
+	// sent is true if the status is written.
+	sent bool
+	// wroteAt is when the agent last found the CiliumEndpoint or wrote to it, and dueAt is when it checks the endpoint
+	// again.
 	wroteAt, dueAt time.Time
 }
 
-// hostIP is the address of the node.
+// hostIP returns the IP of the node.
 func (m *machine) hostIP() string { return "192.0.2." + strings.TrimPrefix(m.name, "n") }
 
-// mishap draws whether a fault of an agent happens now, one time in n.
+// mishap draws whether a fault of an agent happens now, one time in n. It never does if the world comes to rest or the run
+// leaves out the fault.
 func (w *world) mishap(name string, n int) bool {
 	if w.resting || w.spared(name) || w.choose(n) != 0 {
 		return false
@@ -98,7 +103,7 @@ func (w *world) mishap(name string, n int) bool {
 	return true
 }
 
-// addEndpoint is part of the CNI ADD.
+// addEndpoint adds the endpoint of a sandbox. It is part of the CNI ADD.
 func (m *machine) addEndpoint(b *sandbox) {
 	if !m.w.setup.endpoints.on {
 		return
@@ -110,20 +115,22 @@ func (m *machine) addEndpoint(b *sandbox) {
 	m.cep.known[b.uid] = &agentEndpoint{pod: b.uid, key: b.key, ips: b.ips, id: m.w.endpointIDs, begins: true, first: true}
 }
 
-// endEndpoint is part of the CNI DEL. If the agent is down it does so when it starts.
+// endEndpoint removes the endpoint of a pod. It is part of the CNI DEL. If the agent is down, restoreEndpoints does so at
+// its start.
 func (m *machine) endEndpoint(uid types.UID) {
 	e := m.cep.known[uid]
 	if e == nil || !m.ready {
 		return
 	}
 	delete(m.cep.known, uid)
-	// An agent that has no UID leaves the CiliumEndpoint to others.
+	// An agent that does not know the UID does not delete the CiliumEndpoint.
 	if e.uid != "" {
 		m.cep.ended = append(m.cep.ended, endpointRef{e.key, e.uid})
 	}
 }
 
-// restoreEndpoints is what an agent does once it knows its sandboxes again.
+// restoreEndpoints is called when an agent has restored its sandboxes. It removes endpoints whose sandbox was not restored,
+// syncs the others again, and notes the leftover CiliumEndpoints of the node.
 func (m *machine) restoreEndpoints() {
 	names := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(m.cep.known)) {
@@ -149,7 +156,7 @@ func (m *machine) restoreEndpoints() {
 	}
 }
 
-// stopEndpoints is what is lost when an agent ends: what it was about to delete, and UIDs that are not on the disk.
+// stopEndpoints drops what an agent loses when it ends: its pending deletions, and UIDs that are not on the disk.
 func (m *machine) stopEndpoints() {
 	m.cep.ended, m.cep.leftover = nil, nil
 	for _, uid := range slices.Sorted(maps.Keys(m.cep.known)) {
@@ -159,7 +166,7 @@ func (m *machine) stopEndpoints() {
 	}
 }
 
-// endpointActions are what the kubelet and the agent can do now about CiliumEndpoints.
+// endpointActions returns what the kubelet and the agent can do about CiliumEndpoints now.
 func (m *machine) endpointActions(now time.Time) []action {
 	if !m.w.setup.endpoints.on {
 		return nil
@@ -212,14 +219,14 @@ func (m *machine) endpointActions(now time.Time) []action {
 	return d
 }
 
-// lost reports whether the node has no CiliumEndpoint of the name, long enough after the agent wrote it that its own
-// watch is not the cause.
+// lost reports whether the node has no CiliumEndpoint of the name, although the agent wrote it at least endpointInterval
+// ago: a lag of its watch is not the cause then.
 func (m *machine) lost(e *agentEndpoint, now time.Time) bool {
 	cep, ok := one[*ciliumv2.CiliumEndpoint](m.w.server, ciliumEndpoints, e.key)
 	return now.Sub(e.wroteAt) >= endpointInterval && (!ok || nodeOf(cep) != m.hostIP())
 }
 
-// syncEndpoint is one run of the agent's controller of an endpoint.
+// syncEndpoint is one run of the agent's controller for an endpoint.
 func (m *machine) syncEndpoint(e *agentEndpoint) {
 	now := time.Now()
 	e.dueAt = now.Add(endpointRetry)
@@ -234,7 +241,7 @@ func (m *machine) syncEndpoint(e *agentEndpoint) {
 	}
 }
 
-// beginEndpoint finds the CiliumEndpoint of an endpoint and takes it over, or makes it.
+// beginEndpoint takes over the existing CiliumEndpoint of an endpoint, or makes one.
 func (m *machine) beginEndpoint(e *agentEndpoint, now time.Time) {
 	cep, found := one[*ciliumv2.CiliumEndpoint](m.w.server, ciliumEndpoints, e.key)
 	if history := m.w.server.history[ciliumEndpoints]; e.first && m.w.mishap("CiliumEndpoint read from a cache that is behind", 6) {
@@ -268,7 +275,8 @@ func (m *machine) beginEndpoint(e *agentEndpoint, now time.Time) {
 	e.begins, e.wroteAt, e.dueAt = false, now, now
 }
 
-// sendEndpoint writes the status of the CiliumEndpoint, with a test of its UID.
+// sendEndpoint writes the status of the CiliumEndpoint if it still has the known UID. Otherwise the agent has to find or
+// make it again.
 func (m *machine) sendEndpoint(e *agentEndpoint, now time.Time) {
 	if cep, ok := one[*ciliumv2.CiliumEndpoint](m.w.server, ciliumEndpoints, e.key); !ok || cep.UID != e.uid {
 		e.begins = true
@@ -301,7 +309,7 @@ func (m *machine) endpointStatus(e *agentEndpoint) ciliumv2.EndpointStatus {
 	return ciliumv2.EndpointStatus{ID: e.id, Identity: &ciliumv2.EndpointIdentity{ID: e.revision}, Networking: &ciliumv2.EndpointNetworking{NodeIP: m.hostIP(), Addressing: ciliumv2.AddressPairList{pair}}}
 }
 
-// nodeOf is the address of the node that a CiliumEndpoint names; empty: none.
+// nodeOf returns the node IP in a CiliumEndpoint; empty: there is none.
 func nodeOf(cep *ciliumv2.CiliumEndpoint) string {
 	if cep.Status.Networking == nil {
 		return ""
@@ -309,7 +317,7 @@ func nodeOf(cep *ciliumv2.CiliumEndpoint) string {
 	return cep.Status.Networking.NodeIP
 }
 
-// addressesOf are the addresses that a CiliumEndpoint names, in order.
+// addressesOf returns the sorted addresses in a CiliumEndpoint.
 func addressesOf(cep *ciliumv2.CiliumEndpoint) []string {
 	var ips []string
 	if n := cep.Status.Networking; n != nil {
@@ -322,7 +330,7 @@ func addressesOf(cep *ciliumv2.CiliumEndpoint) []string {
 	return ips
 }
 
-// ownerOf is the UID in the owner reference of a CiliumEndpoint; empty: there is none.
+// ownerOf returns the UID in the first owner reference of a CiliumEndpoint; empty: there is none.
 func ownerOf(cep *ciliumv2.CiliumEndpoint) types.UID {
 	if len(cep.OwnerReferences) == 0 {
 		return ""
@@ -330,7 +338,7 @@ func ownerOf(cep *ciliumv2.CiliumEndpoint) types.UID {
 	return cep.OwnerReferences[0].UID
 }
 
-// endpointAspects are what of a CiliumEndpoint matters in the history.
+// endpointAspects returns the fields of a CiliumEndpoint that the history shows. Key: the name of the field.
 func endpointAspects(cep *ciliumv2.CiliumEndpoint) map[string]string {
 	a := map[string]string{
 		"uid": string(cep.UID), "owner": string(ownerOf(cep)), "at": nodeOf(cep), "ips": strings.Join(addressesOf(cep), " "), "id": strconv.FormatInt(cep.Status.ID, 10),

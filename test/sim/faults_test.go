@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// letThrough has a call carried out, well or badly.
+// letThrough carries out a call, or makes it fail. how draws the fault; 0: none.
 func (w *world) letThrough(c *call, how uint16) {
 	w.asked++
 	fault := ""
@@ -33,7 +33,7 @@ func (w *world) letThrough(c *call, how uint16) {
 	}
 	w.line.take(c)
 	if c.left {
-		// Nobody waits any more. It may have been lost on the way, or be late.
+		// The client does not wait any more. The call may have been lost on its way, or arrives late.
 		if how%2 == 0 {
 			w.stats["call lost on its way"]++
 			w.logf("%s: %s is lost on its way", c.from, c)
@@ -73,7 +73,7 @@ func (w *world) letThrough(c *call, how uint16) {
 	c.reply()
 }
 
-// faultActions are what can go wrong with processes and watches.
+// faultActions returns what can go wrong with processes and watches now.
 func (w *world) faultActions() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }

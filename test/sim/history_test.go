@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// differences names what of an object matters here, and has changed.
+// differences returns the changed aspects of an object as text; empty: there are none.
 func differences(before, after client.Object) string {
 	a, b := aspects(before), aspects(after)
 	keys := map[string]bool{}
@@ -45,7 +45,7 @@ func differences(before, after client.Object) string {
 	return ": " + strings.Join(parts, ", ")
 }
 
-// aspects are what of an object matters here, by name.
+// aspects returns the fields of an object that the history shows. Key: the name of the field.
 func aspects(o client.Object) map[string]string {
 	a := map[string]string{}
 	switch o := o.(type) {

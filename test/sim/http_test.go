@@ -27,12 +27,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// call is a request of one of the product's processes that waits for the world to let it through.
+// call is a request of a process of the product, which waits until the world lets it through.
 type call struct {
 	from *process
 	verb string
 	kind *kind
-	// key is namespace/name; empty for a list.
+	// key is namespace/name, or the name if there is no namespace; empty for a list or a creation.
 	key         string
 	subresource string
 	body        []byte
@@ -40,21 +40,22 @@ type call struct {
 	onNode      string
 	// labels is the label selector of a list; empty: none.
 	labels string
-	// answered is closed when the answer is there, and done says the same.
+	// answered is closed when the answer exists.
 	answered chan struct{}
-	done     bool
-	status   int
-	answer   []byte
-	err      error
-	// begun is when the oldest reconcile began that the process was at when it sent the request.
+	// done is true from then on.
+	done   bool
+	status int
+	answer []byte
+	err    error
+	// begun is when the oldest reconcile began that was running when the process sent the request.
 	begun time.Time
-	// left: nobody waits for the answer any more. The request may be carried out all the same.
+	// left is true if the client does not wait for the answer any more. The request may still be carried out.
 	left bool
-	// held: a script keeps it waiting.
+	// held is true if a script holds the request.
 	held bool
 }
 
-// waits reports whether the world can't let a call through now.
+// waits reports whether the world may not let a call through now.
 func (c *call) waits() bool { return c.held || c.from.cut }
 
 func (c *call) write() bool { return c.verb != http.MethodGet }
@@ -73,7 +74,7 @@ func (c *call) String() string {
 	return what
 }
 
-// line is where the requests of all processes wait.
+// line contains the waiting requests of all processes.
 type line struct {
 	mu    sync.Mutex
 	calls []*call
@@ -85,7 +86,7 @@ func (l *line) add(c *call) {
 	l.calls = append(l.calls, c)
 }
 
-// waiting are the calls that wait, in an order that does not hang on which goroutine was faster.
+// waiting returns the waiting calls, in an order that does not depend on which goroutine was faster.
 func (l *line) waiting() []*call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +104,7 @@ func (l *line) take(c *call) {
 	}
 }
 
-// transport is the way of one process to the API server.
+// transport sends the requests of one process to the API server of the model.
 type transport struct {
 	p *process
 	l *line
@@ -111,12 +112,12 @@ type transport struct {
 
 var errDown = &netError{syscall.ECONNREFUSED}
 
-// netError is what a connection says that broke.
+// netError is the error of a broken connection.
 type netError struct{ error }
 
 func (e *netError) Unwrap() error { return e.error }
 
-// RoundTrip waits in the line.
+// RoundTrip puts the request into the line, and returns when it is answered, its context ends or the process ends.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c, err := parse(r)
 	must(err)
@@ -149,7 +150,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{Status: http.StatusText(c.status), StatusCode: c.status, Header: h, Body: io.NopCloser(bytes.NewReader(c.answer)), Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
 }
 
-// parse reads a request as the API server routes it.
+// parse converts a request into a call, like the routes of the API server.
 func parse(r *http.Request) (*call, error) {
 	c := &call{verb: r.Method, answered: make(chan struct{}), form: types.PatchType(r.Header.Get("Content-Type"))}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
@@ -193,7 +194,7 @@ func parse(r *http.Request) (*call, error) {
 	return c, nil
 }
 
-// carryOut has the server do what a call asks for, and keeps the answer.
+// carryOut lets the server execute a call, and stores the answer in the call.
 func (s *server) carryOut(c *call) {
 	s.serving = c
 	o, err := s.serve(c)
@@ -205,7 +206,7 @@ func (s *server) carryOut(c *call) {
 	c.status, c.answer = http.StatusOK, o
 }
 
-// refuse answers with an error of the API server.
+// refuse stores an error of the API server as the answer of a call.
 func (c *call) refuse(err error) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -218,7 +219,7 @@ func (c *call) refuse(err error) {
 	c.status, c.answer = int(st.Code), data
 }
 
-// reply lets the process go on.
+// reply returns the answer to the process.
 func (c *call) reply() {
 	c.done = true
 	close(c.answered)
@@ -283,7 +284,7 @@ func decode(c *call) (client.Object, error) {
 	return o, nil
 }
 
-// data is an object as it is sent.
+// data returns an object as JSON.
 func (s *server) data(o client.Object, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
@@ -312,7 +313,7 @@ func (s *server) serveList(c *call) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// config is how a process reaches the API server.
+// config returns the client configuration of a process.
 func (p *process) config() *rest.Config {
 	return &rest.Config{
 		Host:          "http://api",

@@ -28,32 +28,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// informer is the watch of one kind by one process, and its cache. It takes in one write at a time, when
-// the world says so; those of two kinds, or of two processes, are not in step.
+// informer is the watch and the cache of one kind in one process. It processes one write at a time, when the world chooses
+// it, so that the caches of two kinds or processes differ.
 type informer struct {
-	// Methods that nobody here calls are nobody's.
+	// The embedded interface is nil: a method that the model does not implement panics.
 	toolscache.SharedIndexInformer
 	of   *kind
 	from *process
-	// transform is what the cache does to an object before it keeps it; nil: nothing.
+	// transform changes an object before the cache stores it; nil: no change.
 	transform toolscache.TransformFunc
 
 	mu      sync.Mutex
 	indexer toolscache.Indexer
-	// handlers are told of each change, one after the other.
+	// handlers are called for each change, one after the other.
 	handlers []toolscache.ResourceEventHandler
-	// next is the next write in the history of the kind; only counted from the first list on.
-	next   int
+	// next is the index of the next write in the history of the kind. It is valid from the first list on.
+	next int
+	// synced is true from the first list on.
 	synced bool
-	// filled is synced for goroutines of the product.
+	// filled equals synced. Goroutines of the product read it.
 	filled atomic.Bool
-	// broken: the watch has ended, and the next thing is a list.
+	// broken is true if the watch has ended, so that the next step is a list.
 	broken bool
-	// version is that of the last write or list that was taken in whole.
+	// version is the revision of the last write or list that was completely processed.
 	version atomic.Int64
-	// failed is called when a watch has ended; nil: nothing is.
+	// failed is called when the watch has ended; nil: there is no handler.
 	failed toolscache.WatchErrorHandlerWithContext
-	// stalled: nothing comes, and nothing says so, while everything else goes on.
+	// stalled is true while the watch delivers nothing and reports no error.
 	stalled bool
 }
 
@@ -63,13 +64,13 @@ func newInformer(p *process, k *kind) *informer {
 	})}
 }
 
-// behind reports whether there is something to take in.
+// behind reports whether the cache has something to process.
 func (i *informer) behind() bool {
 	return !i.synced || i.broken || i.next < len(i.from.w.server.history[i.of])
 }
 
-// step takes in the next write, or a list where there has to be one. Of a first list stale says how many
-// writes it is behind: the API server may answer it from its own cache.
+// step processes the next write, or makes a list if one is due, and returns a description. A list leaves out the newest
+// stale writes, since the API server may answer it from its own cache.
 func (i *informer) step(stale int) string {
 	history := i.from.w.server.history[i.of]
 	switch {
@@ -91,7 +92,7 @@ func (i *informer) step(stale int) string {
 	e := history[i.next]
 	i.next++
 	if last, known, _ := i.indexer.GetByKey(e.key()); e.after == nil && known {
-		// A handler gets the last version of the object, which may be one that the watch has not shown.
+		// A handler gets the last version of the object, which the watch may not have delivered before.
 		i.drop(last, i.transformed(e.before))
 	} else {
 		i.set(e.key(), e.after, false)
@@ -100,7 +101,7 @@ func (i *informer) step(stale int) string {
 	return fmt.Sprintf("%s sees %s", i.from, i.from.w.describe(i.of, e))
 }
 
-// list makes the cache what the API server had after the first n writes.
+// list replaces the cache with the objects after the first n writes.
 func (i *informer) list(n int) {
 	i.next = n
 	there := i.from.w.server.at(i.of, n)
@@ -111,7 +112,7 @@ func (i *informer) list(n int) {
 	slices.Sort(gone)
 	for _, key := range gone {
 		if there[key] == nil {
-			// What it was when it went nobody has seen.
+			// The process does not know the final state of the object.
 			last, _, _ := i.indexer.GetByKey(key)
 			i.drop(last, toolscache.DeletedFinalStateUnknown{Key: key, Obj: last})
 		}
@@ -121,7 +122,8 @@ func (i *informer) list(n int) {
 	}
 }
 
-// set brings one object up to date, and tells of it.
+// set updates one object in the cache and calls the handlers; nil after: the object is gone. initial is true during the
+// first list.
 func (i *informer) set(key string, after client.Object, initial bool) {
 	before, known, _ := i.indexer.GetByKey(key)
 	if after == nil {
@@ -138,7 +140,8 @@ func (i *informer) set(key string, after client.Object, initial bool) {
 		} else {
 			h.OnAdd(now, initial)
 		}
-		// What a handler begins in the background comes before what the next one hears: one of the two has to be first.
+		// Goroutines that this handler has started finish before the next handler is called, so that the order is the same
+		// in each run.
 		synctest.Wait()
 	}
 }
@@ -168,13 +171,13 @@ func (i *informer) told() []toolscache.ResourceEventHandler {
 	return slices.Clone(i.handlers)
 }
 
-// registration is that of a handler.
+// registration is the registration of a handler.
 type registration struct{ *informer }
 
-// HasSynced reports whether the handler was told of all that was listed first.
+// HasSynced reports whether the handler has got all objects of the first list.
 func (r registration) HasSynced() bool { return r.filled.Load() }
 
-// AddEventHandler has a handler told of what is there and of each change.
+// AddEventHandler adds a handler, which gets the existing objects and then each change.
 func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.mu.Lock()
 	i.handlers = append(i.handlers, h)
@@ -198,7 +201,7 @@ func (i *informer) SetWatchErrorHandlerWithContext(h toolscache.WatchErrorHandle
 	return nil
 }
 
-// LastSyncResourceVersion is the version up to which all was taken in.
+// LastSyncResourceVersion returns the revision of the last write or list that was completely processed.
 func (i *informer) LastSyncResourceVersion() string { return strconv.FormatInt(i.version.Load(), 10) }
 
 func (i *informer) GetStore() toolscache.Store                  { return i.indexer }
@@ -210,7 +213,7 @@ func (i *informer) AddIndexers(add toolscache.Indexers) error   { return i.index
 func (i *informer) Run(stop <-chan struct{})                    { <-stop }
 func (i *informer) RunWithContext(ctx context.Context)          { <-ctx.Done() }
 
-// sorted puts objects of a cache in order: a cache has none, and any is one.
+// sorted sorts objects of a cache by their keys, because the order of a cache is random.
 func sorted(list []any) []any {
 	slices.SortFunc(list, func(a, b any) int {
 		x, _ := toolscache.MetaNamespaceKeyFunc(a)
@@ -220,7 +223,7 @@ func sorted(list []any) []any {
 	return list
 }
 
-// caches are the informers of one process, as controller-runtime gives them out.
+// caches implements cache.Cache with the informers of one process.
 type caches struct {
 	p    *process
 	opts cache.Options
@@ -231,7 +234,7 @@ func (p *process) newCaches(_ *rest.Config, opts cache.Options) (cache.Cache, er
 	return &caches{p: p, opts: opts}, nil
 }
 
-// kindOf is the kind of an object, or of the objects of a list.
+// kindOf returns the kind of an object, or of the items of a list.
 func (p *process) kindOf(o runtime.Object) (*kind, error) {
 	gvk, err := apiutil.GVKForObject(o, p.w.scheme)
 	if err != nil {

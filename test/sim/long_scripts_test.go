@@ -14,11 +14,11 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// actLasts is how long what an act of a script begins is given to take its course.
+// actLasts is how long the consequences of one act of a script may take.
 const actLasts = 3 * time.Second
 
-// longScripts are scripts of more than one act: what comes of one is what the next is about. Only what happens after the last
-// one is drawn.
+// longScripts returns scripts of more than one act: each act depends on the consequences of the previous one. Only the
+// events after the last act are drawn.
 func (w *world) longScripts() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -27,7 +27,7 @@ func (w *world) longScripts() []action {
 		if _, exists := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+name); exists || len(ready) < 2 {
 			continue
 		}
-		// Nobody has told of its address when that goes back, and it runs.
+		// The address is released while its pod runs, before the agent has reported it.
 		add("young and gone: StatefulSet "+name, func() {
 			m, pod := w.young(w.newSet(name, 1, nil))
 			if m == nil {
@@ -38,7 +38,7 @@ func (w *world) longScripts() []action {
 			w.fillNodes()
 			w.mute(m)
 		})
-		// Nobody has told of its address when that is to go elsewhere, and it runs.
+		// The address moves while its pod runs, before the agent has reported it.
 		add("young and moved: StatefulSet "+name, func() {
 			m, pod := w.young(w.newSet(name, 1, map[string]string{identity.AnnotationFailover: string(v1alpha1.Migrate)}))
 			if m == nil {
@@ -48,7 +48,7 @@ func (w *world) longScripts() []action {
 			w.forceDelete(pod)
 			w.mute(m)
 		})
-		// Its address is away before it has run, so that no FixedIP tells of that: the mark does.
+		// The address moves before the pod has run, so that no FixedIP records the move: only the moved entry does.
 		add("others come to its home: StatefulSet "+name, func() {
 			for _, m := range w.machines {
 				m.startsAfter = time.Now().Add(time.Minute + 10*actLasts)
@@ -67,7 +67,8 @@ func (w *world) longScripts() []action {
 			w.fillNodes()
 			w.mute(nil)
 		})
-		// Its address is given to another before its agent has heard that it was released, and its next pod comes.
+		// Other pods need the address before the agent has seen that it was released, and then the next pod of the name
+		// comes.
 		add("rests behind its agent: StatefulSet "+name, func() {
 			key := keyOf(w.newSet(name, 1, nil)) + "-0"
 			w.calm(actLasts)
@@ -92,7 +93,7 @@ func (w *world) longScripts() []action {
 			w.newSet(name, 1, nil)
 			w.mute(nil)
 		})
-		// What it got in place of its claim is kept for it, and its agent does not know when others come.
+		// The pod gets another address than its claim, and its agent is behind when other pods come.
 		for _, scheduler := range schedulersThen {
 			add("kept behind its agent"+scheduler+": StatefulSet "+name, func() {
 				if w.keptBehindItsAgent(name, scheduler) {
@@ -112,7 +113,7 @@ func (w *world) longScripts() []action {
 		}
 	}
 	for _, node := range ready {
-		// A node has hardly an address left, and the scheduler does not know who has them now.
+		// A node has few addresses left, and the scheduler does not see which pods have the others.
 		add("crowd behind the scheduler: node "+node, func() {
 			w.onlyOn(node)
 			w.wanted("c")
@@ -128,7 +129,7 @@ func (w *world) longScripts() []action {
 			w.wanted("b")
 			w.mute(nil)
 		})
-		// Another scheduler takes over, which has not seen what the one before it has given out.
+		// Another scheduler takes over that has not seen the claims of its predecessor.
 		add("successor behind: node "+node, func() {
 			w.onlyOn(node)
 			next := w.startScheduler()
@@ -148,7 +149,7 @@ func (w *world) longScripts() []action {
 			w.wanted("b")
 			w.mute(nil)
 		})
-		// What is free is too much, and then it is not; the agent hears of both late.
+		// First too many dynamic entries are free, and then too few. The agent sees both late.
 		add("jobs come when others have gone: node "+node, func() {
 			w.onlyOn(node)
 			for range maxJobs {
@@ -186,7 +187,7 @@ func (w *world) longScripts() []action {
 	return d
 }
 
-// young has the pod of a new workload run before its agent has told of its address. m is nil where it does not.
+// young waits until the pod of a new workload runs, before its agent reports the address. m is nil if the pod does not run.
 func (w *world) young(s *appsv1.StatefulSet) (m *machine, pod *corev1.Pod) {
 	for _, m := range w.machines {
 		m.reportsAfter = time.Now().Add(muteFor)
@@ -215,7 +216,7 @@ func (w *world) scale(name string, replicas int32) {
 	change(w.server, statefulSets, namespace+"/"+name, "user", func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(replicas) })
 }
 
-// wanted has a workload have as many pods as it may.
+// wanted creates a workload with its maximum number of pods, or scales it to that number.
 func (w *world) wanted(name string) {
 	if _, ok := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+name); !ok {
 		w.newSet(name, int32(w.most(name)), nil)
@@ -224,7 +225,7 @@ func (w *world) wanted(name string) {
 	w.scale(name, int32(w.most(name)))
 }
 
-// crowd has all workloads that there are, and jobs, want addresses.
+// fillNodes scales all existing workloads to their maximum and creates two more bare pods.
 func (w *world) fillNodes() {
 	for _, s := range all[*appsv1.StatefulSet](w.server, statefulSets) {
 		w.wanted(s.Name)
@@ -234,7 +235,7 @@ func (w *world) fillNodes() {
 	}
 }
 
-// onlyOn leaves one node to new pods.
+// onlyOn cordons all nodes except one.
 func (w *world) onlyOn(node string) {
 	for _, n := range all[*corev1.Node](w.server, nodes) {
 		change(w.server, nodes, n.Name, "user", func(n *corev1.Node) { n.Spec.Unschedulable = n.Name != node })

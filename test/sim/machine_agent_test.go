@@ -17,7 +17,8 @@ import (
 	"fixedip.io/fixedip/test/sim/agent"
 )
 
-// agentUp starts the agent: it makes its CiliumNode, and knows again what runs.
+// agentUp starts the agent: it makes its CiliumNode, or corrects the owner reference of the existing one, and sees it.
+// agentStarted restores the sandboxes.
 func (m *machine) agentUp() {
 	s := m.w.server
 	node, ok := one[*corev1.Node](s, nodes, m.name)
@@ -39,7 +40,7 @@ func (m *machine) agentUp() {
 	}
 }
 
-// makeCiliumNode creates the CiliumNode with the addresses that the agent knows to be the node's own.
+// makeCiliumNode creates the CiliumNode with the addresses of the node itself that the agent knows.
 func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: m.name, OwnerReferences: []metav1.OwnerReference{owner}}}
 	for _, v6 := range m.w.setup.families() {
@@ -51,17 +52,16 @@ func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
 	m.w.server.mustCreate(ciliumNodes, cn, "agent "+m.name)
 }
 
-// remakeCiliumNode is what an agent does whose local node changes after its CiliumNode was deleted: it goes on running
-// with what it has allocated (Cilium fact 26).
+// remakeCiliumNode does what an agent does if its local node changes after its CiliumNode was deleted: the agent keeps its
+// allocations (Cilium fact 26).
 func (m *machine) remakeCiliumNode() {
 	if node, ok := one[*corev1.Node](m.w.server, nodes, m.name); ok {
 		m.makeCiliumNode(metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID})
 	}
 }
 
-// loseCiliumNode is a person who deletes the CiliumNode of a node that lives. The agent sees that at once, and the
-// kubelet has reported the addresses of all pods: an address that only the agent knows can't be kept, since the pool
-// that listed it is gone.
+// loseCiliumNode makes a user delete the CiliumNode of a running node. The agent sees that at once. Callers require that the
+// kubelet has reported the addresses of all pods: an address that only the agent knows is lost with the pool.
 func (m *machine) loseCiliumNode() {
 	m.w.noteLostSlots(m)
 	_ = m.w.server.remove(ciliumNodes, m.name, nil, true, "user")
@@ -69,12 +69,13 @@ func (m *machine) loseCiliumNode() {
 	m.nextNode, m.remade = len(m.w.server.history[ciliumNodes]), true
 }
 
-// reported reports whether the statuses of all pods that run have their addresses.
+// reported reports whether the agent is ready and the kubelet has reported the addresses of all running pods.
 func (m *machine) reported() bool {
 	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.sandboxes)), func(b *sandbox) bool { return !b.told })
 }
 
-// agentStarted ends the start once the pool is large enough.
+// agentStarted completes the start of the agent if the pool is large enough, and reports whether it is: the agent restores
+// its sandboxes and allocates its own addresses.
 func (m *machine) agentStarted() bool {
 	if !m.poolIsLarge() {
 		return false
@@ -98,7 +99,7 @@ func (m *machine) agentStarted() bool {
 			}
 			ip, err := m.ipam.Next(owner, v6)
 			if err != nil {
-				// It exits and is started again.
+				// The agent exits and is started again.
 				m.ipam, m.restartAt = nil, time.Now().Add(restartAfter)
 				return true
 			}
@@ -110,7 +111,7 @@ func (m *machine) agentStarted() bool {
 	return true
 }
 
-// poolIsLarge reports whether the pool is large enough for an agent to start.
+// poolIsLarge reports whether the pool has at least minPool entries of each family, so that an agent can start.
 func (m *machine) poolIsLarge() bool {
 	if m.ipam.Node == nil {
 		return false
@@ -122,7 +123,7 @@ func (m *machine) poolIsLarge() bool {
 	return !slices.ContainsFunc(m.w.setup.families(), func(v6 bool) bool { return n[v6] < minPool })
 }
 
-// restore has the allocator know the addresses of a sandbox again: all of them, or none.
+// restore allocates the addresses of a sandbox again, all of them or none. It reports whether that succeeded.
 func (m *machine) restore(b *sandbox) bool {
 	for i, ip := range b.ips {
 		if m.ipam.Take(ip, b.key+" [restored]") != nil {
@@ -167,23 +168,24 @@ func (m *machine) seeNode() {
 	}
 }
 
-// unreported reports whether the agent has answered in a handshake of what stands, and not written that yet.
+// unreported reports whether the agent has answered a handshake in the current version of its CiliumNode, and has not
+// written the answer yet.
 func (m *machine) unreported() bool {
 	cn, ok := one[*ciliumv2.CiliumNode](m.w.server, ciliumNodes, m.name)
 	return ok && m.dirty && m.ipam.Node != nil && m.ipam.Node.ResourceVersion == cn.ResourceVersion &&
 		!maps.Equal(m.ipam.Node.Status.IPAM.ReleaseIPs, cn.Status.IPAM.ReleaseIPs)
 }
 
-// label writes the labels of the CiliumNode and nothing else, as an agent does when those of its Node are others.
-// It costs the agent what it has answered.
+// label writes only the labels of the CiliumNode, as an agent does if the labels of its Node change. The agent loses its
+// unwritten answers by that.
 func (m *machine) label() {
 	m.w.stats["labels before a report"]++
 	m.labels++
 	change(m.w.server, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": cn.ResourceVersion} })
 }
 
-// report writes the status as the agent does: on top of the version that it has seen. An agent that was restarted answers
-// a handshake before it has restored its endpoints, and lists none of their addresses then (Cilium fact 24).
+// report writes the status as the agent does, based on the version that it has seen. A restarted agent answers a handshake
+// before it has restored its endpoints, and does not report their addresses then (Cilium fact 24).
 func (m *machine) report() {
 	m.wroteAt = time.Now()
 	if m.ipam.Node == nil {
@@ -198,7 +200,7 @@ func (m *machine) report() {
 	m.dirty = err != nil
 }
 
-// allocatedTo is the owner that the agent has an address for; empty where it has not.
+// allocatedTo returns the owner for which the agent has an address allocated; empty: it has not.
 func (m *machine) allocatedTo(ip string) string {
 	if m.ipam == nil {
 		return ""

@@ -20,58 +20,60 @@ import (
 )
 
 const (
-	// updateRate is the agent's --ipam-cilium-node-update-rate.
+	// updateRate is the value of the agent's --ipam-cilium-node-update-rate.
 	updateRate = 15 * time.Second
-	// addRetry is how long a kubelet waits after a CNI ADD that failed.
+	// addRetry is how long a kubelet waits after a failed CNI ADD.
 	addRetry = 3 * time.Second
-	// restartAfter is how long it waits before it starts an agent again that has ended itself.
+	// restartAfter is how long a kubelet waits before it restarts an agent that has exited.
 	restartAfter = 10 * time.Second
-	// minPool is the smallest pool that an agent starts with.
+	// minPool is the smallest number of entries of each family with which an agent starts.
 	minPool = 2
-	// maxLabels is how often an agent writes the labels of its CiliumNode at the worst moment, so that the world
-	// can come to rest.
+	// maxLabels is how often in a run an agent writes the labels of its CiliumNode before a report. It is limited, so that
+	// the world can come to rest.
 	maxLabels = 2
 )
 
-// machine is a node: its kubelet, its agent, and the sandboxes that run there.
+// machine is a node: its kubelet, its agent, and its running sandboxes.
 type machine struct {
 	w    *world
 	name string
-	// off: nothing runs. cut: nothing passes between it and the API server.
+	// off is true if nothing runs; cut is true if nothing passes between the node and the API server.
 	off, cut bool
-	// heard is when the API server last heard of it.
+	// heard is when the API server last heard of the node.
 	heard time.Time
 
-	// pods are those that the kubelet has seen on the node. Key: namespace/name, and the UID.
+	// pods are the pods that the kubelet has seen on the node. Key: namespace/name, a space and the UID.
 	pods map[string]*corev1.Pod
-	// nextPod and nextNode are the next writes to look at in the histories.
+	// nextPod and nextNode are the indexes of the next writes to process in the histories of pods and CiliumNodes.
 	nextPod, nextNode int
 	// sandboxes are the sandboxes that run. Key: the UID of the pod.
 	sandboxes map[types.UID]*sandbox
-	// retryAt is when the next CNI ADD of a pod may come.
+	// retryAt is the earliest time of the next CNI ADD of a pod. Key: the UID of the pod.
 	retryAt map[types.UID]time.Time
-	// restartAt is when an agent may start again that has ended itself.
+	// restartAt is the earliest time at which an agent that has exited starts again.
 	restartAt time.Time
 
-	// ipam is nil while the agent is down.
+	// ipam is the allocator of the agent; nil while the agent is down.
 	ipam *agent.Allocator
-	// ready: it has its own addresses, and answers.
+	// ready is true if the agent has its own addresses and serves CNI requests.
 	ready bool
-	// dirty: the status is to be written; not before wroteAt plus the update rate.
-	dirty   bool
+	// dirty is true if the status has to be written, at least updateRate after wroteAt.
+	dirty bool
+	// wroteAt is when the agent last wrote the status; zero: it may write at once.
 	wroteAt time.Time
 	// labels counts the writes of labels before a report.
 	labels int
-	// startsAfter and tellsAfter are when pods may start there again, and the kubelet tell of those that have, reportsAfter
-	// and seesAfter when the agent may tell of what it has given out, and hear of its CiliumNode.
+	// startsAfter, tellsAfter, reportsAfter and seesAfter are the earliest times at which pods start on the node, the
+	// kubelet reports started pods, the agent reports its allocations, and the agent sees its CiliumNode.
 	startsAfter, tellsAfter, reportsAfter, seesAfter time.Time
-	// stopsAfter is when the kubelet may stop a pod, restoresAfter when an agent that starts may have restored its endpoints.
+	// stopsAfter and restoresAfter are the earliest times at which the kubelet stops a pod, and a starting agent has
+	// restored its endpoints.
 	stopsAfter, restoresAfter time.Time
-	// remade: the CiliumNode was deleted since the agent last started.
+	// remade is true if the CiliumNode was deleted since the agent last completed its start.
 	remade bool
-	// own are the addresses of the node itself, as they are on its disk. Key: router or health, and whether it is of IPv6.
+	// own are the addresses of the node itself, which are on its disk.
 	own map[ownKey]string
-	// cep is what the agent knows of CiliumEndpoints.
+	// cep is the agent's state of CiliumEndpoints.
 	cep endpointAgent
 }
 
@@ -83,14 +85,15 @@ type ownKey struct {
 // sandbox is the network of one pod.
 type sandbox struct {
 	uid types.UID
-	// key is the owner under which the addresses were asked for.
+	// key is the owner for which the addresses were requested.
 	key string
 	// ips has one address of each family.
 	ips []string
-	// held: the allocator knows of it. told: the pod's status says so.
+	// held is true if the allocator has the addresses; told is true if the kubelet has reported them.
 	held, told bool
-	// forgotten: the pod was deleted by force and its CiliumNode was created again, so that neither the API nor the agent
-	// knows the sandbox. Until the kubelet ends it, the product cannot keep other pods from its addresses (ADR 0026).
+	// forgotten is true if the pod was deleted by force and its CiliumNode was created again, so that neither the API server
+	// nor the agent knows the sandbox. Until the kubelet ends it, the product cannot keep other pods from its addresses (ADR
+	// 0026).
 	forgotten bool
 }
 
@@ -115,8 +118,8 @@ func (w *world) newMachine() *machine {
 
 func (m *machine) reaches() bool { return !m.off && !m.cut }
 
-// hasHome reports whether an address is in the subnet of a node. Of one that lives on another node than its home, and whose
-// home is gone, no pool says where it lives.
+// hasHome reports whether an address is in the subnet of a node. If an address was moved and its home is gone, no pool
+// records where it is.
 func (w *world) hasHome(ip string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
 		return slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return mustPrefix(s).Contains(netip.MustParseAddr(ip)) })
@@ -129,7 +132,7 @@ type action struct {
 	do   func()
 }
 
-// seesPod reports whether a write of a pod concerns the node, and takes it in.
+// seesPod reports whether the next write of a pod of the node is due. It skips writes of other pods.
 func (m *machine) seesPod() bool {
 	history := m.w.server.history[pods]
 	for m.nextPod < len(history) {
@@ -143,7 +146,7 @@ func (m *machine) seesPod() bool {
 	return false
 }
 
-// actions are what the machine can do now.
+// actions returns what the node can do now.
 func (m *machine) actions(now time.Time) []action {
 	if m.off {
 		return nil
@@ -217,7 +220,7 @@ func (m *machine) seePod() {
 	m.pods[key] = e.after.(*corev1.Pod)
 }
 
-// start is the CNI ADD.
+// start is the CNI ADD of a pod.
 func (m *machine) start(pod *corev1.Pod) {
 	owner := keyOf(pod)
 	var ips []string
@@ -240,7 +243,7 @@ func (m *machine) start(pod *corev1.Pod) {
 	}
 }
 
-// stop takes the containers down, and is the CNI DEL.
+// stop stops the containers of a sandbox, and is the CNI DEL.
 func (m *machine) stop(b *sandbox) {
 	delete(m.sandboxes, b.uid)
 	m.endEndpoint(b.uid)
@@ -265,7 +268,7 @@ func (m *machine) told(pod *corev1.Pod, b *sandbox) {
 	})
 }
 
-// removed takes the object of a pod away that was asked to go and has stopped.
+// removed removes the object of a terminating pod that has stopped.
 func (m *machine) removed(pod *corev1.Pod) {
 	delete(m.pods, keyOf(pod)+" "+string(pod.UID))
 	uid := pod.UID
@@ -274,7 +277,7 @@ func (m *machine) removed(pod *corev1.Pod) {
 	}
 }
 
-// powerOff takes everything down that runs.
+// powerOff ends everything that runs on the node.
 func (m *machine) powerOff() {
 	for _, b := range m.sandboxes {
 		m.w.letGo(m, b)
@@ -283,7 +286,7 @@ func (m *machine) powerOff() {
 	m.agentDown()
 }
 
-// powerOn starts the machine. The kubelet lists its pods.
+// powerOn starts the node. The kubelet lists its pods.
 func (m *machine) powerOn() {
 	m.off = false
 	m.relist()
@@ -303,7 +306,7 @@ func (m *machine) relist() {
 	}
 }
 
-// uses are the owners of the sandboxes that run with an address.
+// uses returns the owners of the sandboxes that run with an address, without forgotten ones.
 func (m *machine) uses(ip string) []string {
 	var keys []string
 	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {

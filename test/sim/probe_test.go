@@ -16,8 +16,9 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestAgentAnswersProbe asks the agent of the model as an agent barrier does (Cilium fact 24): its next report removes
-// the probe from used and from release-ips, also if a write of its labels has made it forget the first answer.
+// TestAgentAnswersProbe checks that the agent of the model answers a probe of an agent barrier (Cilium fact 24): its next
+// report removes the probe from used and from release-ips. If a write of its labels made it lose the answer, the report
+// removes the probe from used only, and the next one also from release-ips.
 func TestAgentAnswersProbe(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -32,7 +33,7 @@ func TestAgentAnswersProbe(t *testing.T) {
 				w.settle(1)
 				w.calm(2 * updateRate)
 				for _, c := range w.controllers {
-					// The answer is the agent's alone.
+					// Only the agent may change the probe.
 					c.kill()
 				}
 				m := w.machines[0]
@@ -58,7 +59,7 @@ func TestAgentAnswersProbe(t *testing.T) {
 				if used || released != labels {
 					t.Errorf("used %t, handshake %t after the report; want false and %t", used, released, labels)
 				}
-				// The handshake that was forgotten is answered when the agent sees its own report.
+				// The agent answers the lost handshake when it sees its own report.
 				for m.seesNode() {
 					m.seeNode()
 				}

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// process is one run of a scheduler or a controller: what it knows goes with it.
+// process is one run of a scheduler or a controller. Its state is lost when it ends.
 type process struct {
 	w      *world
 	name   string
 	ctx    context.Context
 	cancel context.CancelFunc
-	// informers are its watches.
+	// informers are the watches of the process.
 	informers []*informer
-	// cut off: nothing passes between it and the API server.
+	// cut is true if nothing passes between the process and the API server.
 	cut bool
-	// leads: it has, or believes to have, the lease.
+	// leads is true if the process has the lease, or has not noticed that it lost it.
 	leads bool
-	// busySince is when the oldest reconcile began that it is at.
+	// busySince returns when the oldest running reconcile began; the current time if none runs.
 	busySince func() time.Time
-	// lost: the lease is another's, which it has yet to notice.
+	// lost is true if another process has the lease, and this one has not noticed that.
 	lost bool
 }
 
@@ -40,7 +40,7 @@ func (p *process) String() string { return p.name }
 
 func (p *process) dead() bool { return p.ctx.Err() != nil }
 
-// informer is the one of a kind.
+// informer returns the informer of a kind, which the first call creates.
 func (p *process) informer(k *kind) *informer {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -49,17 +49,17 @@ func (p *process) informer(k *kind) *informer {
 	}
 	i := newInformer(p, k)
 	p.informers = append(p.informers, i)
-	// A process asks for them in the order of a map.
+	// A process requests its informers in the order of a map.
 	slices.SortFunc(p.informers, func(a, b *informer) int { return compareText(a.of.gvk.Kind, b.of.gvk.Kind) })
 	return i
 }
 
-// synced reports whether all that existed when the process started has been seen.
+// synced reports whether all informers have made their first list.
 func (p *process) synced() bool {
 	return !slices.ContainsFunc(p.informers, func(i *informer) bool { return !i.synced })
 }
 
-// kill ends it at whatever instruction it is.
+// kill ends the process at any instruction.
 func (p *process) kill() {
 	p.cancel()
 	p.leads = false

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// queue is the queue of one controller. Its workers get an item when the world says so.
+// queue is the queue of one controller. Its workers get an item when the world grants it.
 type queue struct {
 	name    string
 	of      *controller
@@ -32,13 +32,13 @@ type queue struct {
 	idle int
 }
 
-// item is a request that waits, is worked on, or both.
+// item is a request that waits, is being processed, or both.
 type item struct {
-	// ready: it may be worked on, as soon as it is not.
+	// ready is true if the request may be processed as soon as worked is false; worked is true while it is being processed.
 	ready, worked bool
-	// later is when it will be ready once more; zero: never.
+	// later is when the request becomes ready again; zero: never.
 	later time.Time
-	// begun is when the work on it began.
+	// begun is when the processing began.
 	begun time.Time
 }
 
@@ -68,8 +68,7 @@ func (q *queue) addAfter(r reconcile.Request, after time.Duration) {
 	}
 }
 
-// ready are the items that may be worked on now, and next when the first of the others may; zero: there
-// is none.
+// ready returns the items that may be processed now, and when the first of the others becomes ready; zero: there is none.
 func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -88,7 +87,7 @@ func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time)
 	return ready, next
 }
 
-// busy reports whether anything is worked on.
+// busy reports whether a worker processes an item.
 func (q *queue) busy() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -162,8 +161,9 @@ func (q *queue) Len() int {
 	return len(q.items)
 }
 
-// free reports whether the queue may hand out an item, and has whom to hand it to. Controllers that hold a lock while they wait for
-// the API server work one at a time: a goroutine that waits for a lock keeps the time from passing.
+// free reports whether the queue may hand out an item: a worker is idle, and no queue with which it excludes concurrency is
+// busy. Controllers that hold a lock while they wait for the API server work one at a time, because time does not pass in
+// the bubble while a goroutine waits for a lock.
 func (q *queue) free() bool {
 	locked := func(name string) bool { return name == "pool" || name == "subnet" }
 	for _, other := range q.of.queues {
@@ -176,8 +176,8 @@ func (q *queue) free() bool {
 	return q.idle > 0
 }
 
-// An item for which there is no worker waits, and lets the time pass in which the workers are done. A run once handed
-// out the same item 40,000 times, to nobody, while four workers waited for the time to pass.
+// TestNobodyIsGrantedWhatAllAreBusyWith checks that an item waits if no worker is idle, so that time passes until one is. A
+// run once granted the same item 40,000 times to no worker, while four workers waited for the time to pass.
 func TestNobodyIsGrantedWhatAllAreBusyWith(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue("adopt", &controller{}, nil)

@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	// restAfter is how long nothing may have been written by the product before the world counts as at
-	// rest: longer than it takes until every identity was looked at again.
+	// restAfter is how long the product may write nothing before the world counts as at rest. It is longer than a resync of
+	// all identities takes.
 	restAfter = 12 * time.Minute
-	// restWithin is how long it may take until then, and restSteps how many steps.
+	// restWithin is how long it may take until the world is at rest.
 	restWithin = 2 * time.Hour
-	restSteps  = 40000
-	// restRequests is how many requests the product may send while there is nothing to write. An identity
-	// that waits for something is looked at every now and then.
+	// restSteps is how many steps it may take.
+	restSteps = 40000
+	// restRequests is how many requests the product may send while there is nothing to write. Identities that wait for
+	// something are checked periodically.
 	restRequests = 150
-	// joinEvery is how often a node joins while there are addresses whose subnet has none.
+	// joinEvery is how often a node joins while a FixedIP has an address that is in no node's subnet.
 	joinEvery = 5 * time.Minute
 )
 
-// rest ends all that is out of order, and lets the world come to rest.
+// rest ends all faults, lets the world come to rest, and returns the first violation.
 func (w *world) rest() error {
 	w.logf("** nothing goes wrong from here on")
 	w.resting = true
@@ -62,7 +63,7 @@ func (w *world) rest() error {
 		w.newMachine()
 	}
 	for w.setup.strict && !slices.ContainsFunc(w.machines, func(m *machine) bool { return w.hasNode(m) && !w.isStrict(m.name) }) {
-		// Pods of the default scheduler need a node.
+		// Pods of the default scheduler need a node that is not strict.
 		w.newMachine()
 	}
 	began, joined := time.Now(), time.Now()
@@ -80,7 +81,7 @@ func (w *world) rest() error {
 			continue
 		}
 		if time.Since(joined) > joinEvery && w.homeless() {
-			// What the policy of subnets waits for.
+			// An orphaned subnet waits for a node that inherits it.
 			joined = time.Now()
 			w.newMachine()
 			continue
@@ -98,8 +99,8 @@ func (w *world) rest() error {
 	return w.broken()
 }
 
-// obey has a person delete a pod of which the product says that it has the address of another, and that is not the
-// product's to restart: the other one waits for that.
+// obey makes a user delete a pod that, according to the product, has an address reserved for another pod, and that the
+// product does not restart: the other pod waits for the address. The result reports whether a pod was deleted.
 func (w *world) obey() bool {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if !w.strangers[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) {
@@ -116,14 +117,14 @@ func (w *world) obey() bool {
 	return false
 }
 
-// strange notes a pod of which the product says that it has the address of another.
+// strange notes a pod that, according to the product, has the address of another pod.
 func (w *world) strange(pod string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.strangers[pod] = true
 }
 
-// keptFor is the pod that an address is kept for, in a pool or by a FixedIP; empty: none.
+// keptFor returns the pod for which a pool or a FixedIP reserves an address, as namespace/name; empty: there is none.
 func (w *world) keptFor(ip string) string {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		if owner := cn.Spec.IPAM.Pool[ip].Owner; isPod(owner) {
@@ -144,7 +145,7 @@ func (w *world) hasNode(m *machine) bool {
 	return exists
 }
 
-// homeless reports whether a FixedIP keeps an address that is in no node's subnet.
+// homeless reports whether a FixedIP has an address that is in no node's subnet.
 func (w *world) homeless() bool {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		for _, ip := range r.Spec.IPs {
@@ -156,7 +157,7 @@ func (w *world) homeless() bool {
 	return false
 }
 
-// allAtOnce does the first of all that can go on.
+// allAtOnce does the first thing that can happen by itself. It reports whether there was one.
 func (w *world) allAtOnce() bool {
 	for _, c := range w.line.waiting() {
 		if c.waits() {
@@ -181,7 +182,7 @@ func (w *world) allAtOnce() bool {
 	return false
 }
 
-// pause is until something is due, within bounds.
+// pause returns the time until something is due, at least 100 ms and at most 5 s.
 func (w *world) pause() time.Duration {
 	now := time.Now()
 	d := 5 * time.Second
@@ -207,8 +208,8 @@ func (w *world) pause() time.Duration {
 	return d
 }
 
-// mayWait reports whether a pod waits for something that only a person can give it: an address that was asked
-// for and that somebody else has, or one that is in no node's subnet.
+// mayWait reports whether a pod may wait for something that only a user can provide: a requested address that another pod
+// has, or an address that is in no node's subnet.
 func (w *world) mayWait(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -224,8 +225,7 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 	return ok && (w.byUser[r.UID] || w.stranded(r)) || !ok && w.writtenOnFull(keyOf(pod))
 }
 
-// writtenOnFull reports whether a person has written an entry of one family for a pod on a node that has no address left
-// in the other.
+// writtenOnFull reports whether a user has written an entry of one family for a pod on a node that is full.
 func (w *world) writtenOnFull(key string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
 		has := 0
@@ -238,8 +238,8 @@ func (w *world) writtenOnFull(key string) bool {
 	})
 }
 
-// stranded reports whether an address lives on a node that is gone, where it was brought before its workload said that
-// it waits: it waits for that node, until a person says otherwise.
+// stranded reports whether an address was moved to a node that is gone, and its failover policy has become Wait since: the
+// pod waits for that node until a user decides otherwise.
 func (w *world) stranded(r *v1alpha1.FixedIP) bool {
 	if _, exists := one[*corev1.Node](w.server, nodes, r.Spec.NodeName); exists || r.Spec.Failover == v1alpha1.Migrate || r.Spec.Failover == v1alpha1.Reassign {
 		return false

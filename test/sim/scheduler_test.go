@@ -32,46 +32,46 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// usedBy finds the pod in what the scheduler says of an address that another one has.
+// usedBy finds the pod that, according to a message of the scheduler, uses an address.
 var usedBy = regexp.MustCompile(`use(?:d)? by (\S+)[;,] `)
 
-// flushInterval is when a pod is tried again that nothing has woken.
+// flushInterval is after how long a pod is tried again without an event that wakes it.
 const flushInterval = 5 * time.Minute
 
-// scheduler is one process of the scheduler: the real plugin, in a queue and a cycle that are modelled.
+// scheduler is one process of the scheduler: the real plugin, in a modelled queue and cycle.
 type scheduler struct {
 	*process
-	// Methods that nobody here calls are nobody's.
+	// The embedded interface is nil: a method that the model does not implement panics.
 	framework.Handle
 	factory informers.SharedInformerFactory
 	clients clients
 	plugin  *fixedip.Plugin
-	// pods are those that are to be placed. Key: their UID.
+	// pods are the pods to place. Key: the UID.
 	pods map[types.UID]*pending
-	// activated are pods that the plugin wants tried again, which it says from a goroutine of its own, too.
-	// w.mu guards them.
+	// activated are the UIDs of pods that the plugin has activated, possibly from a goroutine of its own. w.mu guards it.
 	activated []types.UID
-	// snapshot is what the scheduler knew of nodes and pods when the last scheduling cycle began.
+	// snapshot contains the nodes and pods that the scheduler knew when the last scheduling cycle began.
 	snapshot []fwk.NodeInfo
 }
 
-// pending is a pod that is to be placed.
+// pending is a pod to place.
 type pending struct {
 	pod *corev1.Pod
-	// due is when it may be tried; for a pod that was refused that is far off.
+	// due is when the pod may be tried; far in the future for a pod that was refused.
 	due      time.Time
 	attempts int
-	// flies: it is in its binding cycle. woken: an event came meanwhile.
+	// flies is true while the pod is in its binding cycle; woken is true if an event came since the last try.
 	flies, woken bool
-	// nominated is where PostFilter nominated it to.
+	// nominated is the node that PostFilter nominated; empty: none.
 	nominated string
-	// refused: the plugin has refused it, and only what the plugin says wakes it. Otherwise a node has.
+	// refused is true if the plugin has refused the pod, so that only the plugin's hints wake it. Otherwise a node event
+	// does.
 	refused bool
-	// starved: nothing but the flush of all pods got it tried again.
+	// starved is true if no event has made the scheduler try the pod again: only the flush of all pods will.
 	starved bool
 }
 
-// clients are those of the scheduler that the plugin uses.
+// clients are the clients of the scheduler that the plugin uses.
 type clients struct {
 	kubernetes.Interface
 	core typedcorev1.CoreV1Interface
@@ -81,7 +81,7 @@ func (c clients) CoreV1() typedcorev1.CoreV1Interface { return c.core }
 
 func (clients) Discovery() discovery.DiscoveryInterface { return discoveryClient{} }
 
-// discoveryClient is asked for the version of the API server only.
+// discoveryClient only serves the version of the API server.
 type discoveryClient struct{ discovery.DiscoveryInterface }
 
 func (discoveryClient) ServerVersion() (*version.Info, error) {
@@ -140,7 +140,7 @@ func (w *world) startScheduler() *scheduler {
 	return s
 }
 
-// String tells the process from the handle.
+// String returns the name of the process.
 func (s *scheduler) String() string { return s.name }
 
 func (s *scheduler) ClientSet() kubernetes.Interface                        { return s.clients }
@@ -148,7 +148,7 @@ func (s *scheduler) KubeConfig() *rest.Config                               { re
 func (s *scheduler) SharedInformerFactory() informers.SharedInformerFactory { return s.factory }
 func (s *scheduler) SnapshotSharedLister() framework.SharedLister           { return snapshot{s} }
 
-// Activate puts pods into the queue again at once.
+// Activate notes pods that the world puts into the queue again.
 func (s *scheduler) Activate(_ klog.Logger, woken map[string]*corev1.Pod) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *scheduler) Activate(_ klog.Logger, woken map[string]*corev1.Pod) {
 	}
 }
 
-// wakeActivated wakes what was activated since it was last called.
+// wakeActivated wakes the pods that were activated since the last call.
 func (s *scheduler) wakeActivated() {
 	s.w.mu.Lock()
 	activated := s.activated
@@ -199,8 +199,7 @@ func (s *scheduler) forget(o any) {
 	}
 }
 
-// ready are the pods that may be tried now, and next is when the first of the others may; zero: there is
-// none.
+// ready returns the pods that may be tried now, and when the first of the others may be tried; zero: there is none.
 func (s *scheduler) ready(now time.Time) (ready []*pending, next time.Time) {
 	for _, p := range s.pods {
 		switch {
@@ -220,7 +219,7 @@ func (s *scheduler) ready(now time.Time) (ready []*pending, next time.Time) {
 	return ready, next
 }
 
-// cycle tries to place one pod, as far as Reserve; the rest has a goroutine of its own.
+// cycle tries to place one pod, up to Reserve. The binding cycle has a goroutine of its own.
 func (s *scheduler) cycle(p *pending) {
 	pod, state := p.pod.DeepCopy(), framework.NewCycleState()
 	p.attempts++
@@ -261,10 +260,10 @@ func (s *scheduler) condition(pod *corev1.Pod, st *fwk.Status, nominated string)
 	})
 }
 
-// again has a pod tried later.
+// again sets when a pod is tried again after the status st.
 func (s *scheduler) again(p *pending, st *fwk.Status) {
 	backoff := min(time.Second<<min(p.attempts-1, 4), 10*time.Second)
-	// What the plugin asks for from a goroutine of its own comes before this: one of the two has to be first.
+	// Goroutines of the plugin activate pods before this goes on, so that the order is the same in each run.
 	synctest.Wait()
 	s.wakeActivated()
 	switch {
@@ -275,8 +274,7 @@ func (s *scheduler) again(p *pending, st *fwk.Status) {
 	}
 }
 
-// choose runs the extension points up to the choice of a node. Of other plugins there is what keeps pods
-// from nodes that are cordoned or not ready.
+// choose runs the extension points up to the choice of a node. admits stands for the other plugins.
 func (s *scheduler) choose(p *pending, state fwk.CycleState, pod *corev1.Pod) (string, *fwk.Status) {
 	infos := s.snapshot
 	s.meanwhile("PreFilter")
@@ -327,7 +325,7 @@ func (s *scheduler) choose(p *pending, state fwk.CycleState, pod *corev1.Pod) (s
 	return best.Node().Name, nil
 }
 
-// bind is the binding cycle.
+// bind runs the binding cycle.
 func (s *scheduler) bind(p *pending, pod *corev1.Pod, state fwk.CycleState, node string) {
 	st := s.plugin.PreBindPreFlight(s.ctx, state, pod, node)
 	if !st.IsSkip() && st.IsSuccess() {
@@ -345,7 +343,7 @@ func (s *scheduler) bind(p *pending, pod *corev1.Pod, state fwk.CycleState, node
 	s.w.landed = append(s.w.landed, landing{s, p, pod, state, node, st})
 }
 
-// landing is the end of a binding cycle.
+// landing is a binding cycle that has ended, with its status.
 type landing struct {
 	s     *scheduler
 	p     *pending
@@ -355,7 +353,7 @@ type landing struct {
 	st    *fwk.Status
 }
 
-// land ends a binding cycle. The world does so: the queue is its own.
+// land ends a binding cycle. The world calls it, because only the world may change the queue.
 func (l landing) land() {
 	if l.s.dead() {
 		return
@@ -373,6 +371,6 @@ func (l landing) land() {
 		delete(l.s.pods, l.pod.UID)
 		return
 	}
-	// Whatever failed after Reserve comes back by backoff alone.
+	// A failure after Reserve is retried after a backoff only.
 	l.p.due = time.Now().Add(min(time.Second<<min(l.p.attempts-1, 4), 10*time.Second))
 }

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// spellSteps is how long a spell lasts.
+	// spellSteps is the number of steps of a spell.
 	spellSteps = 80
-	// muteFor is how long the machine of a script may say nothing in it: less than an address rests.
+	// muteFor is how long the node of a script may do nothing. It is shorter than the cooldown.
 	muteFor = 20 * time.Second
 )
 
-// settleSteps bounds how long the cluster takes that a run begins in.
+// settleSteps is the maximum number of steps of settle.
 const settleSteps = 3000
 
-// settle has workloads run before anything else happens.
+// settle lets workloads run before anything else happens.
 func (w *world) settle(seed uint64) {
 	w.seed = seed
 	for _, name := range []string{"a", "b"} {
@@ -52,7 +52,7 @@ func (w *world) settle(seed uint64) {
 	}
 }
 
-// allRun reports whether all pods that are wanted have an address, and a record of it.
+// allRun reports whether all wanted pods of StatefulSets have an address and a FixedIP.
 func (w *world) allRun() bool {
 	for _, s := range all[*appsv1.StatefulSet](w.server, statefulSets) {
 		for i := range *s.Spec.Replicas {
@@ -68,13 +68,14 @@ func (w *world) allRun() bool {
 
 func podName(s *appsv1.StatefulSet, i int32) string { return fmt.Sprintf("%s-%d", s.Name, i) }
 
-// spell is what follows a script: for some steps there are no user actions and no faults, so that what the script
-// has begun takes its course. Chance alone would need a thousand runs for what is one then.
+// spell is the time after a script: for some steps there are no user actions and no faults, so that the script has its
+// consequences. Otherwise only one run of a thousand would have them.
 type spell struct {
-	// left are the steps that it still lasts.
+	// left is the number of steps that are left.
 	left int
-	// mute is a machine that says and does nothing while the spell lasts, until a time; nil: all of them do.
-	mute  *machine
+	// mute is a node that does nothing during the spell before until; nil: there is none.
+	mute *machine
+	// until is when mute continues.
 	until time.Time
 }
 
@@ -82,14 +83,14 @@ func (w *world) mute(mute *machine) {
 	w.spell = spell{left: spellSteps, mute: mute, until: time.Now().Add(muteFor)}
 }
 
-// mutes reports whether a machine does nothing now.
+// mutes reports whether a node does nothing now.
 func (s spell) mutes(m *machine) bool { return s.left > 0 && s.mute == m && time.Now().Before(s.until) }
 
-// calmSteps bounds what happens in a calm.
+// calmSteps is the maximum number of steps of a calm.
 const calmSteps = 2000
 
-// calm has everything go on by itself for a while, but for what is stalled or cut off, so that what people and faults
-// do next happens to what has come of what they did before. It is one step.
+// calm lets everything happen by itself for a duration, except what is stalled or cut off, so that later user actions and
+// faults meet the consequences of earlier ones. It counts as one step.
 func (w *world) calm(d time.Duration) {
 	w.stats["calm"]++
 	w.logf("** calm for %v", d)
@@ -105,7 +106,7 @@ func (w *world) calm(d time.Duration) {
 	}
 }
 
-// scripts are what people may do at just the moment at which it hurts. The name up to the colon is counted.
+// scripts returns what users may do at the worst moment. The part of the name before the colon is counted.
 func (w *world) scripts() []action {
 	var d []action
 	add := func(name string, mute *machine, do func()) {
@@ -113,14 +114,14 @@ func (w *world) scripts() []action {
 	}
 	sets := all[*appsv1.StatefulSet](w.server, statefulSets)
 	for _, s := range sets {
-		// The controller sees that the workload is gone, and not that it is there again.
+		// The controller sees that the workload is gone, and not that it exists again.
 		add("recreate behind the controller: StatefulSet "+s.Name, nil, func() {
 			_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 			for _, c := range w.controllers {
 				w.stall(c.process, statefulSets)
 			}
 			w.makeSet(s.Name)
-			// Whoever asks the API server from now on would hear of it.
+			// Requests to the API server that start from now on have to see the workload.
 			time.Sleep(2 * absenceCounts)
 		})
 		for i := range *s.Spec.Replicas {
@@ -135,8 +136,8 @@ func (w *world) scripts() []action {
 					w.deletePod(pod, "user")
 				})
 				if m != nil && m.ready && !m.cut && m.sandboxes[pod.UID] != nil {
-					// The agent is asked whether the address is free while the pod still runs, restarts, and answers before it
-					// has restored its endpoints.
+					// The agent is asked about the address while the pod still runs, restarts, and answers before it has
+					// restored its endpoints.
 					add("force-delete as its agent restarts: pod "+pod.Name, nil, func() {
 						m.stopsAfter, m.seesAfter = time.Now().Add(4*actLasts), time.Now().Add(4*actLasts)
 						w.cordon(pod.Spec.NodeName)
@@ -147,7 +148,7 @@ func (w *world) scripts() []action {
 					})
 				}
 				if home := w.movedFrom(pod); home != nil && home.reported() && !home.cut && m != nil && m.reported() && !m.cut {
-					// What its home and its node say of the address is lost, and the pod runs on.
+					// The pools of the home node and of the pod's node are lost, and the pod keeps running.
 					add("force-delete where it has moved, both CiliumNodes deleted: pod "+pod.Name, nil, func() {
 						m.stopsAfter = time.Now().Add(4 * actLasts)
 						m.loseCiliumNode()
@@ -156,7 +157,7 @@ func (w *world) scripts() []action {
 					})
 				}
 				if w.unlisted(pod) {
-					// What the agent's silence is worth.
+					// The pod runs with an address that its agent has not reported.
 					add("force-delete young pod: "+pod.Name, m, func() {
 						w.cordon(pod.Spec.NodeName)
 						w.forceDelete(pod)
@@ -209,7 +210,7 @@ func (w *world) scripts() []action {
 		if !pooled || m.cut || m.off || !m.reported() || w.alive() >= maxMachines {
 			continue
 		}
-		// The Node alone says that its pods run on with addresses of its subnet.
+		// Only the Node shows that its pods keep running with addresses of its subnet.
 		add("join while one is cut off without its CiliumNode: "+m.name, nil, func() {
 			m.loseCiliumNode()
 			m.cut = true
@@ -222,7 +223,7 @@ func (w *world) scripts() []action {
 	return append(d, w.longScripts()...)
 }
 
-// stall has a process see all that stands of a kind, and nothing of what comes, until a watch moves again.
+// stall lets a process see all existing objects of a kind, and no later write until the watch moves again.
 func (w *world) stall(p *process, k *kind) {
 	for _, i := range p.informers {
 		if p.dead() || i.of != k || !i.synced {
@@ -235,7 +236,7 @@ func (w *world) stall(p *process, k *kind) {
 	}
 }
 
-// cordon leaves a pod of the node no way back to it.
+// cordon makes a node unschedulable, so that no pod returns to it.
 func (w *world) cordon(node string) {
 	change(w.server, nodes, node, "user", func(n *corev1.Node) { n.Spec.Unschedulable = true })
 }
@@ -244,7 +245,7 @@ func (w *world) forceDelete(pod *corev1.Pod) {
 	_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
 }
 
-// marked are the addresses that pools have a mark on.
+// marked returns the addresses that have an entry with the owner in a pool, sorted.
 func (w *world) marked(owner string) []string {
 	var found []string
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {

@@ -33,8 +33,8 @@ type kind struct {
 	gvk      schema.GroupVersionKind
 	resource schema.GroupVersionResource
 	make     func() client.Object
-	// generations reports whether a write of the spec counts up metadata.generation, and status whether
-	// the status is a subresource.
+	// generations is true if a write of the spec increments metadata.generation; status is true if the status is a
+	// subresource.
 	generations, status bool
 }
 
@@ -52,19 +52,19 @@ var (
 
 func (k *kind) String() string { return k.gvk.Kind }
 
-// group is how errors name the kind.
+// group returns the resource of the kind, as errors name it.
 func (k *kind) group() schema.GroupResource { return k.resource.GroupResource() }
 
-// stored is one version of an object. Nobody writes to it.
+// stored is one version of an object. It must not be changed.
 type stored struct {
 	obj  client.Object
 	data []byte
 }
 
-// event is one write, as a watch tells of it.
+// event is one write, as a watch delivers it.
 type event struct {
 	rev int64
-	// before and after are nil where there was or is no object. What is gone has the version of its
+	// before is nil for a creation, and after for a deletion. The before of a deletion has the resource version of the
 	// deletion.
 	before, after client.Object
 }
@@ -90,13 +90,13 @@ type server struct {
 	rev  int64
 	uids int
 	now  func() metav1.Time
-	// objects are what stands. Key: the kind, then namespace/name.
+	// objects are the current objects. Key: the kind, then namespace/name.
 	objects map[*kind]map[string]stored
-	// history are all writes of a kind, in order.
+	// history contains all writes in order. Key: the kind.
 	history map[*kind][]event
-	// serving is the request that is carried out; nil: the write is somebody else's than the product's.
+	// serving is the request that is being carried out; nil: the product does not make the write.
 	serving *call
-	// wrote is told of every write, after it. by is who made it.
+	// wrote is called after every write. by is the writer.
 	wrote func(k *kind, e event, by string)
 }
 
@@ -116,7 +116,7 @@ func (s *server) get(k *kind, key string) (stored, error) {
 	return o, nil
 }
 
-// list is what stands of a kind, by key.
+// list returns the objects of a kind, sorted by key.
 func (s *server) list(k *kind) []stored {
 	var all []stored
 	for _, key := range slices.Sorted(maps.Keys(s.objects[k])) {
@@ -125,7 +125,7 @@ func (s *server) list(k *kind) []stored {
 	return all
 }
 
-// at returns the objects of a kind after the first n writes of its history.
+// at returns the objects of a kind after the first n writes of its history. Key: namespace/name.
 func (s *server) at(k *kind, n int) map[string]client.Object {
 	all := map[string]client.Object{}
 	for _, e := range s.history[k][:n] {
@@ -138,7 +138,7 @@ func (s *server) at(k *kind, n int) map[string]client.Object {
 	return all
 }
 
-// all are the objects of a kind, typed.
+// all returns the objects of a kind with their type, sorted by key.
 func all[T client.Object](s *server, k *kind) []T {
 	var list []T
 	for _, o := range s.list(k) {
@@ -147,7 +147,7 @@ func all[T client.Object](s *server, k *kind) []T {
 	return list
 }
 
-// one is an object of a kind; the zero T where there is none.
+// one returns an object of a kind; the zero T and false if there is none.
 func one[T client.Object](s *server, k *kind, key string) (o T, ok bool) {
 	found, ok := s.objects[k][key]
 	if !ok {
@@ -156,7 +156,7 @@ func one[T client.Object](s *server, k *kind, key string) (o T, ok bool) {
 	return found.obj.(T), true
 }
 
-// store makes a version of an object the current one; nil after: it is gone.
+// store makes after the current version of an object; nil: the object is gone.
 func (s *server) store(k *kind, before, after client.Object, by string) client.Object {
 	s.rev++
 	e := event{rev: s.rev, before: before}
@@ -184,14 +184,14 @@ func (s *server) mustCreate(k *kind, obj client.Object, by string) {
 	must(err)
 }
 
-// must ends the run with a panic, which rapid reports with its stack: the model is wrong, not the product.
+// must panics on an error, which means that the model is wrong and not the product. rapid reports the panic with its stack.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// create makes an object.
+// create stores a new object, without its status if that is a subresource.
 func (s *server) create(k *kind, o client.Object, by string) (client.Object, error) {
 	if _, exists := s.objects[k][keyOf(o)]; exists {
 		return nil, apierrors.NewAlreadyExists(k.group(), o.GetName())
@@ -215,7 +215,7 @@ func (s *server) create(k *kind, o client.Object, by string) (client.Object, err
 	return s.store(k, nil, o, by), nil
 }
 
-// setStatus gives an object the status of another.
+// setStatus copies the status of from to o.
 func setStatus(o, from client.Object) {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -235,7 +235,7 @@ func setStatus(o, from client.Object) {
 	}
 }
 
-// sameSpec reports whether two versions differ in nothing that counts up the generation.
+// sameSpec reports whether two versions differ in nothing that increments the generation.
 func sameSpec(a, b client.Object) bool {
 	switch a := a.(type) {
 	case *appsv1.StatefulSet:
@@ -252,7 +252,7 @@ func sameSpec(a, b client.Object) bool {
 	return true
 }
 
-// validate is what the rules of the CRD say, and its defaults.
+// validate applies the defaults and the rules of the CRD of FixedIPs. before is nil for a creation.
 func validate(now, before *v1alpha1.FixedIP) error {
 	if now.Spec.Reclaim.WhenDeleted == "" {
 		now.Spec.Reclaim.WhenDeleted = v1alpha1.Delete
@@ -277,7 +277,7 @@ func validate(now, before *v1alpha1.FixedIP) error {
 	return nil
 }
 
-// update replaces an object, or its status. Where the version is named it has to be the current one.
+// update replaces an object or its status. A resource version or UID in o has to be the current one.
 func (s *server) update(k *kind, o client.Object, subresource, by string) (client.Object, error) {
 	current, err := s.get(k, keyOf(o))
 	if err != nil {
@@ -289,7 +289,7 @@ func (s *server) update(k *kind, o client.Object, subresource, by string) (clien
 	return s.replace(k, current, o.DeepCopyObject().(client.Object), subresource, by)
 }
 
-// replace makes next the successor of the current version, as far as the request may write it.
+// replace stores next as the version after current, limited to the fields that the request may write.
 func (s *server) replace(k *kind, current stored, next client.Object, subresource, by string) (client.Object, error) {
 	before := current.obj
 	if subresource == "status" {
@@ -322,7 +322,7 @@ func (s *server) replace(k *kind, current stored, next client.Object, subresourc
 	if data, err := json.Marshal(next); err != nil {
 		return nil, err
 	} else if bytes.Equal(data, current.data) {
-		// A write that changes nothing is none.
+		// A write that changes nothing makes no version.
 		return before, nil
 	}
 	if next.GetDeletionTimestamp() != nil && len(next.GetFinalizers()) == 0 && k != pods {
@@ -332,7 +332,7 @@ func (s *server) replace(k *kind, current stored, next client.Object, subresourc
 	return s.store(k, before, next, by), nil
 }
 
-// patch applies a patch whole or not at all.
+// patch applies a patch completely or not at all.
 func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, subresource, by string) (client.Object, error) {
 	current, err := s.get(k, key)
 	if err != nil {
@@ -346,7 +346,7 @@ func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, s
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		if after, err = ops.Apply(current.data); err != nil {
-			// No causes: it is one of the tests, or a path that is not there.
+			// The error has no causes: a test has failed, or a path does not exist.
 			return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
 				Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Message: "the server rejected our request due to an error in our request: " + err.Error(),
 			}}
@@ -375,8 +375,8 @@ func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, s
 	return s.replace(k, current, next, subresource, by)
 }
 
-// remove deletes an object, or asks it to go: one with finalizers, and a pod that is bound. force takes a
-// pod away at once.
+// remove deletes an object. If it has finalizers or is a bound pod that has not ended, its deletion is only requested. force
+// deletes a pod at once.
 func (s *server) remove(k *kind, key string, pre *metav1.Preconditions, force bool, by string) error {
 	current, err := s.get(k, key)
 	if err != nil {
@@ -390,7 +390,7 @@ func (s *server) remove(k *kind, key string, pre *metav1.Preconditions, force bo
 	graceful := isPod && !force && pod.Spec.NodeName != "" && !ended(pod)
 	if !graceful && len(o.GetFinalizers()) == 0 {
 		if isPod && pod.Spec.NodeName != "" {
-			// The API server writes no bound pod off without a version with the grace period 0.
+			// The API server deletes a bound pod only after a version with the grace period 0.
 			last := pod.DeepCopy()
 			last.DeletionGracePeriodSeconds = ptr.To[int64](0)
 			o = last
@@ -415,7 +415,7 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// bind assigns a pod to a node, once.
+// bind assigns a pod to a node. It fails if the pod is assigned already.
 func (s *server) bind(key string, b *corev1.Binding, by string) error {
 	current, err := s.get(pods, key)
 	if err != nil {
@@ -436,7 +436,8 @@ func (s *server) bind(key string, b *corev1.Binding, by string) error {
 	return nil
 }
 
-// change is an update that cannot conflict: of somebody who reads and writes in one breath.
+// change updates an object without a conflict, by a client that reads and writes at the same moment. It reports whether it
+// changed the object.
 func change[T client.Object](s *server, k *kind, key, by string, f func(T)) bool {
 	current, ok := s.objects[k][key]
 	if !ok {

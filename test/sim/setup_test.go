@@ -15,15 +15,15 @@ import (
 
 // setup is the configuration of the cluster and of the product in one run.
 type setup struct {
-	// slots: there is a ReplicaSet, whose pods have no stable names.
+	// slots is true if there is a ReplicaSet, whose pods have no stable names.
 	slots bool
-	// strict: every second node is a strict node.
+	// strict is true if every second node is a strict node.
 	strict bool
-	// dual: addresses of both families.
+	// dual is true if pods have addresses of both families.
 	dual bool
-	// adoption: the controller adopts pods of the default scheduler that have a label.
+	// adoption is true if the controller adopts pods of the default scheduler that have adoptLabel.
 	adoption bool
-	// endpoints are how CiliumEndpoints are kept.
+	// endpoints defines how CiliumEndpoints are maintained.
 	endpoints endpointSetup
 }
 
@@ -31,7 +31,7 @@ func drawSetup(from *rand.Rand) setup {
 	return setup{slots: from.IntN(2) == 0, strict: from.IntN(4) == 0, adoption: from.IntN(4) == 0, dual: from.IntN(3) == 0}
 }
 
-// count counts the runs with each part of the setup.
+// count counts, in stats, the parts of the setup that are set.
 func (s setup) count(stats map[string]int) {
 	for name, set := range map[string]bool{"slots": s.slots, "strict nodes": s.strict, "adoption by a selector": s.adoption, "dual stack": s.dual, "CiliumEndpoints": s.endpoints.on} {
 		if set {
@@ -40,7 +40,7 @@ func (s setup) count(stats map[string]int) {
 	}
 }
 
-// families are those that pods get addresses of. Value: whether it is IPv6.
+// families returns the families of pod addresses. Value: whether it is IPv6.
 func (s setup) families() []bool {
 	if s.dual {
 		return []bool{false, true}
@@ -48,7 +48,7 @@ func (s setup) families() []bool {
 	return []bool{false}
 }
 
-// ipFamilies are the same for the scheduler.
+// ipFamilies returns the families in the format of the scheduler's arguments.
 func (s setup) ipFamilies() []string {
 	if s.dual {
 		return []string{"IPv4", "IPv6"}
@@ -56,7 +56,7 @@ func (s setup) ipFamilies() []string {
 	return []string{"IPv4"}
 }
 
-// workloads are the kinds of workloads that the product has to know beside StatefulSets.
+// workloads returns the kinds of workloads in the configuration, beside StatefulSets.
 func (s setup) workloads() []identity.Kind {
 	if !s.slots {
 		return nil
@@ -64,7 +64,7 @@ func (s setup) workloads() []identity.Kind {
 	return []identity.Kind{{APIGroup: "apps", Kind: "ReplicaSet", Identity: identity.Slot, Enabled: identity.ByDefault}}
 }
 
-// strictLabel is on strict nodes.
+// strictLabel is the label of strict nodes.
 const strictLabel = "strict"
 
 // strictNodes selects the strict nodes.
@@ -75,7 +75,7 @@ func (s setup) strictNodes() labels.Selector {
 	return labels.SelectorFromSet(labels.Set{strictLabel: "true"})
 }
 
-// strictArgument is the same for the scheduler.
+// strictArgument returns the selector of strict nodes in the format of the scheduler's arguments; empty: none.
 func (s setup) strictArgument() string {
 	if !s.strict {
 		return ""
@@ -83,7 +83,7 @@ func (s setup) strictArgument() string {
 	return s.strictNodes().String()
 }
 
-// adoptLabel is on pods whose address the controller adopts.
+// adoptLabel is the label of pods whose address the controller adopts.
 const adoptLabel = "adopt"
 
 // adoptionSelector selects the pods of other schedulers to adopt; nil: none.
@@ -94,7 +94,7 @@ func (s setup) adoptionSelector() labels.Selector {
 	return labels.SelectorFromSet(labels.Set{adoptLabel: "true"})
 }
 
-// labelled returns the pod of a FixedIP, and whether it has the label of pods to adopt.
+// labelled returns the pod of a FixedIP, and whether it has adoptLabel.
 func (w *world) labelled(r *v1alpha1.FixedIP) (pod *corev1.Pod, label bool) {
 	pod, ok := one[*corev1.Pod](w.server, pods, keyOfHolder(r))
 	return pod, ok && pod.Labels[adoptLabel] != ""
@@ -106,7 +106,7 @@ func (w *world) isStrict(name string) bool {
 	return ok && w.setup.strictNodes().Matches(labels.Set(node.Labels))
 }
 
-// schedulerKinds are the kinds that the scheduler watches through its own informers.
+// schedulerKinds returns the kinds that the scheduler watches through the shared informers of kube-scheduler.
 func (s setup) schedulerKinds() []*kind {
 	if s.slots {
 		return []*kind{pods, nodes, statefulSets, replicaSets}

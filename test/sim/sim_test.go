@@ -42,20 +42,20 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// choices are what a run is made of.
+// choices are the input of a run.
 type choices struct {
-	// never are what does not happen in this run, of all that may: bits by the name of a action. A run in which
-	// a few things happen often finds what one in which everything happens now and then does not.
+	// never contains, as bits by the hash of their names, the actions and faults that do not happen in this run. A run with
+	// few kinds of actions often finds what a run with all of them does not.
 	never uint64
-	// settled: it begins in a cluster in which workloads run already. The rest begins with nothing.
+	// settled is true if the run begins in a cluster with running workloads. Otherwise it begins with none.
 	settled bool
 	// setup is the configuration of the cluster and of the product.
 	setup setup
 	steps []step
 }
 
-// draw draws a run. What rapid draws is small more often than not, and what happens should not be: the
-// steps are what a generator makes of it.
+// draw draws the input of a run. rapid prefers small values, and the steps should be uniform: rapid draws the seed of a
+// generator, which draws the steps.
 func draw(rt *rapid.T) choices {
 	seed := rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "seed")
 	return drawFrom(rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed), binary.LittleEndian.Uint64(seed[8:]))))
@@ -81,7 +81,7 @@ func drawFrom(from *rand.Rand) choices {
 	return c
 }
 
-// minimize leaves out of a run that fails what it fails without.
+// minimize removes steps from a failing run as long as it still fails, until the time until.
 func minimize(t *testing.T, c choices, until time.Time) choices {
 	steps := c.steps
 	fails := func(steps []step) bool {
@@ -104,20 +104,20 @@ func minimize(t *testing.T, c choices, until time.Time) choices {
 	return choices{c.never, c.settled, c.setup, steps}
 }
 
-// outcome is how a run ended.
+// outcome is the result of a run. taken is the number of its steps.
 type outcome struct {
 	err     error
 	history []string
 	taken   int
 }
 
-// run makes the steps in a world of their own, and lets it come to rest.
+// run makes the steps in a new world, and lets that world come to rest. stats counts what happened.
 func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	//nolint:staticcheck // The pauses between tries have a jitter of this source, which no run may share with another.
+	//nolint:staticcheck // Retries take their jitter from this source. Each run starts it again.
 	oldrand.Seed(1)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -142,7 +142,7 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	return o
 }
 
-// requiredActions are the requiredActions and faults that have to be drawn in enough steps, each at least once.
+// requiredActions are the actions and faults that TestModel requires to be drawn at least once if it has made enough steps.
 var requiredActions = []string{
 	"CiliumEndpoint cleaned up by an agent", "CiliumEndpoint collected by cilium-operator", "CiliumEndpoint collected by gc", "CiliumEndpoint deleted by the keeper", "CiliumEndpoint made again by its agent",
 	"CiliumEndpoint not deleted after an error", "CiliumEndpoint of another refused by the agent", "CiliumEndpoint read from a cache that is behind", "CiliumEndpoint taken over by the agent", "CiliumEndpoint taken over as the keeper looks at it",
@@ -156,10 +156,10 @@ var requiredActions = []string{
 	"taint eviction", "time passes", "tracked", "two that give subnets", "unreserved pod bound to a strict node", "slot taken over", "pod adopted by the selector", "setup: adoption by a selector", "setup: slots", "setup: strict nodes", "create ReplicaSet", "delete ReplicaSet", "edit ReplicaSet", "force-delete slot pod", "opt out ReplicaSet", "restart ReplicaSet", "restart slot pods behind the scheduler", "rests behind its agent", "scale ReplicaSet", "watch", "watch before Filter", "watch before PreBind", "watch before PreFilter", "watch before Reserve", "watch drop", "watch moves", "watch stalls", "young and gone", "young and moved",
 }
 
-// enough is how many steps that takes.
+// enough is the number of steps from which on TestModel requires requiredActions.
 const enough = 600_000
 
-// TestModel draws what happens, and holds every write against the invariants.
+// TestModel draws runs and checks every write against the invariants.
 func TestModel(t *testing.T) {
 	stats, taken, runs, history := map[string]int{}, 0, 0, ""
 	defer func() {
@@ -199,7 +199,7 @@ func TestModel(t *testing.T) {
 	t.Log("drawn:\n" + strings.Join(lines, "\n"))
 }
 
-// The same steps have the same history: else a seed would be worth nothing.
+// TestSameHistory checks that the same choices have the same history. Otherwise a seed could not reproduce a failure.
 func TestSameHistory(t *testing.T) {
 	from := rand.New(rand.NewPCG(1, 2))
 	for range 5 {

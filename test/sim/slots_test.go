@@ -57,7 +57,7 @@ func (w *world) replicas(s *appsv1.ReplicaSet) []*corev1.Pod {
 	})
 }
 
-// replicaSetActions are what the controller of ReplicaSets can do now.
+// replicaSetActions returns what the controller of ReplicaSets can do now.
 func (w *world) replicaSetActions() []action {
 	s, ok := w.replicaSet()
 	if !ok {
@@ -66,7 +66,7 @@ func (w *world) replicaSetActions() []action {
 	live := w.replicas(s)
 	switch {
 	case len(live) < int(*s.Spec.Replicas):
-		// It does not wait until a pod that is being deleted has stopped: the next pod takes over the slot of that one.
+		// The controller does not wait until a terminating pod has stopped: the next pod takes over its slot.
 		return []action{{"replicaset makes a pod", func() { w.makeReplica(s) }}}
 	case len(live) > int(*s.Spec.Replicas):
 		return []action{{"replicaset deletes " + live[0].Name, func() { w.deletePod(live[w.choose(len(live))], "replicaset") }}}
@@ -90,7 +90,7 @@ func (w *world) makeReplica(s *appsv1.ReplicaSet) {
 	w.server.mustCreate(pods, pod, "replicaset")
 }
 
-// replicaSetUserActions are what users can do with the ReplicaSet.
+// replicaSetUserActions returns what users can do with the ReplicaSet.
 func (w *world) replicaSetUserActions() []action {
 	if !w.setup.slots {
 		return nil
@@ -121,7 +121,7 @@ func (w *world) replicaSetUserActions() []action {
 	}
 }
 
-// noteLostSlots counts the pods that are bound to a machine and whose slots nothing but the pool records.
+// noteLostSlots counts the pods that are bound to a node and whose slots only its pool records.
 func (c *checks) noteLostSlots(m *machine) {
 	for _, pod := range all[*corev1.Pod](c.w.server, pods) {
 		key := keyOf(pod)
@@ -134,7 +134,8 @@ func (c *checks) noteLostSlots(m *machine) {
 	}
 }
 
-// slots counts the FixedIPs of slots. One that a person releases goes with its pod, and the next pod needs another.
+// slots returns the number of FixedIPs of slots, without those that are being deleted: a FixedIP that a user releases goes
+// with its pod, and the next pod needs another one.
 func (c *checks) slots() (standing int) {
 	for _, r := range all[*v1alpha1.FixedIP](c.w.server, fixedIPs) {
 		if r.Spec.Slot && r.DeletionTimestamp == nil {
@@ -144,10 +145,10 @@ func (c *checks) slots() (standing int) {
 	return standing
 }
 
-// keyOfHolder returns the pod that a FixedIP is for.
+// keyOfHolder returns the pod of a FixedIP as namespace/name.
 func keyOfHolder(r *v1alpha1.FixedIP) string { return r.Namespace + "/" + r.Spec.PodName }
 
-// slotScripts are scripts about the take-over of slots.
+// slotScripts returns scripts about the takeover of slots.
 func (w *world) slotScripts() []action {
 	s, ok := w.replicaSet()
 	if !ok {
@@ -159,12 +160,12 @@ func (w *world) slotScripts() []action {
 		if m == nil || m.sandboxes[pod.UID] == nil {
 			continue
 		}
-		// The former pod runs on while the next one asks for its slot.
+		// The former pod keeps running while the next one needs its slot.
 		d = append(d, action{"force-delete slot pod: " + pod.Name, func() {
 			w.forceDelete(pod)
 			w.mute(m)
 		}})
-		// The scheduler does not see who has the slots by now.
+		// The scheduler does not see which pods have the slots by now.
 		d = append(d, action{"restart slot pods behind the scheduler: " + pod.Name, func() {
 			for _, other := range w.schedulers {
 				w.stall(other.process, ciliumNodes)
@@ -180,7 +181,7 @@ func (w *world) slotScripts() []action {
 	return d
 }
 
-// noteReplicaSet keeps since when the ReplicaSet says what it says.
+// noteReplicaSet updates said for the ReplicaSet.
 func (c *checks) noteReplicaSet(e event) {
 	if e.after == nil {
 		delete(c.said, keyOf(e.object()))
@@ -189,12 +190,12 @@ func (c *checks) noteReplicaSet(e event) {
 	c.said[keyOf(e.after)] = time.Now()
 }
 
-// isSlot reports whether a pod is one of the ReplicaSet.
+// isSlot reports whether the owner of an entry is a pod of the ReplicaSet.
 func (c *checks) isSlot(owner string) bool {
 	return strings.HasPrefix(owner, namespace+"/"+replicaSetName+"-x")
 }
 
-// checkSlotGoing is called for each FixedIP of a slot that the product deletes: that needs a reason.
+// checkSlotGoing checks that the product has a reason for each FixedIP of a slot whose deletion it requests.
 func (c *checks) checkSlotGoing(r *v1alpha1.FixedIP, by string) {
 	s, exists := c.w.replicaSet()
 	asked := c.w.server.serving.begun.Add(-absenceCounts)
@@ -217,7 +218,8 @@ func (c *checks) mayBeSlot(resource string) bool {
 	return ok && resource == namespace+"/ReplicaSet/"+replicaSetName && !optsOut(s.Spec.Template) && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
 }
 
-// slotAtRest is that an opted-out ReplicaSet keeps no slots without a pod, and that no slot is left of a ReplicaSet that is gone, or that is scaled down and releases its slots.
+// slotAtRest checks a FixedIP of a slot. If it has no pod, its ReplicaSet must not have opted out or be gone while retention
+// is Delete, and must not be scaled down while it releases surplus slots.
 func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
 	s, exists := c.w.replicaSet()
 	switch {
@@ -240,8 +242,8 @@ func (w *world) mayWaitForSlot(owner *metav1.OwnerReference) bool {
 	})
 }
 
-// TestOptedOutSlots has the pods of a ReplicaSet opt out after they had slots. Its FixedIPs and entries are released as
-// if the ReplicaSet was deleted. The model found that they stayed for ever.
+// TestOptedOutSlots checks that the FixedIPs and entries of slots are released if the pods of the ReplicaSet opt out, as if
+// the ReplicaSet was deleted. The model found that they stayed for ever.
 func TestOptedOutSlots(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// loseTouch makes nodes not ready that have not been heard of for some time, as the node lifecycle controller does. An
-// agent has no such time: it may be behind for as long as it likes.
+// loseTouch makes nodes not ready that have been cut off for more than unheard, as the node lifecycle controller does. An
+// agent has no such limit: it may be behind for any time.
 func (w *world) loseTouch() {
 	for _, m := range w.machines {
 		if node, exists := one[*corev1.Node](w.server, nodes, m.name); exists && !m.off && isReady(node) && m.cut && time.Since(m.heard) > unheard {

@@ -29,7 +29,7 @@ const (
 	maxJobs     = 4
 )
 
-// userActions are what people can do now. The name up to the colon is counted.
+// userActions returns what users can do now. The part of the name before the colon is counted.
 func (w *world) userActions() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -79,7 +79,7 @@ func (w *world) userActions() []action {
 				_ = w.server.remove(fixedIPs, keyOf(r), nil, false, "user")
 			})
 			if pod, ok := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); ok && pod.DeletionTimestamp == nil {
-				// The next of the name may be bound counting on what is taken back just then.
+				// The next pod of the name may be bound for an entry that is being released.
 				add("release behind the scheduler: FixedIP "+r.Name, func() {
 					w.blind()
 					w.released(r)
@@ -113,7 +113,7 @@ func (w *world) userActions() []action {
 	return d
 }
 
-// optOut has the next pods of a workload opt out, or in again.
+// optOut makes the next pods of a workload opt out, or in again.
 func (w *world) optOut(s *appsv1.StatefulSet) {
 	w.rolls++
 	s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
@@ -124,7 +124,7 @@ func (w *world) optOut(s *appsv1.StatefulSet) {
 	}
 }
 
-// unlisted reports whether a pod runs of which its agent has not told yet.
+// unlisted reports whether a pod runs with an address that its agent has not reported yet.
 func (w *world) unlisted(pod *corev1.Pod) bool {
 	m := w.machine(pod.Spec.NodeName)
 	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, pod.Spec.NodeName)
@@ -138,7 +138,7 @@ func (w *world) unlisted(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(sandbox.ips, func(ip string) bool { return cn.Status.IPAM.Used[ip].Owner == "" })
 }
 
-// movedFrom returns the home of an address that a pod has taken to its node; nil: its addresses are at home.
+// movedFrom returns the home node of an address that was moved to the node of a pod; nil: there is none.
 func (w *world) movedFrom(pod *corev1.Pod) *machine {
 	for _, m := range w.machines {
 		cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)
@@ -154,7 +154,7 @@ func (w *world) movedFrom(pod *corev1.Pod) *machine {
 	return nil
 }
 
-// blind has the schedulers see no more of pools and records, for a while.
+// blind stalls the watches of pools and FixedIPs in all schedulers.
 func (w *world) blind() {
 	for _, s := range w.schedulers {
 		for _, i := range s.informers {
@@ -163,7 +163,7 @@ func (w *world) blind() {
 	}
 }
 
-// policy is what a workload says of its addresses.
+// policy draws the annotations of a workload: retention, TTL and failover.
 func (w *world) policy() map[string]string {
 	a := map[string]string{}
 	pick := func(key string, words ...string) {
@@ -178,9 +178,9 @@ func (w *world) policy() map[string]string {
 	return a
 }
 
-// most is how many pods a workload may have. One of them is big enough that nodes run out of addresses that no pod
-// has had, and small enough that all pods get an address in the end, beside the ReplicaSet and the adopted pods if there
-// are some.
+// most returns how many pods a workload may have. Workload c is large enough that nodes run out of addresses that no pod has
+// had, and small enough that all pods get an address in the end, beside the ReplicaSet and the adopted pods if there are
+// some.
 func (w *world) most(name string) int {
 	if name != "c" {
 		return 3
@@ -208,8 +208,8 @@ func (w *world) makeSet(name string) {
 	w.server.mustCreate(statefulSets, s, "user")
 }
 
-// orphan deletes a workload and keeps its pods. A pod that is not placed yet would be placed like a pod without a
-// workload.
+// orphan deletes a workload and keeps its bound pods. It deletes the other pods, because they would be placed like bare
+// pods.
 func (w *world) orphan(s *appsv1.StatefulSet) {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		switch {
@@ -222,7 +222,7 @@ func (w *world) orphan(s *appsv1.StatefulSet) {
 	_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 }
 
-// makeJob starts an ordinary pod, unless there are as many as there may be.
+// makeJob creates a bare pod, unless there are maxJobs bare pods.
 func (w *world) makeJob() {
 	jobs := 0
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
@@ -244,7 +244,7 @@ func (w *world) makeJob() {
 	w.server.mustCreate(pods, pod, "user")
 }
 
-// endJobs ends all ordinary pods.
+// endJobs deletes the pods of makeJob.
 func (w *world) endJobs() {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if metav1.GetControllerOfNoCopy(pod) == nil && pod.DeletionTimestamp == nil && strings.HasPrefix(pod.Name, "job") {
@@ -253,7 +253,7 @@ func (w *world) endJobs() {
 	}
 }
 
-// someAddress is one in the subnet of some node; empty where there is none.
+// someAddress draws an address in the subnet of a node; empty: there is no subnet.
 func (w *world) someAddress() string {
 	var subnets []string
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
@@ -270,8 +270,8 @@ func (w *world) someAddress() string {
 	return a.String()
 }
 
-// pin makes a FixedIP beforehand, as a person does who wants a certain address for a pod to come. Whoever
-// does so sees to it that nobody has the address at the time.
+// pin makes a FixedIP before its pod exists, like a user who wants a certain address for the pod. The FixedIP names an
+// address only if no pod and no other object has it.
 func (w *world) pin() {
 	name := fmt.Sprintf("%s-%d", []string{"a", "b", "c"}[w.choose(maxSets)], w.choose(3))
 	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -292,7 +292,7 @@ func (w *world) pin() {
 	w.server.mustCreate(fixedIPs, r, "user")
 }
 
-// isReserved reports whether a pod has an address, or a FixedIP names it.
+// isReserved reports whether a pod has an address, or a FixedIP or a pool contains it.
 func (w *world) isReserved(a string) bool {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		if slices.Contains(r.Spec.IPs, a) {
@@ -307,7 +307,7 @@ func (w *world) isReserved(a string) bool {
 	return slices.ContainsFunc(w.machines, func(m *machine) bool { return len(m.uses(a)) > 0 || m.allocatedTo(a) != "" })
 }
 
-// mentioned reports whether a pool has anything for the owner.
+// mentioned reports whether an entry of a pool names the owner.
 func (w *world) mentioned(owner string) bool {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		for _, e := range cn.Spec.IPAM.Pool {
@@ -319,7 +319,7 @@ func (w *world) mentioned(owner string) bool {
 	return false
 }
 
-// writeEntry writes an entry for a pod by hand, as an administrator does before there is such a pod.
+// writeEntry writes an entry for a pod by hand, as an administrator does before the pod exists.
 func (w *world) writeEntry(node string) {
 	name := fmt.Sprintf("%s-%d", []string{"a", "b", "c"}[w.choose(maxSets)], w.choose(3))
 	cn, _ := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, node)
@@ -359,7 +359,7 @@ func (w *world) alive() (count int) {
 	return count
 }
 
-// machineActions are what can happen to machines and agents, and what operators do about it.
+// machineActions returns what can happen to nodes and agents, and what administrators do about it.
 func (w *world) machineActions() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -421,7 +421,7 @@ func (w *world) machineActions() []action {
 	return d
 }
 
-// deleteNode takes a machine away that is off.
+// deleteNode deletes the Node of a machine that is off.
 func (w *world) deleteNode(m *machine) {
 	_ = w.server.remove(nodes, m.name, nil, true, "user")
 }

@@ -18,17 +18,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// world is the whole: what stands, who acts, and what has happened.
+// world is the state of a run: the objects, the processes and nodes, and the history.
 type world struct {
 	ctx    context.Context
 	scheme *runtime.Scheme
 	server *server
 	line   line
 
-	// mu guards what goroutines of the product reach.
+	// mu guards what goroutines of the product access.
 	mu     sync.Mutex
 	landed []landing
-	// strangers are the pods of which the product has told that they have the address of another. Key: namespace/name.
+	// strangers are the pods that, according to the product, have the address of another pod. Key: namespace/name.
 	strangers map[string]bool
 
 	processes   int
@@ -43,27 +43,26 @@ type world struct {
 
 	setup setup
 	endpointWorld
-	// replicaPods counts the pods of ReplicaSets that were made: their names do not return.
+	// replicaPods counts the pods that were made for the ReplicaSet. Their names are not used again.
 	replicaPods int
-	// seed is what choose goes by, until the next step.
+	// seed determines the results of choose until the next step.
 	seed uint64
-	// never are what does not happen in this run: see choices.
+	// never contains the actions and faults that do not happen in this run: see choices.
 	never uint64
 	began time.Time
 	*checks
 	spell spell
-	// resting: nothing goes wrong any more, so that watches deliver nothing inside a scheduling cycle either.
+	// resting is true when all faults have ended. Watches deliver nothing inside a scheduling cycle then.
 	resting bool
-	// overheard is what goroutines of the product have said since the world last stood still: which of them was first
-	// is chance.
+	// overheard contains messages of goroutines of the product since the last call of settleDown. Their order is random.
 	overheard []string
-	// history is what has happened, in words.
+	// history is the log of the run.
 	history []string
-	// stats count what was drawn. Key: the action or fault.
+	// stats counts what happened. Key: the action or fault.
 	stats map[string]int
 }
 
-// step is one choice of what happens next. All of it is 0 where nothing out of the ordinary does.
+// step is one choice of what happens next. The zero value is a step without a user action and a fault.
 type step struct{ what, which, how, seed uint16 }
 
 func newWorld(ctx context.Context, scheme *runtime.Scheme, s setup, stats map[string]int) *world {
@@ -80,28 +79,29 @@ func newWorld(ctx context.Context, scheme *runtime.Scheme, s setup, stats map[st
 	return w
 }
 
-// tell adds to the history.
+// logf adds a line to the history.
 func (w *world) logf(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.history = append(w.history, fmt.Sprintf("%8.1fs ", time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// overhear adds to the history what one of several goroutines of the product says.
+// overhear adds a line of one of several goroutines of the product to the history, in settleDown.
 func (w *world) overhear(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.overheard = append(w.overheard, fmt.Sprintf(format, args...))
 }
 
-// choose is a number below n, by the step.
+// choose returns a number from 0 to n-1, which depends on the seed.
 func (w *world) choose(n int) int {
 	v := int(w.seed % uint64(n))
 	w.seed = w.seed/uint64(n)*6364136223846793005 + uint64(v)
 	return v
 }
 
-// settleDown returns when no goroutine of the product can go on by itself.
+// settleDown returns when no goroutine of the product can continue by itself. It processes the binding cycles that have
+// ended, and adds what was overheard to the history.
 func (w *world) settleDown() {
 	for {
 		synctest.Wait()
@@ -119,7 +119,7 @@ func (w *world) settleDown() {
 		if len(landed) == 0 {
 			return
 		}
-		// Which of them was first is chance.
+		// The order in which they ended is random.
 		slices.SortFunc(landed, func(a, b landing) int { return compareText(a.s.name+keyOf(a.pod), b.s.name+keyOf(b.pod)) })
 		for _, l := range landed {
 			l.land()
@@ -127,13 +127,13 @@ func (w *world) settleDown() {
 	}
 }
 
-// wrote is told of every write.
+// wrote logs and checks every write.
 func (w *world) wrote(k *kind, e event, by string) {
 	w.logf("%5d %s writes %s", e.rev, by, w.describe(k, e))
 	w.check(k, e, by)
 }
 
-// describe says what a write has changed.
+// describe returns what a write has changed as text.
 func (w *world) describe(k *kind, e event) string {
 	text := fmt.Sprintf("%s %s", k, e.key())
 	switch {
@@ -147,7 +147,7 @@ func (w *world) describe(k *kind, e event) string {
 	return text + differences(e.before, e.after)
 }
 
-// actions are what can happen next of one sort.
+// actions returns what can happen next, of one sort.
 func (w *world) actions(sort int) []action {
 	now := time.Now()
 	var d []action
@@ -212,7 +212,7 @@ func (w *world) actions(sort int) []action {
 	return d
 }
 
-// The sorts of what goes on by itself.
+// These are the sorts of actions that happen by themselves.
 const (
 	sortCalls = iota
 	sortWatches
@@ -223,7 +223,7 @@ const (
 	sorts
 )
 
-// live are the processes that run.
+// live returns the running processes.
 func (w *world) live() []*process {
 	var live []*process
 	for _, c := range w.controllers {
@@ -239,8 +239,8 @@ func (w *world) live() []*process {
 	return live
 }
 
-// processActions are what becomes of processes by itself: they are started again, elected, and notice that
-// they are no leaders any more.
+// processActions returns what happens to processes by itself: they start again, are elected, and notice that they have lost
+// their lease.
 func (w *world) processActions() []action {
 	var d []action
 	leader := map[string]bool{}
@@ -249,7 +249,7 @@ func (w *world) processActions() []action {
 		role, _, _ := strings.Cut(p.name, "-")
 		runs[role] = true
 		leader[role] = leader[role] || p.leads && !p.lost
-		// What a former leader does as long as it knows of nothing is what a script may be about.
+		// A script may be about what a former leader does before it notices.
 		if p.lost && w.spell.left == 0 {
 			d = append(d, action{"notices", func() { w.logf("%s notices that it does not lead any more, and exits", p); p.kill() }})
 		}
@@ -273,10 +273,10 @@ func (w *world) processActions() []action {
 	return d
 }
 
-// pauses are how long time may pass in one step.
+// pauses are the durations that can pass in one step.
 var pauses = []time.Duration{100 * time.Millisecond, time.Second, time.Second, 3 * time.Second, 15 * time.Second, 40 * time.Second, 2 * time.Minute, 6 * time.Minute}
 
-// do makes one step.
+// do makes one step and returns the first violation.
 func (w *world) do(s step) error {
 	w.seed = uint64(s.seed)*0x9e3779b97f4a7c15>>16 | uint64(s.seed)
 	n := int(s.what % 100)
@@ -310,7 +310,7 @@ func (w *world) time(d time.Duration) {
 	time.Sleep(d)
 }
 
-// progress does something that goes on by itself: of the sort that was drawn, or else of another.
+// progress does something that happens by itself: of the drawn sort, or else of the next sort that has something.
 func (w *world) progress(n int, s step) {
 	sort := []int{sortCalls, sortCalls, sortCalls, sortWatches, sortWatches, sortMachines, sortMachines, sortQueues, sortQueues, sortCycles, sortCycles, sortProcesses}[n%12]
 	for i := range sorts {
@@ -339,7 +339,7 @@ func (w *world) progress(n int, s step) {
 			return
 		}
 	}
-	// Nothing goes on by itself before time passes, or somebody does something.
+	// Nothing happens by itself before time passes or a user acts.
 	switch {
 	case w.spell.left > 0 || s.seed%4 == 0:
 		w.time(w.pause())
@@ -350,16 +350,16 @@ func (w *world) progress(n int, s step) {
 	}
 }
 
-// telling are actions that can seldom be done, and are then more often than others: each makes of few steps what
-// chance makes of many.
+// telling are actions that are seldom possible. They are drawn more often when they are, so that fewer steps find what they
+// cause.
 var telling = []string{"ask for what lives elsewhere", "force-delete young pod", "release behind the scheduler"}
 
-// happen does one of the things that somebody or chance may do.
+// happen does one of the actions of users or faults.
 func (w *world) happen(d []action, s step) {
 	if len(d) == 0 {
 		return
 	}
-	// First what sort of thing, so that those of which there are many objects do not crowd out the rest.
+	// The kind of action is drawn first, so that kinds with many objects do not crowd out the others.
 	var names []string
 	for _, x := range d {
 		if name, _, _ := strings.Cut(x.name, ":"); !slices.Contains(names, name) && !w.spared(name) {
@@ -380,7 +380,7 @@ func (w *world) happen(d []action, s step) {
 	chosen.do()
 }
 
-// spared reports whether nothing of a name happens in this run.
+// spared reports whether actions of a name do not happen in this run.
 func (w *world) spared(name string) bool {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Programs returns the folder of the programs from FIXEDIP_BIN. target is the make target that builds them and sets
-// it.
+// Programs returns the folder that FIXEDIP_BIN names. It returns an error if that folder has no fixedip-controlplane. target
+// is the make target, named in the error, that builds the programs and sets FIXEDIP_BIN.
 func Programs(target string) (string, error) {
 	dir := os.Getenv("FIXEDIP_BIN")
 	if _, err := os.Stat(filepath.Join(dir, "fixedip-controlplane")); dir == "" || err != nil {
@@ -23,8 +23,8 @@ func Programs(target string) (string, error) {
 	return dir, nil
 }
 
-// ControlPlane returns the program of the control plane, in the folder of the programs unless FIXEDIP_CONTROL_PLANE names
-// that of another version of Kubernetes.
+// ControlPlane returns the path of the control plane program: FIXEDIP_CONTROL_PLANE, which may name that of another version
+// of Kubernetes, or fixedip-controlplane in the folder programs.
 func ControlPlane(programs string) string {
 	if other := os.Getenv("FIXEDIP_CONTROL_PLANE"); other != "" {
 		return other
@@ -32,7 +32,8 @@ func ControlPlane(programs string) string {
 	return filepath.Join(programs, "fixedip-controlplane")
 }
 
-// Within returns a context for one step of a test.
+// Within returns a context for one step of a test. It is cancelled after patience, with a cause that contains patience, and
+// at the end of the test.
 func Within(t *testing.T, patience time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("not so after "+patience.String()))

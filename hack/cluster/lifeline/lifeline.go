@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errOrphaned means that the parent was gone before Bind was called.
+// errOrphaned means that the parent had exited before Bind took effect.
 var errOrphaned = errors.New("the parent process ended before this process could be tied to it")
 
 // Bind asks the kernel to send SIGTERM to this process when its parent ends. The kernel watches the thread that
@@ -22,7 +22,7 @@ func Bind() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {
 		return fmt.Errorf("set the parent death signal: %w", err)
 	}
-	// If the parent ended before the call above there is no signal, but this process has another parent.
+	// If the parent exited before the call above, there is no signal, but this process has another parent.
 	if os.Getppid() != parent || parent == 1 {
 		return errOrphaned
 	}

@@ -23,12 +23,11 @@ import (
 type Options interface {
 	// AddFlags adds the flags of the program.
 	AddFlags(fs *pflag.FlagSet)
-	// Validate validates them and sets derived values.
+	// Validate validates the options and sets derived values.
 	Validate() error
 }
 
-// Main runs a program from its command line until it ends by itself or is terminated. It does not return after an
-// error.
+// Main parses the command line and runs a program until it ends or is terminated. After an error it exits with status 1.
 func Main(name string, o Options, run func(context.Context) error) {
 	if err := start(name, o, run); err != nil {
 		klog.Flush()
@@ -71,8 +70,8 @@ func start(name string, o Options, run func(context.Context) error) error {
 	return run(ctx)
 }
 
-// setVerbosity sets the klog level of the process, through its own flag set: the global one belongs to libraries. The
-// logging options of Kubernetes programs may be applied only once per process and are not used.
+// setVerbosity sets the klog level of the process through a flag set of its own, because the global one belongs to
+// libraries. The logging options of Kubernetes programs are not used, because they may be applied only once per process.
 func setVerbosity(v int) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)

@@ -33,7 +33,8 @@ type Paths struct {
 	CNI string
 	// BPF is the folder that contains the bpf folder of Cilium.
 	BPF string
-	// Kubeconfig is the kubeconfig of the agent, ClientCA the authority that the kubelet trusts.
+	// Kubeconfig is the kubeconfig of the agent. ClientCA is the certificate authority that the kubelet trusts for client
+	// certificates.
 	Kubeconfig, ClientCA string
 }
 
@@ -63,8 +64,8 @@ func ContainerdConfig(p Paths) ([]byte, error) {
 	})
 }
 
-// The kubelet does not manage the machine: no cgroups of its own, no limits for all pods, no eviction for a full
-// disk.
+// kubeletConfig configures a kubelet that does not manage the machine: it creates no cgroups for pods, sets no limits for
+// all pods, and evicts no pods because of a full disk.
 var kubeletConfig = template.Must(template.New("").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://{{.Socket}}
@@ -123,8 +124,8 @@ func execute(of string, t *template.Template, values any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// AgentConfig returns the settings of a node's cilium-agent, as files of its configuration folder. Key: the name of
-// the setting. A version ignores settings that it does not know.
+// AgentConfig returns the settings of a node's cilium-agent, which are files of its configuration folder. Key: the name of
+// the setting. Agents ignore settings that their version does not know.
 func (o Options) AgentConfig(p Paths) map[string]string {
 	native := o.Routing == Native
 	settings := map[string]string{
@@ -148,7 +149,7 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"bpf-lb-sock":                  "false",
 		"enable-l7-proxy":              "false",
 		"enable-hubble":                "false",
-		// Its address would come from the pool, and no test needs it.
+		// The health endpoint would take an address of the pool, and no test needs it.
 		"enable-health-checking":          "false",
 		"enable-endpoint-health-checking": "false",
 		"write-cni-conf-when-ready":       cniConfigs + "/05-cilium.conflist",
@@ -157,8 +158,8 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"state-dir":                       ciliumRun,
 		"lib-dir":                         p.BPF,
 		"bpf-root":                        "/sys/fs/bpf",
-		// The default limit adjusts itself: on a busy machine, where a pod starts slowly, it lets fewer and fewer pods start, and
-		// refuses them after a minute.
+		// The default limit adjusts itself: on a busy machine, where pods start slowly, the agent admits fewer and fewer
+		// pods and refuses a pod that has waited for a minute.
 		"api-rate-limit": `{"endpoint-create":"auto-adjust:false,rate-limit:5/s,rate-burst:8,max-wait-duration:2m"}`,
 		// Many nodes share the memory of one machine.
 		"bpf-ct-global-tcp-max": "65536",
@@ -177,10 +178,10 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 	return settings
 }
 
-// KubeletHealth is the default address of the health endpoint of a kubelet.
+// KubeletHealth is the default URL of the health endpoint of a kubelet.
 const KubeletHealth = "http://127.0.0.1:10248/healthz"
 
-// AgentHealth is the default address of the health endpoint of an agent.
+// AgentHealth returns the default URL of the health endpoint of an agent.
 func (o Options) AgentHealth() string {
 	if o.Has(IPv4) {
 		return "http://127.0.0.1:9879/healthz"

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// ciliumVersions contains the versions from which agents are built. Key: the line of Cilium as users name it.
+// ciliumVersions contains the versions of the agents. Key: the minor version, such as 1.19.
 var ciliumVersions = map[string]string{"1.18": "v1.18.6", "1.19": "v1.19.4", "1.20": "v1.20.2"}
 
-// kubernetesVersions contains the versions of which control planes and kubelets are built. Key: the minor version, such as 1.34.
+// kubernetesVersions contains the versions of the control planes and kubelets. Key: the minor version, such as 1.34.
 var kubernetesVersions = map[string]string{OwnKubernetes: "v1.34.9", "1.35": "v1.35.4"}
 
 // OwnKubernetes is the minor version whose libraries the product is built with.
@@ -36,20 +36,21 @@ const (
 	IPv6 = "IPv6"
 )
 
-// Options are the choices of a user.
+// Options describe a cluster.
 type Options struct {
-	// Cilium is the line: 1.18, 1.19 or 1.20.
+	// Cilium is the minor version of the agents: 1.18, 1.19 or 1.20.
 	Cilium string
 	// Kubernetes is the minor version of the control plane and the kubelets: 1.34 or 1.35.
 	Kubernetes string
-	// Nodes is the number of nodes at the start. Spare nodes are known to the control plane and may be started later.
+	// Nodes is the number of nodes that are started with the cluster. Spare is the number of further nodes that the control
+	// plane knows and that can be started later.
 	Nodes, Spare int
-	// Families of pods, nodes and services: IPv4, IPv6 or both, with the preferred one first.
+	// Families are the families of pods, nodes and services: IPv4, IPv6 or both, with the preferred one first.
 	Families []string
 	Routing  Routing
 	// UpdateRate is the minimum interval between two reports of an agent. The default of Cilium is 15 s.
 	UpdateRate time.Duration
-	// Network distinguishes the clusters of one machine, from 0 to MaxNetwork: each has its own network of nodes.
+	// Network is the number of the network of nodes, from 0 to MaxNetwork. Each cluster of a machine has its own.
 	Network int
 }
 
@@ -95,13 +96,13 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// CiliumVersion returns the version of the line.
+// CiliumVersion returns the version of Cilium with its patch, such as v1.19.4.
 func (o Options) CiliumVersion() string { return ciliumVersions[o.Cilium] }
 
-// KubernetesVersion returns the version with its patch, such as v1.34.9.
+// KubernetesVersion returns the version of Kubernetes with its patch, such as v1.34.9.
 func (o Options) KubernetesVersion() string { return kubernetesVersions[o.Kubernetes] }
 
-// KubernetesPrograms returns the folder of the control plane and the kubelet, in the folder of all programs.
+// KubernetesPrograms returns the folder of the control plane and the kubelet; bin is the folder of all programs.
 func (o Options) KubernetesPrograms(bin string) string {
 	if o.Kubernetes == OwnKubernetes {
 		return bin
@@ -112,7 +113,7 @@ func (o Options) KubernetesPrograms(bin string) string {
 // Has reports whether pods have addresses of the family.
 func (o Options) Has(family string) bool { return slices.Contains(o.Families, family) }
 
-// NodeNames returns the names of the first nodes.
+// NodeNames returns the names of the nodes that are started with the cluster.
 func (o Options) NodeNames() []string { return names(1, o.Nodes) }
 
 // SpareNames returns the names of the spare nodes.
@@ -126,22 +127,21 @@ func names(first, count int) []string {
 	return list
 }
 
-// network describes one family.
+// network contains the CIDRs of one family. nodes is a format whose argument is the number of the network.
 type network struct {
 	nodes, pods, services string
 	// route is the default route.
 	route string
 }
 
-// networks contains the CIDRs of each family; those of nodes are combined with the number of the network. Key: the
-// family. The IPv4 networks of nodes are from the range for benchmarks (RFC 2544), so that the machine is unlikely to
-// use them.
+// networks contains the CIDRs of each family. Key: the family. The IPv4 networks of nodes are in the CIDR for benchmarks
+// (RFC 2544), which the machine is unlikely to use.
 var networks = map[string]network{
 	IPv4: {nodes: "198.18.%d.0/24", pods: "10.240.0.0/16", services: "10.96.0.0/16", route: "0.0.0.0/0"},
 	IPv6: {nodes: "fd00:198:18:%x::/64", pods: "fd00:10:240::/112", services: "fd00:10:96::/112", route: "::/0"},
 }
 
-// PodCIDR returns the CIDR from which nodes get subnets.
+// PodCIDR returns the cluster pool of a family.
 func PodCIDR(family string) string { return networks[family].pods }
 
 // DefaultRoute returns the destination of the default route.
@@ -156,12 +156,13 @@ func (o Options) ServiceCIDRs() string {
 	return strings.Join(list, ",")
 }
 
-// ServiceAddress returns the address of the service "kubernetes", which the API server takes from the first family.
+// ServiceAddress returns the cluster IP of the Service "kubernetes": the first address of the service CIDR of the first
+// family.
 func (o Options) ServiceAddress() netip.Addr {
 	return netip.MustParsePrefix(networks[o.Families[0]].services).Addr().Next()
 }
 
-// dnsAddress returns the address that clusters usually give to their DNS service.
+// dnsAddress returns the tenth address of the service CIDR, which clusters usually give to their DNS service.
 func (o Options) dnsAddress() netip.Addr {
 	address := o.ServiceAddress()
 	for range 9 {
@@ -173,7 +174,7 @@ func (o Options) dnsAddress() netip.Addr {
 // APIServerPort is the port of the API server.
 const APIServerPort = 6443
 
-// NodeNetworks returns the networks of nodes of both families with the number in the options.
+// NodeNetworks returns the networks of nodes of both families, whatever Families is.
 func (o Options) NodeNetworks() []netip.Prefix {
 	var list []netip.Prefix
 	for _, n := range networks {
@@ -188,7 +189,8 @@ func (o Options) ControlPlane() netip.Addr { return o.ControlPlaneAddresses()[0]
 // ControlPlaneAddresses returns the addresses of the control plane in the network of nodes, one per family.
 func (o Options) ControlPlaneAddresses() []netip.Prefix { return o.addresses(1) }
 
-// NodeAddresses returns the addresses of a node in the network of nodes, one per family.
+// NodeAddresses returns the addresses of a node in the network of nodes, one per family, or an error if the options have no
+// such node.
 func (o Options) NodeAddresses(node string) ([]netip.Prefix, error) {
 	var i int
 	if _, err := fmt.Sscanf(node, "node-%d", &i); err != nil || i < 1 || i > o.Nodes+o.Spare {
@@ -197,14 +199,14 @@ func (o Options) NodeAddresses(node string) ([]netip.Prefix, error) {
 	return o.addresses(byte(10 + i)), nil
 }
 
-// addresses returns the addresses with the given last byte.
+// addresses returns the addresses in the network of nodes that have the given last byte, one per family.
 func (o Options) addresses(last byte) []netip.Prefix {
 	var list []netip.Prefix
 	for _, f := range o.Families {
 		prefix := netip.MustParsePrefix(fmt.Sprintf(networks[f].nodes, o.Network))
 		bytes := prefix.Addr().AsSlice()
 		bytes[len(bytes)-1] = last
-		address, _ := netip.AddrFromSlice(bytes) // has the length of an address
+		address, _ := netip.AddrFromSlice(bytes) // bytes has the length of an address
 		list = append(list, netip.PrefixFrom(address, prefix.Bits()))
 	}
 	return list

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestValidate checks that each option is validated, and that the error names the invalid value.
 func TestValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Options)
@@ -43,6 +44,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestAddresses checks the names and addresses of a cluster with both families and a spare node.
 func TestAddresses(t *testing.T) {
 	o := Options{Nodes: 2, Spare: 1, Families: []string{IPv6, IPv4}, Network: 17}
 	type seen struct {
@@ -77,7 +79,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestAgentConfig checks that kinds of clusters differ only in what users choose.
+// TestAgentConfig checks the settings that depend on the options.
 func TestAgentConfig(t *testing.T) {
 	chosen := []string{
 		"enable-ipv4", "enable-ipv6", "enable-ipv4-masquerade", "enable-ipv6-masquerade", "routing-mode", "auto-direct-node-routes",
@@ -85,7 +87,7 @@ func TestAgentConfig(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		options Options
-		want    []string // of the chosen settings, "" where there is none
+		want    []string // values of the chosen settings, "" if a setting is missing
 	}{
 		"tunnel": {
 			options: Options{Families: []string{IPv4}, Routing: Tunnel, UpdateRate: 15 * time.Second},
@@ -129,7 +131,8 @@ func TestKubernetesVersionsAreThoseOfTheModules(t *testing.T) {
 	}
 }
 
-// TestCiliumVersionsAreThoseOfTheModules checks that the modules of the agents have the versions under which their programs are built.
+// TestCiliumVersionsAreThoseOfTheModules checks that ciliumVersions has the versions of github.com/cilium/cilium in the
+// go.mod files of hack/realcluster/modules.
 func TestCiliumVersionsAreThoseOfTheModules(t *testing.T) {
 	got := map[string]string{}
 	modules, err := filepath.Glob(filepath.Join("..", "modules", "cilium-*", "go.mod"))

@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fixedip-nodeinit is process 1 of a node that is a set of namespaces: it mounts the file systems of the
-// node, keeps the namespaces and reaps orphaned processes. When it exits, the kernel ends every process of the node
-// and removes its mounts and network. It is started in new namespaces and creates none.
+// Command fixedip-nodeinit is process 1 of a node, which is a set of namespaces: it mounts the file systems of the node,
+// keeps the namespaces and reaps orphaned processes. When it exits, the kernel ends every process of the node and removes
+// its mounts and network. It must be started in new namespaces; it creates none.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/hack/cluster/startup"
 )
 
-// options are a startup.Options.
+// options contains the command-line settings. It implements startup.Options.
 type options struct {
 	// disk is the folder of the data that survives a reboot; if empty, the node has no file systems of its own.
 	disk string
@@ -57,7 +57,7 @@ func main() {
 }
 
 func run(ctx context.Context, o *options) error {
-	// First of all, so that no exit of a child is missed.
+	// Register for the signal first, so that no exit of a child is missed.
 	deaths := make(chan os.Signal, 1)
 	signal.Notify(deaths, unix.SIGCHLD)
 	if o.hostname != "" {

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountAll mounts /proc, /sys, /run, /var/lib and /var/log of the node in the mount namespace of this process. They
-// are not visible outside.
+// mountAll mounts the node's own /proc, /sys, /run, /var/lib and /var/log in the mount namespace of this process, and keeps
+// the folders in keep visible. The mounts are not visible outside the namespace.
 func mountAll(disk string, keep []string) error {
-	// From here on no mount may propagate to the machine.
+	// After this, no mount propagates to the machine.
 	if err := mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func mountAll(disk string, keep []string) error {
 	for _, m := range []struct{ kind, target, data string }{
 		{"tmpfs", "/run", "mode=755"},
 		{"proc", "/proc", ""},
-		// It shows the network of the namespace in which it is mounted.
+		// sysfs shows the network of the namespace in which it is mounted.
 		{"sysfs", "/sys", ""},
 		{"bpf", "/sys/fs/bpf", "mode=700"},
 	} {
@@ -63,7 +63,7 @@ func mountAll(disk string, keep []string) error {
 			return fmt.Errorf("make the folders of the node: %w", err)
 		}
 	}
-	// As on a machine with an init system: mounts of the kubelet have to be visible in its containers.
+	// As on a machine with an init system, mounts of the kubelet must propagate to its containers.
 	return mount("none", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 }
 
@@ -74,7 +74,7 @@ func mount(source, target, kind string, flags uintptr, data string) error {
 	return nil
 }
 
-// detachAll detaches the folders. Key: the path. Value: the file descriptor.
+// detachAll returns detached copies of the mounts at the paths. Key: the path. Value: the file descriptor of the copy.
 func detachAll(paths []string) (map[string]int, error) {
 	fds := map[string]int{}
 	for _, path := range paths {
@@ -87,7 +87,7 @@ func detachAll(paths []string) (map[string]int, error) {
 	return fds, nil
 }
 
-// detach returns a detached copy of the mounts at a path.
+// detach returns the file descriptor of a detached copy of the mounts at a path.
 func detach(path string) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryMounts mounts the kinds of file systems that nodes and containers need. The mounts end with the namespace.
+// tryMounts mounts the kinds of file systems that nodes and containers need, and describes those that fail. The mounts end
+// with the namespace.
 func tryMounts() []string {
 	var missing []string
 	for _, m := range []struct{ kind, config, data string }{
@@ -30,8 +31,8 @@ func tryMounts() []string {
 	return missing
 }
 
-// tryNetwork creates the links and loads the kinds of programs that nodes need, in the network namespace of this
-// thread.
+// tryNetwork creates the kinds of links and checks the kinds of eBPF programs and maps that nodes need, in the network
+// namespace of this thread. It describes those that fail.
 func tryNetwork() []string {
 	var missing []string
 	for _, l := range []struct {
@@ -64,7 +65,7 @@ func tryNetwork() []string {
 	return missing
 }
 
-// tryAttach attaches a program to a link in one of the two ways that Cilium uses.
+// tryAttach attaches an eBPF program to a link in one of the two ways that Cilium uses: tcx, or else tc.
 func tryAttach() error {
 	veth, err := netlink.LinkByName("veth")
 	if err != nil {

@@ -22,7 +22,7 @@ const ExitCode = 2
 
 // Missing is the error that lists all missing prerequisites.
 type Missing struct {
-	// Things are the missing prerequisites, each with what helps.
+	// Things describe the missing prerequisites, with hints how to provide them.
 	Things []string
 }
 
@@ -30,7 +30,7 @@ func (m *Missing) Error() string {
 	return "this machine can't have a cluster of real nodes:\n  - " + strings.Join(m.Things, "\n  - ")
 }
 
-// Memory of a cluster in bytes, measured with Cilium 1.19 and a few pods.
+// Memory of the control plane and of one node in bytes, measured with Cilium 1.19 and a few pods.
 const (
 	controlPlaneMemory = 700 << 20
 	nodeMemory         = 400 << 20
@@ -79,7 +79,8 @@ func kernelVersion() string {
 	return ""
 }
 
-// cgroups checks the controllers that the kubelet and runc need, in both cgroup versions.
+// cgroups checks the cgroup controllers that the kubelet and runc need, in both cgroup versions. It returns an empty string
+// if all are available.
 func cgroups() string {
 	const root = "/sys/fs/cgroup"
 	have := func(controller string) bool {
@@ -142,8 +143,8 @@ func programs() string {
 	return ""
 }
 
-// known reports whether apt can install a package. Before the first apt-get update it knows no package; then the
-// installation begins with an update.
+// known reports whether apt can install a package. Without package lists, apt knows no package; then known returns true,
+// because the installation begins with apt-get update.
 func known(name string) bool {
 	lists, err := filepath.Glob("/var/lib/apt/lists/*_Packages*")
 	if err != nil || len(lists) == 0 {
@@ -153,7 +154,8 @@ func known(name string) bool {
 	return err != nil || len(out) > 0 && !strings.Contains(string(out), "Candidate: (none)")
 }
 
-// tryAll tests the required kernel features, on a thread that ends with its namespaces.
+// tryAll tests the required kernel features and describes those that are missing. It uses a thread that ends with its
+// namespaces.
 func tryAll() []string {
 	result := make(chan []string, 1)
 	go func() {

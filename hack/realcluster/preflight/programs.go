@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// LoopbackPlugin is the CNI plugin that containerd needs beside the plugin of the network.
+// LoopbackPlugin is the path of the CNI plugin that containerd needs in addition to cilium-cni.
 const LoopbackPlugin = "/usr/lib/cni/loopback"
 
 // CompilerTools are the programs with which an agent compiles its eBPF programs.
@@ -20,7 +20,7 @@ var CompilerTools = []string{"clang", "llc", "llvm-strip"}
 // compilerVersions are the LLVM versions that compile the programs of Cilium, the tested one first.
 var compilerVersions = []string{"19", "20", "18"}
 
-// packages contains the Debian packages and a file of each that shows that it is installed.
+// packages contains the required Debian packages without the compiler. A package is installed if all of its files exist.
 var packages = []struct {
 	name  string
 	files []string
@@ -33,7 +33,7 @@ var packages = []struct {
 	{"containernetworking-plugins", []string{LoopbackPlugin}},
 }
 
-// MissingPackages returns the required Debian packages that are not installed.
+// MissingPackages returns the names of the required Debian packages that are not installed.
 func MissingPackages() []string {
 	var missing []string
 	for _, p := range packages {
@@ -55,7 +55,7 @@ func absent(path string) bool {
 	return err != nil
 }
 
-// FindTool finds a program of the compiler; all have the same version.
+// FindTool returns the path of one of CompilerTools, in the first of compilerVersions of which all tools are installed.
 func FindTool(name string) (string, error) {
 	for _, version := range compilerVersions {
 		if slices.ContainsFunc(CompilerTools, func(tool string) bool { return absent(toolPath(tool, version)) }) {
@@ -68,7 +68,7 @@ func FindTool(name string) (string, error) {
 
 func toolPath(name, version string) string { return filepath.Join("/usr/bin", name+"-"+version) }
 
-// hasApt reports whether packages can be installed.
+// hasApt reports whether apt-get is installed.
 func hasApt() bool {
 	_, err := exec.LookPath("apt-get")
 	return err == nil

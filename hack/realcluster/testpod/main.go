@@ -1,10 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command testpod is what runs in the pods of the real cluster. It is a static binary, so that an image needs
-// nothing else.
+// Command testpod is the program of the pods in a cluster of real nodes. It is linked statically, so that an image needs no
+// other file.
 //
-//	testpod pause              waits and reaps: the sandbox of a pod
+//	testpod pause              waits and reaps zombies, as process 1 of a sandbox
 //	testpod serve              answers HTTP on port 8080 with its hostname and addresses
 //	testpod fetch URL          prints the answer of another pod
 //	testpod fetch URL SOCKET   the same over a Unix socket, such as that of the agent
@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// Pod is the answer of a pod.
+// Pod is the answer of testpod serve, in JSON.
 type Pod struct {
 	Hostname string `json:"hostname"`
 	// MAC is the MAC address of eth0.
@@ -33,7 +33,7 @@ type Pod struct {
 	Addresses []string `json:"addresses"`
 }
 
-// fetchTimeout is longer than any answer on one machine takes.
+// fetchTimeout is the time limit of a request; answers on one machine are much faster.
 const fetchTimeout = 5 * time.Second
 
 func main() {
@@ -57,7 +57,7 @@ func run(args []string) error {
 	return errors.New("one of pause, serve and fetch URL [SOCKET] is needed")
 }
 
-// pause waits for termination. It may be process 1 of the pod, which has to reap.
+// pause waits for SIGTERM or SIGINT. If it is process 1 of the pod, it must reap zombies.
 func pause() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCHLD)
@@ -85,7 +85,7 @@ func serve() error {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
-	// Process 1 has no default action for signals: without this, each deletion would take the grace period.
+	// Process 1 has no default action for signals: without this handler, each deletion would take the whole grace period.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	ended := make(chan error, 1)
@@ -120,7 +120,7 @@ func self() (Pod, error) {
 	return pod, nil
 }
 
-// fetch prints the answer to a GET request, over a Unix socket if one is named.
+// fetch prints the answer to a GET request. It uses a Unix socket if socket is not empty.
 func fetch(url, socket string) error {
 	client := http.Client{Timeout: fetchTimeout}
 	if socket != "" {

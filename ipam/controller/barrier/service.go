@@ -28,23 +28,24 @@ import (
 )
 
 const (
-	// overdue is how long an agent may take before it is reported. An agent answers within one report interval, 15 s
-	// by default, and within two if another write of the CiliumNode comes between.
+	// overdue is the time without an answer after which an agent is reported. An agent answers within one update rate, 15 s
+	// by default, and within two if its report conflicts with another write of the CiliumNode.
 	overdue = 2 * time.Minute
-	// remembered is how long an answer is given to the same question, so that a caller whose pods change does not ask
+	// remembered is how long the answer to a question is kept, so that a caller whose pods change does not ask the agent
 	// again each time.
 	remembered = 10 * time.Minute
 )
 
-// Pools reads and writes CiliumNodes. Get reads from the API server.
+// Pools reads and writes CiliumNodes. Get reads from the API server. Ask writes a probe into the status and returns the node
+// as it is after that write.
 type Pools interface {
 	Get(ctx context.Context, node string) (pool.NodePool, error)
 	Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error)
-	// Delay is how long the next write for the node has to wait.
+	// Delay returns how long the next write for the node has to wait because of the rate limit.
 	Delay(node string) time.Duration
 }
 
-// Service has at most one barrier under way for each node.
+// Service runs agent barriers, at most one at a time for each node.
 type Service struct {
 	pools  Pools
 	clock  clock.PassiveClock
@@ -52,24 +53,24 @@ type Service struct {
 	feed   source.Requests
 
 	mu sync.Mutex
-	// nodes have the questions about each node. Key: the node. A key exists while there is a question or an answer.
+	// nodes are the nodes with questions or answers. Key: the name of the node.
 	nodes map[string]*node
 }
 
-// node is what is asked about one node. It is guarded by the mutex of the Service.
+// node contains the questions about one node and their answers. The mutex of the Service guards it.
 type node struct {
-	// waiting are the questions for which no probe has been written yet, asked are those that the barrier under way
-	// serves. Key: the question. Value: what to call when there is an answer. A question is in one of waiting, asked and
-	// answers.
+	// waiting are the questions that no probe serves yet, asked are those that the current barrier serves, and answers are
+	// those that have been answered. Key: the question. The value of waiting and asked is the function to call when the
+	// agent has answered. Each question is in exactly one of the three maps.
 	waiting, asked map[string]func()
 	answers        map[string]answer
-	// barrier is the one under way; nil: none.
+	// barrier is the current barrier; nil: none.
 	barrier *agentview.Barrier
-	// began is when the oldest question was asked that has no answer yet, and reported means that this has been
-	// reported as overdue.
+	// began is when the oldest open question was asked, or when the agent answered last if that is later. reported is true
+	// if the agent has been reported as overdue since then.
 	began    time.Time
 	reported bool
-	// last says what the barrier under way waits for.
+	// last is the latest Answer to the current barrier. It is part of the reason that why returns.
 	last agentview.Answer
 }
 
@@ -94,19 +95,19 @@ func (s *Service) Setup(mgr ctrl.Manager, o controller.Options) error {
 	return nil
 }
 
-// answer is what an agent has answered, and when.
+// answer is the evidence that an agent has given, and when the Service read it.
 type answer struct {
 	evidence agentview.Evidence
 	at       time.Time
 }
 
-// Ask returns the answer of a node's agent to a question and when it was given, or asks and returns the zero time. It
-// returns at once. When there is an answer, notify is called, which is to have the caller ask again; it must not block.
-// The same question gets the same answer for some minutes.
+// Ask returns the evidence of the node's agent for a question and the time of the answer. If there is no answer yet, it
+// records the question and returns the zero time; it does not wait. When the agent has answered, or the CiliumNode is gone,
+// the Service calls notify, which has to make the caller ask again and must not block. An answer is kept for ten minutes.
 //
-// key identifies the question and has to contain all that it depends on, for example the UID of the CiliumNode, the address,
-// the pool entry that the agent has to know, and the UID of the pod that has gone: an answer to the question about an
-// earlier entry proves nothing about a later one.
+// key identifies the question. It has to contain everything that the answer depends on, for example the UID of the
+// CiliumNode, the address, the pool entry that the agent has to have seen, and the UID of the deleted pod: an answer about
+// an earlier entry proves nothing about a later one.
 func (s *Service) Ask(nodeName, key string, notify func()) (evidence agentview.Evidence, answered time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +141,8 @@ func (s *Service) Forget(nodeName, key string) {
 	}
 }
 
-// Changed tells the Service that the watch has shown another version of a CiliumNode, or that it is gone.
+// Changed reconciles the node if it has open questions. It must be called when the watch shows another version of a
+// CiliumNode, or its deletion.
 func (s *Service) Changed(nodeName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,10 +151,10 @@ func (s *Service) Changed(nodeName string) {
 	}
 }
 
-// open is the number of questions without an answer.
+// open returns the number of questions without an answer.
 func (n *node) open() int { return len(n.waiting) + len(n.asked) }
 
-// why says what the questions wait for.
+// why returns a sentence that says what the open questions wait for.
 func (n *node) why(name string) string {
 	since := n.began.UTC().Format(time.RFC3339)
 	switch {
@@ -166,14 +168,14 @@ func (n *node) why(name string) string {
 	return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to answer", since, name)
 }
 
-// drop removes a node without questions and answers. Called under the mutex.
+// drop removes the node if it has neither questions nor answers. It requires mu.
 func (s *Service) drop(nodeName string) {
 	if n := s.nodes[nodeName]; n != nil && n.open() == 0 && len(n.answers) == 0 {
 		delete(s.nodes, nodeName)
 	}
 }
 
-// Reconcile reads the answer of one agent, and asks it if questions wait.
+// Reconcile reads the answer of the agent of one node, and asks the agent if questions wait.
 func (s *Service) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	s.mu.Lock()
 	n := s.nodes[req.Name]
@@ -184,14 +186,15 @@ func (s *Service) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	maps.DeleteFunc(n.answers, func(_ string, a answer) bool { return s.clock.Since(a.at) >= remembered })
 	s.drop(req.Name)
 	barrier, open := n.barrier, n.open()
-	// Questions that come from here on wait for the next probe: what they depend on may be newer than the read below.
+	// Only these questions may be served by a probe that this reconcile writes or joins: a later question may depend on
+	// state that is newer than the read below.
 	known := slices.AppendSeq(slices.Collect(maps.Keys(n.waiting)), maps.Keys(n.asked))
 	s.mu.Unlock()
 	if open == 0 {
 		return ctrl.Result{}, nil
 	}
 
-	// A cached version would not do, see package agentview.
+	// A CiliumNode from the cache proves nothing: see package agentview.
 	now, err := s.pools.Get(ctx, req.Name)
 	if errors.Is(err, ciliumpool.ErrGone) {
 		s.forget(req.Name)
@@ -206,7 +209,8 @@ func (s *Service) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return s.ask(ctx, now, known)
 }
 
-// read reads the answer to the barrier under way, if there is one. It reports whether the barrier is over.
+// read reads the answer to the current barrier, if there is one, and notifies the callers. It reports whether the barrier is
+// over: it was answered, or the CiliumNode was recreated and the questions wait for another barrier.
 func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePool) bool {
 	evidence, got := b.Answer(now)
 	s.mu.Lock()
@@ -238,8 +242,8 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 	return true
 }
 
-// ask writes a probe for those of the known questions that wait, unless the agent has one to answer already: that of another
-// controller, or one whose writer was killed or got no answer from the API server.
+// ask begins a barrier for those of the known questions that wait. It writes a probe, or joins a probe that the CiliumNode
+// already has: that of another controller, or one whose writer was killed or got no answer from the API server.
 func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (ctrl.Result, error) {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
@@ -249,7 +253,7 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (c
 		return ctrl.Result{RequeueAfter: remembered}, nil
 	}
 	if !now.HasPool {
-		// The agent would pass over the probe.
+		// Without a pool the agent does not answer a probe (Cilium fact 24).
 		return s.await(now), nil
 	}
 	barrier, joined := agentview.Join(now)
@@ -274,7 +278,8 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (c
 	return s.await(now), nil
 }
 
-// await reports an agent that is overdue, and returns when to look again if the watch shows nothing.
+// await reports the agent in an event if it is overdue, and returns when to reconcile the node again if the watch shows no
+// change.
 func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
@@ -293,7 +298,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	return ctrl.Result{RequeueAfter: left}
 }
 
-// forget drops all that is asked about a node that is gone. The callers look again.
+// forget drops all questions and answers about a node whose CiliumNode is gone, and notifies the callers that wait.
 func (s *Service) forget(nodeName string) {
 	s.mu.Lock()
 	n := s.nodes[nodeName]
@@ -305,8 +310,8 @@ func (s *Service) forget(nodeName string) {
 	}
 }
 
-// Overdue returns the number of nodes whose agents have not answered for longer than they should take, and Pending the
-// number of nodes with questions that have no answer yet.
+// Overdue returns the number of nodes with open questions, and how many of them have been waiting for their agents for two
+// minutes or longer.
 func (s *Service) Overdue() (pending, late int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

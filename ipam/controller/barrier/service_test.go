@@ -23,7 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// world is a CiliumNode, and the Service that asks its agent.
+// world is a CiliumNode and the Service that asks its agent. It implements Pools.
 type world struct {
 	*testing.T
 	clock  *testingclock.FakePassiveClock
@@ -35,7 +35,7 @@ type world struct {
 	probes int
 	delay  time.Duration
 	fail   error
-	// during runs while a probe is written, reading while the CiliumNode is read.
+	// during runs while a probe is written, and reading while the CiliumNode is read.
 	during, reading func()
 	// notified are the keys of the questions whose callers were notified.
 	notified []string
@@ -366,7 +366,7 @@ func TestService(t *testing.T) {
 	}
 }
 
-// Nothing is remembered about nodes that are not asked, and a change of theirs costs nothing.
+// TestChanged checks that a change of a CiliumNode without questions stores nothing in the Service.
 func TestChanged(t *testing.T) {
 	w := newWorld(t)
 	for i := range 1000 {

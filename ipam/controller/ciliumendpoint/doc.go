@@ -1,27 +1,29 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ciliumendpoint keeps CiliumEndpoints right: it removes those that can't be right, corrects the owner reference
-// of others, and knows which pods have none. It owns no field of them and makes none. It stands down if CiliumEndpoints
-// are disabled (Enabled).
+// Package ciliumendpoint repairs CiliumEndpoints: it removes invalid ones, corrects owner references, and reports pods that
+// have none. It never creates a CiliumEndpoint, and of existing ones it changes only owner references and finalizers. It is
+// disabled if Cilium creates no CiliumEndpoints (Enabled).
 //
-// What helps against which issue was read from the agent (pkg/endpointmanager, endpointsynchronizer.go), v1.15 to v1.19.
-// An agent makes the CiliumEndpoint of an endpoint once, remembers its UID, and from then on writes to it only when its
-// content changes (Cilium fact 14).
+// The remedy for each issue follows from the code of the agent (pkg/endpointmanager, endpointsynchronizer.go), v1.15 to
+// v1.19. An agent creates the CiliumEndpoint of an endpoint once, remembers its UID, and from then on writes to it only when
+// its content changes (Cilium fact 14).
 //
-//   - Stale: the agent of the pod that runs adopts such a CiliumEndpoint if it has made none yet, and refuses it for ever
-//     if it has (the UIDs differ). It then tries again and again, and makes its own as soon as there is none: deleting
-//     helps, in all versions. The deletion names the version that was read, so that one that is adopted just then stays.
-//   - MisAddressed: the same refusal, of one that a former sandbox of the same pod made. Deleting helps; if the agent did
-//     not refuse and another client wrote, agents up to v1.18 leave the pod without one, which is better than with one
-//     that gives its identity to another IP.
-//   - MisOwned: adopted together with the owner reference of the former pod (Cilium fact 21), for which the garbage
-//     collector deletes it. Only the reference is changed: agents never read it, and agents up to v1.18 would not make the
-//     CiliumEndpoint again.
-//   - Missing: agents from v1.19 on make it again in 10-20 s. Earlier agents do so only when the status of the endpoint
-//     changes, and nothing that may be written to a pod changes that but labels that count for its identity (Cilium
-//     fact 15). One made in the agent's place would be refused by it. What is left is to start the pod again: package
-//     conformance does so for pods with a fixed IP, after Keeper.Confirm; there is an event about every pod.
-//   - Stuck: Cilium sets no finalizers; after a time they are removed.
-//   - Podless: agents, Cilium's operator and the garbage collector all remove them. What remains is removed.
+//   - Stale: an agent that has not created a CiliumEndpoint for the current pod yet takes the stale one over. An agent that
+//     has created one refuses the stale one because the UIDs differ; it retries, and creates its own when the stale one is
+//     gone. Deleting the CiliumEndpoint helps in all versions. The deletion requires the version that was read, so that a
+//     CiliumEndpoint that is taken over at that moment stays.
+//   - MisAddressed: the agent refuses a CiliumEndpoint that an earlier sandbox of the same pod left. Deleting it helps. If
+//     another client wrote the wrong IPs instead, agents up to v1.18 leave the pod without a CiliumEndpoint, which is better
+//     than one that maps the security identity of the pod to another IP.
+//   - MisOwned: the agent has taken the CiliumEndpoint over with the owner reference of the former pod (Cilium fact 21), and
+//     the garbage collector deletes it with that pod. Only the reference is corrected: agents never read it, and agents up
+//     to v1.18 would not create the CiliumEndpoint again.
+//   - Missing: agents from v1.19 on create the CiliumEndpoint again in 10-20 s. Earlier agents do so only when the status of
+//     the endpoint changes; the only change of a pod that causes this is one of an identity-relevant label (Cilium fact 15).
+//     An agent would refuse a CiliumEndpoint that another client creates. So the pod has to be restarted: package
+//     conformance evicts pods with a fixed IP after Keeper.Confirm. Every such pod gets an event.
+//   - Stuck: Cilium sets no finalizers, so they are removed after a grace period.
+//   - Podless: agents, Cilium's operator and the garbage collector remove such CiliumEndpoints. Those that are left after
+//     a grace period are deleted.
 package ciliumendpoint

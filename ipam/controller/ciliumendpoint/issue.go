@@ -16,29 +16,30 @@ import (
 	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
-// Issue is what is wrong with the CiliumEndpoint of a pod. Its text is the cause that metrics and events name.
+// Issue is a defect of the CiliumEndpoint of a pod. Its text is the cause in metrics and events.
 type Issue string
 
 const (
 	// Healthy means that nothing is wrong.
 	Healthy Issue = ""
-	// Stuck means that it is being deleted, and finalizers hold it.
+	// Stuck means that the CiliumEndpoint is being deleted, and finalizers keep it.
 	Stuck Issue = "Stuck"
-	// Podless means that there is no pod of its name.
+	// Podless means that there is no pod with the name of the CiliumEndpoint.
 	Podless Issue = "Podless"
-	// Stale means that it is about a former pod of the name.
+	// Stale means that the CiliumEndpoint belongs to a former pod of the name.
 	Stale Issue = "Stale"
-	// MisOwned means that it is about the pod, or may be as soon as its agent has written it, and its owner reference names
-	// a former one.
+	// MisOwned means that the CiliumEndpoint belongs to the current pod, or may do so as soon as the agent has written it,
+	// and that its owner reference names a former pod.
 	MisOwned Issue = "MisOwned"
-	// MisAddressed means that the pod owns it, and it has other IPs.
+	// MisAddressed means that the CiliumEndpoint has no other owner than the pod, and lacks an IP of the pod.
 	MisAddressed Issue = "MisAddressed"
-	// Missing means that the pod has none.
+	// Missing means that the pod runs and has no CiliumEndpoint.
 	Missing Issue = "Missing"
 )
 
-// Diagnose compares a CiliumEndpoint (nil: there is none) with the pod of its name (nil: there is none). If the pod does
-// not say the IPs of its node, it is taken to be where the CiliumEndpoint says.
+// Diagnose returns the issue of a CiliumEndpoint, by comparison with the pod of its name. Either is nil if it does not
+// exist. If the CiliumEndpoint or a running pod does not name the IP of its node, Diagnose assumes that both are on the same
+// node.
 func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 	runs := podutil.Runs(pod)
 	switch {
@@ -50,7 +51,7 @@ func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 	var owner types.UID
 	for _, o := range e.OwnerReferences {
 		if o.Kind != "Pod" || o.Name != e.Name {
-			// Something else than a pod owns it. It is not judged.
+			// Another object than the pod owns the CiliumEndpoint. It is not judged.
 			return Healthy
 		}
 		owner = o.UID
@@ -67,11 +68,12 @@ func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 	case owned:
 		return Healthy
 	case runs && about && onItsNode(e, pod), podutil.AwaitsIP(pod) && pod.Status.HostIP != "" && len(byNode(e)) > 0 && onItsNode(e, pod):
-		// The agent of its node may have adopted it before the kubelet reports the IPs of the pod.
+		// The agent may have taken the CiliumEndpoint over before the kubelet reports the IPs of the pod.
 		return MisOwned
 	}
-	// If the pod does not run yet, it may still be the former pod's, whose agent is about to remove it. If that agent is
-	// gone, the next pod does not run before its own has been there.
+	// If the pod does not run yet, the CiliumEndpoint may still be in use by the former pod, whose agent is about to remove
+	// it during the grace period. If that agent is gone, the pod does not run before its own agent has handled the
+	// CiliumEndpoint.
 	return Stale
 }
 
@@ -96,19 +98,19 @@ func onItsNode(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 
 // GracePeriods are how long an issue may last before the keeper acts.
 type GracePeriods struct {
-	// Termination is for a CiliumEndpoint that is being deleted, from the time of the request on.
+	// Termination applies to a CiliumEndpoint that is being deleted. It begins at the deletion timestamp.
 	Termination time.Duration
-	// Agent is what the agent has to resolve the issue by itself.
+	// Agent is the time that the agent has to resolve any other issue itself. MisOwned has no grace period.
 	Agent time.Duration
 }
 
-// Due returns when to act on an issue that was first seen at a time.
+// Due returns when to act on an issue that was first seen at the time seen. e may be nil unless the issue is Stuck.
 func (p GracePeriods) Due(i Issue, e *ciliumv2.CiliumEndpoint, seen time.Time) time.Time {
 	switch i {
 	case Stuck:
 		return e.DeletionTimestamp.Add(p.Termination)
 	case MisOwned:
-		// The garbage collector does not wait either.
+		// The garbage collector deletes the CiliumEndpoint without a grace period.
 		return seen
 	}
 	return seen.Add(p.Agent)

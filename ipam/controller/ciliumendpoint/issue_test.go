@@ -23,8 +23,9 @@ func podOn(node string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// The model found that the keeper deleted a CiliumEndpoint that the agent had taken over before the kubelet reported the IP
-// of the pod.
+// TestDiagnose checks the issue of each combination of a CiliumEndpoint and a pod, and when the keeper acts on it. The model
+// found that the keeper deleted a CiliumEndpoint that the agent had taken over before the kubelet reported the IP of the
+// pod.
 func TestDiagnose(t *testing.T) {
 	pod := func(change ...func(*corev1.Pod)) *corev1.Pod {
 		p := podOn("node-1", "10.0.1.6")
@@ -70,7 +71,7 @@ func TestDiagnose(t *testing.T) {
 		endpoint *ciliumv2.CiliumEndpoint
 		pod      *corev1.Pod
 		want     Issue
-		// after is how long it is given, from when it was seen.
+		// after is the grace period, from when the issue was first seen.
 		after time.Duration
 	}{
 		"neither is there":                    {},
@@ -112,7 +113,8 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
-// Finding C3. A pod is evicted for a missing CiliumEndpoint only if its node is ready and its agent runs and reports it.
+// TestEvictionBlocker checks that a pod may be evicted for a missing CiliumEndpoint only if its node is ready, and its agent
+// runs and reports its IP as used. Finding C3.
 func TestEvictionBlocker(t *testing.T) {
 	ready := func(status corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
 		return &corev1.Node{Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}}}

@@ -25,34 +25,34 @@ import (
 	"fixedip.io/fixedip/ipam/controller/metrics"
 )
 
-// nodeIndex finds the CiliumEndpoints of a node, by the IP of the node.
+// nodeIndex is the index of CiliumEndpoints by the IP of their node.
 const nodeIndex = "endpointNode"
 
-// Keeper is the controller ciliumendpoint. A request names a pod, whose CiliumEndpoint has its name.
+// Keeper is the controller ciliumendpoint. A request names a pod and its CiliumEndpoint, which have the same name.
 type Keeper struct {
 	Cached client.Reader
 	Live   client.Client
 	Events events.EventRecorder
 	Clock  clock.Clock
 	Grace  GracePeriods
-	// MissingRequests receives the requests for pods whose CiliumEndpoint is missing, or is not any more.
+	// MissingRequests receives a request for a pod when its CiliumEndpoint begins or ceases to count as missing.
 	MissingRequests *source.Requests
 
 	mu sync.Mutex
-	// seen are the known issues. Key: the pod. In another replica that takes over their grace periods begin again.
+	// seen are the known issues. Key: the pod. A replica that takes over starts their grace periods again.
 	seen map[client.ObjectKey]issue
-	// missing is how many issues are reported as missing CiliumEndpoints.
+	// missing is the number of known issues that are reported as missing CiliumEndpoints.
 	missing int
-	// paused is true while too many CiliumEndpoints are missing.
+	// paused is the last result of pause.
 	paused bool
 }
 
 type issue struct {
 	Issue
-	// cep and pod are the UIDs of the two: with another one the time begins again.
+	// cep and pod are the UIDs of the CiliumEndpoint and of the pod. If one of them changes, since starts again.
 	cep, pod types.UID
 	since    time.Time
-	// missing is true if the CiliumEndpoint is missing for longer than the agent needs to make one, and that is reported.
+	// missing is true if the CiliumEndpoint has been missing for longer than its grace period and that was reported.
 	missing bool
 }
 
@@ -77,9 +77,9 @@ func byNode(obj client.Object) []string {
 	return nil
 }
 
-// suspicious returns the request for a pod whose CiliumEndpoint has an issue, or had one. A queue with every pod of the
-// cluster in it, as after each start, never gives its memory back. Controllers start when the caches are filled: what is
-// missing then is not about to come.
+// suspicious returns the request for a pod, unless its CiliumEndpoint has no issue and no known one. Requests for all pods,
+// as after each start, would fill a queue that never frees its memory. Controllers start after the caches are filled, so an
+// object that a cache does not have then is not merely late.
 func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []ctrl.Request {
 	key := client.ObjectKeyFromObject(obj)
 	k.mu.Lock()
@@ -93,8 +93,8 @@ func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []ctrl.Reque
 	return []ctrl.Request{{NamespacedName: key}}
 }
 
-// Reconcile looks after the CiliumEndpoint of one pod: an issue that the caches show for long enough is looked at again at
-// the API server, and then treated.
+// Reconcile resolves the issue of the CiliumEndpoint of one pod. When an issue in the caches has lasted for its grace
+// period, Reconcile confirms it at the API server before it acts.
 func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	found, cep, pod, err := look(ctx, k.Cached, req.NamespacedName)
 	if err != nil {
@@ -130,8 +130,9 @@ func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
-// look reads a pod and its CiliumEndpoint (nil: there is none), and compares them. It reads the pod last: the CiliumEndpoint
-// of the next pod of the name would look like one of a former pod.
+// look reads a pod and its CiliumEndpoint, and returns the issue and both objects; an object that does not exist is nil. It
+// reads the pod last: if the pod were replaced between the two reads, the CiliumEndpoint of the next pod would look like one
+// of the former pod.
 func look(ctx context.Context, from client.Reader, key client.ObjectKey) (Issue, *ciliumv2.CiliumEndpoint, *corev1.Pod, error) {
 	cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)
 	if err != nil {
@@ -144,7 +145,8 @@ func look(ctx context.Context, from client.Reader, key client.ObjectKey) (Issue,
 	return Diagnose(cep, pod), cep, pod, nil
 }
 
-// remember records since when an issue is known.
+// remember stores the issue of a pod and returns it, with the time since when it is known. If a CiliumEndpoint ceases to
+// count as missing, remember sends a request to MissingRequests.
 func (k *Keeper) remember(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -175,7 +177,8 @@ func (k *Keeper) remember(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEnd
 	return is
 }
 
-// treat does what helps. It writes or deletes exactly the version that was read, and otherwise fails with a conflict.
+// treat corrects the owner reference (MisOwned), removes the finalizers (Stuck), or deletes the CiliumEndpoint (every other
+// issue). The write requires the version that was read, and otherwise fails with a conflict.
 func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) error {
 	logger, after := klog.FromContext(ctx), cep.DeepCopy()
 	patch := client.MergeFromWithOptions(cep, client.MergeFromWithOptimisticLock{})

@@ -79,7 +79,7 @@ func newClient(t *testing.T, objects ...client.Object) *fake.ClientBuilder {
 	return b
 }
 
-// newKeeper returns a keeper for which the CiliumEndpoints of some pods have been missing for long enough.
+// newKeeper returns a keeper that has reported the CiliumEndpoints of the given pods as missing, and its event recorder.
 func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Keeper, *events.FakeRecorder) {
 	t.Helper()
 	clock, recorder := clocktesting.NewFakeClock(time.Unix(1000, 0)), events.NewFakeRecorder(100)
@@ -98,8 +98,8 @@ func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Kee
 	return k, recorder
 }
 
-// Finding C3. A pod counts as one without a CiliumEndpoint only if the API server says so too, and may be evicted only if
-// its node is ready and its agent works.
+// TestMissingIsConfirmedLive checks that a CiliumEndpoint counts as missing only if the API server shows that too, and that
+// the pod may be evicted only if its node is ready and its agent works. Finding C3.
 func TestMissingIsConfirmedLive(t *testing.T) {
 	other := pod("web-1")
 	other.Name, other.UID = "web-0", "other"
@@ -119,7 +119,7 @@ func TestMissingIsConfirmedLive(t *testing.T) {
 		"Cilium makes no CiliumEndpoint": {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), config("true")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The cache shows the pod, and no CiliumEndpoint of it.
+			// The cache has the pod, but not its CiliumEndpoint.
 			cached := newClient(t, pod("web-0"), pod("web-9"), cep("web-9")).Build()
 			k, _ := newKeeper(t, newClient(t, pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")).Build(), cached, "web-0")
 			if !k.Missing(pod("web-0")) {
@@ -134,8 +134,9 @@ func TestMissingIsConfirmedLive(t *testing.T) {
 	}
 }
 
-// The model found that the keeper gave the CiliumEndpoint of the next pod of a name to the former pod: it read the pod, which
-// was then replaced, and the CiliumEndpoint. The garbage collector deletes that of a running pod then.
+// TestPodReplacedBetweenReads checks that the keeper does not make a former pod the owner of the CiliumEndpoint of the next
+// pod, if the pod is replaced between the two reads. The model found that when the pod was read first: the garbage collector
+// then deleted the CiliumEndpoint of a running pod.
 func TestPodReplacedBetweenReads(t *testing.T) {
 	former, next := pod("web-0"), pod("web-0")
 	former.UID = "former"
@@ -174,8 +175,9 @@ func TestPodReplacedBetweenReads(t *testing.T) {
 	}
 }
 
-// There is an event about each pod without a CiliumEndpoint. The model found pods whose FixedIP was being released:
-// package conformance leaves them alone, and nothing said that other nodes did not know them.
+// TestMissingIsReportedInAnEvent checks that there is an event about a pod without a CiliumEndpoint. The model found pods
+// whose FixedIP was being released: package conformance does not evict them, and nothing reported that other nodes did not
+// know them.
 func TestMissingIsReportedInAnEvent(t *testing.T) {
 	api := newClient(t, pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")).Build()
 	k, recorder := newKeeper(t, api, api, "web-0")
@@ -191,7 +193,8 @@ func TestMissingIsReportedInAnEvent(t *testing.T) {
 	}
 }
 
-// Finding C3. If many CiliumEndpoints are missing at once, no pod is evicted for that, and there is an event.
+// TestManyMissingPauseEvictions checks that no pod is evicted if many CiliumEndpoints are missing at once, and that one
+// event reports that. Finding C3.
 func TestManyMissingPauseEvictions(t *testing.T) {
 	var names, used []string
 	objects := []client.Object{node(corev1.ConditionTrue), pod("web-9"), cep("web-9")}
@@ -219,7 +222,7 @@ func TestManyMissingPauseEvictions(t *testing.T) {
 	if e := <-recorder.Events; !strings.HasPrefix(e, "Warning EvictionsPaused 6 pods have no CiliumEndpoint") {
 		t.Error(e)
 	}
-	// The agent has made one again.
+	// The agent has created one CiliumEndpoint again.
 	if err := api.Create(t.Context(), cep("web-5")); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +238,8 @@ func config(disable string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-config"}, Data: map[string]string{"disable-endpoint-crd": disable}}
 }
 
-// Finding C3. The keeper stands down if Cilium makes no CiliumEndpoints.
+// TestEnabled checks that Enabled is false if the CRD of CiliumEndpoints is absent or Cilium's configuration disables them.
+// Finding C3.
 func TestEnabled(t *testing.T) {
 	for name, c := range map[string]struct {
 		objects []client.Object

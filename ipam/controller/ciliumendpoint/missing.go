@@ -27,15 +27,15 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// agentTaint begins the key of the taint that Cilium's operator puts on a node whose agent does not run
+// agentTaint is the prefix of the key of the taint that Cilium's operator puts on a node whose agent does not run
 // (agent-not-ready-taint-key).
 const agentTaint = "node.cilium.io/agent-not-ready"
 
 // agentPods selects the pods of the Cilium agent, by the label that every installation of Cilium sets.
 var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 
-// reportMissing reports a pod without a CiliumEndpoint: to package conformance, which evicts pods with a fixed IP for that,
-// and in an event, because conformance leaves some pods alone, such as those whose FixedIP is being released.
+// reportMissing reports a pod without a CiliumEndpoint to package conformance, which evicts pods with a fixed IP, and in an
+// event, because package conformance does not evict some pods, such as those whose FixedIP is being released.
 func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *corev1.Pod) (ctrl.Result, error) {
 	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, err
@@ -50,8 +50,8 @@ func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *c
 	}
 	k.mu.Unlock()
 	if !is.missing {
-		// The caches show another issue, or another pod of the name: the watch will show this one, and its grace period
-		// begins then.
+		// The caches show another issue, or another pod of the name. When the watch shows the current one, its grace period
+		// begins.
 		return ctrl.Result{}, nil
 	}
 	metrics.EndpointsMissing.Inc()
@@ -60,7 +60,8 @@ func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *c
 	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
-// Missing reports whether a pod has had no CiliumEndpoint for longer than its agent needs to make one.
+// Missing reports whether the CiliumEndpoint of a pod has been missing for longer than its grace period and that was
+// reported.
 func (k *Keeper) Missing(pod *corev1.Pod) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -68,9 +69,10 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 	return is.missing && is.pod == pod.UID
 }
 
-// Confirm reads at the API server whether a pod has a CiliumEndpoint, and whether it may be evicted if not: its node is
-// ready, and its agent runs, reports its IPs and makes CiliumEndpoints. If too many CiliumEndpoints are missing at once, none counts as missing:
-// the cause is not in the pods, and a restart of all of them would be an outage.
+// Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and why the pod may not be evicted for
+// that. blocker is empty if it may be: its node is ready, and its agent runs, reports the IPs of the pod as used, and
+// creates CiliumEndpoints. If so many CiliumEndpoints are missing that evictions are paused, or if Cilium creates none,
+// missing is false.
 func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error) {
 	found, _, now, err := look(ctx, k.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || found != Missing || now.UID != pod.UID {
@@ -95,7 +97,7 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 	if blocker = evictionBlocker(now, node, cn, agents); blocker != "" {
 		return true, blocker, nil
 	}
-	// An agent that makes none for other pods either is set up so, or has just started.
+	// An agent that has no CiliumEndpoint for other pods either is configured to create none, or has just started.
 	var others ciliumv2.CiliumEndpointList
 	if err := k.Cached.List(ctx, &others, client.MatchingFields{nodeIndex: now.Status.HostIP}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
 		return false, "", fmt.Errorf("list the CiliumEndpoints of node %s: %w", name, err)
@@ -106,7 +108,8 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 	return true, blocker, nil
 }
 
-// pause reports whether too many CiliumEndpoints are missing to evict any pod for it.
+// pause reports whether so many CiliumEndpoints are missing that no pod is evicted for that. When evictions become paused,
+// it logs that and writes an event about the pod.
 func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	k.mu.Lock()
 	missing, was := k.missing, k.paused
@@ -134,21 +137,22 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 }
 
 const (
-	// fewMissing CiliumEndpoints are never too many, and neither is one pod in perMissing.
+	// fewMissing is a number, and 1/perMissing a share of all CiliumEndpoints, that may be missing without a pause of
+	// evictions: see tooManyMissing.
 	fewMissing = 5
 	perMissing = 100
 )
 
-// tooManyMissing reports whether so many pods have no CiliumEndpoint, while there are total, that the cause is not in the
-// pods: a restart of all of them would be an outage.
+// tooManyMissing reports whether the number of missing CiliumEndpoints, while total exist, is so large that the cause is not
+// in the pods. To restart all of these pods would be an outage.
 func tooManyMissing(missing, total int) bool {
 	return missing > fewMissing && missing > total/perMissing
 }
 
-// evictionBlocker returns why a pod may not be evicted for its missing CiliumEndpoint; empty: nothing prevents it. A
-// restart helps only if the agent works: without one the next pod has no network at all. Everything was read from the API
-// server. node and cn are nil if they do not exist. agents are the pods of the Cilium agent on the node; there are none
-// if the agent does not run as a labelled pod.
+// evictionBlocker returns why a pod may not be evicted for its missing CiliumEndpoint; empty: it may be. A restart helps
+// only if the agent works: otherwise the next pod has no network at all. All arguments were read from the API server. node
+// and cn are nil if they do not exist. agents are the pods of the Cilium agent on the node; there are none if the agent does
+// not run as a labelled pod.
 func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode, agents []corev1.Pod) string {
 	name := pod.Spec.NodeName
 	switch {
@@ -180,14 +184,14 @@ func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode
 }
 
 const (
-	// ciliumConfig is the ConfigMap of Cilium, and disableCRD its key that disables CiliumEndpoints: from v1.20 on
-	// together with CiliumEndpointSlices that are made from pods (Cilium fact 26).
+	// ciliumConfig is the ConfigMap of Cilium in ciliumNamespace. disableCRD is its key that disables CiliumEndpoints; from
+	// v1.20 on CiliumEndpointSlices can be made from pods instead (Cilium fact 26).
 	ciliumNamespace, ciliumConfig = "kube-system", "cilium-config"
 	disableCRD                    = "disable-endpoint-crd"
 )
 
-// Enabled reports whether Cilium makes CiliumEndpoints: the CRD exists, and the configuration of Cilium does not disable
-// them. A cluster whose configuration can't be read is taken to have them.
+// Enabled reports whether Cilium creates CiliumEndpoints: the CRD exists, and the ConfigMap of Cilium does not disable them.
+// If the ConfigMap does not exist, may not be read, or has an invalid value, Enabled returns true.
 func Enabled(ctx context.Context, live client.Client) (bool, error) {
 	gvk := ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CEPKindDefinition)
 	if _, err := live.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); meta.IsNoMatchError(err) {

@@ -26,54 +26,57 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// minFree is the smallest pool that an agent with health checks starts with (hasMinimumIPsInPool in
-// Cilium's pkg/ipam/crd.go).
+// minFree is the minimum of Watermark.Free: an agent with health checks does not start with a smaller pool
+// (hasMinimumIPsInPool in Cilium's pkg/ipam/crd.go).
 const minFree = 2
 
-// SubnetSource is where the subnets of nodes come from.
+// SubnetSource is the source of the subnets of nodes.
 type SubnetSource string
 
 const (
 	// ClusterPool means that subnets are taken from Config.ClusterPools.
 	ClusterPool SubnetSource = "ClusterPool"
-	// FromNode means that Kubernetes assigns them, in Node.spec.podCIDRs.
+	// FromNode means that subnets are taken from Node.spec.podCIDRs, which Kubernetes assigns.
 	FromNode SubnetSource = "Node"
 )
 
-// DefaultSweepInterval is the default of Config.SweepInterval.
+// DefaultSweepInterval is the default of Config.ResyncPeriod.
 const DefaultSweepInterval = source.ResyncPeriod
 
-// minWritesPerMinute is enough to fill a pool, mark excess entries, and remove them within one minute.
+// minWritesPerMinute is the minimum of Config.WritesPerMinute: enough writes to fill a pool, mark excess entries for
+// release, and remove them within one minute.
 const minWritesPerMinute = 4
 
 // Config is the configuration of the controller.
 type Config struct {
-	// ClusterPools are the CIDRs from which subnets are taken, in this order. SubnetSource says whether they are used.
+	// ClusterPools are the CIDRs from which subnets are taken, in this order. They have to be empty if SubnetSource is
+	// FromNode.
 	ClusterPools []address.ClusterPool
 	SubnetSource SubnetSource
-	// SubnetPolicy says what happens to the subnets of a node that is gone, after the grace period SubnetHold.
+	// SubnetPolicy says what happens to orphaned subnets. Inherit and Free apply after OrphanGracePeriod.
 	SubnetPolicy      subnetplan.OrphanPolicy
 	OrphanGracePeriod time.Duration
-	// ProtectNodesFrom are the autoscalers that shall not remove nodes with reserved addresses: keys of scaledown.Annotations.
+	// ProtectNodesFrom are the autoscalers that must not remove nodes with reserved addresses: keys of
+	// scaledown.Annotations.
 	ProtectNodesFrom []string
-	// Watermark says how many dynamic entries a pool has.
+	// Watermark bounds the number of dynamic entries in each pool.
 	Watermark nodepool.Watermark
 	// StrictNodes selects the nodes whose pools have owned entries only. The scheduler needs the same value.
 	StrictNodes labels.Selector
-	// WritesPerMinute is the maximum of writes to one CiliumNode in any minute.
+	// WritesPerMinute is the maximum number of writes to one CiliumNode in any minute. Urgent writes count but do not wait.
 	WritesPerMinute int
-	// StripManagedFields is true if CiliumNodes are kept free of managedFields.
+	// StripManagedFields is true if the controller removes the managedFields of CiliumNodes.
 	StripManagedFields bool
-	// CoolDown is how long an address is offered to no pod after its release.
+	// CoolDown is the minimum time for which a released address is offered to no pod.
 	CoolDown time.Duration
 	// Adoption selects the pods of other schedulers whose current IP becomes their fixed address.
 	Adoption identity.Adoption
-	// Failover is the policy of workloads without one for pods whose node cannot take them. The scheduler applies it and
-	// needs the same value.
+	// Failover is the failover policy of workloads that have none. The scheduler applies it and needs the same value.
 	Failover v1alpha1.Failover
 	// Workloads are the kinds of workloads whose pods may have fixed addresses, besides StatefulSets.
 	Workloads []identity.Kind
-	// FinalizerDeadline is how long after its deletion a FixedIP is removed even if its addresses could not be released.
+	// FinalizerDeadline is how long after its deletion a FixedIP may exist: then it is removed even if its addresses could
+	// not be released.
 	FinalizerDeadline time.Duration
 	// ResyncPeriod is how often each FixedIP is reconciled without an event.
 	ResyncPeriod time.Duration
@@ -81,21 +84,22 @@ type Config struct {
 	Namespace string
 	// DryRun is true if writes are only logged.
 	DryRun bool
-	// Verify says what is done about pods that do not run as recorded.
+	// Verify configures the controllers of mismatches, adoption and CiliumEndpoints.
 	Verify conformance.Config
 }
 
-// SubnetRules returns the rules for subnets. No other node inherits what Kubernetes assigns, whatever the policy.
+// SubnetRules returns the rules for subnets. If SubnetSource is FromNode, no other node inherits a subnet: policy Inherit
+// becomes Hold.
 func (c Config) SubnetRules() subnetplan.Rules {
 	policy := c.SubnetPolicy
 	if c.SubnetSource == FromNode && policy == subnetplan.Inherit {
-		// Kubernetes may give the range of a node that is gone to any new node, which gets the addresses with it.
+		// Kubernetes may assign the podCIDR of a deleted node to any new node, which then has its addresses.
 		policy = subnetplan.Hold
 	}
 	return subnetplan.Rules{Pools: c.ClusterPools, Policy: policy, Hold: c.OrphanGracePeriod, Failover: c.Failover}
 }
 
-// Validate returns each field whose value is wrong, under the name of its flag.
+// Validate returns an error for each invalid value. The field path is the name of its flag.
 func (c Config) Validate() field.ErrorList {
 	var errs field.ErrorList
 	check := func(ok bool, flag string, value any, message string) {

@@ -1,9 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conflict reports IPs that more than one pod, FixedIP or pool has. It owns the condition Conflict of FixedIPs.
+// Package conflict reports IPs that more than one pod, FixedIP or pool has, and pods that run with an IP that is reserved
+// for another pod. It owns the condition Conflict of FixedIPs.
 //
-// It changes nothing else: it cannot know which of two is right, and both may work.
+// It changes nothing else: it cannot know which of the users should have the IP, and each of them may be working.
 package conflict
 
 import (
@@ -42,11 +43,11 @@ import (
 // before it shows that the previous pod ended.
 const gracePeriod = 5 * time.Second
 
-// ReasonWrongPodAddress is the reason of events about a pod that runs with the IP of another.
+// ReasonWrongPodAddress is the reason of events about a pod that runs with an IP that is reserved for another pod.
 const ReasonWrongPodAddress = "WrongPodAddress"
 
-// reasons are the reasons of events. Key: the kind of the conflict. Each kind has its own, because events of one reason
-// on one object are counted as one, with the text of the first.
+// reasons are the reasons of events. Key: the kind of conflict. Each kind has a reason of its own, because events with the
+// same reason about one object are counted as one, with the message of the first.
 var reasons = map[string]string{
 	twoPods:     "AddressInUseTwice",
 	twoFixedIPs: "AddressKeptTwice",
@@ -54,8 +55,8 @@ var reasons = map[string]string{
 	wrongPod:    ReasonWrongPodAddress,
 }
 
-// Reconciler is the controller conflict. A request names an IP that more than one pod, FixedIP or pool seems to have:
-// for others it costs a look into an index.
+// Reconciler is the controller conflict. A request names an IP that is, or was found to be, in conflict. For any other IP a
+// watch event costs one lookup in an index.
 type Reconciler struct {
 	Ledger *ledger.Ledger
 	Cached client.Reader
@@ -65,14 +66,14 @@ type Reconciler struct {
 	pools  source.Requests
 
 	mu sync.Mutex
-	// known are the conflicts. Key: the IP. Another replica that takes over finds them again, and reports them again.
+	// known are the conflicts that were found. Key: the IP. A replica that takes over finds and reports them again.
 	known map[netip.Addr]*known
 }
 
-// known is what was seen of one IP.
+// known is the conflict of one IP.
 type known struct {
 	since time.Time
-	// reported are the texts that were reported. Key: the kind.
+	// reported are the messages that were reported; nil: none yet. Key: the kind of conflict.
 	reported map[string]string
 }
 
@@ -105,7 +106,8 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// PoolChanged queues the IPs of a node's pool that another pool offers too, or that were found to be so.
+// PoolChanged queues the IPs that the pool of the node and another pool offer, and all IPs that were reported as offered by
+// two pools.
 func (r *Reconciler) PoolChanged(node string) {
 	for _, a := range r.Ledger.OfferedTwice(node) {
 		r.pools.Add(source.ForName(a.String()))
@@ -119,8 +121,8 @@ func (r *Reconciler) PoolChanged(node string) {
 	}
 }
 
-// suspicious returns the requests for the IPs that have another user, or that were found to be in conflict. reported: a
-// condition says that one of them is.
+// suspicious returns requests for those of the IPs that are in conflict or were found to be. reported is true if a condition
+// reports a conflict of any of them: then all are returned.
 func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported bool) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, a := range ips {
@@ -141,7 +143,8 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported 
 	return requests
 }
 
-// users returns the pods, FixedIPs and pools that have an IP. They are objects of the cache: they are only read.
+// users returns the running pods, FixedIPs and pools that have an IP. The objects belong to the cache and must not be
+// changed.
 func (r *Reconciler) users(ctx context.Context, a netip.Addr) (u addressUsers, err error) {
 	u = addressUsers{addr: a, nodes: r.Ledger.Offering(a)}
 	if u.pods, err = index.PodsWithIP(ctx, r.Cached, a); err != nil {
@@ -152,7 +155,8 @@ func (r *Reconciler) users(ctx context.Context, a netip.Addr) (u addressUsers, e
 	return u, err
 }
 
-// Reconcile reports what is wrong about one IP, or that nothing is any more.
+// Reconcile reports the conflicts of one IP in events, once they have lasted for the grace period, and updates the condition
+// of its FixedIPs, also when a conflict has ended.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	a, err := netip.ParseAddr(req.Name)
 	if err != nil {
@@ -184,8 +188,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// note records what was found about an IP, and returns what was reported of it before. left is how long the conflict
-// must still last before it is reported.
+// note stores the conflicts of an IP and returns the messages that were reported before. Key of both maps: the kind of
+// conflict. left is the rest of the grace period; while it is positive, nothing is reported.
 func (r *Reconciler) note(a netip.Addr, found map[string]string) (reported map[string]string, left time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +226,8 @@ func (r *Reconciler) count() {
 	}
 }
 
-// report makes an event on each object of a conflict, in words for the users of its namespace.
+// report writes an event about each object of a conflict. The message names no object of another namespace than that of the
+// object; a CiliumNode has no namespace, and its message names all.
 func (r *Reconciler) report(c addressUsers, kind string) {
 	var on []client.Object
 	for _, p := range c.pods {
@@ -243,7 +248,7 @@ func (r *Reconciler) report(c addressUsers, kind string) {
 	}
 }
 
-// setCondition writes the condition of a FixedIP, which is about all of its IPs.
+// setCondition writes the condition Conflict of a FixedIP, which covers all of its IPs, if it has changed.
 func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP) error {
 	var all []string
 	for _, a := range address.ParseAll(cached.Spec.IPs) {
@@ -259,7 +264,7 @@ func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP)
 	}
 	record := cached.DeepCopy()
 	meta.SetStatusCondition(&record.Status.Conditions, condition)
-	// Update carries the resourceVersion of the cache: if that is behind, the watch brings the FixedIP again.
+	// Update carries the resourceVersion of the cache: if the cache is behind, the write fails and the request is retried.
 	if err := r.Live.Status().Update(ctx, record); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", condition.Type, record.Namespace, record.Name, err)
 	}
@@ -269,11 +274,11 @@ func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP)
 // addressUsers are the pods, FixedIPs and pools that have one IP.
 type addressUsers struct {
 	addr netip.Addr
-	// pods are the pods that run with it.
+	// pods are the pods that run with the IP.
 	pods []*corev1.Pod
-	// records are the FixedIPs that reserve it.
+	// records are the FixedIPs that reserve the IP.
 	records []*v1alpha1.FixedIP
-	// nodes are the nodes whose pools offer it.
+	// nodes are the names of the nodes whose pools offer the IP.
 	nodes []string
 }
 
@@ -282,12 +287,12 @@ const (
 	twoPods     = "pods"
 	twoFixedIPs = "fixedips"
 	twoPools    = "pools"
-	// wrongPod means that a pod runs with the IP that is reserved for another.
+	// wrongPod means that a pod runs with an IP that is reserved for another pod.
 	wrongPod = "wrong_pod"
 )
 
-// conflicts returns what is wrong, in words for the users of a namespace: objects of other namespaces have no name there.
-// If namespace is empty, everything has its name. Key: the kind.
+// conflicts returns a message for each kind of conflict. Key: the kind. Objects of other namespaces are not named; if
+// namespace is empty, all objects are.
 func (c addressUsers) conflicts(namespace string) map[string]string {
 	redact := func(of, name string) string {
 		if namespace != "" && of != namespace {
@@ -329,8 +334,8 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 
 func all(texts []string) string { return strings.Join(slices.Sorted(slices.Values(texts)), " and ") }
 
-// conditionOf returns the condition Conflict that a FixedIP should have for the conflicts of its IPs. ok is false if it
-// has that condition.
+// conditionOf returns the condition Conflict that a FixedIP should have for the conflicts of its IPs. ok is false if there
+// is nothing to write: it has that condition, or it has neither a condition nor a conflict.
 func conditionOf(r *v1alpha1.FixedIP, conflicts []string, now time.Time) (c metav1.Condition, ok bool) {
 	have := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionConflict)
 	c = metav1.Condition{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionFalse, Reason: "Sole", Message: "No other pod, FixedIP or pool has its addresses", LastTransitionTime: metav1.NewTime(now)}

@@ -67,7 +67,7 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// Users of one namespace see the conflict, and no name of another namespace.
+// TestConflictsFor checks that the message for a namespace reports the conflict and names no object of another namespace.
 func TestConflictsFor(t *testing.T) {
 	mine := record(func(r *v1alpha1.FixedIP) { r.Name, r.Spec.PodName = "mysql-0", "mysql-0" })
 	other := record(func(r *v1alpha1.FixedIP) { r.Namespace, r.Name, r.Spec.PodName = "shop", "secret-0", "secret-0" })

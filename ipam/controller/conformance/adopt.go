@@ -35,20 +35,21 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// errNotKept says why a pod can't keep the IPs that it runs with.
+// errNotKept is the reason why a pod can't keep the IPs that it runs with, or why its lost entry can't be restored.
 type errNotKept string
 
 func (e errNotKept) Error() string { return string(e) }
 
-// errNotReported means that the agent does not list dynamic entries for the pod yet. The status of the pod may be from before
-// a reboot of the node, and another pod have the IPs by now.
+// errNotReported means that the agent does not report the dynamic entries as used by the pod yet. The status of the pod may
+// be from before a reboot of the node, after which another pod may have got the IPs.
 var errNotReported = errors.New("the agent has not reported the IPs of the pod yet")
 
-// reportRetry is how often a pod is looked at that its agent has not reported yet; agents report every 15 s by default.
+// reportRetry is the time between two reconciles of a pod while its agent has not reported its IPs, or has not answered a
+// barrier. Agents report every 15 s by default.
 const reportRetry = 5 * time.Second
 
-// adopt looks at one pod that has no FixedIP: of our scheduler, it has lost its entry; of another scheduler, it may ask
-// for its IPs to be fixed.
+// adopt restores the lost entry of one pod if our scheduler placed it, and otherwise makes the IPs of the pod its fixed
+// addresses if it is selected for adoption.
 func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var pod corev1.Pod
 	if err := c.Cached.Get(ctx, req.NamespacedName, &pod); err != nil {
@@ -77,7 +78,7 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return result, nil
 }
 
-// fixRunning fixes the IPs of a pod of another scheduler that asks for it.
+// fixRunning makes the IPs that a pod of another scheduler runs with its fixed addresses, if c.Adoption selects the pod.
 func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Result, error) {
 	id, wanted, err := c.Adoption.Wants(pod, c.Kinds)
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 	node, missing := conformance.MissingReserved(held, reserved, ips)
 	switch {
 	case record != nil && record.DeletionTimestamp != nil:
-		// Its deletion is an event.
+		// The deletion of the FixedIP queues the pod again.
 		return ctrl.Result{}, nil
 	case len(missing) > 0 && record != nil && node != pod.Spec.NodeName && cmp.Or(record.Spec.Failover, c.Failover) == v1alpha1.Reassign:
 		// The pod keeps the IPs of its new node. A new FixedIP follows once the old one is gone.
@@ -122,19 +123,19 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 	return ctrl.Result{}, err
 }
 
-// hasEntries reports whether the pool of a node has entries of the pod's own for all IPs. The FixedIP controller makes a
-// FixedIP of these.
+// hasEntries reports whether the pool of a node has owned entries of the pod for all IPs, not counting unreserved ones. The
+// FixedIP controller creates the FixedIP from such entries.
 func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []netip.Addr) bool {
 	return slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool {
 		return h.Node == node && !c.unreserved(h, node) && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(h.Addrs, a) })
 	})
 }
 
-// own makes the entries of the IPs that a pod runs with the pod's own. The FixedIP controller then creates the FixedIP, as
-// for every claim: an entry in the pool, which is written with preconditions, keeps two pods from adopting one IP, and a
-// FixedIP in a cache would not. It returns errNotKept if the pod can't keep the IPs, and errNotReported or gather.ErrAsked
-// as long as the agent has to say first that the pod has them. dynamic is whether they may be dynamic entries, which are
-// withdrawn first (see conformance.WhyNotKept).
+// own gives the pod owned entries for the IPs that it runs with. The FixedIP controller then creates the FixedIP, as for
+// every claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a FixedIP in a
+// cache would not. own returns errNotKept if the pod can't keep the IPs, and errNotReported, gather.ErrAsked or a
+// gather.NotProvedError as long as the agent has not confirmed that the pod has them. dynamic is true if the IPs may have
+// dynamic entries, which are withdrawn first (see conformance.WhyNotKept).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
 	node := pod.Spec.NodeName
 	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
@@ -157,7 +158,7 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	}
 	r := allocate.Request{Node: node, Addrs: ips, Entry: id.Entry(), Pod: pod, Check: func(n pool.NodePool) error {
 		if other := n.OtherAddressOf(id.Key(), ips); other != nil {
-			// The cache does not show that entry yet. Once it does, the FixedIP controller makes a FixedIP of it.
+			// The cache does not show that entry yet. Once it does, the FixedIP controller creates the FixedIP from it.
 			return fmt.Errorf("%w: %w", gather.ErrSuperseded, other)
 		}
 		if why := conformance.WhyNotKept(n, id, ips, dynamic); why != nil {
@@ -195,8 +196,9 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	return nil
 }
 
-// unusedUnreserved returns the addresses that a strict node has for a pod as long as it exists, and that the pod does not
-// run with: a pool gives no pod two.
+// unusedUnreserved returns the addresses of unreserved entries of a pod that the pod does not run with and that its agent
+// does not report as used. They are released before the pod gets other entries: a pool must not give a pod two addresses of
+// one family.
 func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused []netip.Addr) {
 	for a, e := range n.Entries {
 		if e.OwnedBy(owner) && e.IsUnreserved() && !n.InUse(a) && !slices.Contains(ips, a) {
@@ -206,7 +208,8 @@ func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused [
 	return unused
 }
 
-// reportMissing reports that a pod runs without the IPs that are reserved for it, and what helps.
+// reportMissing writes an event about a pod that runs with the IPs has and without IPs that are reserved for it. node is the
+// node whose pool has the reserved ones; empty: no pool has them.
 func (c *Controller) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, reserved []netip.Addr) {
 	where := "in no node's pool"
 	switch {
@@ -219,12 +222,13 @@ func (c *Controller) reportMissing(pod *corev1.Pod, has []netip.Addr, node strin
 		address.Join(has), pod.Spec.NodeName, address.Join(reserved), where)
 }
 
-// A bind writes nothing if the entry exists already. If the watch of the scheduler is behind, or the controller dies
-// between a release and its confirmation, a pod is bound because of an entry that was released. The recorded state shows
-// that at any time: our scheduler bound the pod, and there is neither an entry for it nor a FixedIP with an IP.
+// A restart in place writes no entry. So if the watch of the scheduler is behind, or the controller dies between a release
+// and its confirmation, a pod can be bound because of an entry that was released. The recorded state shows such a pod at any
+// time: our scheduler bound it, and it has neither an entry nor a FixedIP with an IP.
 
-// lost reports whether a pod that our scheduler placed has neither an entry of its own nor a FixedIP with an IP. The
-// entries of an unfinished move are none: a pod is bound when the move is done.
+// lost reports whether a pod that our scheduler placed, and that is bound and not stopping, has neither an owned entry nor a
+// FixedIP with an IP. An unreserved entry on its node does not count, and neither do the entries of an unfinished move: a
+// pod is bound only after the move. While a FixedIP of the pod is being deleted, lost returns false.
 func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 		return false, nil
@@ -239,12 +243,12 @@ func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Iden
 	return record == nil || record.DeletionTimestamp == nil && len(record.Spec.IPs) == 0, nil
 }
 
-// unreserved reports whether an entry on a node is the pod's only as long as the pod exists.
+// unreserved reports whether h is on the node and has the entry of an unreserved pod, which lasts only as long as the pod.
 func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
 	return h.Node == node && c.Ledger.EntryOf(h).IsUnreserved()
 }
 
-// ifLost returns the request for a pod that has lost its entry, or if that is not known.
+// ifLost returns the request for a pod that has lost its entry, or for which the cache could not be read.
 func (c *Controller) ifLost(ctx context.Context, obj client.Object) []ctrl.Request {
 	pod := obj.(*corev1.Pod)
 	id, ours := c.Adoption.Placed(pod, c.Kinds, c.Workloads.Controller)
@@ -257,8 +261,8 @@ func (c *Controller) ifLost(ctx context.Context, obj client.Object) []ctrl.Reque
 	return []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(pod)}}
 }
 
-// allLost returns all pods that have lost their entries. It reads the pods of one node after another: all pods of a
-// large cluster are too many to hold at once.
+// allLost returns the names, "namespace/name", of all pods that have lost their entries. It reads the pods node by node: all
+// pods of a large cluster are too many to hold at once.
 func (c *Controller) allLost() []string {
 	ctx := context.Background()
 	var found []string
@@ -277,9 +281,9 @@ func (c *Controller) allLost() []string {
 	return found
 }
 
-// restoreLost gives a pod of our scheduler that has lost its entry that back. A pod that runs with an IP which was never
-// a dynamic entry keeps that. Any other pod runs with a wrong IP, or would start with one, and is evicted: the scheduler
-// claims an IP for the next.
+// restoreLost restores the entry that a pod of our scheduler has lost. A pod that already runs with an IP keeps that IP,
+// unless the IP has a dynamic entry or belongs to another pod. Any other pod runs with an IP that it can't keep, or would
+// start with one, and is evicted; the scheduler claims an IP for the next pod.
 func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (ctrl.Result, error) {
 	if lost, err := c.lost(ctx, pod, id); !lost || err != nil {
 		return ctrl.Result{}, err
@@ -290,7 +294,7 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	}
 	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || record != nil && len(record.Spec.IPs) > 0 {
-		// The cache does not show it yet. The controller verify compares it.
+		// The cache does not show the FixedIP yet. The controller verify compares the pod with it.
 		return ctrl.Result{}, err
 	}
 	ips := conformance.AdoptableIPs(pod, c.Adoption.IPv4Only)
@@ -311,8 +315,8 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	return ctrl.Result{}, err
 }
 
-// mayHave returns which IPs a pod may have by what it asks for, and its workload; nil: it has none, or that does not
-// exist.
+// mayHave returns a function that reports whether a pod may have an IP according to its request, and the workload of the
+// pod; nil: it is a bare pod, or its workload does not exist.
 func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(netip.Addr) bool, workload *identity.Workload, err error) {
 	if workload, err = c.workload(id.Owner, id.Namespace); err != nil {
 		return nil, nil, err
@@ -323,13 +327,14 @@ func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(ne
 	}
 	requested, requests, err := request.Of(pod, of, id.IsBarePod())
 	return func(a netip.Addr) bool {
-		// The scheduler refuses a request that can't be read. A pod that is bound all the same has what it has.
+		// The scheduler refuses a pod whose request is invalid. If such a pod is bound all the same, it may have any IP.
 		return err != nil || !requests || !slices.Contains(requested.Families(), address.Of(a)) || requested.Contains(a)
 	}, workload, nil
 }
 
-// restoreEntry writes the entry again that was released from the pod's name, while it cools down on the pod's node and
-// the pod awaits an IP. known is false if there is no such entry: the CiliumNode was deleted after the claim.
+// restoreEntry restores the entry that was released from the pod, if it is still in cooldown on the pod's node and the pod
+// awaits an IP. known is false if the pool of the node has no such entry, for example because the CiliumNode was deleted
+// after the claim.
 func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) (known bool, err error) {
 	allowed := func(a netip.Addr) bool {
 		owner, reserved := c.Ledger.ReservedFor(a)
@@ -364,8 +369,8 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	return true, nil
 }
 
-// evictUnreserved evicts a pod that no IP is reserved for and that can't keep those that it has, if its policy says so,
-// after the grace period of every wrong IP.
+// evictUnreserved evicts a pod that has no reserved IP and can't keep the IPs that it runs with, after Config.RestartAfter.
+// It only reports a bare pod, or a pod whose mismatch policy is not Restart. why is part of the event.
 func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why errNotKept) (ctrl.Result, error) {
 	report := func(end string) {
 		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "No IP is reserved for it: %v; %s", why, end)

@@ -20,9 +20,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Finding C7. A selected pod of another scheduler becomes the owner of the entry of the IP that it runs with; the FixedIP
-// follows, as for every claim. If two pods could adopt the same IP, the pool decides, not a cache. An IP that a FixedIP
-// reserves for another pod is not adopted: the pod gets one event, and there is no retry every second. There is no other adoption: a pod of our scheduler with a dynamic entry is evicted (TestPodBoundOnAReleasedEntry).
+// TestAdoption checks that a selected pod of another scheduler becomes the owner of the entry of the IP that it runs with;
+// the FixedIP follows, as for every claim. If two pods could adopt the same IP, the pool decides, not a cache. An IP that a
+// FixedIP reserves for another pod is not adopted: the pod gets one event, and there is no retry every second. There is no
+// other adoption: a pod of our scheduler with a dynamic entry is evicted (TestPodBoundOnAReleasedEntry). Finding C7.
 func TestAdoption(t *testing.T) {
 	const has, owner = "10.0.1.1", "db/web-0"
 	theirs := func(p *corev1.Pod) { p.Spec.SchedulerName, p.Labels = "theirs", map[string]string{"app": "web"} }
@@ -30,11 +31,11 @@ func TestAdoption(t *testing.T) {
 		pod     *corev1.Pod
 		entries map[string]pool.Entry
 		record  *v1alpha1.FixedIP
-		// reserved is the owner for whom another FixedIP reserves the IP; gone: the pod is not at the API server any more;
-		// ends: it is deleted right after the entry was written.
+		// reserved is the owner for which another FixedIP reserves the IP. gone is true if the API server does not have the
+		// pod any more, and ends if the pod is deleted right after the entry was written.
 		reserved   string
 		gone, ends bool
-		// unreported: the agent does not list the IP.
+		// unreported is true if the agent does not report the IP as used.
 		unreported bool
 		failover   v1alpha1.Failover
 		owns       bool

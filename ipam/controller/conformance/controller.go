@@ -40,19 +40,20 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// Config says what is done about pods and CiliumEndpoints that are not as recorded.
+// Config configures what is done about mismatches and about issues of CiliumEndpoints.
 type Config struct {
-	// OnMismatch is the policy of workloads without one.
+	// OnMismatch is the mismatch policy of workloads that have none: Restart or Report.
 	OnMismatch string
-	// RestartAfter is how long a pod runs with a wrong IP, while its own is in the pool, before it is evicted.
+	// RestartAfter is how long a pod must run with other IPs than are reserved for it before it is evicted, if a restart
+	// helps. It is also the first interval between two evictions for one FixedIP.
 	RestartAfter time.Duration
 	// Restarts is how many pods may be restarting at a time.
 	Restarts int
-	// Endpoints is whether CiliumEndpoints are kept.
+	// Endpoints is true if CiliumEndpoints are repaired (package ciliumendpoint).
 	Endpoints bool
 	// EndpointPatience is how long agents have to resolve an issue of a CiliumEndpoint themselves.
 	EndpointPatience time.Duration
-	// EndpointTermination is how long finalizers may hold a CiliumEndpoint.
+	// EndpointTermination is how long finalizers may keep a CiliumEndpoint that is being deleted.
 	EndpointTermination time.Duration
 }
 
@@ -76,27 +77,27 @@ type Controller struct {
 	Writer    *ciliumpool.Writer
 	Allocator *allocate.Allocator
 	Adoption  identity.Adoption
-	// Endpoints is nil if CiliumEndpoints are not kept.
+	// Endpoints is nil if CiliumEndpoints are not repaired.
 	Endpoints *ciliumendpoint.Keeper
 	// Ready must report true before the first resync.
 	Ready func() bool
 
-	// mu guards the maps. It is not held during a request.
+	// mu guards begun and backoffs. It is not held during a request to the API server.
 	mu sync.Mutex
 	// begun are restarts that the cached FixedIPs may not show yet. Key: the FixedIP, or the pod if there is none.
 	begun map[client.ObjectKey]restart
-	// backoffs are the pods that are not evicted again at once. Key: as of begun. They are lost with the process: the
-	// first eviction after that comes sooner.
+	// backoffs limit how often a pod is evicted. Key: as of begun. They are lost when the process ends: the first eviction
+	// after that may come sooner.
 	backoffs map[client.ObjectKey]backoff
 }
 
-// Setup adds both controllers to a manager. verify reports pods whose entries, FixedIPs or CiliumEndpoints have changed,
-// and adopt those whose entries or FixedIPs have.
+// Setup adds both controllers to a manager. verify passes on the pods whose entries, FixedIPs or CiliumEndpoints have
+// changed, and adopt those whose entries have.
 func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt *source.Requests, owners *workloads.Store) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, restartingIndex, restarting); err != nil {
 		return fmt.Errorf("index FixedIPs by restart: %w", err)
 	}
-	// A workload may have changed its policy.
+	// The mismatch policy is an annotation of the workload.
 	owners.AddHandler(func(before, after *identity.Workload) {
 		if before == nil || after == nil || maps.Equal(before.Annotations, after.Annotations) {
 			return
@@ -128,7 +129,8 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("adopt").
 		For(&corev1.Pod{}, builder.WithPredicates(adoptable)).
-		// Pools and FixedIPs say as well what a pod of our scheduler has lost.
+		// Events of pods are not enough: pool changes (adopt) and deletions of FixedIPs can also show that a pod of our
+		// scheduler has lost its entry.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ifLost), builder.WithPredicates(source.AfterStart)).
 		WatchesRawSource(adopt.Resynced(source.Resync{Clock: c.Clock, Period: source.ResyncPeriod, All: c.allLost, Ready: c.Ready})).
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(ofHolder), builder.WithPredicates(deleted)).
@@ -140,7 +142,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 	return nil
 }
 
-// HolderOf returns the pod that has the IPs of a FixedIP, or had them last, as pool entries name it.
+// HolderOf returns the owner text of the pod that has the IPs of a FixedIP or had them last: "namespace/name".
 func HolderOf(record *v1alpha1.FixedIP) string {
 	if record.Spec.Slot {
 		return pool.OwnerKey(record.Namespace, record.Spec.PodName)
@@ -148,7 +150,7 @@ func HolderOf(record *v1alpha1.FixedIP) string {
 	return pool.OwnerKey(record.Namespace, record.Name)
 }
 
-// ofReserved returns the request for a pod if anything is reserved for it.
+// ofReserved returns the request for a pod that has owned entries or a FixedIP.
 func (c *Controller) ofReserved(ctx context.Context, obj client.Object) []ctrl.Request {
 	key := client.ObjectKeyFromObject(obj)
 	if len(c.Ledger.Held(key.String())) == 0 && c.Cached.Get(ctx, key, &v1alpha1.FixedIP{}, client.UnsafeDisableDeepCopy) != nil {
@@ -165,7 +167,8 @@ func (c *Controller) workload(owner identity.Owner, namespace string) (*identity
 	return c.Workloads.Get(owner.GroupKind(), namespace, owner.Name)
 }
 
-// policy returns what to do about a mismatch of a pod. workload may be nil.
+// policy returns the mismatch policy of a pod: Report if an annotation is invalid, which it reports in an event. workload
+// may be nil.
 func (c *Controller) policy(pod *corev1.Pod, workload *identity.Workload) identity.OnMismatch {
 	var annotations map[string]string
 	if workload != nil {
@@ -178,13 +181,13 @@ func (c *Controller) policy(pod *corev1.Pod, workload *identity.Workload) identi
 	return policy
 }
 
-// superseded reports whether a step failed because its state has changed since it was decided.
+// superseded reports whether a step failed because the state has changed since the decision.
 func superseded(err error) bool {
 	return errors.Is(err, gather.ErrSuperseded) || errors.Is(err, ciliumpool.ErrGone) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
 
 const (
-	// restartingIndex finds the FixedIPs whose pods were evicted and do not run as recorded yet.
+	// restartingIndex is the index of the FixedIPs whose pods were evicted and do not run as recorded yet.
 	restartingIndex = "restarting"
 	// retryBlocked is the time until the next try after a refused eviction.
 	retryBlocked = 30 * time.Second
@@ -193,18 +196,19 @@ const (
 	// restartTimeout is how long a restart counts as in progress: a pod that can't be placed again must not block the
 	// others for ever.
 	restartTimeout = 10 * time.Minute
-	// requestTimeout bounds one eviction. The client retries by itself while the API server has not seen a new budget.
+	// requestTimeout bounds one eviction. The client retries a request while the API server has not processed a new
+	// PodDisruptionBudget.
 	requestTimeout = 20 * time.Second
 	// maxBackoff is the longest time between two evictions for one FixedIP.
 	maxBackoff = 10 * time.Minute
 )
 
-// errBlocked says that a PodDisruptionBudget does not allow the eviction now.
+// errBlocked means that a PodDisruptionBudget does not allow the eviction now.
 var errBlocked = errors.New("the eviction was refused")
 
 type restart struct {
 	at time.Time
-	// owner is the workload, named as in pool entries.
+	// owner is the workload as in pool entries: "namespace/Kind/name".
 	owner string
 }
 
@@ -222,13 +226,13 @@ func restarting(obj client.Object) []string {
 	return []string{"true"}
 }
 
-// evict evicts a pod of a workload. key names its FixedIP, or the pod if it has none. later is how long to wait if it is
-// not the pod's turn. One pod of a workload restarts at a time, a bounded number overall, and each pod less often the more
-// often it did not help. The error matches errBlocked if a PodDisruptionBudget does not allow the eviction, and
-// gather.ErrSuperseded if the pod is gone, or is another pod of the name.
+// evict evicts a pod of a workload. key names its FixedIP, or the pod if it has none. If the limits do not allow the
+// eviction now, later is how long to wait: one pod of a workload restarts at a time, Config.Restarts pods restart at a time
+// overall, and the interval between two evictions for one key doubles each time. The error matches errBlocked if a
+// PodDisruptionBudget does not allow the eviction, and gather.ErrSuperseded if the pod is gone or another pod has its name.
 //
-// It never deletes a pod: a PodDisruptionBudget is obeyed. Which restarts are in progress is read from the conditions of
-// the FixedIPs, so that another replica keeps to the same bounds.
+// It never deletes a pod, because a deletion would ignore PodDisruptionBudgets. The restarts in progress are read from the
+// conditions of the FixedIPs, so that another replica keeps to the same limits.
 func (c *Controller) evict(ctx context.Context, key client.ObjectKey, owner identity.Owner, pod *corev1.Pod) (later time.Duration, err error) {
 	now := c.Clock.Now()
 	if later, err := c.begin(ctx, key, owner.Resource(pod.Namespace), now); later > 0 || err != nil {
@@ -257,7 +261,7 @@ func (c *Controller) evict(ctx context.Context, key client.ObjectKey, owner iden
 	return later, err
 }
 
-// begin reserves a restart for a pod, if it is its turn.
+// begin records a restart as begun if the limits allow it; otherwise it returns how long to wait.
 func (c *Controller) begin(ctx context.Context, key client.ObjectKey, resource string, now time.Time) (later time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,7 +287,7 @@ func (c *Controller) begin(ctx context.Context, key client.ObjectKey, resource s
 	return 0, nil
 }
 
-// inProgress returns the restarts that are not done. It requires mu, and reads the cache only.
+// inProgress returns the restarts that are not done. Key: as of begun. It requires mu, and reads the cache only.
 func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[client.ObjectKey]restart, error) {
 	var records v1alpha1.FixedIPList
 	if err := c.Cached.List(ctx, &records, client.MatchingFields{restartingIndex: "true"}, client.UnsafeDisableDeepCopy); err != nil {
@@ -301,7 +305,7 @@ func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[client.
 	return all, nil
 }
 
-// evictionDone ends a restart: the pod runs as recorded.
+// evictionDone ends the restart and the backoff of a key: the pod runs as recorded.
 func (c *Controller) evictionDone(key client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,8 +313,8 @@ func (c *Controller) evictionDone(key client.ObjectKey) {
 	delete(c.backoffs, key)
 }
 
-// otherDown reports whether another member of the workload is down, at the API server. A pod that is not ready may be
-// evicted all the same, because the workload does not lose a member by that.
+// otherDown reports whether the API server shows that another member of the workload is not ready or does not exist. For a
+// pod that is not ready it returns false: the workload loses no ready member by the eviction.
 func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *corev1.Pod) (bool, error) {
 	if !podutil.IsReady(pod) {
 		return false, nil
@@ -333,7 +337,7 @@ func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *c
 		case err != nil:
 			return false, err
 		case member != nil && !podutil.IsReady(member), member == nil && !r.Spec.Slot && workload != nil && !workload.Excludes(name):
-			// If there is none, the workload is about to create it again.
+			// If the member does not exist, the workload is about to create it again.
 			return true, nil
 		}
 	}
@@ -353,7 +357,7 @@ func (c *Controller) request(ctx context.Context, pod *corev1.Pod) error {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return fmt.Errorf("evict pod %s/%s: %w: %w", pod.Namespace, pod.Name, gather.ErrSuperseded, err)
 	case apierrors.IsTooManyRequests(err), apierrors.IsInternalError(err):
-		// A pod with two budgets is an internal error. The causes name the budget.
+		// The API server answers with an internal error if a pod has two budgets. The causes name the budget.
 		reasons := []string{err.Error()}
 		var status apierrors.APIStatus
 		if errors.As(err, &status) && status.Status().Details != nil {

@@ -33,18 +33,18 @@ import (
 
 var start = time.Unix(10000, 0)
 
-// stage is a cluster whose pods are evicted.
+// evictStage is a cluster whose pods are evicted.
 type evictStage struct {
 	t       *testing.T
 	api     client.WithWatch
 	clock   *clocktesting.FakeClock
 	evictor *Controller
 	evicted []string
-	// during is called while an eviction is under way; its error is the answer.
+	// during is called while an eviction is under way; its error is the answer of the API server.
 	during func() error
 }
 
-// threeReplicas knows each workload, with three replicas.
+// threeReplicas returns every workload that is read, with three replicas.
 type threeReplicas struct{ gather.Workloads }
 
 func (threeReplicas) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
@@ -62,7 +62,7 @@ func podOf(workload, name string, ready bool) *corev1.Pod {
 	}
 }
 
-// mismatchedRecord returns the FixedIP of a pod; restarting is how long ago the pod was evicted, zero: it was not.
+// mismatchedRecord returns the FixedIP of a pod. restarting is how long ago the pod was evicted; zero: it was not.
 func mismatchedRecord(workload, name string, restarting time.Duration) *v1alpha1.FixedIP {
 	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: v1alpha1.FixedIPSpec{
 		PodName: name, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
@@ -118,7 +118,8 @@ func (s *evictStage) is(what string, later, wantLater time.Duration, err error, 
 	}
 }
 
-// The restarts in progress are those that the FixedIPs show and those begun since. Time tells how often one is repeated.
+// TestBudget checks the number of restarts in progress, which are those that the FixedIPs show and those begun since, and
+// the growing interval between two evictions of one pod.
 func TestBudget(t *testing.T) {
 	// Another replica evicted other-0 four minutes ago.
 	s := newEvictStage(t, 2, mismatchedRecord("other", "other-0", 4*time.Minute))
@@ -161,13 +162,14 @@ func TestBlockedByBudget(t *testing.T) {
 	s.is("later", later, 0, err, "e-0", "d-0")
 }
 
-// Finding C5. One member of a workload restarts at a time, and the next only once the evicted pod is ready again.
+// TestOneMemberOfAWorkloadAtATime checks that one member of a workload restarts at a time, and the next only once the
+// evicted pod is ready again. Finding C5.
 func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	var objects []client.Object
 	for _, name := range []string{"db-0", "db-1", "db-2"} {
 		objects = append(objects, mismatchedRecord("db", name, 0), podOf("db", name, true))
 	}
-	// Scaled down: it does not count.
+	// The workload has three replicas: db-3 was scaled down and does not count.
 	objects = append(objects, mismatchedRecord("db", "db-3", 0))
 	s := newEvictStage(t, 5, objects...)
 	set := func(name string, ready bool) {
@@ -186,7 +188,7 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	later, err = s.evict("web", "web-0", true)
 	s.is("of another workload", later, 0, err, "db-0", "web-0")
 
-	// It runs with its own IP, and is not ready.
+	// db-0 runs with its own IP, and is not ready.
 	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "db-0"})
 	set("db-0", false)
 	later, err = s.evict("db", "db-1", true)
@@ -200,7 +202,7 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	later, err = s.evict("db", "db-1", true)
 	s.is("when the first is ready", later, 0, err, "db-0", "web-0", "db-1")
 
-	// A workload none of whose pods is ready loses none by an eviction.
+	// The eviction of a pod that is not ready takes no ready member from its workload.
 	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "db-1"})
 	set("db-0", false)
 	set("db-1", false)
@@ -208,7 +210,7 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	s.is("a pod that is not ready", later, 0, err, "db-0", "web-0", "db-1", "db-2")
 }
 
-// Finding C12. An eviction that takes long blocks no other.
+// TestSlowEvictionBlocksNoOther checks that a slow eviction does not block another one. Finding C12.
 func TestSlowEvictionBlocksNoOther(t *testing.T) {
 	s := newEvictStage(t, 5)
 	s.during = func() error {

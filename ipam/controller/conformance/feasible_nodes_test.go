@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// A pod is restarted for an IP on another node only if that node can run it.
+// TestFeasibleNodes checks that a node counts only if it can run the pod: otherwise a restart of the pod would not help.
 func TestFeasibleNodes(t *testing.T) {
 	node := func(name string, is ...func(*corev1.Node)) *corev1.Node {
 		n := &corev1.Node{

@@ -20,23 +20,24 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// A pod was bound because of an entry that was released: the watch of the scheduler was behind, or the controller died
-// before it confirmed the release. The recorded state shows that, and whichever replica looks restores the entry, gives
-// the pod the entry of an IP that can only be the pod's, or evicts the pod.
+// TestPodBoundOnAReleasedEntry checks what adopt does about a pod that was bound because of an entry that was released: the
+// watch of the scheduler was behind, or the controller died before it confirmed the release. Any replica can see that in the
+// recorded state. It restores the entry, gives the pod the entry of an IP that no other pod can have, or evicts the pod.
 func TestPodBoundOnAReleasedEntry(t *testing.T) {
 	const mine = "db/web-0"
 	released := pool.CooldownEntry(mine, begin.Add(-time.Second))
 	away := pool.MovedEntry("other", mine)
 	for name, c := range map[string]struct {
 		pod *corev1.Pod
-		// stored are the entries of the pool, and used what the agent reports.
+		// stored are the entries of the pool, and used the addresses that the agent reports. Key: the IP; value of used: the
+		// owner.
 		stored map[string]pool.Entry
 		used   map[string]string
 		// record is the FixedIP that exists already; nil: there is none.
 		record *v1alpha1.FixedIP
-		// gone: the API server does not have the pod any more.
+		// gone is true if the API server does not have the pod any more.
 		gone bool
-		// want are the owners of entries afterwards that differ.
+		// want are the owners of the entries that differ afterwards. Key: the IP.
 		want    map[string]string
 		evicted bool
 	}{
@@ -88,13 +89,13 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 				want[a] = owner
 			}
 			for generation := range int64(3) {
-				// A controller that begins again, with caches that are behind, changes nothing more.
+				// A controller that is restarted, with caches that are behind, changes nothing more.
 				result, err := s.d.adopt(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if result.RequeueAfter == reportRetry {
-					// The API server counts the changes of the spec, unlike this one.
+					// A real API server increments the generation when the spec changes; the fake client does not.
 					n := s.node()
 					n.Generation += generation + 1
 					s.d.Ledger.SetNode(n)
@@ -113,7 +114,7 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 	}
 }
 
-// ofReplicaSet makes a pod one of a ReplicaSet, with a slot.
+// ofReplicaSet makes the pod a pod of a ReplicaSet whose pods have slots.
 func ofReplicaSet(p *corev1.Pod) {
 	p.Annotations = map[string]string{identity.AnnotationEnabled: "true"}
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: ptr.To(true)}}

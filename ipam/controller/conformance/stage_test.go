@@ -35,7 +35,7 @@ import (
 
 var begin = time.Unix(1_700_000_000, 0)
 
-// stage is node n with a pool, as the API server has it and as the caches do.
+// stage is a cluster with node n. Its objects may differ between the API server and the caches.
 type stage struct {
 	t           *testing.T
 	cached, api client.WithWatch
@@ -50,17 +50,17 @@ type stage struct {
 	onPatch func()
 }
 
-// noWorkloads knows no workload.
+// noWorkloads returns no workload.
 type noWorkloads struct{ gather.Workloads }
 
 func (noWorkloads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
 
-// Controller knows that nothing controls a ReplicaSet.
+// Controller returns no controller for any ReplicaSet, as known.
 func (noWorkloads) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	return nil, true
 }
 
-// stageAgents are agents that have seen what is at the API server, and report as it is there.
+// stageAgents answers each barrier at once, with the pool and the used addresses of the API server.
 type stageAgents struct {
 	s *stage
 	// asked are the nodes whose agents were asked.
@@ -75,7 +75,8 @@ func (a *stageAgents) Ask(node, _ string, _ func()) (agentview.Evidence, time.Ti
 
 func (*stageAgents) Forget(string, string) {}
 
-// newStage has the given objects at the API server and in the caches.
+// newStage returns a stage with the given objects at the API server and in the caches. entries are the entries of node n,
+// and used the addresses that its agent reports. Key: the IP; value of used: the owner.
 func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool.Entry, used map[string]string) *stage {
 	t.Helper()
 	kinds, err := scheme.New()
@@ -106,7 +107,7 @@ func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool
 		return b
 	}
 	s.cached = build(cached).Build()
-	// The API server selects pods by node itself.
+	// A real API server has the field selector spec.nodeName without an index.
 	s.api = build(append(api, node)).WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			err := c.Patch(ctx, obj, patch, opts...)

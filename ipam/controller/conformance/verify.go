@@ -29,7 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// verify compares one pod with what is recorded for it.
+// verify compares one pod with its FixedIP, and writes the condition Mismatch or evicts the pod.
 func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	s, err := c.observe(ctx, c.Cached, req.NamespacedName)
 	if err != nil {
@@ -66,7 +66,8 @@ func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{RequeueAfter: min(later, source.ResyncPeriod)}, nil
 }
 
-// observe gathers the state of a pod from the caches or the API server.
+// observe returns the state of a pod as the caches or the API server show it. Pod is nil if there is no pod to compare with
+// the FixedIP: it does not exist or has opted out, or the FixedIP is for another workload.
 func (c *Controller) observe(ctx context.Context, from client.Reader, key client.ObjectKey) (s conformance.PodState, err error) {
 	s = conformance.PodState{
 		Held:  c.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),
@@ -76,7 +77,7 @@ func (c *Controller) observe(ctx context.Context, from client.Reader, key client
 	slots, isSlot := c.slotsOf(s.Held, key.Namespace)
 	names := []string{key.Name}
 	if isSlot {
-		// The FixedIP of a slot is named by one of its IPs.
+		// The FixedIP of a slot is named after one of its IPs.
 		names = nil
 		for _, h := range s.Held {
 			for _, a := range h.Addrs {
@@ -141,8 +142,8 @@ func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, w
 	return nil
 }
 
-// evictMismatched evicts the pod and reports the result. The next holder of a slot has another name: what counts as
-// restarted is the FixedIP.
+// evictMismatched evicts the pod and writes the result into the condition. later is when to try again. Restarts are counted
+// by FixedIP: the next holder of a slot has another name.
 func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState, evicted metav1.Condition) (later time.Duration, err error) {
 	later, err = c.evict(ctx, client.ObjectKeyFromObject(s.FixedIP), identity.OwnerOf(s.FixedIP), s.Pod)
 	switch {
@@ -161,7 +162,7 @@ func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState
 	return later, c.setCondition(ctx, s, evicted)
 }
 
-// slotsOf returns the workload whose slots these entries are. ok is false if they are none.
+// slotsOf returns the workload whose slots the entries are. ok is false if they are not those of slots.
 func (c *Controller) slotsOf(held []ledger.NodeAddresses, namespace string) (w identity.Workload, ok bool) {
 	if len(held) == 0 {
 		return w, false
@@ -171,7 +172,7 @@ func (c *Controller) slotsOf(held []ledger.NodeAddresses, namespace string) (w i
 	return identity.Workload{GroupKind: kind.GroupKind(), Namespace: namespace, Name: name}, named && known && kind.Identity == identity.Slot
 }
 
-// reservedFor reports whether a FixedIP is for a pod, and not only for one of its name.
+// reservedFor reports whether a FixedIP is for the workload of a pod, and not only for the name of the pod.
 func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workload, isSlot bool) bool {
 	owner := identity.Owner{Kind: identity.PodKind, Name: pod.Name}
 	if o := metav1.GetControllerOfNoCopy(pod); o != nil {
@@ -179,16 +180,17 @@ func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workl
 	}
 	of := owner.Resource(pod.Namespace)
 	if isSlot && owner.GroupKind() == identity.ReplicaSets {
-		// Names of its pods are used once, so that the pod of the name is the holder.
+		// A ReplicaSet uses each pod name once, so the pod with the holder's name is the holder.
 		of = slots.Resource()
 	}
 	return identity.OwnerOf(record).Resource(record.Namespace) == of
 }
 
-// feasibleNodes returns the nodes, except its own, that hold entries for a pod of our scheduler and can run it. If its
-// IPs are on a node that can't, a pod that was restarted for them would wait, and is better off as it is.
+// feasibleNodes returns the nodes, except the pod's own, that have entries for the pod and can run it. If the node with its
+// IPs cannot run it, the pod would stay Pending after a restart, and is better left running.
 //
-// The caches have neither tolerations nor taints: what they say is decided again from the API server.
+// The cache has no tolerations, node selectors or affinity of bound pods: a decision from the caches is made again from the
+// API server.
 func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses) ([]string, error) {
 	var nodes []string
 	for _, h := range held {

@@ -25,7 +25,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// asking knows every workload, and which ones were read.
+// asking returns every workload, and records which ones were read.
 type asking struct {
 	gather.Workloads
 	asked []string
@@ -36,7 +36,7 @@ func (a *asking) Get(gk schema.GroupKind, _, name string) (*identity.Workload, e
 	return &identity.Workload{GroupKind: gk, Name: name, Annotations: map[string]string{"fixedip.io/ips": "10.0.1.200"}}, nil
 }
 
-// A pod is compared with a FixedIP only if that is for its workload.
+// TestFixedIPOfPod checks that a pod is compared with a FixedIP only if the FixedIP is for the workload of the pod.
 func TestFixedIPOfPod(t *testing.T) {
 	controlled := func(name, kind, by string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("uid-" + name),
@@ -55,11 +55,12 @@ func TestFixedIPOfPod(t *testing.T) {
 			Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.200"}, Slot: slot, PodName: "web-0", Owner: v1alpha1.OwnerReference{APIVersion: version, Kind: kind, Name: by}}}
 	}
 	for name, c := range map[string]struct {
-		// entry is that of the pod's address; nil: there is none.
+		// entry is the entry of the pod's address; nil: there is none.
 		entry  *pool.Entry
 		pod    *corev1.Pod
 		record *v1alpha1.FixedIP
-		// workload is the one that is read; empty: what is kept is not kept for the pod.
+		// workload is the workload that is read, "Kind/name"; empty: none, because the pod is a bare pod, or there is no
+		// FixedIP for it.
 		workload string
 		keeps    bool
 		alone    bool

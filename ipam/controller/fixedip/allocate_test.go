@@ -19,13 +19,14 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// Finding C12. A dynamic entry is withdrawn for a pod only while the pod runs with the IP. If the pod is gone before the
-// write, nothing is written; if it goes during the write, the entry is dynamic again.
+// TestAdoptionOfAPodThatGoes checks that a dynamic entry is withdrawn for a pod only while the pod runs with the IP. If the
+// pod is deleted before the write, nothing is written; if it is deleted or replaced or fails during the write, the entry is
+// dynamic again. Finding C12.
 func TestAdoptionOfAPodThatGoes(t *testing.T) {
 	const has = "10.0.1.1"
 	remove := func(s *stage, pod *corev1.Pod) error { return s.API.Delete(t.Context(), pod) }
 	for name, c := range map[string]struct {
-		// before and during are what happens to the pod at the API server before the write and during it.
+		// before and during change the pod at the API server before the write and during it; nil: no change.
 		before, during func(*stage, *corev1.Pod) error
 		patches        int
 		owner          string

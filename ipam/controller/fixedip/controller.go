@@ -39,16 +39,17 @@ import (
 )
 
 const (
-	// whileInFlight is how long an identity waits that is being released.
+	// whileInFlight is the time until the next reconcile of an identity whose release is in flight.
 	whileInFlight = 200 * time.Millisecond
-	// parallelFinishes bounds the finalizers that are removed at once. It is the dearest of the writes that a deleted
-	// workload costs, and no address waits for it, while those of the next node do. whileFinishing is how long others
-	// wait.
+	// parallelFinishes is the maximum number of finalizers that are removed at the same time. This write is the most
+	// expensive one for a deleted workload, and would delay the releases on other nodes, while no release waits for it.
+	// whileFinishing is the time until the next try when the maximum is reached.
 	parallelFinishes = 4
 	whileFinishing   = 100 * time.Millisecond
-	// whileRefused is how long an identity waits whose FixedIP is refused: no event reports that a quota has room again.
+	// whileRefused is the time until the next try to create a FixedIP that was refused: no event reports that a quota has
+	// room again.
 	whileRefused = 30 * time.Second
-	// whileUnknown is how long an identity waits whose kind of workload is not known: its watch has just begun, or its
+	// whileUnknown is the time until the next look for a workload whose kind is not known: its watch has just begun, or its
 	// API is not installed.
 	whileUnknown = 5 * time.Second
 )
@@ -58,18 +59,18 @@ type Controller struct {
 	*gather.Gatherer
 	Batches *release.Batches
 	Writer  *ciliumpool.Writer
-	// PoolsSeen reports whether the ledger has all pools that existed at the start, and Ready whether everything else
-	// that existed then is known: before that nothing can be decided.
+	// PoolsSeen reports whether the ledger has all pools that existed at the start. Ready reports whether all pools,
+	// FixedIPs and StatefulSets that existed at the start are known; the resync begins then.
 	PoolsSeen func() bool
 	Ready     func() bool
-	// ResyncPeriod is how often an identity is looked at without an event.
+	// ResyncPeriod is how often each identity is reconciled without an event.
 	ResyncPeriod time.Duration
 	Allocator    *allocate.Allocator
-	// IdentityRequests and SlotRequests have what the ledger reports: identities, and workloads with slots.
+	// IdentityRequests passes the identities that the ledger reports, and SlotRequests the workloads with slots.
 	IdentityRequests, SlotRequests *source.Requests
 
-	// idle has since when FixedIPs have no pod that is bound to a node. It serves the delay of reclaim.Gap alone: a
-	// replica that takes over counts from its own first look. Key: namespace/name. Value: a time.
+	// idle stores since when a FixedIP has had no bound pod, for the delay of reclaim.Gap only. A replica that takes over
+	// starts from its own first reconcile. Key: namespace/name. Value: a time.Time.
 	idle sync.Map
 	// finishing counts the finalizers that are being removed.
 	finishing atomic.Int32
@@ -95,7 +96,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	result, err := c.reconcile(ctx, req)
 	if err == nil {
 		metrics.Reconciled("fixedip", c.Clock.Now())
-		// A request that came first once (see deletedFirst) is not urgent the next time.
+		// The priority of a deleted pod (see deletedFirst) applies once.
 		result.Priority = ptr.To(0)
 	}
 	return result, err
@@ -130,13 +131,14 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	err = errors.Join(failed...)
 	if err != nil || len(states) == 0 || !isWorkload(req) && after == c.ResyncPeriod {
-		// The resync looks at identities, and not at workloads.
+		// The resync queues identities; it does not queue workloads.
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: after}, nil
 }
 
-// whenKnown returns a later look for an identity whose workload is not known yet, and any other error as it is.
+// whenKnown returns a requeue after whileUnknown if the error matches workloads.ErrUnknown, and otherwise the error
+// unchanged.
 func whenKnown(ctx context.Context, err error) (ctrl.Result, error) {
 	if errors.Is(err, workloads.ErrUnknown) {
 		klog.FromContext(ctx).V(3).Info("The workload is not known yet", "err", err)
@@ -161,7 +163,8 @@ func (c *Controller) decide(ctx context.Context, from gather.Reader, req ctrl.Re
 	return states, actions, err
 }
 
-// identity returns the state of an identity; none if there is no such identity.
+// identity returns the state of an identity; nil if there is none. If the request names the FixedIP of a slot, it queues the
+// workload of the slot.
 func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.Request) ([]reclaim.State, error) {
 	s, ok, err := c.Identity(ctx, from, req.NamespacedName)
 	switch {
@@ -182,13 +185,13 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.
 	return nil, nil
 }
 
-// step performs an action, and returns after which time the next one is due without an event; the resync period if no
-// such time is known.
+// step performs an action. after is the time until the next reconcile if no event comes; ResyncPeriod if no shorter time is
+// known.
 func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State, a reclaim.Action) (after time.Duration, err error) {
 	log := klog.FromContext(ctx).WithValues("action", a.Type, "rule", a.Rule, "pod", s.Holder)
 	err = c.perform(ctx, req, s, a)
 	if errors.Is(err, gather.ErrAsked) {
-		// The answer queues the request.
+		// The agent's answer queues the request again.
 		err = nil
 	}
 	var notProved *gather.NotProvedError
@@ -207,7 +210,8 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 	case err != nil:
 		return c.ResyncPeriod, fmt.Errorf("%s of %s, held by pod %s: %w", a.Type, req, s.Holder, err)
 	case a.Type == reclaim.FenceTarget, a.Type == reclaim.Withdraw:
-		// The cooldown entry names no pod, so that no watch requests the identity, and it is removed when it is due.
+		// The new cooldown entry names no pod, so no watch event queues the identity. The next action has to be decided
+		// before the entry is removed at the end of the cooldown.
 		return source.AfterConflict, nil
 	case a.At.IsZero():
 		return c.ResyncPeriod, nil
@@ -215,7 +219,8 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 	return max(source.AfterConflict, a.At.Sub(c.Clock.Now())), nil
 }
 
-// SlotRequest returns the requests for those of some workloads, named as in pool entries, whose kinds have slots.
+// SlotRequest returns requests for those of the workloads whose kinds have slots. resources name the workloads as pool
+// entries do: "namespace/Kind/name".
 func SlotRequest(kinds identity.Kinds, resources ...string) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, resource := range resources {
@@ -253,13 +258,13 @@ func (c *Controller) ofPod(ctx context.Context, obj client.Object) []ctrl.Reques
 	return requests
 }
 
-// recorded reports whether a pod has a FixedIP: that of a pod without a workload may lack its entry.
+// recorded reports whether a FixedIP has the name of a pod. A bare pod may have a FixedIP and no entry.
 func (c *Controller) recorded(ctx context.Context, pod *corev1.Pod) bool {
 	var record v1alpha1.FixedIP
 	return c.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &record, client.UnsafeDisableDeepCopy) == nil
 }
 
-// OfWorkload returns the requests for every identity of a workload, recorded or only claimed.
+// OfWorkload returns requests for all identities of a workload: those with a FixedIP and those with only a claim.
 func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl.Request {
 	var requests []ctrl.Request
 	var records v1alpha1.FixedIPList
@@ -272,9 +277,9 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl
 	return append(requests, source.ForOwner(c.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name)...)...)
 }
 
-// OfNode returns the requests for the identities whose addresses have their home on a node that appeared or has other
-// subnets, and that have no entry there: their entries can be written now. At the start all identities are queued
-// anyway.
+// OfNode returns requests for the identities with a reserved address whose home is the node and that has no owned entry
+// there: the entry can be written if the node has just appeared or has other subnets. It returns nil until PoolsSeen,
+// because the resync queues all identities at the start.
 func (c *Controller) OfNode(node string) []ctrl.Request {
 	n, ok := c.Ledger.Node(node)
 	if !ok || c.PoolsSeen == nil || !c.PoolsSeen() || len(n.Subnets) == 0 {
@@ -289,8 +294,8 @@ func (c *Controller) OfNode(node string) []ctrl.Request {
 	return requests
 }
 
-// deletePriority is the priority of an identity whose pod was just deleted: its address may be released from then on.
-// Others wait at 0, among them up to a thousand finalizers of a workload that was deleted.
+// deletePriority is the priority of the identity of a deleted pod: its address can be released. Requests of other events
+// have priority 0, among them up to a thousand finalizers of a deleted workload.
 const deletePriority = 100
 
 // deletedFirst is a handler whose requests for deleted objects come before all others.
@@ -299,7 +304,7 @@ type deletedFirst struct {
 	of handler.MapFunc
 }
 
-// Delete queues the identity of a deleted pod.
+// Delete queues the identity of a deleted pod with deletePriority.
 func (h deletedFirst) Delete(ctx context.Context, e event.DeleteEvent, q source.Queue) {
 	source.AddWithPriority(q, deletePriority, h.of(ctx, e.Object)...)
 }

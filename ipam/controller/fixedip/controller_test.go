@@ -46,10 +46,10 @@ type stage struct {
 	agents   agents
 }
 
-// agents answers questions with evidence, once it is set.
+// agents answers every question with evidence; nil: there is no answer yet.
 type agents struct {
 	evidence *agentview.Evidence
-	// asked are the nodes that questions were about, forgotten those whose answers were dropped.
+	// asked are the nodes that questions were about, and forgotten the nodes whose answers were dropped.
 	asked, forgotten []string
 }
 
@@ -77,7 +77,8 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	return s
 }
 
-// Finding R6. The slot of a pod that was evicted by the kubelet is free although the pod still exists.
+// TestSlotOfAnEndedPod checks that the slot of an ended pod, such as one that the kubelet has evicted, is free although the
+// pod still exists. Finding R6.
 func TestSlotOfAnEndedPod(t *testing.T) {
 	slot := controllertest.Record(0, false)
 	slot.Spec.Slot = true
@@ -97,7 +98,8 @@ func TestSlotOfAnEndedPod(t *testing.T) {
 	}
 }
 
-// Finding S4. What depends on a Cilium agent is written when the agent has confirmed it, and no pod on the node says otherwise.
+// TestActionsThatNeedEvidence checks that an action that depends on a Cilium agent is written only when the agent has
+// confirmed it and no pod on the node contradicts that. Finding S4.
 func TestActionsThatNeedEvidence(t *testing.T) {
 	a := netip.MustParseAddr(controllertest.IP(0))
 	slot := controllertest.Record(0, false)
@@ -117,7 +119,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 		evidence *agentview.Evidence
 		action   reclaim.Action
 		want     v1alpha1.FixedIPStatus
-		// unproved: the answer does not prove enough.
+		// unproved is true if the answer is no sufficient evidence.
 		unproved bool
 	}{
 		"a slot is vacated":                            {record: slot, evidence: confirmed, action: vacate, want: vacate.Status},
@@ -146,7 +148,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 			if diff := cmp.Diff([]string{"n"}, s.agents.asked); diff != "" {
 				t.Errorf("asked (-want +got): %s", diff)
 			}
-			// An answer that lists the address proves nothing later either.
+			// An answer that lists the address as used will not be sufficient later either.
 			if forgotten := len(s.agents.forgotten) > 0; forgotten != (c.evidence == used && c.unproved) {
 				t.Errorf("the answer is forgotten: %v", forgotten)
 			}
@@ -161,8 +163,9 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 	}
 }
 
-// What a pod says of itself, that it opted out, takes nothing that is kept for its name: its workload may want a controllertest.IP
-// address for the next of its name by now, whose template says so.
+// TestOptedOutPodOfAWorkloadThatDidNot checks that a pod that opted out does not cause the release of the addresses that are
+// reserved for its name, unless the template of its workload opts out too: the next pod of the name may have a fixed
+// address.
 func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*corev1.Pod)
@@ -199,8 +202,8 @@ func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
 	}
 }
 
-// No watch requests an identity whose address was fenced: the cooldown entry names no pod. It is requested all the same,
-// before the cooldown ends.
+// TestTheActionAfterFenceIsNotMissed checks that an identity is reconciled again soon after its address was fenced, before
+// the cooldown ends. No watch event queues it, because the cooldown entry names no pod.
 func TestTheActionAfterFenceIsNotMissed(t *testing.T) {
 	barred := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "other"}}
 	barred.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
@@ -218,9 +221,9 @@ func TestTheActionAfterFenceIsNotMissed(t *testing.T) {
 	}
 }
 
-// A pod that runs with another address does not keep the entries of its name from being released, whether or not the
-// action says which: a scheduler may have claimed for a pod that was gone by then. An entry that the state does not have is
-// not released: a move to the node has been completed meanwhile.
+// TestReleaseBesideTheRunningPod checks that a pod that runs with another address does not prevent the release of the
+// entries of its name: a scheduler may have claimed them for a former pod. An entry that the state does not have is not
+// released: a move to the node has been completed meanwhile.
 func TestReleaseBesideTheRunningPod(t *testing.T) {
 	elsewhere := controllertest.Pod(0)
 	elsewhere.Spec.NodeName = "another"
@@ -259,8 +262,8 @@ func TestReleaseBesideTheRunningPod(t *testing.T) {
 	}
 }
 
-// Why an address is not released is reported on its FixedIP and on the pod that has it, without names of other
-// namespaces.
+// TestBlockedReleaseIsReported checks that the reason why an address is not released is reported on its FixedIP and on the
+// pod that has the address, without names of other namespaces.
 func TestBlockedReleaseIsReported(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -296,14 +299,14 @@ func TestBlockedReleaseIsReported(t *testing.T) {
 	}
 }
 
-// released lets the watch show that the entry of pod 0 is released.
+// released updates the ledger as if the watch had shown the release of the entry of pod 0.
 func (s *stage) released() {
 	node, _ := s.Ledger.Node("n")
 	s.Ledger.SetNode(node.With(node.Release("db/web-0", nil, controllertest.Begin)))
 }
 
-// releaseInFlight releases the address of pod 0, and calls check when the watch shows that, before the release is
-// confirmed.
+// releaseInFlight releases the address of pod 0. It calls check when the ledger has the written release and the release is
+// not confirmed yet.
 func (s *stage) releaseInFlight(check func()) {
 	s.t.Helper()
 	checked := false
@@ -331,8 +334,8 @@ func (s *stage) releaseInFlight(check func()) {
 	}
 }
 
-// A FixedIP that is being deleted is removed when the pools show that no entry names its pod any more, and no release
-// is about to confirm that the pod does not rely on its address.
+// TestFinish checks that the finalizer of a FixedIP that is being deleted is removed when no pool entry names its pod, and
+// not while a release of its address is in flight, which may still be undone.
 func TestFinish(t *testing.T) {
 	deleted := controllertest.Objects(controllertest.Record(0, true))
 	for name, c := range map[string]struct {

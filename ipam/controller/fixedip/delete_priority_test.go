@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// The identity of a deleted pod comes first, also if its request waits already.
+// TestDeletedFirst checks that the identity of a deleted pod comes first, even if its request is queued already.
 func TestDeletedFirst(t *testing.T) {
 	of := func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}

@@ -1,18 +1,19 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fixedip owns FixedIPs of all identities: it creates the FixedIP of a claim, allocates what is recorded,
-// reports, and removes what is to be released.
+// Package fixedip reconciles the FixedIPs of all identities: it creates the FixedIP of a claim, allocates recorded
+// addresses, reports the status, and releases addresses.
 //
-// A request names an identity: the namespace and the name of its pod, which is also the name of its FixedIP; or a
-// workload with slots, as "Kind/name", since how many slots it needs can only be decided for all of them together. A
-// StatefulSet pod is a slot whose holder never changes: both are decided by reclaim.Decide, whose documentation draws
-// the state machine, and performed by the same code.
+// A request names an identity, by the namespace and name of its pod and FixedIP, or a workload with slots, as "Kind/name":
+// how many slots the workload needs can only be decided for all of them together. Both are decided by reclaim.Decide, whose
+// documentation draws the state machine, and performed by the same code: a StatefulSet pod is a slot whose holder never
+// changes.
 //
-// Each reconcile performs one action, and each action changes what the watches show, so that the next one follows. An
-// action that takes something away is decided again from the API server: caches may be old, and what is released
-// cannot be had back. Releases of all that an identity has on a node go to the batch of that node: see package
-// release.
+// Each reconcile performs one action for each identity or slot. The action changes an object, and the watch event of that
+// change starts the next reconcile. An action that releases or allocates is decided again from the API server, because the
+// caches may be out of date and a released address may be lost. If an identity with a FixedIP releases all that it has on a
+// node, package release does that in the batch of the node.
 //
-// The package may not decide about an address by itself, and keeps nothing in memory that it could not read again.
+// The package may not decide about an address by itself. No decision about an address depends on state that only its memory
+// has.
 package fixedip

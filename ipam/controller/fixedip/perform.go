@@ -33,13 +33,13 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// errRefused is the error of a FixedIP that a ResourceQuota or an admission policy refuses.
+// errRefused means that a ResourceQuota or an admission policy refuses a FixedIP.
 var errRefused = errors.New("the FixedIP is refused")
 
-// errBusy is the error of a FinishRecord that has to wait.
+// errBusy means that FinishRecord has to wait, because parallelFinishes finalizers are being removed.
 var errBusy = errors.New("as many finalizers are being removed as may be")
 
-// perform performs an action for an identity or a slot. again is the request that it is for.
+// perform performs an action for an identity or a slot. again is its request, which is queued again when an agent answers.
 func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.State, a reclaim.Action) error {
 	// The entries are those of the holder.
 	key := client.ObjectKey{Namespace: again.Namespace, Name: s.Holder}
@@ -86,7 +86,7 @@ func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.
 	return fmt.Errorf("unknown action %v", a.Type)
 }
 
-// createRecord creates the FixedIP of a claim. That of a slot is named after the workload and an address.
+// createRecord creates the FixedIP of a claim. The FixedIP of a slot is named after the workload and the first address.
 func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s reclaim.State, a reclaim.Action) error {
 	for i, ip := range a.Spec.IPs {
 		addr, err := address.Parse(ip)
@@ -96,7 +96,8 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s r
 		if i == 0 && a.Spec.Slot {
 			key.Name = identity.SlotName(a.Spec.Owner.Name, addr)
 		}
-		// A claim may take an address whose former FixedIP is still being removed. Two FixedIPs never have one address.
+		// A claim may take an address whose former FixedIP is still being removed. Two FixedIPs must not name the same
+		// address.
 		records, err := index.FixedIPsWithIP(ctx, c.Cached, addr)
 		if err != nil {
 			return err
@@ -159,8 +160,8 @@ func (c *Controller) updateStatus(ctx context.Context, s reclaim.State, a reclai
 	return nil
 }
 
-// reportBlocked says why addresses of an identity are not released: on its FixedIP, and on the pods that have them,
-// which a user may have to delete.
+// reportBlocked reports in events why addresses of an identity are not released: about its FixedIP, and about the pods that
+// use the addresses, which a user may have to delete.
 func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.State, why string) error {
 	if s.Record != nil {
 		c.Events.Eventf(s.Record, nil, corev1.EventTypeWarning, "ReleaseBlocked", "ReleaseEntries", "%s", why)
@@ -182,8 +183,8 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 	return nil
 }
 
-// allocate writes the entries of recorded addresses into the pool of their home. An obstacle is found again by the
-// next decision, which reports it.
+// allocate writes the entries of recorded addresses into the pool of their home node, or withdraws dynamic entries. It
+// reports no blocker: the next decision finds the blocker again and reports it.
 func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Action, evidence agentview.Evidence) error {
 	r := allocate.Request{Node: a.Node, Addrs: a.Addrs, Entry: reservation.EntryOf(s.Record), Pod: s.Pod, Seen: evidence.Entries}
 	if a.Type == reclaim.Withdraw {
@@ -197,9 +198,9 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 	return nil
 }
 
-// releaseEntries puts addresses of an identity on one node into their cooldown, which the controller of node pools
-// ends. It returns ErrSuperseded if the pod is bound to the node, or was bound to it during the write; then it has its
-// entries again.
+// releaseEntries puts addresses of an identity on one node into cooldown. It returns ErrSuperseded if the pod is bound to
+// the node and may use the addresses, or if the pool has an owned entry that the state does not have. If the pod was bound
+// during the write, the release is undone.
 func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s reclaim.State, a reclaim.Action) error {
 	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
 	released, err := c.Writer.Apply(ctx, ciliumpool.Change{
@@ -209,7 +210,8 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 			case release.MayUse(s.Pod, a.Node, edits):
 				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, gather.ErrSuperseded)
 			case slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.From.Kind == pool.Owned && !s.HoldsOn(a.Node, e.Addr) }):
-				// A move that the state shows as prepared has been completed: the address is in no other pool.
+				// The state shows this move as prepared only. It has been completed meanwhile, and no other pool has the
+				// address.
 				return nil, fmt.Errorf("pod %s has got an entry on node %s: %w", key, a.Node, gather.ErrSuperseded)
 			}
 			return edits, nil
@@ -235,7 +237,7 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 	return nil
 }
 
-// causeOf returns why addresses are released.
+// causeOf returns the cause of a release for the metric.
 func causeOf(s reclaim.State) metrics.Cause {
 	switch {
 	case s.Record == nil:
@@ -246,7 +248,8 @@ func causeOf(s reclaim.State) metrics.Cause {
 	return metrics.Beside
 }
 
-// releaseMoved performs a step of the release of a moved address: see reclaim.State.
+// releaseMoved performs one step of the release of moved addresses: MarkLeaving, FenceTarget or ReleaseHome. For their order
+// see State.release in package reclaim.
 func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a reclaim.Action) error {
 	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
 	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, RequireUnchangedSpec: a.Type == reclaim.ReleaseHome, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -270,8 +273,8 @@ func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a r
 	return nil
 }
 
-// prove returns no error if the agent of the node has confirmed what the action needs. The request is queued again when the
-// agent answers.
+// prove returns the evidence for an action if the agent of the node has confirmed what the action needs, and otherwise the
+// error of gather.Prove. If the agent has to be asked, its answer queues the request again.
 func (c *Controller) prove(ctx context.Context, again ctrl.Request, key client.ObjectKey, s reclaim.State, a reclaim.Action) (agentview.Evidence, error) {
 	requests, owner := c.IdentityRequests, ""
 	if isWorkload(again) {

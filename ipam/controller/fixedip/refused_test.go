@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// Finding R4: if a quota refuses a FixedIP, the pod gets an event, and the controller retries until the quota allows the
-// FixedIP. The pool entry stays unchanged.
+// TestRefusedFixedIP checks that, if a quota refuses a FixedIP, the pod gets an event, the pool entry stays unchanged, and
+// the controller retries until the quota allows the FixedIP. Finding R4.
 func TestRefusedFixedIP(t *testing.T) {
 	web := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3)}}
 	pod := controllertest.Pod(0)

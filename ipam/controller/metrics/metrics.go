@@ -83,7 +83,7 @@ var (
 		"Time from the first question about a node to the answer of its Cilium agent.", 0.25, 12)
 )
 
-// The metrics of conformance: differences between what runs and what is recorded.
+// Metrics of the controllers of mismatches, conflicts, adoption and CiliumEndpoints.
 var (
 	Mismatches = counters("mismatches_total", "reason",
 		"Pods found with other addresses than their FixedIP names, by reason.")
@@ -137,10 +137,11 @@ func Reconciled(controller string, at time.Time) {
 	lastReconcile.WithLabelValues(controller).Set(float64(at.Unix()))
 }
 
-// BarrierAnswered counts an answer of a Cilium agent.
+// BarrierAnswered records the time until a Cilium agent answered a barrier.
 func BarrierAnswered(after time.Duration) { barrierDuration.Observe(after.Seconds()) }
 
-// PoolWrite counts a patch of the pool writer: it was applied, or refused because of a conflict.
+// PoolWrite counts a patch of the pool writer as applied or as a conflict. requests is the number of requests in the patch;
+// it is recorded only if the patch was applied.
 func PoolWrite(requests int, conflict bool) {
 	if conflict {
 		poolWrites.WithLabelValues("conflict").Inc()
@@ -168,7 +169,7 @@ type Sources struct {
 	Synced func() map[string]bool
 }
 
-// WaitingPods is how many unschedulable pods there are whose addresses a node has.
+// WaitingPods is the number of unschedulable pods whose addresses are on one node, and the state of the node.
 type WaitingPods struct {
 	Node  string
 	State nodeutil.NodeState
@@ -213,7 +214,7 @@ var (
 
 var sources atomic.Pointer[Sources]
 
-// worldCollector collects the gauges.
+// worldCollector collects the gauges that are read from Sources.
 type worldCollector struct{}
 
 // Describe sends the descriptions of all gauges.

@@ -18,8 +18,8 @@ import (
 var (
 	fqName = regexp.MustCompile(`fqName: "([^"]+)"`)
 	quoted = regexp.MustCompile(`"[^"]*"`)
-	// word matches a name in an expression with the character after it, which tells metrics from
-	// functions and labels.
+	// word matches a name in an expression and the character after the name, which distinguishes metrics from functions and
+	// labels.
 	word = regexp.MustCompile(`\b([a-z_]+_[a-z_]+)\b\s*([({=]?)`)
 )
 

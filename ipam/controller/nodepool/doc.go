@@ -6,18 +6,19 @@
 //
 // One pass over a node:
 //
-//	gather      nodepool.State from the ledger and the caches (gather.go)
-//	            + answers of the agent that are overdue (handshake_timeouts.go)
-//	decide      State.Edits and State.Marks, in ipam/core/nodepool
-//	read live   if an edit would be wrong for a pod that the cache does not show yet, the Node and its pods are read
-//	            from the API server, and the edits are decided again
-//	write       one write of edits and marks, confirmed by the live pods, and undone if they disagree (Reconciler.write)
-//	ask         the agent, if it has not reported to its CiliumNode for a minute (Reconciler.askUnreported), and whether it
-//	            has seen a cooldown that is over (Reconciler.acknowledged)
+//	gather      collect nodepool.State from the ledger and the caches (gather.go), and the handshakes whose answer is
+//	            overdue (handshake_timeouts.go)
+//	decide      compute State.Edits and State.Marks, in ipam/core/nodepool; if a cooldown is over, ask the agent whether
+//	            it has seen the cooldown (Reconciler.acknowledged)
+//	read live   if an edit would be wrong for a pod that the cache does not show yet, read the Node and its pods from
+//	            the API server, and decide again
+//	write       write edits and marks in one request, confirm it with the live pods, and undo it if they disagree
+//	            (Reconciler.write)
+//	ask         ask the agent for a report if its first one has not arrived for a minute (Reconciler.askUnreported)
 //	requeue     at State.NextCheck; Nodes, pods and the ledger cause all other passes (Reconciler.Setup)
 //
 // The package may not change entries that an identity owns: those belong to the scheduler and to the controllers fixedip,
-// release and conformance. Subnets belong to the package subnet, which asks FirstEntries for the entries of a new pool.
-// It decides nothing about addresses itself, and keeps in memory only what a new replica can do without: since when
-// reports and answers are overdue.
+// release and conformance. Subnets belong to the package subnet, which calls Reconciler.FirstEntries for the entries of a
+// new pool. The package decides nothing about addresses itself. It keeps in memory only state that a new replica can begin
+// again without: since when reports and answers are pending, and whether managedFields were removed.
 package nodepool

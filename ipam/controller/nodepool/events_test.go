@@ -21,8 +21,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// A scheduler that claimed an entry on a strict node for a pod and could not bind it there leaves the entry
-// behind. Nothing else happens on that node, so that the pod's own events have to lead to it.
+// TestEntryOfAPodThatWentElsewhereIsLookedAt checks that the events of a pod enqueue another node whose pool still has an
+// entry for the pod. A scheduler may have claimed an entry on a strict node and then failed to bind the pod there: no
+// other event leads to that node.
 func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 	waits := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "job", UID: "1"}}
 	elsewhere := waits.DeepCopy()

@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	// defaultPodCapacity is the capacity of a node that does not report how many pods it takes, as in a kubelet.
+	// defaultPodCapacity is the pod capacity of a node that does not report one: the default of the kubelet.
 	defaultPodCapacity = 110
-	// restoreWithin is how long an address in cooldown is left for a waiting pod. The controller adopt restores it at
-	// the latest in its next resync; two periods include the start of one.
+	// restoreWithin is how long an address in cooldown is left for a waiting pod. The controller "adopt" restores the
+	// entry in its next resync at the latest; two periods contain a complete resync.
 	restoreWithin = 2 * source.ResyncPeriod
 )
 
-// gather collects from the caches what the pool of a node is decided from.
+// gather returns the State from which the pool of a node is decided, from the ledger and the caches.
 func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.State, error) {
 	s := &nodepool.State{
 		Now: r.Clock.Now(), Watermark: r.Watermark, CoolDown: r.CoolDown, Capacity: defaultPodCapacity, RestoreWithin: restoreWithin,
@@ -49,7 +49,8 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	}) {
 		s.Gone[e.Owner] = true
 	}
-	// A pool that is filled before its node is known to be strict would have to be emptied again.
+	// Read a Node that is not in the cache from the API server: if the pool was filled although the node is strict, it
+	// would have to be emptied again.
 	node, err := index.Node(ctx, r.Cached, n.Name, r.Live)
 	if err != nil {
 		return nil, err
@@ -63,8 +64,8 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	r.setReadiness(s, node)
 	s.Overdue, s.NextTimeout = r.observe(n)
 	if len(s.Overdue) > 0 && (node == nil || !nodeutil.IsReady(node)) {
-		// No agent is there to answer a new mark. The time has to be checked: a node that gets ready again does not
-		// always cause an event for its pool.
+		// The Node is missing or not ready, so that no agent would answer a new mark. Check again after another timeout: a
+		// node that becomes ready does not always cause an event for its pool.
 		s.Overdue = nil
 		if at := s.Now.Add(replyTimeout); s.NextTimeout.IsZero() || at.Before(s.NextTimeout) {
 			s.NextTimeout = at
@@ -86,7 +87,8 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	return s, err
 }
 
-// waiting returns the owner keys of the pods that have not reported an IP. One that is being deleted may have got it.
+// waiting returns the owner keys of the pods that use the pod network, have not ended and have not reported an IP. A pod
+// that is being deleted counts: its agent may have given it an IP.
 func waiting(pods []corev1.Pod) (owners []string) {
 	for i := range pods {
 		if podutil.HoldsIPs(&pods[i]) && !podutil.HasIPs(&pods[i]) {
@@ -96,7 +98,8 @@ func waiting(pods []corev1.Pod) (owners []string) {
 	return owners
 }
 
-// setReadiness sets since when a node is ready. If there is no Node, nothing runs there, and no agent is asked.
+// setReadiness sets NotReady, ReadySince and Acknowledged in s. If node is nil, no pod runs there: no agent is asked, and
+// every cooldown counts as acknowledged.
 func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 	s.NotReady, s.ReadySince = false, time.Time{}
 	s.Acknowledged = func(pool.NodePool, netip.Addr) bool { return true }
@@ -106,8 +109,8 @@ func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 	}
 }
 
-// acknowledged asks the agent of a node whether it has seen that an address is in cooldown, and reports whether it has
-// answered and does not use the address. The pool of the node is looked at again when there is an answer.
+// acknowledged asks the agent of a node whether it has seen the cooldown entry of an address. It returns true if the agent
+// has answered that it has seen the entry and does not use the address. An answer enqueues the node.
 func (r *Reconciler) acknowledged(n pool.NodePool, a netip.Addr) bool {
 	cooldown := n.Entries[a]
 	question := fmt.Sprint("have you seen the cooldown of ", a, " in CiliumNode ", n.UID, cooldown)
@@ -118,12 +121,13 @@ func (r *Reconciler) acknowledged(n pool.NodePool, a netip.Addr) bool {
 	if _, used := evidence.Used[a]; !used && evidence.Entries[a] == cooldown {
 		return true
 	}
-	// This answer will never do. The agent is asked again.
+	// This answer can't become sufficient. Drop it, so that the agent is asked again.
 	r.Agents.Forget(n.Name, question)
 	return false
 }
 
-// readLive replaces what the caches show of the node and its pods by what the API server has.
+// readLive updates the readiness, the pods and Gone in s from the API server. An address that a pod has in the cache or at
+// the API server counts as held.
 func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.State) error {
 	node, err := index.Node(ctx, r.Live, n.Name)
 	if err != nil {
@@ -146,7 +150,8 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 		if err != nil {
 			return err
 		}
-		// Pods that a DaemonSet created for the node are not bound to it yet.
+		// Keep the pods that a DaemonSet created for the node and that are not bound yet: LivePodsOnNode does not return
+		// them.
 		for _, p := range s.Pods {
 			if len(p.Addrs) == 0 && !slices.ContainsFunc(live, func(l nodepool.PodAddresses) bool { return l.Namespace == p.Namespace && l.Name == p.Name }) {
 				live = append(live, p)
@@ -168,8 +173,8 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 	return nil
 }
 
-// heldOn returns a function that reports whether a pod on the node has an address by the cache, which is earlier than the
-// report of the agent.
+// heldOn returns a function that reports whether the cache shows a pod on the node that has an address. The status of a
+// pod shows its address earlier than the report of the agent. If the cache can't be read, the address counts as held.
 func (r *Reconciler) heldOn(ctx context.Context, node string) func(netip.Addr) bool {
 	return func(a netip.Addr) bool {
 		pods, err := index.PodsWithIP(ctx, r.Cached, a)
@@ -177,8 +182,8 @@ func (r *Reconciler) heldOn(ctx context.Context, node string) func(netip.Addr) b
 	}
 }
 
-// needsEntry reports whether an unreserved pod needs the entry with its name on a node: it is bound to the node, or not
-// bound yet. A pod with an identity gets an entry of its identity, which the other one is in the way of.
+// needsEntry reports whether a pod needs its unreserved entry on a node: the pod is bound to the node, or it is not bound
+// yet and has no identity. A pod with an identity gets an entry of the identity, which an unreserved entry would block.
 func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, namespace, name string) (bool, error) {
 	pod, err := index.Get[corev1.Pod](ctx, from, client.ObjectKey{Namespace: namespace, Name: name})
 	if err != nil || pod == nil || podutil.IsTerminal(pod) {
@@ -191,8 +196,9 @@ func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, n
 	return err != nil || !fixed, nil
 }
 
-// podAddresses returns the pods among pods that have IPs or need some, except those with a FixedIP: the controller fixedip
-// adds their entries. A pod that opted out does not get what a FixedIP of its name retains.
+// podAddresses returns the pods that have IPs or need some, with their IPs. It leaves out pods with a FixedIP, whose
+// entries the controller fixedip adds, unless the pod opted out: such a pod does not get the addresses that a FixedIP of
+// its name retains.
 func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
 	var list []nodepool.PodAddresses
 	for i := range pods {

@@ -12,33 +12,34 @@ import (
 )
 
 const (
-	// replyTimeout is how long an agent may take to answer in a release handshake. It reports once per
-	// ipam-cilium-node-update-rate, 15 s by default, tries again if a report conflicts with another write, and looks at
-	// all handshakes when it starts: two minutes are enough for any of them.
+	// replyTimeout is how long an agent may take to answer in a release handshake. An agent reports once per
+	// ipam-cilium-node-update-rate, 15 s by default, tries again if a report conflicts with another write, and checks all
+	// handshakes when it starts: two minutes are enough for each of these.
 	replyTimeout = 2 * time.Minute
-	// maxDoublings limits how often replyTimeout is doubled for an agent that answers nothing: it is probably down, and
-	// every mark is sent to all other agents too.
+	// maxDoublings limits how often replyTimeout is doubled for an agent that does not answer. Such an agent is probably
+	// down, and all other agents receive every mark.
 	maxDoublings = 2
 )
 
-// memory is what the controller remembers of one node: since when its agent owes its first report, and since when it owes
-// answers in release handshakes. An agent keeps its answer in a copy of its CiliumNode until it reports it. A write of
-// anything but the spec and the status replaces that copy: the answer is lost, and the agent looks at the handshake again
-// only when something in the spec or the status has changed.
+// memory is the state that the controller keeps about one node: since when the first report of its agent and the answers
+// in release handshakes are pending. An answer can be lost: the agent keeps it in its copy of the CiliumNode until it
+// reports. A write that changes neither spec nor status replaces that copy, and the agent evaluates the handshake again
+// only after the spec or the status has changed (Cilium fact 28).
 //
-// It is kept in memory only: a replica that takes over waits again from the start.
+// The state is in memory only: a replica that takes over starts all waits again.
 type memory struct {
-	// uid is that of the CiliumNode: a new CiliumNode has handshakes of its own.
+	// uid is the UID of the CiliumNode. A CiliumNode that is created again has handshakes of its own.
 	uid string
-	// since is when each handshake was first seen in its state, or when its last timeout was reported. It has exactly
-	// the handshakes in which the agent has to act next.
+	// since contains the handshakes in which the agent has to act next. Value: when the handshake was first seen in that
+	// state, or when its last timeout was reported.
 	since map[pendingReply]time.Time
-	// unreported is when the CiliumNode was first seen with a pool and without a report; zero: it has one.
+	// unreported is when the CiliumNode was first seen with a pool but without a report; zero if it has no pool or has a
+	// report.
 	unreported time.Time
 	// timeouts counts the timeouts in a row without any answer.
 	timeouts int
-	// stripped: the CiliumNode was once written only to remove its managedFields. If another client applies server-side
-	// the fields return, and a second write would not be the last.
+	// stripped is true after the CiliumNode was written only to remove its managedFields. That is done once: if another
+	// client uses server-side apply, the fields return, and there would be no last write.
 	stripped bool
 }
 
@@ -48,7 +49,7 @@ type pendingReply struct {
 	state pool.Handshake
 }
 
-// remember returns the memory of a node. It requires mu.
+// remember returns the memory of a node. It creates one if there is none for this CiliumNode. The caller must hold mu.
 func (r *Reconciler) remember(n pool.NodePool) *memory {
 	m := r.nodes[n.Name]
 	if m == nil || m.uid != n.UID {
@@ -61,8 +62,8 @@ func (r *Reconciler) remember(n pool.NodePool) *memory {
 	return m
 }
 
-// observe records the handshakes of a node. overdue are the addresses whose answer is not waited for any longer, and next
-// is when the next answer becomes overdue; zero if none is pending.
+// observe updates the memory of a node from its handshakes. It returns the addresses whose answer is overdue, and when the
+// next answer becomes overdue; zero if no other answer is pending.
 func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +91,8 @@ func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.T
 	return overdue, next
 }
 
-// restart starts the wait for overdue answers again, with a longer timeout. A handshake that is marked again waits that
-// long, whether or not the change in between was seen.
+// restart starts the wait for overdue answers again, with a longer timeout. A handshake that is withdrawn and marked again
+// also gets the longer timeout, whether or not observe has seen it without the mark.
 func (r *Reconciler) restart(n pool.NodePool, overdue []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,8 +103,8 @@ func (r *Reconciler) restart(n pool.NodePool, overdue []netip.Addr) {
 	}
 }
 
-// shouldStrip reports whether the CiliumNode has to be written only to remove its managedFields, and remembers that it
-// was.
+// shouldStrip reports whether the CiliumNode has to be written only to remove its managedFields. It returns true at most
+// once for each CiliumNode.
 func (r *Reconciler) shouldStrip(n pool.NodePool) bool {
 	if !r.StripManagedFields || !n.Tracked {
 		return false

@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// shrinking is a node whose pool has one free entry too many, 10.0.1.2, and the reconciler of pools.
+// shrinking is a stage whose node has one free entry too many, 10.0.1.2, and a Reconciler that has to release it.
 type shrinking struct {
 	*stage
 	r *Reconciler
@@ -42,8 +42,8 @@ func newShrinking(t *testing.T) *shrinking {
 	return s
 }
 
-// looks has the pool looked at as the API server has it. It tells how many writes that makes, and when it is to be
-// looked at again.
+// looks reconciles the node in the version of the API server. It returns the number of patches, and after how long the
+// node is to be reconciled again.
 func (s *shrinking) looks() (patches int, again time.Duration) {
 	s.t.Helper()
 	s.syncLedger()
@@ -55,7 +55,7 @@ func (s *shrinking) looks() (patches int, again time.Duration) {
 	return s.Patches - before, result.RequeueAfter
 }
 
-// is checks where the handshake over 10.0.1.2 stands, and whether there is an entry.
+// is checks the state of the handshake of 10.0.1.2, and whether the pool has an entry for that address.
 func (s *shrinking) is(state ipamtypes.IPReleaseStatus, listed bool) {
 	s.t.Helper()
 	cn := s.node()
@@ -64,7 +64,7 @@ func (s *shrinking) is(state ipamtypes.IPReleaseStatus, listed bool) {
 	}
 }
 
-// wants checks what comes of a look.
+// wants calls looks and checks its results.
 func (s *shrinking) wants(what string, patches int, again time.Duration) {
 	s.t.Helper()
 	if p, a := s.looks(); p != patches || a != again {
@@ -72,7 +72,7 @@ func (s *shrinking) wants(what string, patches int, again time.Duration) {
 	}
 }
 
-// answer is the agent's.
+// answer writes an answer of the agent into the handshake of 10.0.1.2.
 func (s *shrinking) answer(state ipamtypes.IPReleaseStatus) {
 	s.t.Helper()
 	cn := s.node()
@@ -80,8 +80,9 @@ func (s *shrinking) answer(state ipamtypes.IPReleaseStatus) {
 	s.update(cn)
 }
 
-// An agent forgets its answer when somebody writes a label of its CiliumNode just then. What it was asked is
-// asked anew, what it was told is not left standing for ever, and neither needs an event.
+// TestAgentForgetsItsAnswer checks that an unanswered handshake is withdrawn and started again, and that the key of a
+// removed entry is deleted if the agent leaves it, both without an event. An agent loses its answer if a label of its
+// CiliumNode is written before it reports (Cilium fact 28).
 func TestAgentForgetsItsAnswer(t *testing.T) {
 	s := newShrinking(t)
 	s.wants("at first", 1, 0)
@@ -114,7 +115,8 @@ func TestAgentForgetsItsAnswer(t *testing.T) {
 	s.wants("at rest", 0, 0)
 }
 
-// Where nobody is there to answer nothing is written, and as soon as somebody is, without any event.
+// TestNobodyIsThereToAnswer checks that the controller writes nothing about an overdue handshake while the node is not
+// ready, and that it withdraws the handshake after the node has become ready, without an event.
 func TestNobodyIsThereToAnswer(t *testing.T) {
 	s := newShrinking(t)
 	s.looks()
@@ -142,7 +144,7 @@ func TestNobodyIsThereToAnswer(t *testing.T) {
 	s.is("", true)
 }
 
-// However the write ends, there is no other for the same handshake before the next wait is over.
+// TestUnansweredIsWrittenOnce checks that a withdrawal that failed is not written again before the next timeout.
 func TestUnansweredIsWrittenOnce(t *testing.T) {
 	s := newShrinking(t)
 	s.looks()
@@ -164,7 +166,8 @@ func TestUnansweredIsWrittenOnce(t *testing.T) {
 	s.is("", true)
 }
 
-// What is remembered is of one CiliumNode, one address and one state.
+// TestHandshakeTimeouts checks that the time of a pending answer belongs to one CiliumNode, one address and one state, and
+// is forgotten with the handshake and with the node.
 func TestHandshakeTimeouts(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(controllertest.Begin)
 	a := netip.MustParseAddr("10.0.1.2")

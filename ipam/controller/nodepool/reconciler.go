@@ -37,13 +37,14 @@ import (
 )
 
 const (
-	// timerSlack makes up for timers that fire a little early.
+	// timerSlack is the shortest requeue delay: a timer may fire a little before the time for which it was set.
 	timerSlack = 10 * time.Millisecond
-	// askAfter is how long an agent may take for its first report: to start, and two report intervals of 15 s, the default.
+	// askAfter is how long the controller waits for the first report of an agent before it asks for one: time to start,
+	// plus two report intervals of 15 s (the default).
 	askAfter = time.Minute
 )
 
-// Reconciler is the controller pool. A request names a node.
+// Reconciler is the controller "pool", which maintains the pools of nodes. A request names a node.
 type Reconciler struct {
 	Ledger *ledger.Ledger
 	Writer *ciliumpool.Writer
@@ -57,7 +58,7 @@ type Reconciler struct {
 	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
 	// could be added for an address that is reserved.
 	RecordsSeen func() bool
-	// Requests are the nodes whose pools the ledger has seen change, or whose agents have answered.
+	// Requests receives the nodes whose pools have changed in the ledger, and those whose agents have answered.
 	Requests *source.Requests
 
 	Watermark nodepool.Watermark
@@ -68,7 +69,7 @@ type Reconciler struct {
 	StripManagedFields bool
 
 	mu sync.Mutex
-	// nodes is what is remembered of each node. Key: the node.
+	// nodes contains the memory of each node. Key: the name of the node.
 	nodes map[string]*memory
 }
 
@@ -117,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
 		return ctrl.Result{}, nil
 	}
-	// Most passes find nothing to do, by the caches alone.
+	// Decide from the caches first: they show in most passes that nothing has to be done.
 	edits, marks, strip := s.Edits(n), s.Marks(n), r.shouldStrip(n)
 	if s.NeedsLive(edits) {
 		if err := r.readLive(ctx, n, s); err != nil {
@@ -146,13 +147,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if next.IsZero() {
 		return ctrl.Result{}, nil
 	}
-	// The state is of the time at which this pass began. What has become due since then is due at once.
+	// next was computed for the time at which this pass began. If it has passed since then, it is due at once.
 	return ctrl.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
 }
 
-// askUnreported asks the agent of a node if its first report takes too long: until then no address of the node is free for
-// a claim. An agent that was not restarted when its CiliumNode was created again reports only when an allocation changes.
-// askUnreported returns when to call it again; zero: there is no need.
+// askUnreported asks the agent of a node for a report if the first one does not arrive within askAfter: until it does, no
+// address of the node is free for a claim. An agent that was not restarted when its CiliumNode was created again reports
+// only when an allocation changes. askUnreported returns when to call it again, or the zero time if that is not necessary.
 func (r *Reconciler) askUnreported(n pool.NodePool) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,8 +173,8 @@ func (r *Reconciler) askUnreported(n pool.NodePool) time.Time {
 	return time.Time{}
 }
 
-// FirstEntries decides which entries the first pool of a node needs, besides those that it has for addresses that are
-// reserved or in use.
+// FirstEntries returns the edits that add the entries that the first pool of a node needs besides those in n, which has
+// the entries of reserved and used addresses already.
 func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error) {
 	s, err := r.gather(ctx, n)
 	if err != nil {
@@ -183,8 +184,9 @@ func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.
 	return edits, nil
 }
 
-// reportOverdue reports that the agent of a node has not answered. It is called before the write that withdraws the marks:
-// even if that write fails, the next one is not tried before another timeout.
+// reportOverdue records an event about the release handshakes that the agent of a node has not answered, and restarts
+// their timeouts. Call it before the write that withdraws the marks: if that write fails, the next try waits for another
+// timeout.
 func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue []netip.Addr) {
 	r.restart(n, overdue)
 	slices.SortFunc(overdue, netip.Addr.Compare)
@@ -192,7 +194,7 @@ func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue
 	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %v; the handshakes are withdrawn, and started again if the pool still has too many entries", overdue)
 }
 
-// reportShortages reports entries that the pool lacks and that its subnets have no room for.
+// reportShortages records an event if the pool lacks entries for which its subnets have no free address.
 func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
 	for _, short := range shortages {
@@ -204,8 +206,8 @@ func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	}
 }
 
-// write brings the pool up to date. If a pod with the name of a removed unreserved entry was bound to the node during the
-// write, the entry is restored.
+// write writes the edits and marks of s in one request, and removes managedFields if strip is true. If it removes an
+// unreserved entry and then finds the pod of that entry bound to the node, it restores the entry.
 func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, strip bool) error {
 	_, err := r.Writer.Apply(ctx, ciliumpool.Change{
 		WriteRequest: ciliumpool.WriteRequest{
@@ -213,8 +215,8 @@ func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, 
 			Decide:             func(n pool.NodePool) ([]pool.EntryChange, error) { return s.SafeEdits(n), nil },
 			Marks:              s.Marks,
 			StripManagedFields: strip,
-			// The decision relies on the whole pool if pods wait for an address: a scheduler may claim an address
-			// for one of them at the same time.
+			// On a strict node, and while pods wait for an IP, the decision depends on the whole pool: a scheduler may
+			// claim an address for such a pod at the same time.
 			RequireUnchangedSpec: s.Strict || len(s.Waiting) > 0,
 		},
 		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
@@ -243,7 +245,7 @@ func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...
 	r.Events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
 }
 
-// nodeEvents requests the pool of a Node that appears, or whose labels, subnets, readiness or pod capacity change.
+// nodeEvents enqueues a Node that is created, or whose labels, subnets, readiness or pod capacity change.
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) {
@@ -259,8 +261,8 @@ func nodeEvents() handler.Funcs {
 	}
 }
 
-// podEvents requests the pool of a pod's node if the pod may need an entry there, or needs it no longer. The end of a pod
-// may also end the cooldown of its address.
+// podEvents enqueues the node of a pod if the pod may need an entry there or no longer needs one. When a pod ends, the
+// cooldown of its address may end too.
 func (r *Reconciler) podEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q source.Queue) {
@@ -288,8 +290,8 @@ func (r *Reconciler) podEnded(pod *corev1.Pod, q source.Queue) {
 	r.otherPools(pod, q)
 }
 
-// otherPools requests the pools of other nodes that have an entry with a pod's name. A scheduler may have claimed an entry
-// on a strict node for a pod that was then bound to another node, or to none.
+// otherPools enqueues the other nodes whose pools have an entry for the pod. A scheduler may have claimed an entry on a
+// strict node for a pod that was then bound to another node, or to none.
 func (r *Reconciler) otherPools(pod *corev1.Pod, q source.Queue) {
 	for _, h := range r.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
 		if h.Node != identity.PodNode(pod) {
@@ -298,8 +300,8 @@ func (r *Reconciler) otherPools(pod *corev1.Pod, q source.Queue) {
 	}
 }
 
-// coolsDownFrom reports whether an address that was released from a pod's name is in cooldown on a node. It is left for
-// the pod until the pod has another address.
+// coolsDownFrom reports whether an address that was released from the pod is in cooldown on the node. Such a cooldown
+// lasts longer while the pod waits for an IP (nodepool.State.RestoreWithin).
 func (r *Reconciler) coolsDownFrom(node string, pod *corev1.Pod) bool {
 	n, _ := r.Ledger.Node(node)
 	for _, e := range n.Entries {
@@ -310,8 +312,8 @@ func (r *Reconciler) coolsDownFrom(node string, pod *corev1.Pod) bool {
 	return false
 }
 
-// podChanged requests the pool of a pod's node if the pod waits for an IP or had an address that is in cooldown there, and
-// on a strict node in any case.
+// podChanged enqueues the node of a pod if the pod awaits an IP, if an address that was released from the pod is in
+// cooldown there, or if the node is strict or can't be read from the cache.
 func (r *Reconciler) podChanged(ctx context.Context, pod *corev1.Pod, q source.Queue) {
 	place := identity.PodNode(pod)
 	if place == "" || pod.Spec.HostNetwork {

@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// slowReader takes its time for a list.
+// slowReader advances the clock by takes in every List.
 type slowReader struct {
 	client.Reader
 	clock *clocktesting.FakeClock
@@ -38,8 +38,9 @@ func (r slowReader) List(ctx context.Context, list client.ObjectList, opts ...cl
 	return r.Reader.List(ctx, list, opts...)
 }
 
-// An address whose rest ends while its pool is being looked at is asked for again: when the look began it was
-// not due, and when it is over it is, so that neither an edit nor a time would come of it.
+// TestRestThatEndsDuringALook checks that a node is reconciled again at once if a cooldown ends during a pass. The
+// cooldown is not over when the pass begins and is over when the pass ends, so that the pass yields neither an edit nor a
+// later time.
 func TestRestThatEndsDuringALook(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -61,8 +62,9 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	}
 }
 
-// No address of a node is free before its agent has reported. An agent that was not restarted when its CiliumNode was
-// created again may never report by itself, so it is asked after a while.
+// TestAgentWithoutReportIsAsked checks that an agent is asked for a report if its first one does not arrive within
+// askAfter. Until it does, no address of the node is free, and an agent that was not restarted when its CiliumNode was
+// created again may never report by itself.
 func TestAgentWithoutReportIsAsked(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
@@ -95,8 +97,9 @@ func TestAgentWithoutReportIsAsked(t *testing.T) {
 	}
 }
 
-// On a strict node each pod needs an entry. The controller fixedip writes those of FixedIPs, and not for a pod that opted out
-// while a FixedIP of its name retains an address (model, seed 1973094).
+// TestEntryOfAPodThatOptedOut checks that this controller writes the entry of a pod on a strict node if the pod opted out
+// while a FixedIP of its name retains an address. It leaves the entries of other pods with a FixedIP to the controller
+// fixedip (model, seed 1973094).
 func TestEntryOfAPodThatOptedOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotations map[string]string
@@ -125,22 +128,24 @@ func TestEntryOfAPodThatOptedOut(t *testing.T) {
 	}
 }
 
-// A cooldown goes on for two resyncs while a pod of the name from which the address was released has not reported an IP on the
-// node: it may have been bound because of the entry, or, also if it opted out, its agent may have given it the address. No
-// cooldown ends while nothing is heard of the node: a pod that was deleted from it by force may run on with the address.
+// TestRestForAPodThatWaits checks that a cooldown lasts for two resyncs while the pod from which the address was released
+// has not reported an IP on the node: the pod may have been bound because of the entry, or its agent may have given it the
+// address, even if it opted out. It also checks that no cooldown ends while the node is not ready, since a pod that was
+// deleted by force may still run there with the address.
 func TestRestForAPodThatWaits(t *testing.T) {
 	optedOut := map[string]string{identity.AnnotationEnabled: "false"}
 	for name, c := range map[string]struct {
 		annotations map[string]string
 		after       time.Duration
-		// unheard: the node is not ready. heard is since when it is otherwise.
+		// unheard is true if the node is not ready. Otherwise heard is since when the node is ready.
 		unheard bool
 		heard   time.Time
-		// elsewhere is what the pool of another node has of it, and used that its agent has given it out.
+		// elsewhere is the entry of the address in the pool of another node; nil: none. used is true if the agent of that
+		// node reports the address as in use.
 		elsewhere *pool.Entry
 		used      bool
 		ends      int
-		// again: it is looked at again although nothing happens.
+		// again is true if the cooldown is checked again without an event.
 		again bool
 	}{
 		"it counts on the address":           {after: time.Minute},
@@ -194,15 +199,16 @@ func TestRestForAPodThatWaits(t *testing.T) {
 	}
 }
 
-// Finding C13. A cooldown does not end on the word of a cache: a pod that the watch has yet to show may run with the
-// address, and its agent may not have reported it. Nor does it end before the agent has seen it and reported.
+// TestCooldownEndsAfterALiveLook checks that a cooldown ends only after the pods were read from the API server, and after
+// the agent has seen the cooldown and reported (finding C13). A pod that the watch has yet to show may run with the
+// address before its agent has reported it.
 func TestCooldownEndsAfterALiveLook(t *testing.T) {
 	const addr = "10.0.1.9"
 	runs := controllertest.Pod(0)
 	runs.Status.PodIPs = []corev1.PodIP{{IP: addr}}
 	for name, c := range map[string]struct {
 		live []client.Object
-		// says is what the agent says.
+		// says sets the answer of the agent.
 		says func(s *stage)
 		want bool
 	}{

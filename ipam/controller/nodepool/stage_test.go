@@ -27,11 +27,11 @@ type stage struct {
 	t *testing.T
 	// asked are the nodes whose agents were asked.
 	asked []string
-	// answer is what the agent says that it has seen and uses; nil: it does not answer.
+	// answer is the evidence that the agent returns; nil: the agent does not answer.
 	answer *agentview.Evidence
 }
 
-// Ask asks the agent.
+// Ask implements gather.Agents.
 func (s *stage) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
 	s.asked = append(s.asked, node)
 	if s.answer == nil {
@@ -40,7 +40,7 @@ func (s *stage) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
 	return *s.answer, s.Clock.Now()
 }
 
-// answers has the agent acknowledge the pool that the ledger has.
+// answers makes the agent acknowledge the pool in the ledger.
 func (s *stage) answers() {
 	n, _ := s.Ledger.Node("n")
 	s.answer = &agentview.Evidence{Node: n.Name, UID: n.UID, Entries: n.Entries, Used: n.Used}
@@ -83,11 +83,11 @@ func (s *stage) update(node *ciliumv2.CiliumNode) {
 	}
 }
 
-// fill replaces the pool and what the agent reports as used. The pool also has the dynamic entry 10.0.1.2.
+// fill replaces the pool and status.ipam.used. The pool also gets the dynamic entry 10.0.1.2.
 func (s *stage) fill(entries map[string]pool.Entry, used map[string]string) {
 	s.t.Helper()
 	node := s.node()
-	// The fake API server counts none, and leaves out a 0.
+	// The fake API server does not count generations, and leaves out a 0.
 	node.Generation = 1
 	node.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.2": {}}
 	for a, e := range entries {
@@ -100,7 +100,7 @@ func (s *stage) fill(entries map[string]pool.Entry, used map[string]string) {
 	s.update(node)
 }
 
-// syncLedger gives the ledger the node as the API server has it.
+// syncLedger copies the node from the API server to the ledger.
 func (s *stage) syncLedger() {
 	s.t.Helper()
 	s.Ledger.SetNode(ciliumpool.FromCiliumNode(s.node()))

@@ -17,35 +17,36 @@ import (
 )
 
 const (
-	// batchWindow bounds how long the first address of a batch waits for those of pods that are terminating on the
-	// node: a deleted workload releases many at about the same time, and every agent receives every write. An address
-	// should be free of its owner within a second, and the reads and the write need the rest of it.
+	// batchWindow bounds how long the first address of a batch waits for the addresses of pods that are terminating on the
+	// node. A deleted workload releases many addresses at about the same time, and every agent receives every write. An
+	// address should be released within a second; the reads and the write need the rest of that time.
 	batchWindow = 400 * time.Millisecond
-	// quietWindow is how long it waits if no pod is terminating: FixedIPs that a user deletes come one after another.
+	// quietWindow is how long a batch waits if no pod is terminating: a user who deletes several FixedIPs deletes them one
+	// after another.
 	quietWindow = 50 * time.Millisecond
 )
 
-// Batches are the identities whose addresses are to be released, by node.
+// Batches collects the identities whose addresses are to be released, by node.
 type Batches struct {
 	Clock clock.PassiveClock
-	// queue has the nodes.
+	// queue receives the nodes that have a batch.
 	queue source.Requests
 
 	mu sync.Mutex
-	// waiting has a batch for each node with identities that wait. Key: the node.
+	// waiting contains the batch of each node that has identities to release. Key: the node.
 	waiting map[string]*batch
-	// inFlight are the identities that are being released, between the looks before and after the write. Their
-	// FixedIPs stay until then: a scheduler claims nothing for a pod whose FixedIP is being deleted, so that a pod that
-	// is bound in between can only rely on the entries that are taken.
+	// inFlight are the identities whose release has begun and is not confirmed yet. Their FixedIPs are not removed until
+	// then: a scheduler claims nothing for a pod whose FixedIP is being deleted, so that a pod that is bound meanwhile can
+	// only rely on the entries that the release takes.
 	inFlight sets.Set[client.ObjectKey]
 }
 
-// batch is what is to be released on one node.
+// batch contains the identities to release on one node.
 type batch struct {
 	identities sets.Set[client.ObjectKey]
 	since      time.Time
-	// awaited is true if pods were terminating when the batch was last looked at. When the last of them is gone there
-	// is nothing left to wait for.
+	// awaited is true if an earlier pass found a terminating pod with an entry. When no such pod is left, there is nothing
+	// left to wait for.
 	awaited bool
 }
 
@@ -74,8 +75,8 @@ func (b *Batches) InFlight(identity client.ObjectKey) bool {
 	return b.inFlight.Has(identity)
 }
 
-// wait returns how long the batch of a node has to wait from now on; terminating says that a pod with an entry is
-// terminating there.
+// wait returns how long the batch of a node still has to wait; 0 if it is complete or there is none. terminating is true
+// if a pod with an entry is terminating on the node.
 func (b *Batches) wait(node string, terminating bool) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +94,7 @@ func (b *Batches) wait(node string, terminating bool) time.Duration {
 	return max(0, at.since.Add(window).Sub(b.Clock.Now()))
 }
 
-// take returns the identities of a batch. They are in flight until landed is called.
+// take removes the batch of a node and returns its identities, sorted. They are in flight until landed is called.
 func (b *Batches) take(node string) (identities []client.ObjectKey, landed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -47,7 +47,7 @@ type Controller struct {
 	*gather.Gatherer
 	Batches *Batches
 	Writer  *ciliumpool.Writer
-	// Again has the controller of FixedIPs look at identities again that were not released.
+	// Again enqueues the identities that were not released, for the controller of FixedIPs.
 	Again    *source.Requests
 	notFound notFoundCache
 }
@@ -90,7 +90,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	if err = c.releaseBatch(ctx, node, identities); err != nil {
-		// The error makes the queue try again, later each time.
+		// The error makes the queue retry, with increasing delays.
 		c.Batches.add(node, identities...)
 	}
 	metrics.Reconciled("release", c.Clock.Now())
@@ -109,7 +109,7 @@ func (c *Controller) terminating(ctx context.Context, node string) (bool, error)
 	}), nil
 }
 
-// releaseBatch releases the addresses of identities on a node, if a live look confirms it.
+// releaseBatch releases the addresses of identities on a node, as far as the state of the API server confirms it.
 func (c *Controller) releaseBatch(ctx context.Context, node string, identities []client.ObjectKey) error {
 	objects := nodeReader{Reader: c.Cached, live: c.Live, node: node}
 	calls, callCtx := errgroup.WithContext(ctx)
@@ -118,7 +118,7 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 		objects.pods, err = c.podsOn(callCtx, node)
 		return err
 	})
-	// The workloads are read at the same time: if the API server is busy, one read after another takes the time.
+	// Read the workloads in parallel: one read after another takes too long if the API server is busy.
 	for key := range c.workloadsOf(ctx, identities) {
 		calls.Go(func() error {
 			_, err := c.notFound.workload(callCtx, c.Workloads, c.Clock.Now(), key)
@@ -143,7 +143,7 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 	return nil
 }
 
-// workloadsOf returns the workloads of the FixedIPs that are to be deleted.
+// workloadsOf returns the workloads of the identities whose FixedIPs are not being deleted yet. Bare pods have none.
 func (c *Controller) workloadsOf(ctx context.Context, identities []client.ObjectKey) sets.Set[objectKey] {
 	found := sets.New[objectKey]()
 	for _, key := range identities {
@@ -158,13 +158,13 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []client.Object
 	return found
 }
 
-// confirm decides about each identity from live objects, deletes the FixedIPs that are to be deleted, and returns
-// those whose addresses are released. Key: the owner in the pool.
+// confirm decides about each identity again, from objects, and deletes the FixedIPs that are to be deleted. It returns the
+// FixedIPs whose addresses are to be released, and adds the other identities to c.Again. Key: the owner in the pool.
 func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities []client.ObjectKey) (map[string]*v1alpha1.FixedIP, error) {
 	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 		return c.notFound.workload(ctx, c.Workloads, c.Clock.Now(), objectKey{gk, namespace, name})
 	}}
-	// states are those of the identities that are released.
+	// states contains the state of each identity that is to be released, and nil for the others.
 	states := make([]*reclaim.State, len(identities))
 	calls, callCtx := errgroup.WithContext(ctx)
 	calls.SetLimit(parallelReads)
@@ -181,7 +181,7 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities
 		return nil, err
 	}
 	records := map[string]*v1alpha1.FixedIP{}
-	// One after the other: the order of the events is that of the pods.
+	// Delete one after the other, so that the events are in the order of the pods.
 	for i, key := range identities {
 		s := states[i]
 		if s != nil && s.Record.DeletionTimestamp == nil {
@@ -200,12 +200,12 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities
 	return records, nil
 }
 
-// Node returns the node on which a Controller performs an action, as part of a batch; empty: the action is not a
-// release of all that an identity with a FixedIP has there.
+// Node returns the node on which a Controller performs an action as part of a batch. It returns an empty string if the
+// action does not release all entries that an identity with a FixedIP has there, or if the identity is a slot.
 func Node(s reclaim.State, a reclaim.Action) string {
 	switch {
 	case s.Record == nil || s.Slot || len(s.Held) == 0 || len(s.Arriving)+len(s.Away) > 0:
-		// Moved addresses are released in an order of their own.
+		// Moved addresses are released in a different order.
 		return ""
 	case a.Type == reclaim.ReleaseEntries && s.Record.DeletionTimestamp != nil && len(a.Addrs) == 0:
 		return a.Node
@@ -215,8 +215,9 @@ func Node(s reclaim.State, a reclaim.Action) string {
 	return ""
 }
 
-// DeleteRecord deletes the FixedIP of a state, provided that it is the version that was read. The event is about the
-// workload: there it is found when the FixedIP is gone, and a thousand of them are one event with a count.
+// DeleteRecord deletes the FixedIP of a state if it still is the version that was read. It returns nil if the FixedIP is
+// already gone. The event is recorded on the workload: it remains visible after the FixedIP is gone, and the events of a
+// thousand FixedIPs become one event with a count.
 func DeleteRecord(ctx context.Context, api client.Client, events events.EventRecorder, s reclaim.State) error {
 	owner := identity.OwnerOf(s.Record)
 	workload := &identity.Workload{GroupKind: owner.GroupKind(), APIVersion: owner.APIVersion, Namespace: s.Record.Namespace, Name: owner.Name, UID: owner.UID}
@@ -235,7 +236,9 @@ func Finish(ctx context.Context, api client.Client, record *v1alpha1.FixedIP) er
 	return nil
 }
 
-// write puts the addresses into their cooldown. A pod that was bound to the node during the write has its entry again.
+// write puts the addresses of the FixedIPs into cooldown, except those that a pod in pods may use. If a pod that relies on
+// such an address was bound to the node during the write, its entry is restored. Key of records and pods: the owner in the
+// pool.
 func (c *Controller) write(ctx context.Context, node string, records map[string]*v1alpha1.FixedIP, pods map[string]*corev1.Pod) error {
 	if len(records) == 0 {
 		return nil
@@ -279,8 +282,8 @@ func (c *Controller) podsOn(ctx context.Context, node string) (map[string]*corev
 	return pods, err
 }
 
-// MayUse reports whether a pod is bound to the node of the edits and may use one of the edited addresses. The agent gives
-// the address of a move target to no pod.
+// MayUse reports whether a pod is bound to the node of the edits and may use one of the edited addresses. Addresses of
+// move-target entries do not count: the agent gives them to no pod.
 func MayUse(pod *corev1.Pod, node string, edits []pool.EntryChange) bool {
 	var addrs []netip.Addr
 	for _, e := range edits {
@@ -291,8 +294,8 @@ func MayUse(pod *corev1.Pod, node string, edits []pool.EntryChange) bool {
 	return pod != nil && pod.Spec.NodeName == node && len(addrs) > 0 && !reclaim.RunsWithout(pod, addrs)
 }
 
-// reliesOn reports whether a pod that is on the node by now relies on an address that was taken. A pod that opted out
-// does not, unless it was given the address all the same.
+// reliesOn reports whether a pod on the node relies on an address that was released. A pod that opted out does so only if
+// it has reported that address.
 func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
 	if pod != nil && identity.OptsOut(pod) && len(pod.Status.PodIPs) == 0 {
 		return false
@@ -300,9 +303,9 @@ func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
 	return MayUse(pod, node, []pool.EntryChange{taken})
 }
 
-// reportFailure says on each FixedIP why its address is not released, and removes the finalizers that are overdue: a
-// finalizer must not keep a namespace for ever. The entries stand until the pool can be written; then they are
-// released as those of a claim without a workload.
+// reportFailure records an event on each FixedIP about why its addresses are not released, and removes the finalizers that
+// are overdue: a finalizer must not block the deletion of a namespace for ever. The entries remain until the pool can be
+// written; then they are released like the entries of a claim without a workload.
 func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1alpha1.FixedIP, cause error) error {
 	var errs []error
 	for _, record := range records {

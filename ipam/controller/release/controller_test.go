@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// stage has a controller whose batch for the node has the three identities.
+// stage has a Controller whose batch for node n contains the identities of the three pods.
 type stage struct {
 	*controllertest.Stage
 	t       *testing.T
@@ -49,7 +49,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 
 func key(i int) types.NamespacedName { return client.ObjectKeyFromObject(controllertest.Pod(i)) }
 
-// reconcile lets the release of node n come to an end, and the time pass that it waits.
+// reconcile reconciles node n until it is not requeued, and advances the clock by each requeue delay.
 func (s *stage) reconcile() error {
 	for {
 		result, err := s.release.Reconcile(s.t.Context(), source.ForName("n"))
@@ -96,7 +96,7 @@ func TestRelease(t *testing.T) {
 			if got := s.Owners(); got != c.want || s.Patches != c.patches {
 				t.Errorf("after %d writes the owners are %s; want %s after %d", s.Patches, got, c.want, c.patches)
 			}
-			// One that is there is looked at again for each of its three pods.
+			// A workload that exists is read again for each of its three pods.
 			most := 1
 			if slices.Contains(c.api, client.Object(workload)) {
 				most = 4
@@ -108,7 +108,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// F2 and F17: a pod of the name is bound between the live look and the write. It has its entry again.
+// TestF2PodComesDuringTheRelease checks that an entry is restored if its pod is bound after the live decision and before
+// the confirmation (F2 and F17).
 func TestF2PodComesDuringTheRelease(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, true), controllertest.Record(2, true))
 	s := newStage(t, records, records)
@@ -138,7 +139,8 @@ func TestF2PodComesDuringTheRelease(t *testing.T) {
 	}
 }
 
-// A pod that opted out is bound as soon as the entry is released, and does not get the address.
+// TestOptedOutPodComesDuringTheRelease checks that an address stays released if a pod of its name that opted out is bound
+// as soon as the entry is released: that pod does not get the address.
 func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, true), controllertest.Record(2, true))
 	s := newStage(t, records, records)
@@ -159,7 +161,8 @@ func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 	}
 }
 
-// F13: a failed release is reported, and the finalizer is removed when it is overdue and not before.
+// TestF13FinalizerHasADeadline checks that a failed release is reported, and that the finalizer is removed when its
+// deadline is over and not before (F13).
 func TestF13FinalizerHasADeadline(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, true))
 	s := newStage(t, records, records)
@@ -186,7 +189,7 @@ func TestF13FinalizerHasADeadline(t *testing.T) {
 	}
 }
 
-// end removes a pod from the API server and from the caches.
+// end removes a terminating pod from the API server and from the caches.
 func (s *stage) end(pod *corev1.Pod) {
 	s.t.Helper()
 	for _, from := range []client.Client{s.API, s.Cached} {
@@ -201,7 +204,8 @@ func (s *stage) end(pod *corev1.Pod) {
 	}
 }
 
-// A batch is written once and as soon as possible: it waits for pods with entries that are terminating on the node.
+// TestBatchWaitsForTerminatingPods checks that a batch is written once and as soon as possible: when no pod with an entry
+// is terminating on the node any longer, or batchWindow is over.
 func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	standing := controllertest.Objects(controllertest.Record(0, false), controllertest.Record(1, false), controllertest.Record(2, false))
 	ending := func(i int) *corev1.Pod {
@@ -216,9 +220,9 @@ func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	elsewhere.Spec.NodeName = "m"
 	for name, c := range map[string]struct {
 		objects []client.Object
-		// gone is the pod that is gone a moment after the first look.
+		// gone is the pod that ends a millisecond after the first pass; nil: none.
 		gone *corev1.Pod
-		// wait is what was waited in all.
+		// wait is how long the batch waits in total.
 		wait time.Duration
 		want string
 	}{
@@ -252,8 +256,8 @@ func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	}
 }
 
-// The write may fail for a FixedIP that was deleted just before, which the caches do not show yet: its deadline begins
-// now.
+// TestReleaseFailsForADeletedFixedIP checks the deadline of a FixedIP that was deleted just before the write failed, and
+// whose deletion the caches do not show yet: the deadline begins now.
 func TestReleaseFailsForADeletedFixedIP(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, false))
 	s := newStage(t, records, records)

@@ -1,19 +1,19 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package release takes addresses back, with one write for all that are released on a node at about the same time.
+// Package release releases addresses, with one write for all addresses that are released on a node at about the same time.
 //
-// One address takes one cached and one live decision:
+// Every release is decided twice, from the caches and from the API server:
 //
 //  1. The controller of FixedIPs decides from the caches that an address is to be released on a node, and adds its
 //     identity to the batch of that node (Batches).
-//  2. When the batch is complete, this controller reads the pods of the node, the workloads and the FixedIPs from the
-//     API server, decides for each identity again, deletes the FixedIPs that are to be deleted, and puts all addresses
-//     into their cooldown in one ciliumpool.Change, which is confirmed by another look at the pods.
+//  2. When the batch is complete, this controller reads the pods of the node, the workloads and the FixedIPs from the API
+//     server, decides for each identity again, deletes the FixedIPs that are to be deleted, and puts all addresses into
+//     their cooldown in one ciliumpool.Change, which is confirmed by another read of the pods.
 //
-// The controller of FixedIPs removes the finalizer when the watch shows that no pool has an entry of the identity, and
-// the controller of node pools ends the cooldown. Batches are kept in memory alone: a replica that takes over decides
-// for every identity again.
+// The controller of FixedIPs removes the finalizer when the watch shows that no pool has an entry of the identity, and the
+// controller of node pools ends the cooldown. Batches are kept in memory only: a replica that takes over decides for every
+// identity again.
 //
 // The package may not decide about an address by itself: reclaim.Decide does.
 package release

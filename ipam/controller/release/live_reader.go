@@ -19,13 +19,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// notFoundLasts is how long a workload that the API server did not have counts as deleted, as long as the cache does
-// not have it either: a workload with a thousand pods is not read a thousand times when it is deleted.
+// notFoundLasts is how long a workload counts as deleted after the API server did not find it, unless the cache has it. It
+// prevents a thousand reads of a deleted workload with a thousand pods.
 const notFoundLasts = 500 * time.Millisecond
 
-// nodeReader reads what a release on one node depends on: the pods of the node from one list of the API server, and
-// other pods and FixedIPs from the cache. A FixedIP is deleted with the version that was read; one that is being deleted
-// already is read from the API server, since another may have its name by now.
+// nodeReader reads the objects that a release on one node depends on: the pods of the node from one list of the API
+// server, and other pods and FixedIPs from the cache. A cached FixedIP is sufficient, since its deletion requires the
+// version that was read. A FixedIP that is being deleted is read from the API server, since another one may have its name
+// by now.
 type nodeReader struct {
 	client.Reader
 	live client.Reader
@@ -48,7 +49,7 @@ func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Ob
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		if o.Spec.NodeName == r.node {
-			// The cache is behind.
+			// The cache is behind: the API server did not list this pod on the node.
 			return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
 		}
 	case *v1alpha1.FixedIP:
@@ -60,11 +61,12 @@ func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Ob
 	return nil
 }
 
-// notFoundCache remembers which workloads the API server did not have a moment ago, and which are being read: the
-// nodes of a deleted workload ask for it at the same time.
+// notFoundCache remembers which workloads the API server recently did not find, and which are being read: all nodes with
+// pods of a deleted workload read it at the same time.
 type notFoundCache struct {
 	mu sync.Mutex
-	// lookups are the latest reads. An old one is removed with the next that begins.
+	// lookups contains the latest read of each workload. Key: the workload. Reads that are too old are removed when the
+	// next one begins.
 	lookups map[objectKey]*lookup
 }
 
@@ -77,13 +79,14 @@ type objectKey struct {
 type lookup struct {
 	// began is when the read began. The answer was true at that moment or later.
 	began time.Time
-	// done is closed when found and err are the answer.
+	// done is closed when found and err are set. found is nil if the workload does not exist.
 	done  chan struct{}
 	found *identity.Workload
 	err   error
 }
 
-// workload reads a workload from the API server, unless it was not found a moment ago or is being read.
+// workload returns a workload from the API server, or nil if it does not exist. A read that began less than notFoundLasts
+// ago is shared if it finds no workload and the cache has none either.
 func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now time.Time, key objectKey) (*identity.Workload, error) {
 	own := &lookup{began: now, done: make(chan struct{})}
 	latest := c.begin(key, own)
@@ -105,7 +108,8 @@ func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now
 	return own.found, own.err
 }
 
-// begin returns the latest read of a workload. If there is none, own is the latest from now on.
+// begin returns the latest read of a workload that is not too old. If there is none, it stores own as the latest one and
+// returns nil.
 func (c *notFoundCache) begin(key objectKey, own *lookup) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// reads answers reads of a workload at the API server. The caches have none.
+// reads is a gather.Workloads without cached workloads. Live returns the workload that the test sends to answer.
 type reads struct {
 	gather.Workloads
 	began  chan struct{}
@@ -30,19 +30,19 @@ func (r reads) Live(context.Context, schema.GroupKind, string, string) (*identit
 	return <-r.answer, nil
 }
 
-// Nodes that read a workload at about the same time share the answer that it does not exist. It counts from the moment
-// at which the read began, whenever the answer came.
+// TestNotFoundCache checks that nodes that read a workload at about the same time share the answer that it does not exist.
+// The answer counts from the moment at which the read began, whenever it arrives.
 func TestNotFoundCache(t *testing.T) {
 	begin := controllertest.Begin
 	exists := &identity.Workload{}
 	for _, c := range []struct {
 		name string
-		// first is the answer to the first read; next is when the next read begins, and late is true if that is before
-		// the first answer.
+		// first is the answer to the first read, next is when the next read begins, and late is true if the next read
+		// begins before the first answer arrives.
 		first *identity.Workload
 		next  time.Duration
 		late  bool
-		// shared is true if the next read has the first answer.
+		// shared is true if the next read returns the first answer without reading.
 		shared bool
 	}{
 		{name: "it exists", first: exists},
@@ -90,7 +90,7 @@ func TestNotFoundCache(t *testing.T) {
 	}
 }
 
-// The nodes of a deleted workload ask for it at the same moment.
+// TestNotFoundCacheIsReadOnce checks that concurrent calls for a workload that does not exist read it once.
 func TestNotFoundCacheIsReadOnce(t *testing.T) {
 	for range 2000 {
 		const callers = 8

@@ -36,7 +36,7 @@ var Annotations = map[string]string{
 // Mark is the annotation that lists the annotations that fixedip has set, separated by commas.
 const Mark = "fixedip.io/scale-down-annotations"
 
-// Controller is the controller scale-down. A request names a node.
+// Controller is the controller "scale-down". A request names a node.
 type Controller struct {
 	Ledger *ledger.Ledger
 	Cached client.Reader
@@ -44,7 +44,7 @@ type Controller struct {
 	// Autoscalers are the autoscalers to protect nodes from: keys of Annotations. If it is empty, the controller removes the
 	// annotations that it has set.
 	Autoscalers []string
-	// Requests are the nodes whose subnets or reservations have changed.
+	// Requests receives the nodes whose subnets or reservations have changed.
 	Requests *source.Requests
 	// Ready reports whether the ledger has all nodes and reservations that existed at the start.
 	Ready func() bool
@@ -97,7 +97,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	err = c.Live.Patch(ctx, marked, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsConflict(err):
-		// The cache will show what the Node is now.
+		// Try again when the cache shows the current Node.
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	case apierrors.IsForbidden(err):
 		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the controller may not patch Nodes; apply manifests/controller-scale-down-rbac.yaml and keep it until --protect-nodes-from is removed and no Node has the annotation %s: %w", node.Name, Mark, err)
@@ -108,7 +108,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// mark returns the annotations of a Node with those that are wanted. An annotation that a user set stays as it is.
+// mark returns have with the annotations in wanted added, and without those that fixedip has set and that are not in
+// wanted. It does not change an annotation that a user set.
 func mark(have map[string]string, wanted []string) map[string]string {
 	annotations := maps.Clone(have)
 	var ours []string

@@ -25,7 +25,8 @@ const (
 	karpenter = "karpenter.sh/do-not-disrupt"
 )
 
-// Finding R1. Nodes that have reserved addresses are marked for autoscalers, and what users set is left alone.
+// TestReconcile checks that Nodes whose subnets have reserved addresses are annotated for autoscalers, and that
+// annotations of users do not change (finding R1).
 func TestReconcile(t *testing.T) {
 	type annotations = map[string]string
 	marked := annotations{ca: "true", karpenter: "true", Mark: ca + "," + karpenter, "other": "x"}
@@ -74,7 +75,8 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// The CiliumNode of a node may be created again, with the subnets that it had: the node stays protected until then.
+// TestReconcileWithoutCiliumNode checks that a Node stays annotated while it has no CiliumNode or no subnet: the
+// CiliumNode may be created again, with the same subnets.
 func TestReconcileWithoutCiliumNode(t *testing.T) {
 	marked := map[string]string{ca: "true", Mark: ca}
 	for name, c := range map[string]struct {
@@ -103,7 +105,7 @@ func TestReconcileWithoutCiliumNode(t *testing.T) {
 	}
 }
 
-// A controller that does not know all reservations yet removes no annotation.
+// TestReconcileBeforeAllIsKnown checks that a controller that does not know all reservations yet removes no annotation.
 func TestReconcileBeforeAllIsKnown(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{ca: "true", Mark: ca}}}
 	s := controllertest.New(t, index.Each, []client.Object{node}, nil)

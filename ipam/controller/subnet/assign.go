@@ -28,16 +28,16 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// Assignment is what a node was given.
+// Assignment describes the subnets that a node was given.
 type Assignment struct {
-	// Subnets are those that the CiliumNode has got.
+	// Subnets are the subnets that were added to the CiliumNode.
 	Subnets []netip.Prefix
-	// Reserved is how many addresses FixedIPs reserve there.
+	// Reserved is how many addresses FixedIPs reserve in Subnets.
 	Reserved int
 	Origin   subnetplan.Origin
-	// From is the node that had the subnets before.
+	// From is the node that had the subnets before; empty if there is none or it is not known.
 	From string
-	// Exhausted are the families that the cluster pools have no subnet left in.
+	// Exhausted are the families for which the cluster pools have no free subnet.
 	Exhausted []address.Family
 }
 
@@ -49,9 +49,10 @@ func holder(n pool.NodePool, node *corev1.Node) subnetplan.Holder {
 	return h
 }
 
-// Assign gives a node the subnets that it lacks: those that its NodeSubnets name already, an orphan that it inherits,
-// and new ones. node is its Node; nil: there is none yet. ErrChanged of this package or of ciliumpool says that another
-// write was faster and that the next try may succeed. A problem has to be resolved by a person.
+// Assign gives a node the subnets that it lacks: those that its NodeSubnets name already, those of an orphan that it
+// inherits, and new ones. node is its Node; nil: there is none yet. If another write was faster, the error matches
+// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. A *problem has to be resolved by
+// an administrator.
 func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (given Assignment, err error) {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -77,7 +78,7 @@ func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.N
 }
 
 // claimLacking returns the claims of a node that are to be published: those that it has, those of an orphan that it
-// inherits, and one for each family that it lacks then. It says in given where they come from.
+// inherits, and a new one for each family that it still lacks. It sets Origin, From and Exhausted in given.
 func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Holder, list []subnetplan.Subnet, given *Assignment) ([]subnetplan.Subnet, error) {
 	claims, err := c.resume(ctx, n, h, list)
 	if err != nil {
@@ -112,9 +113,10 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 	return claims, err
 }
 
-// resume returns the claims of a node that are to be published. One that was never assigned is the remains of a
-// controller that stopped, or another controller is about to publish it: it is taken over if the node lacks its family,
-// and is deleted otherwise. The controller that made it can't publish it then, since the CiliumNode has got another subnet.
+// resume returns the existing claims of a node that are to be published. A claim that was never published was left by a
+// controller that stopped, or is about to be published by another controller. resume takes it over if the node lacks its
+// family, and deletes it otherwise. The other controller can't publish a deleted claim, since the CiliumNode has got
+// another subnet.
 func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) (found []subnetplan.Subnet, err error) {
 	var begun []subnetplan.Subnet
 	for _, s := range list {
@@ -144,13 +146,13 @@ func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.H
 	return found, nil
 }
 
-// established reports whether a NodeSubnet is more than a claim in the making: its node has had the subnet or has
-// inherited it, or FixedIPs reserve addresses there.
+// established reports whether a NodeSubnet is more than a new claim: its node has had the subnet or has inherited it, or
+// it was created because FixedIPs reserve addresses there.
 func established(ns *v1alpha1.NodeSubnet) bool {
 	return ns.Spec.PreviousNodeName != "" || ns.Spec.CiliumNodeUID == "" || meta.FindStatusCondition(ns.Status.Conditions, v1alpha1.ConditionAssigned) != nil
 }
 
-// heir returns a node as a candidate for orphans.
+// heir returns a node as a candidate to inherit orphans. subnets is the number of its subnets; node may be nil.
 func heir(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode {
 	h := subnetplan.CandidateNode{Name: name, Subnets: subnets}
 	if node != nil {
@@ -160,7 +162,7 @@ func heir(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode 
 	return h
 }
 
-// Lost returns the orphans among NodeSubnets, as the caches show them.
+// Lost returns the orphans in a list of NodeSubnets, as the caches show them.
 func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.OrphanedSubnets, error) {
 	var lost []netip.Prefix
 	// gone contains whether each node is gone. Key: its name.
@@ -203,7 +205,7 @@ func (c *Controller) shown(ctx context.Context, name string) (bool, error) {
 	return node != nil, err
 }
 
-// exists reports whether the API server has a Node or a CiliumNode of a name: then its pods may run.
+// exists reports whether the API server has a Node or a CiliumNode with the name. If it has, pods of the node may run.
 func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 	for _, obj := range []client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}} {
 		if name == "" {
@@ -219,18 +221,19 @@ func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// Take makes a node the holder of all subnets of an orphan. It takes none if the node of the orphan exists after all.
-// ErrChanged: another controller was faster with one of them; what was taken stays the heir's.
+// Take makes the node of h inherit all subnets of an orphan. It takes none if the node of the orphan still exists. It
+// returns ErrChanged if another controller was faster with one of the subnets; those that were taken before stay with the
+// node of h.
 func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h subnetplan.Holder) (taken []subnetplan.Subnet, err error) {
-	// The NodeSubnets were read before: whatever happens from here on has another version of them.
+	// The NodeSubnets were read before this check: if another controller has written one since, bind fails.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {
 		return nil, err
 	}
 	return c.bind(ctx, o.Subnets, h)
 }
 
-// claimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: it was set up before
-// there were NodeSubnets, a person wrote the subnet, or deleted its NodeSubnet.
+// claimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: the CiliumNode is older
+// than its NodeSubnets, or a user wrote the subnet or deleted its NodeSubnet.
 func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) error {
 	for _, cidr := range n.Subnets {
 		s := subnetplan.Find(list, cidr)
@@ -238,7 +241,8 @@ func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subne
 		if s.Object == nil {
 			_, err = c.create(ctx, cidr, h)
 		} else if s.Node != n.Name || s.Object.Spec.CiliumNodeUID != h.CiliumNodeUID {
-			// Two nodes that both exist are reported as overlapping, and nothing in the subnet is given out.
+			// If both nodes exist, the controller of node pools reports the overlap, and no address of the subnet is
+			// claimed.
 			free := s.Node == n.Name
 			if !free {
 				free, err = c.lost(ctx, s)
@@ -254,8 +258,8 @@ func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subne
 	return nil
 }
 
-// lost reports whether the node of a NodeSubnet can't have the subnet any more: it is gone, or, if Kubernetes assigns
-// the subnets, it has been made again with others.
+// lost reports whether the node of a NodeSubnet no longer has the subnet: the node is gone or, if Kubernetes assigns the
+// subnets, was created again with others.
 func (c *Controller) lost(ctx context.Context, s subnetplan.Subnet) (bool, error) {
 	present, err := c.exists(ctx, s.Node)
 	if err != nil || !present || !c.FromNode {

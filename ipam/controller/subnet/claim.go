@@ -28,13 +28,14 @@ import (
 )
 
 const (
-	// claimTries bounds how often a new subnet is claimed before the node has to wait for its next turn.
+	// claimTries is how often claim tries to claim new subnets for a node before it returns ErrChanged.
 	claimTries = 8
-	// recentFor is how long this process does not claim a subnet again. The caches show the NodeSubnet by then.
+	// recentFor is how long this process does not try again to claim a subnet that it has tried. The caches show its
+	// NodeSubnet by then.
 	recentFor = 10 * time.Second
 )
 
-// problem is an error that a person has to resolve. Its reason is that of the event.
+// problem is an error that an administrator has to resolve. reason is the reason of the event about it.
 type problem struct{ reason, message string }
 
 func (p *problem) Error() string { return p.message }
@@ -44,8 +45,9 @@ func overlap(s, other subnetplan.Subnet) error {
 	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %q; nothing in it is handed out until one of the two is changed", s.CIDR, s.Node, other.CIDR, other.Node)}
 }
 
-// claim binds the NodeSubnets that a node has to its CiliumNode, creates one in each family that it lacks, and then
-// compares them with those of other nodes. exhausted are the families without a free subnet.
+// claim makes the NodeSubnets in own name the CiliumNode of the node, creates one for each family in lacking, and then
+// compares all of them with the NodeSubnets at the API server. It deletes a new NodeSubnet that overlaps another one, and
+// tries another CIDR. exhausted are the families without a free subnet.
 func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Holder, own []subnetplan.Subnet, lacking []address.Family, known []subnetplan.Subnet) (claims []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if own, err = c.bind(ctx, own, h); err != nil {
 		return nil, nil, err
@@ -87,7 +89,7 @@ func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Ho
 	return nil, nil, fmt.Errorf("claim a subnet for node %s: others were faster %d times: %w", n.Name, claimTries, ErrChanged)
 }
 
-// bind has NodeSubnets name the node and the CiliumNode that they are about to be written to.
+// bind updates NodeSubnets so that they name the node and the CiliumNode of h. It returns their new versions.
 func (c *Controller) bind(ctx context.Context, own []subnetplan.Subnet, h subnetplan.Holder) (bound []subnetplan.Subnet, err error) {
 	for _, s := range own {
 		if s.Node != h.Node || s.Object.Spec.CiliumNodeUID != h.CiliumNodeUID || s.Object.Spec.NodeUID != h.NodeUID {
@@ -100,8 +102,8 @@ func (c *Controller) bind(ctx context.Context, own []subnetplan.Subnet, h subnet
 	return bound, nil
 }
 
-// carve claims a free subnet in each of the families: one that overlaps none of NodeSubnets, of CiliumNodes, and of
-// reserved addresses without either. A family is missing from both results if another controller was faster.
+// carve claims a free subnet in each of the families: one that overlaps no NodeSubnet, no subnet of a CiliumNode, and no
+// subnet of reserved addresses that has neither. A family is in neither of the results if another controller was faster.
 func (c *Controller) carve(ctx context.Context, families []address.Family, h subnetplan.Holder, known []subnetplan.Subnet) (fresh []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if len(families) == 0 {
 		return nil, nil, nil
@@ -132,8 +134,8 @@ func (c *Controller) carve(ctx context.Context, families []address.Family, h sub
 	return fresh, exhausted, nil
 }
 
-// choose returns a subnet of a family that overlaps none that is taken, and that no worker of this process has tried to
-// claim just now.
+// choose returns a subnet of a family that overlaps neither a taken subnet nor one that this process has recently tried to
+// claim. It returns false if there is none.
 func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefix, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +147,7 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 	for {
 		cidr, ok := address.Carve(c.Rules.Pools, f, address.Union(taken))
 		if ok && c.Ledger.HasForeignAddresses([]netip.Prefix{cidr}) {
-			// A pool still offers an address there, which has no home.
+			// A pool still offers an address of this subnet, which is no subnet of its node.
 			taken = append(taken, cidr)
 			continue
 		}
@@ -156,9 +158,9 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 	}
 }
 
-// claimBrought claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. NodeSubnets of the
-// node that Kubernetes has not assigned to it are left alone: it was made again with others. had: a node had one of them
-// before.
+// claimBrought claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. It leaves other
+// NodeSubnets of the node alone: the Node was created again with other subnets. had is true if one of the subnets already
+// had a NodeSubnet.
 func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Holder, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
 	if node == nil {
 		return nil, false, nil
@@ -211,7 +213,7 @@ func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *co
 		case err != nil:
 			return nil, false, err
 		case free:
-			// Kubernetes decides about ranges: what a node that is gone had of this one is no claim.
+			// Kubernetes assigns the subnets: the NodeSubnet of a node that is gone does not count.
 			return nil, false, errors.Join(c.delete(ctx, clash), ErrChanged)
 		}
 		return nil, false, errors.Join(c.delete(ctx, s), overlap(s, clash))
@@ -256,8 +258,8 @@ func listFrom(ctx context.Context, from client.Reader, opts ...client.ListOption
 	return subnetplan.FromNodeSubnets(list.Items), nil
 }
 
-// create claims a subnet for a node: the API server lets only one controller create a name. errTaken: a NodeSubnet of
-// the name exists.
+// create claims a subnet for a node: it creates a NodeSubnet, and only one controller can create its name. It returns
+// errTaken if the NodeSubnet exists.
 func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan.Holder) (subnetplan.Subnet, error) {
 	ns := &v1alpha1.NodeSubnet{
 		ObjectMeta: metav1.ObjectMeta{Name: address.SubnetName(cidr)},
@@ -273,9 +275,9 @@ func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan
 	return s, nil
 }
 
-// assign makes a node the holder of a subnet. If another node had it, that node is recorded, and the choice of a
-// successor has served its purpose. A claim that names the holder already gets a new version all the same, so that the
-// controller that made it can't withdraw it. ErrChanged: the NodeSubnet is not what it was when it was read.
+// assign makes a NodeSubnet name the node of h. If it named another node, assign records that node as the previous one and
+// clears the successor. If it named h already, it gets a new version nevertheless, so that the controller that created it
+// can't delete it. assign returns ErrChanged if the NodeSubnet was written since it was read.
 func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetplan.Holder) (subnetplan.Subnet, error) {
 	ns := s.Object.DeepCopy()
 	if ns.Spec.NodeName != h.Node {
@@ -303,7 +305,8 @@ func (c *Controller) updateStatus(ctx context.Context, s subnetplan.Subnet, stat
 	return nil
 }
 
-// delete gives a subnet up. ErrChanged: the NodeSubnet is not what it was when it was read.
+// delete deletes the NodeSubnet of a subnet. It returns nil if the NodeSubnet is already gone, and ErrChanged if it was
+// written since it was read.
 func (c *Controller) delete(ctx context.Context, s subnetplan.Subnet) error {
 	err := c.API.Delete(ctx, s.Object, client.Preconditions{UID: &s.Object.UID, ResourceVersion: &s.Object.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -315,7 +318,7 @@ func (c *Controller) delete(ctx context.Context, s subnetplan.Subnet) error {
 	return nil
 }
 
-// changed returns ErrChanged for an error of the API server that says so.
+// changed returns an ErrChanged if the API server reports a conflict or a missing object, and err otherwise.
 func changed(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", ErrChanged, err)

@@ -45,62 +45,65 @@ import (
 const (
 	// joinWorkers is how many nodes are given subnets at once.
 	joinWorkers = 4
-	// passInterval is the least time between two looks at all orphans. What happens in between is looked at together.
+	// passInterval is the minimum time between two passes over all orphans. One pass handles all events in between.
 	passInterval = time.Second
-	// changedRetry is how long a node waits after another write was faster.
+	// changedRetry is how long a node waits for its next try after a conflict with another write.
 	changedRetry = time.Second
-	// exhaustedRetry is how long a node waits that could not get a subnet. Nodes that go do not wake those that wait.
+	// exhaustedRetry is how long a node waits for its next try if it could not get a subnet. The deletion of a node causes
+	// no event for the nodes that wait.
 	exhaustedRetry = 30 * time.Second
 )
 
-// replacesNodeLabel on a Node names the node that it replaces.
+// replacesNodeLabel is the label of a Node that names the node that it replaces.
 const replacesNodeLabel = "fixedip.io/replaces-node"
 
 // Controller gives nodes their subnets. Assign and Take are safe for concurrent use, also by several processes.
 type Controller struct {
 	Pools *ciliumpool.Client
-	// Writer takes back addresses that were about to move to another node.
+	// Writer cancels moves of addresses to other nodes.
 	Writer *ciliumpool.Writer
 	// Ledger follows the watches of CiliumNodes and FixedIPs.
 	Ledger *ledger.Ledger
-	// API reads from the API server, Cached from the watches.
+	// API reads from and writes to the API server, Cached reads from the watches.
 	API    client.Client
 	Cached client.Reader
 	Rules  subnetplan.Rules
-	// FromNode: Kubernetes assigns the subnets, as Node.spec.podCIDRs.
+	// FromNode is true if Kubernetes assigns the subnets, in Node.spec.podCIDRs.
 	FromNode bool
 	// StrictNodes selects the nodes whose pools have no dynamic entries.
 	StrictNodes labels.Selector
 	// IPv4Only is true if IPv6 addresses of running pods do not become fixed.
 	IPv4Only bool
 	Kinds    identity.Kinds
-	// FirstEntries returns what a pool needs beside the addresses that are reserved or in use.
+	// FirstEntries returns the edits that add the entries that a new pool needs besides those of reserved and used
+	// addresses.
 	FirstEntries func(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error)
 	Events       events.EventRecorder
 	Clock        clock.PassiveClock
-	// Resync is how often all orphans are looked at without an event.
+	// Resync is the maximum time between two passes over all orphans.
 	Resync time.Duration
 	// Synced reports whether the ledger has all CiliumNodes and FixedIPs that existed at the start.
 	Synced func() bool
-	// Nodes asks for the subnets of one node, and Orphans for a look at all orphans.
+	// Nodes enqueues a node that may lack subnets, and Orphans a pass over all orphans.
 	Nodes, Orphans *source.Requests
 
-	// started: the subnets that nodes had before this process led are claimed. No new one is claimed before.
+	// started is true when the subnets that nodes had before this process led are claimed. No new subnet is claimed
+	// before.
 	started atomic.Bool
-	// looked is when all orphans were last looked at, and released when subnets were last given up. They pace the
-	// work and decide nothing.
+	// looked is when the last pass over all orphans began, and released is when a pass last released subnets. They only
+	// pace the work.
 	looked, released time.Time
 
 	mu sync.Mutex
-	// recent are the subnets that this process has tried to claim just now, and when: the caches do not show their
-	// NodeSubnets yet.
+	// recent contains the subnets that this process has recently tried to claim: the caches may not show their NodeSubnets
+	// yet. Value: when it tried.
 	recent map[netip.Prefix]time.Time
 }
 
-// All is the one request of the reconciler that looks at all orphans.
+// All is the only request of the reconciler of orphans.
 var All = source.ForName("all")
 
-// Setup adds the reconcilers to a manager. No node is looked at before seen reports true.
+// Setup adds the reconcilers to a manager. No node is reconciled before seen reports true.
 func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bool) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unavailableIndex, unavailable); err != nil {
 		return fmt.Errorf("index the FixedIPs whose subnet has no node: %w", err)
@@ -116,7 +119,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("subnet").
-		// All nodes are added at the start of the other reconciler.
+		// The first pass of the other reconciler adds all nodes, see start.
 		WatchesRawSource(c.Nodes.Source(seen, func() []ctrl.Request { return nil })).
 		Watches(&corev1.Node{}, of, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, of).
@@ -177,8 +180,8 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 	var found *problem
 	switch {
 	case errors.Is(err, ciliumpool.ErrChanged), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, ErrChanged), errors.Is(err, errTaken):
-		// Another write was faster, which the watch will show, or a move that is under way is in the way, whose end
-		// no event of this node reports.
+		// Another write was faster, and the watch will show it; or a move is not complete yet, and no event of this node
+		// reports its end.
 		klog.FromContext(ctx).V(2).Info("Subnets not assigned, will be tried again", "err", err)
 		return ctrl.Result{RequeueAfter: changedRetry}, nil
 	case errors.As(err, &found):
@@ -209,7 +212,7 @@ func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *
 	c.Events.Eventf(about(n, node), nil, corev1.EventTypeNormal, reason, "AssignSubnet", "%s", note)
 }
 
-// report brings the status of the NodeSubnets up to date whose subnets the node has.
+// report updates the status of the NodeSubnets of the subnets that the node has.
 func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.Node) error {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -220,8 +223,7 @@ func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.N
 			continue
 		}
 		want := s.Object.Status.DeepCopy()
-		// While another subnet of the node that it was inherited from is still to follow, the status says since when that
-		// node is gone.
+		// Keep the time of the loss until the node has inherited all subnets of the previous node.
 		if s.Previous == "" || !slices.ContainsFunc(list, func(o subnetplan.Subnet) bool { return o.Node == s.Previous }) {
 			want.OrphanedSince, want.GracePeriodEnd = nil, nil
 		}
@@ -246,8 +248,8 @@ func setAssigned(s *v1alpha1.NodeSubnetStatus, subnet subnetplan.Subnet, status 
 	})
 }
 
-// about returns the object that events about a node's subnets are recorded on: the Node, which people describe, or the
-// CiliumNode if there is no Node.
+// about returns the object on which events about the subnets of a node are recorded: the Node, which users describe with
+// kubectl, or the CiliumNode if there is no Node.
 func about(n pool.NodePool, node *corev1.Node) client.Object {
 	if node == nil {
 		return ciliumpool.Reference(n)

@@ -1,38 +1,40 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package subnet owns the subnets of nodes: NodeSubnets, spec.ipam.podCIDRs of CiliumNodes with the first entries of
-// their pools, and the condition of FixedIPs that says whether their subnet has a node.
+// Package subnet owns the subnets of nodes: NodeSubnets, spec.ipam.podCIDRs of CiliumNodes with the first entries of their
+// pools, and the condition SubnetAvailable of FixedIPs.
 //
 // # A subnet stays with its node until the Node is gone
 //
-// The NodeSubnet is the claim, and everything follows from it:
+// The NodeSubnet is the claim of a node to a subnet. All other steps follow from it:
 //
-//	join      create a NodeSubnet for a free CIDR, then list all NodeSubnets; withdraw it if another one overlaps
-//	return    a CiliumNode that was deleted and made again gets the subnets back that its NodeSubnets name
-//	orphan    the Node and its CiliumNode are gone, read live: status.orphanedSince starts the grace period
-//	inherit   the NodeSubnet names the heir from now on, which is then given the subnet like one that returns
-//	release   no FixedIP reserves an address in an orphan and no pool has one: the NodeSubnet is deleted
+//	join      create a NodeSubnet for a free CIDR, then list all NodeSubnets; delete it again if another one overlaps it
+//	return    a CiliumNode that was deleted and created again gets the subnets back that its NodeSubnets name
+//	orphan    the Node and its CiliumNode are gone, as read from the API server: status.orphanedSince starts the grace
+//	          period
+//	inherit   the NodeSubnet is changed to name the inheriting node, which then gets the subnet like a node that returns
+//	release   no FixedIP reserves an address in an orphaned subnet and no pool has one: the NodeSubnet is deleted
 //
 // # Why two controllers never assign overlapping subnets
 //
-// Each creates its claim before it lists all claims, so that of two claims that overlap the later one sees the
-// earlier, whatever their mask sizes. Equal claims have the same name, which only one can create.
+// Each controller creates its claim before it lists all claims, so that of two claims that overlap the later one sees the
+// earlier, whatever their mask sizes. Claims of the same CIDR have the same name, which only one controller can create.
 //
-// A subnet is written to a CiliumNode only after its NodeSubnet names the UID of that CiliumNode. A subnet changes
-// hands only by an update that names the version of the NodeSubnet that was read before the CiliumNode of its node was
-// seen gone. So a controller that is behind either loses the update, or writes to a CiliumNode that does not exist any
-// more, which the test of its UID refuses.
+// A subnet is written to a CiliumNode only after its NodeSubnet names the UID of that CiliumNode. The node of a NodeSubnet
+// is changed only by an update that requires the version that was read before the previous node was found to be gone. So a
+// controller that is behind either fails to update the NodeSubnet, or patches a CiliumNode that no longer exists, which
+// the test of the UID refuses.
 //
-// Joining costs a number of requests that does not depend on the number of nodes. No lock is held during a request,
-// and nothing in memory decides: a controller that stops between two steps is resumed from the objects alone. Workers of
-// one process only remember for some seconds which subnets they have tried, so that they do not try the same one.
+// The number of requests for a node that joins does not depend on the number of nodes. No lock is held during a request,
+// and no decision depends on memory: if a controller stops between two steps, the next one continues from the objects
+// alone. Workers of one process only remember for some seconds which subnets they have tried, so that they do not try the
+// same one.
 //
 // # The first pool
 //
-// The first pool of a CiliumNode contains every address that a live pod of the node runs with (Cilium facts 7 and 26).
-// Two are out of reach: the address of a pod whose status does not have it yet, and an address that lives on another
-// node than its home while that home is gone too, since no pool says where it lives.
+// The first pool of a CiliumNode contains every address that a live pod of the node runs with (Cilium facts 7 and 26). Two
+// kinds of addresses may be missing if no FixedIP reserves them: the address of a pod whose status does not show it yet,
+// and an address whose home node is another node that is gone too.
 //
 // The package may not decide about single addresses, and it fills pools only once: with the first entries of a subnet.
 package subnet

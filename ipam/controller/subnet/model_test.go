@@ -20,7 +20,7 @@ import (
 
 var errStopped = errors.New("the controller was stopped")
 
-// frozen returns a reader that shows what stands now, whatever is written later.
+// frozen returns a reader of a copy of the current objects. Later writes do not change it.
 func frozen(s *scene) client.Reader {
 	s.t.Helper()
 	copied := newScene(s.t)
@@ -38,28 +38,28 @@ func frozen(s *scene) client.Reader {
 	return copied.api
 }
 
-// leader is one of several controllers that all believe to lead. Its requests wait until the model lets them through.
+// leader is one of several controllers that each act as the leader. Its requests wait until the model answers them.
 type leader struct {
 	*testController
-	// waiting is the request that waits; nil: none does.
+	// waiting is the request that waits for an answer; nil: none.
 	waiting *request
-	// busy: a reconcile is under way.
+	// busy is true while a reconcile is under way.
 	busy bool
 }
 
 type request struct {
 	what string
-	// answer gets nil, or the error that the request ends with.
+	// answer receives nil, or the error with which the request fails.
 	answer chan error
 }
 
-// Two controllers that both believe to lead, with different mask sizes, caches that show anything between the start
-// and now, and requests in any order, some of which never come back: no two nodes ever have overlapping subnets, and a
-// subnet never leaves a node whose Node exists.
+// TestModelOfTwoLeaders runs two controllers that both act as the leader, with different mask sizes, with caches of any
+// time between the start and now, and with requests that complete in any order, some of them with an error. It checks that
+// no two nodes ever have overlapping subnets, and that a subnet never leaves a node whose Node exists.
 func TestModelOfTwoLeaders(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failure string
-		// A bubble can't be left by a panic, which is how rapid ends a run.
+		// rapid ends a run with a panic, which must not leave a synctest bubble: draw all choices before.
 		choices := rapid.SliceOfN(rapid.Uint16(), 150, 150).Draw(rt, "choices")
 		synctest.Test(t, func(t *testing.T) { failure = playTwoLeaders(t, choices) })
 		if failure != "" {
@@ -93,7 +93,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		l.watch(s)
 		return l
 	}
-	// before is the node of each subnet that a node had. Key: the CIDR.
+	// before contains the node that had each subnet. Key: the CIDR.
 	before := map[string]string{}
 	leaders := []*leader{start(28), start(27)}
 	for i, choice := range choices {
@@ -147,7 +147,8 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 	return ""
 }
 
-// violated returns what is wrong with the subnets of nodes; empty: nothing.
+// violated returns how the subnets of nodes violate the invariants; empty: they do not. It updates before: it removes the
+// subnets of nodes that are gone, and adds the current ones.
 func (s *scene) violated(before map[string]string) string {
 	exists := map[string]bool{}
 	for _, name := range s.nodeNames() {

@@ -31,13 +31,14 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// releaseInterval is the least time between two releases of orphans. Each lists all FixedIPs and all CiliumNodes, so
-// that those that are due within it are released together.
+// releaseInterval is the minimum time between two releases of orphans. Each release lists all FixedIPs and all
+// CiliumNodes, so that orphans that become due in between are released together.
 const releaseInterval = 30 * time.Second
 
-// reconcileOrphans looks at all subnets without a node in one request: it records since when their nodes are gone, on
-// the NodeSubnets and on the FixedIPs in them, chooses heirs, and gives up what the policy gives up. Nothing is counted
-// in memory, so that the grace period goes on when the controller is replaced.
+// reconcileOrphans handles all subnets without a node in one request. It records the loss of the node in the NodeSubnets
+// and in the FixedIPs that reserve addresses there, chooses nodes that inherit the subnets, and releases subnets and
+// FixedIPs as the policy requires. The time of the loss is in the objects, so that the grace period goes on when the
+// controller is replaced.
 func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := c.Clock.Now()
 	if wait := c.looked.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {
@@ -66,8 +67,8 @@ func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl
 	return ctrl.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
 }
 
-// start claims the subnets that CiliumNodes have without a NodeSubnet, as the API server has them, and opens the way
-// for nodes that wait for one.
+// start claims the subnets that CiliumNodes at the API server have without a NodeSubnet, and then lets reconcileNode
+// assign new ones.
 func (c *Controller) start(ctx context.Context) error {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -90,7 +91,7 @@ func (c *Controller) start(ctx context.Context) error {
 	return nil
 }
 
-// reportOutside reports the subnets that are in no cluster pool: a CIDR was removed or changed.
+// reportOutside records an event on each NodeSubnet that is in no cluster pool because a CIDR was removed or changed.
 func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet) {
 	if c.FromNode {
 		return
@@ -103,7 +104,8 @@ func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet
 	}
 }
 
-// outside says what it means that the subnet of a node is in no cluster pool; empty: it has no node.
+// outside returns the note of the event about a subnet that is in no cluster pool. node is the node that has it; empty:
+// none.
 func outside(node string) string {
 	keeps := "it has no node"
 	if node != "" {
@@ -112,8 +114,8 @@ func outside(node string) string {
 	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + keeps + "; add the CIDR again if it was removed by mistake"
 }
 
-// record creates the NodeSubnets that reserved addresses lack, and writes on those of orphans since when their nodes
-// are gone.
+// record creates the NodeSubnets that are missing for reserved addresses, and records in the NodeSubnets of orphans since
+// when their nodes are gone.
 func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	for _, m := range s.missing {
 		if _, err := c.create(ctx, m.CIDR, subnetplan.Holder{Node: m.Node}); err != nil && !errors.Is(err, errTaken) {
@@ -161,7 +163,8 @@ func orphanStatus(s subnetplan.Subnet, grace time.Duration, now time.Time) v1alp
 	return *want
 }
 
-// setConditions brings the condition of all FixedIPs up to date that says whether their subnet has a node.
+// setConditions writes the condition SubnetAvailable of FixedIPs, and records an event on each FixedIP for which it
+// becomes False.
 func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 	byName := func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) }
 	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
@@ -171,7 +174,8 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		record = record.DeepCopy()
-		// SetStatusCondition keeps the time while the status is the same. Here it counts from the change of the reason.
+		// SetStatusCondition would keep the transition time if only the reason changes. This condition counts from the
+		// change of its reason.
 		meta.RemoveStatusCondition(&record.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 		want.LastTransitionTime, want.ObservedGeneration = metav1.NewTime(s.now), record.Generation
 		meta.SetStatusCondition(&record.Status.Conditions, want)
@@ -187,8 +191,9 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// inheritOrExpire makes living nodes the holders of orphans, which they are then given like a node that returns. If none
-// may inherit an orphan, it deletes the FixedIPs whose reservations there have expired by policy Free.
+// inheritOrExpire makes existing nodes inherit orphans; reconcileNode then assigns them the subnets as to a node that
+// returns. If no node may inherit an orphan, it deletes the FixedIPs whose reservations there have expired under policy
+// Free.
 func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 	for _, o := range s.orphans {
 		heir, at := c.Rules.PickExistingNode(o, s.heirs, s.now)
@@ -207,7 +212,7 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 		switch _, err := c.Take(ctx, o, holder(n, s.nodes[heir])); {
 		case err == nil:
 			c.Nodes.Add(source.ForName(heir))
-			// The next orphan goes to another node, if that is as good.
+			// Count the subnets, so that the next orphan goes to another node that is equally suitable.
 			i := slices.IndexFunc(s.heirs, func(h subnetplan.CandidateNode) bool { return h.Name == heir })
 			s.heirs[i].Subnets += len(o.Subnets)
 		case !errors.Is(err, ErrChanged):
@@ -217,14 +222,14 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// releaseExpired deletes the FixedIPs of a node that is gone whose reservations have expired by policy Free.
+// releaseExpired deletes the FixedIPs whose reservations in the subnets of an orphan have expired under policy Free.
 func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSubnets, s *snapshot) error {
 	kept, at := c.Rules.ExpiredReservations(o, s.now)
 	s.soon(at)
 	if len(kept) == 0 {
 		return nil
 	}
-	// A deletion can't be undone: the caches don't suffice.
+	// A deletion can't be undone: the caches are not sufficient.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {
 		return err
 	}
@@ -236,7 +241,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		err := c.API.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-			// The other family of the same FixedIP, or it was written meanwhile.
+			// The FixedIP was deleted because of its address of the other family, or was written meanwhile.
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
@@ -246,8 +251,8 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 	return nil
 }
 
-// release deletes the NodeSubnets of orphans that nothing needs any more: no FixedIP reserves an address in them, and
-// no pool has one. The CIDRs are free again.
+// release deletes the NodeSubnets of orphans in which no FixedIP reserves an address and no pool has one. Their CIDRs are
+// free again.
 func (c *Controller) release(ctx context.Context, s *snapshot) error {
 	var due []subnetplan.OrphanedSubnets
 	var candidates []netip.Prefix
@@ -280,7 +285,8 @@ func (c *Controller) release(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		for _, sub := range o.Subnets {
-			// The version is the one that was read before: a node that has come back since has written another.
+			// The deletion requires the version that was read before: if the node has come back since, the NodeSubnet has
+			// a newer one.
 			switch err := c.delete(ctx, sub); {
 			case err == nil:
 				klog.FromContext(ctx).Info("Subnet released", "node", o.Node, "subnet", sub.CIDR)
@@ -321,7 +327,7 @@ func (c *Controller) needed(ctx context.Context, in []netip.Prefix) (*netipx.IPS
 	return needed.IPSet()
 }
 
-// unavailableIndex finds the FixedIPs whose condition says that their subnet has no node.
+// unavailableIndex is the index of the FixedIPs whose condition SubnetAvailable is False. Key: "true".
 const unavailableIndex = "subnetUnavailable"
 
 // unavailable is the index function of unavailableIndex.

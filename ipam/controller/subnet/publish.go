@@ -32,13 +32,13 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// reserveTries bounds how often the pools are read for one node: each time after moves were cancelled. No scheduler begins
-// to move an address without a home node, so two are enough.
+// reserveTries bounds how often reserved reads the pools for one node: again each time after it has cancelled moves. Two
+// reads should be enough, since no scheduler begins to move an address without a home node.
 const reserveTries = 4
 
 // publish writes the subnets of the claims into the CiliumNode, together with the first entries: the addresses that
-// FixedIPs reserve, those that a pod of the node runs with, and what the node needs besides. had: a node had one of the
-// subnets before.
+// FixedIPs reserve, the addresses that pods of the node run with, and the other entries that the node needs. had is true
+// if a node had one of the subnets before.
 func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.Node, claims []subnetplan.Subnet, given Assignment, had bool) (Assignment, error) {
 	in := subnetplan.CIDRs(claims)
 	kept, entries, others, own, err := c.reserved(ctx, n, in, had)
@@ -76,11 +76,13 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 	return given, nil
 }
 
-// reserved returns what is reserved in the subnets, the entries for that, the pools of the other nodes where they matter,
-// and the node's own addresses, which its CiliumNode names.
+// reserved returns the reserved addresses in the subnets, their entries, the pools of all nodes, and the addresses of the
+// node itself that its CiliumNode names. All of them are nil for new subnets in which no FixedIP reserves an address and
+// no pool offers one.
 //
-// A subnet that a node had before is read about at the API server: an address may live in the pool of another node, or
-// be about to move there. For a new subnet what the caches show is enough: it was free.
+// If a node had one of the subnets before, the reserved addresses are read from the API server: the pool of another node
+// may have an address, or an address may be about to move there. For new subnets, which were free, the caches are
+// sufficient.
 func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (kept []reservation.Address, entries map[netip.Addr]pool.Entry, others []pool.NodePool, own []subnetplan.Running, err error) {
 	if had {
 		kept, err = c.reservedLive(ctx, in)
@@ -126,15 +128,17 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 	return nil, nil, nil, nil, fmt.Errorf("addresses in %v were still about to move to other nodes after %d tries: %w", in, reserveTries, ciliumpool.ErrChanged)
 }
 
-// elsewhere returns the nodes on which reserved addresses of a node's subnets live, because they have moved. Key: the address.
-// The API server is asked about a pod if the cache or the FixedIP names another node for it.
+// elsewhere returns the reserved addresses of a node's subnets that have moved. Key: the address. Value: the node where
+// the address is now.
 //
-// An address lives on the node of its pod if the pod runs with it, or could take it there and has not reported an IP.
-// Otherwise it lives on the node that its FixedIP names, if that node exists and the FixedIP names a user or a pod that could
-// move: that pod may have been deleted by force and still run there, until the next pod of the name is bound to the home.
+// It asks the API server only about pods that are on another node according to the cache or to the FixedIP. The address is
+// on the node of its pod if the pod runs with it there, or may have taken it there and has not reported it yet
+// (status.movableFor). Otherwise, unless the pod is bound to this node, an earlier pod of the name may have been deleted by
+// force and still run: the address is on the node that the FixedIP names, if that node exists and the status of the
+// FixedIP names a pod that uses the address or could move it.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
-	// alive says of nodes that FixedIPs name whether they exist. Key: the node.
+	// alive contains whether a node that a FixedIP names exists. Key: the node.
 	alive := map[string]bool{}
 	for _, k := range kept {
 		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
@@ -169,8 +173,9 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 	return found, nil
 }
 
-// movedTo returns the pods whose addresses have moved to a node, as the homes of the addresses say: a pod that has not
-// reported its address yet, or that does not exist for the moment, has its entry there too.
+// movedTo returns the pods whose addresses have moved to a node according to the pools of their home nodes, with the
+// addresses that their FixedIPs still reserve. They include pods that have not reported their address yet, and pods that
+// do not exist at the moment.
 func (c *Controller) movedTo(ctx context.Context, node string, others []pool.NodePool) (moved []subnetplan.Running, err error) {
 	for _, home := range others {
 		for addr, e := range home.Entries {
@@ -191,8 +196,8 @@ func (c *Controller) movedTo(ctx context.Context, node string, others []pool.Nod
 	return moved, nil
 }
 
-// cancelMove replaces the move-target entry of an address that was about to move. If it is gone the address may have
-// arrived, which the next list will show.
+// cancelMove replaces the move-target entry of an address by a cooldown entry. If the move-target entry is gone, it writes
+// nothing: the address may have arrived, which the next list will show.
 func (c *Controller) cancelMove(ctx context.Context, m subnetplan.Announced) error {
 	at := c.Clock.Now()
 	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: m.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -207,7 +212,7 @@ func (c *Controller) cancelMove(ctx context.Context, m subnetplan.Announced) err
 	return nil
 }
 
-// reservedLive returns the addresses that FixedIPs reserve in some subnets, as the API server has them.
+// reservedLive returns the addresses in the given subnets that FixedIPs reserve, as the API server has them.
 func (c *Controller) reservedLive(ctx context.Context, in []netip.Prefix) (kept []reservation.Address, err error) {
 	err = each(ctx, c.API, &v1alpha1.FixedIPList{}, func(record *v1alpha1.FixedIP) {
 		kept = append(kept, subnetplan.ReservedIn(in, reservation.Of(record))...)
@@ -215,9 +220,10 @@ func (c *Controller) reservedLive(ctx context.Context, in []netip.Prefix) (kept 
 	return kept, err
 }
 
-// running returns the pods of a node that have addresses, as the API server has them. A pod that is being deleted has
-// its addresses until it is gone. One that could take its addresses to the node has them before it reports them. What is
-// fixed for a pod is what the FixedIP of its name says, also after its workload has left it behind.
+// running returns the pods of a node with their addresses, as the API server has them. A pod that is being deleted has its
+// addresses until it is gone. A pod that was allowed to take its addresses to the node has them before it reports them
+// (status.movableFor). If a FixedIP of its name exists, a pod has the entry of that FixedIP, even if its workload no
+// longer controls it.
 func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Running, error) {
 	pods, err := index.LivePodsOnNode(ctx, c.API, node)
 	if err != nil {
@@ -232,7 +238,7 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: podutil.IPs(pod), Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name), IPv4Only: c.IPv4Only}
 		reader := client.Reader(c.Cached)
 		if len(r.Addrs) == 0 {
-			// The cache may not have yet that the pod could move.
+			// The cache may not show yet that the pod could move.
 			reader = c.API
 		}
 		record, err := index.Get[v1alpha1.FixedIP](ctx, reader, client.ObjectKeyFromObject(pod))
@@ -245,7 +251,8 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 				r.Addrs = r.Reserved
 			}
 		} else if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
-			// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.
+			// Without a FixedIP the identity determines the entry. If the workload is not known yet, or an annotation
+			// can't be read, the pod keeps its address without a fixed entry.
 			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)
@@ -253,7 +260,7 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 	return running, nil
 }
 
-// pageSize is how many objects are asked for at once: that many are in memory as the API server sends them.
+// pageSize is the number of objects in one page of a list. It limits how many complete objects are in memory at once.
 const pageSize = 500
 
 // each visits all objects of a kind, as the API server has them at one moment.

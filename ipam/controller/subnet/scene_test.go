@@ -40,12 +40,12 @@ import (
 
 var start = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 
-// scene is an API server and the controllers over it.
+// scene is a fake API server and a clock, for one or several controllers.
 type scene struct {
 	t     *testing.T
 	api   client.WithWatch
 	clock *clocktesting.FakePassiveClock
-	// requests counts those of all controllers. Key: the verb and the kind.
+	// requests counts the requests of all controllers. Key: the verb and the type.
 	mu       sync.Mutex
 	requests map[string]int
 	uids     int
@@ -105,7 +105,8 @@ func ciliumNode(name string, podCIDRs ...string) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// counting is the API as one controller sees it. before is called with each request; an error is its answer.
+// counting returns a client for one controller that counts its requests. before, if not nil, is called with each request;
+// if it returns an error, the request fails with it.
 func (s *scene) counting(before func(verb string, o any) error) client.WithWatch {
 	return s.countingOver(s.api, before)
 }
@@ -170,7 +171,7 @@ func (s *scene) countingOver(api client.WithWatch, before func(verb string, o an
 	})
 }
 
-// deleteIf holds a deletion to its preconditions, which the fake does not.
+// deleteIf deletes an object if the preconditions hold. The fake client does not check them.
 func deleteIf(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 	options := (&client.DeleteOptions{}).ApplyOptions(opts)
 	now := o.DeepCopyObject().(client.Object)
@@ -183,12 +184,12 @@ func deleteIf(ctx context.Context, c client.WithWatch, o client.Object, opts ...
 	return c.Delete(ctx, o)
 }
 
-// controller is one process.
+// testController is the controller of one process.
 type testController struct {
 	*Controller
 }
 
-// controller returns a process over the API, whose cache is another reader.
+// controller returns the controller of a process that uses the client api and reads cached as its cache.
 func (s *scene) controller(api client.Client, cached client.Reader, rules subnetplan.Rules) *testController {
 	pools := ciliumpool.New(api)
 	l := ledger.New()
@@ -202,7 +203,7 @@ func (s *scene) controller(api client.Client, cached client.Reader, rules subnet
 	return c
 }
 
-// fill makes the lowest address of each subnet dynamic that has no entry.
+// fill returns the edits that add a dynamic entry at the lowest address without an entry in each subnet.
 func fill(n pool.NodePool) []pool.EntryChange {
 	var edits []pool.EntryChange
 	for _, s := range n.Subnets {
@@ -216,7 +217,7 @@ func fill(n pool.NodePool) []pool.EntryChange {
 	return edits
 }
 
-// watch brings the ledger up to date.
+// watch updates the ledger from the API server.
 func (c *testController) watch(s *scene) {
 	s.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
@@ -241,7 +242,7 @@ func (c *testController) watch(s *scene) {
 	}
 }
 
-// pass looks at all orphans, and then at all nodes, until nothing changes.
+// pass reconciles all orphans and then all nodes, six times: nothing changes any more after that.
 func (c *testController) pass(s *scene) {
 	s.t.Helper()
 	for range 6 {
@@ -258,7 +259,7 @@ func (c *testController) pass(s *scene) {
 	}
 }
 
-// pools are the CiliumNodes as they are.
+// pools returns the pools of all CiliumNodes. Key: the node.
 func (s *scene) pools() map[string]pool.NodePool {
 	s.t.Helper()
 	var list ciliumv2.CiliumNodeList
@@ -272,7 +273,7 @@ func (s *scene) pools() map[string]pool.NodePool {
 	return all
 }
 
-// pool is one of them.
+// pool returns the pool of one CiliumNode.
 func (s *scene) pool(name string) pool.NodePool {
 	s.t.Helper()
 	n, err := ciliumpool.New(s.api).Get(s.t.Context(), name)
@@ -282,7 +283,7 @@ func (s *scene) pool(name string) pool.NodePool {
 	return n
 }
 
-// shelf keeps NodeSubnets itself: the fake takes a second to list some thousands of them.
+// shelf is a client that stores NodeSubnets in a map: the fake client takes a second to list some thousands of them.
 type shelf struct {
 	client.WithWatch
 	subnets map[string]*v1alpha1.NodeSubnet
@@ -323,7 +324,7 @@ func (s shelfStatus) Update(_ context.Context, o client.Object, _ ...client.SubR
 	return nil
 }
 
-// claims are the nodes that NodeSubnets name. Key: the CIDR.
+// claims returns the node that each NodeSubnet names. Key: the CIDR.
 func (s *scene) claims() map[string]string {
 	s.t.Helper()
 	var list v1alpha1.NodeSubnetList
@@ -337,7 +338,7 @@ func (s *scene) claims() map[string]string {
 	return all
 }
 
-// disjoint fails if the subnets of two nodes overlap.
+// disjoint fails the test if the subnets of two nodes overlap.
 func (s *scene) disjoint() {
 	s.t.Helper()
 	seen := map[netip.Prefix]string{}
@@ -353,12 +354,12 @@ func (s *scene) disjoint() {
 	}
 }
 
-// everything are empty lists of all kinds.
+// everything returns an empty list of each kind.
 func everything() []client.ObjectList {
 	return []client.ObjectList{&corev1.NodeList{}, &corev1.PodList{}, &ciliumv2.CiliumNodeList{}, &v1alpha1.FixedIPList{}, &v1alpha1.NodeSubnetList{}}
 }
 
-// items are the objects of a list.
+// items returns the objects of a list.
 func items(list client.ObjectList) []client.Object {
 	var out []client.Object
 	_ = meta.EachListItem(list, func(o runtime.Object) error {
@@ -368,7 +369,7 @@ func items(list client.ObjectList) []client.Object {
 	return out
 }
 
-// stamped gives an object a UID of its own.
+// stamped gives an object a UID of its own and returns it.
 func stamped(s *scene, o client.Object) client.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()

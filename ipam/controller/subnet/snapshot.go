@@ -25,21 +25,21 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// snapshot is what the caches show of all subnets at one moment.
+// snapshot is the state of all subnets in the caches at one moment, for one pass over all orphans.
 type snapshot struct {
 	now time.Time
-	// next is when to look again.
+	// next is when the next pass begins at the latest.
 	next time.Time
 	list []subnetplan.Subnet
-	// nodes are all Nodes. Key: the name.
+	// nodes contains all Nodes. Key: the name.
 	nodes   map[string]*corev1.Node
 	heirs   []subnetplan.CandidateNode
 	orphans []subnetplan.OrphanedSubnets
 	// missing are the subnets of reserved addresses that have no NodeSubnet.
 	missing []subnetplan.Subnet
-	// records are the FixedIPs that a condition is for.
+	// records contains the FixedIPs whose condition SubnetAvailable may have to change. Key: the FixedIP.
 	records map[client.ObjectKey]*v1alpha1.FixedIP
-	// available is the condition that each FixedIP should have which needs one.
+	// available contains the condition SubnetAvailable that a FixedIP should have. Key: the FixedIP.
 	available map[client.ObjectKey]metav1.Condition
 }
 
@@ -91,8 +91,8 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 	return s, c.addOrphans(ctx, s, kept)
 }
 
-// addOrphans adds the orphans, and the condition of the FixedIPs in them. FixedIPs whose node exists and is about to
-// have its subnets back keep the condition that they have.
+// addOrphans adds the orphans, and the conditions of the FixedIPs that reserve addresses there. A FixedIP whose node
+// exists and is about to get its subnets back keeps its condition.
 func (c *Controller) addOrphans(ctx context.Context, s *snapshot, kept []reservation.Address) error {
 	for _, k := range kept {
 		delete(s.available, k.Record)
@@ -123,8 +123,8 @@ func (c *Controller) addOrphans(ctx context.Context, s *snapshot, kept []reserva
 
 // waiting returns the pods that wait for reserved addresses of an orphan, as the cache shows them.
 func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) ([]*corev1.Pod, error) {
-	// byOwner has each waiting pod once, although it may wait for an address of each family. Key: the pod as pool entries
-	// name it.
+	// byOwner contains each waiting pod once, although a pod may wait for an address of each family. Key: the pod as pool
+	// entries name it.
 	byOwner := map[string]*corev1.Pod{}
 	for _, k := range o.Reserved {
 		namespace, name, ok := pool.SplitOwnerKey(k.Entry.Owner)
@@ -171,7 +171,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 		s.records[client.ObjectKeyFromObject(record)] = record
 	}
 	for _, k := range reservation.Of(withoutSubnet...) {
-		// The other family of the FixedIP may have its home.
+		// An address of the other family may have a home node.
 		if len(c.Ledger.HomesOf(k.Addr)) == 0 {
 			kept = append(kept, k)
 		}
@@ -179,7 +179,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	return kept, nil
 }
 
-// waitsFor says what a reserved address without a home waits for.
+// waitsFor returns the message of the condition: what a reserved address without a home node waits for.
 func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Address) string {
 	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
 	if o.Node != "" {

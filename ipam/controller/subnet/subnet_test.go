@@ -53,8 +53,8 @@ func runningPod(name, nodeName, ip string, owner *metav1.OwnerReference) *corev1
 	return p
 }
 
-// Finding C1: a CiliumNode that is deleted while its Node exists gets its subnet back, and no other node has it in
-// between.
+// TestDeletedCiliumNode checks that a CiliumNode that is deleted while its Node exists gets its subnet back, and that no
+// other node has the subnet in between (finding C1).
 func TestDeletedCiliumNode(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), ciliumNode("node-1"))
@@ -149,21 +149,21 @@ func TestNodeMissingInTheCache(t *testing.T) {
 	}
 }
 
-// Finding C2: the first pool of a CiliumNode that was made again has every address that a pod of the node runs with,
-// in the form that its agent needs, and the node's own.
+// TestFirstPoolKeepsRunningPods checks that the first pool of a CiliumNode that was created again has every address that a
+// pod of the node runs with, in the form that its agent needs, and the addresses of the node itself (finding C2).
 func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), ciliumNode("node-1"))
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 	c.pass(s)
 	set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
-	// mysql-5 and mysql-13 were deleted by force, and the next mysql-13 waits for a node (seed 217105 of the model). Its
-	// FixedIP says already that no pod uses the address.
+	// mysql-5 and mysql-13 were deleted by force, and the next mysql-13 waits for a node (seed 217105 of the model). The
+	// FixedIP of mysql-13 no longer names a pod that uses the address.
 	forced, waited := s.record("mysql-5", "node-4", "10.0.0.6"), s.record("mysql-13", "node-4", "10.0.0.9")
 	forced.Status.PodUID, waited.Status.MovableFor = "mysql-5", "the former mysql-13"
-	// mysql-7 has moved from node-1 to node-4 and mysql-9 from another node, which is gone, to node-1. They have not reported
-	// their addresses, and the CiliumNodes of both nodes were deleted. mysql-10 was never allowed to move, and mysql-11 is not bound. mysql-12 has
-	// moved too, and its StatefulSet has left it behind.
+	// mysql-7 has moved from node-1 to node-4, and mysql-9 to node-1 from another node, which is gone. They have not
+	// reported their addresses, and the CiliumNodes of node-1 and node-4 were deleted. mysql-10 was never allowed to move,
+	// and mysql-11 is not bound. mysql-12 has moved too, and its StatefulSet no longer controls it.
 	leaving, coming, unbound := runningPod("mysql-7", "node-4", "", set), runningPod("mysql-9", "node-1", "", set), runningPod("mysql-11", "", "", set)
 	s.create(leaving, coming, unbound, runningPod("mysql-12", "node-1", "10.0.8.7", nil), s.record("mysql-12", "node-1", "10.0.8.7"))
 	left, came, waits := s.record("mysql-7", "node-1", "10.0.0.3"), s.record("mysql-9", "node-6", "10.0.8.8"), s.record("mysql-11", "node-1", "10.0.0.8")
@@ -173,8 +173,8 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
 		runningPod("mysql-1", "node-1", "10.0.0.13", set),
 		s.record("mysql-2", "node-1", "10.0.0.12"),
-		// mysql-5 and the former mysql-13 may still run on node-4, which has lost its CiliumNode too. node-5 is gone, and nothing says that mysql-8
-		// has run.
+		// mysql-5 and the former mysql-13 may still run on node-4, which has lost its CiliumNode too. node-5, which the
+		// FixedIP of mysql-6 names, is gone, and the FixedIP of mysql-8 does not show that a pod has used its address.
 		node("node-4"), forced, waited, runningPod("mysql-13", "", "", set), s.record("mysql-6", "node-5", "10.0.0.4"), s.record("mysql-8", "node-4", "10.0.0.2"),
 		left, came, waits,
 		runningPod("mysql-10", "node-1", "", set), s.record("mysql-10", "node-6", "10.0.8.9"),
@@ -191,7 +191,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	if err := errors.Join(s.api.Update(t.Context(), &host), s.api.Status().Update(t.Context(), &done)); err != nil {
 		t.Fatal(err)
 	}
-	// mysql-4 is at home on another node, and its pod has not reported its address yet.
+	// The address of mysql-4 has moved from its home node-3 to node-1, and the pod does not exist at the moment.
 	home := ciliumNode("node-3")
 	home.Spec.IPAM.PodCIDRs = []string{"10.0.9.0/28"}
 	home.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.9.9": ciliumpool.EncodeEntry(pool.MovedEntry("node-1", "db/mysql-4"))}
@@ -227,8 +227,8 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	}
 }
 
-// Finding C4: the requests for a node that joins do not grow with the number of nodes, and include no list of
-// CiliumNodes or FixedIPs.
+// TestJoiningCostsConstantRequests checks that the number of requests for a node that joins does not grow with the number
+// of nodes, and that none of them lists CiliumNodes or FixedIPs (finding C4).
 func TestJoiningCostsConstantRequests(t *testing.T) {
 	const joining = 200
 	for _, standing := range []int{50, 5000} {
@@ -246,7 +246,7 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 			ns.Name = address.SubnetName(subnet)
 			all.subnets[ns.Name] = ns
 		}
-		// Key: a subnet. Value: the node that has it.
+		// given contains the node that was given each subnet. Key: the subnet.
 		given := map[netip.Prefix]string{}
 		for i := range joining {
 			name := fmt.Sprintf("joins-%d", i)
@@ -272,7 +272,8 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 	}
 }
 
-// Finding C4: a request that takes its time for one node keeps no other node from its subnet.
+// TestJoinsDoNotWaitForEachOther checks that a slow request for one node does not delay the subnet of another node
+// (finding C4).
 func TestJoinsDoNotWaitForEachOther(t *testing.T) {
 	s := newScene(t)
 	s.create(node("slow"), ciliumNode("slow"), node("fast"), ciliumNode("fast"))
@@ -305,7 +306,8 @@ func TestJoinsDoNotWaitForEachOther(t *testing.T) {
 	s.disjoint()
 }
 
-// A controller that stopped between two writes is resumed from the objects alone.
+// TestResumedJoin checks that another controller, which has only the objects, completes a join that stopped at any of its
+// requests.
 func TestResumedJoin(t *testing.T) {
 	for _, stop := range []string{"list *v1alpha1.NodeSubnetList", "list *v1.PodList", "patch *v2.CiliumNode", "update status *v1alpha1.NodeSubnet"} {
 		t.Run(stop, func(t *testing.T) {
@@ -338,7 +340,8 @@ func TestResumedJoin(t *testing.T) {
 	}
 }
 
-// Finding C13: a claim that was made for a node and not published yet is not lost when the node is given another subnet.
+// TestEarlierClaimOfTheSameNode checks that a claim that is not published yet is kept when the node also gets a subnet of
+// another family (finding C13).
 func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), ciliumNode("node-1"))
@@ -366,8 +369,8 @@ func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	}
 }
 
-// A node is gone: its subnet is orphaned from then on, is inherited after the grace period with what is reserved in it,
-// or released if nothing is.
+// TestOrphan checks that the subnet of a node that is gone is recorded as orphaned. After the grace period another node
+// inherits it with its reserved addresses, or it is released if it has none.
 func TestOrphan(t *testing.T) {
 	zoned := func(zone string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: zone} }
@@ -414,7 +417,8 @@ func TestOrphan(t *testing.T) {
 	s.disjoint()
 }
 
-// A NodeSubnet that a person deletes, or that never was, is created again for the node that has the subnet.
+// TestNodeSubnetCreatedAgain checks that a NodeSubnet that never existed, or that a user deleted, is created for the node
+// that has the subnet.
 func TestNodeSubnetCreatedAgain(t *testing.T) {
 	s := newScene(t)
 	s.create(node("old"), ciliumNode("old", "10.0.0.0/28", "fd00::/64"))
@@ -431,7 +435,8 @@ func TestNodeSubnetCreatedAgain(t *testing.T) {
 	}
 }
 
-// Finding R8. A controller whose flags lack the CIDR of a subnet says so when it starts, and the node keeps the subnet.
+// TestSubnetOutsideThePools checks that a controller whose flags lack the CIDR of a subnet reports the subnet when it
+// starts, and that the node keeps the subnet (finding R8).
 func TestSubnetOutsideThePools(t *testing.T) {
 	s := newScene(t)
 	s.create(node("a"), ciliumNode("a", "10.0.0.0/28"), node("b"), ciliumNode("b", "10.9.0.0/28"))
@@ -458,7 +463,8 @@ func TestSubnetOutsideThePools(t *testing.T) {
 	}
 }
 
-// A FixedIP that was restored from a backup, or made beforehand, claims the subnet of its address.
+// TestReservedAddressClaimsItsSubnet checks that a FixedIP that was restored from a backup, or created beforehand, claims
+// the subnet of its address.
 func TestReservedAddressClaimsItsSubnet(t *testing.T) {
 	s := newScene(t)
 	s.create(s.record("mysql-0", "node-1", "10.0.0.17"), s.record("mysql-1", "", "10.0.0.33"))

@@ -30,9 +30,10 @@ import (
 )
 
 const (
-	// settle is how long pods have to wait before an event says so. A drain evicts the pods of a node one after the other.
+	// settle is how long pods have to wait before an event reports them. A drain evicts the pods of a node one after the
+	// other.
 	settle = 10 * time.Second
-	// lookAgain is how often a node is looked at while pods wait for it.
+	// lookAgain is how often a node is reconciled while pods wait for it.
 	lookAgain = time.Minute
 	// named is how many pods an event names at most.
 	named = 5
@@ -41,7 +42,7 @@ const (
 // Reason is the reason of the events.
 const Reason = "PodsWaitForNode"
 
-// Controller is the controller waiting. A request names a node.
+// Controller is the controller "waiting". A request names a node.
 type Controller struct {
 	Ledger *ledger.Ledger
 	Cached client.Reader
@@ -49,8 +50,8 @@ type Controller struct {
 	Clock  clock.PassiveClock
 
 	mu sync.Mutex
-	// episodes are since when pods wait for a node, and whether an event has said so. Key: the node. A key exists while pods
-	// wait for it.
+	// episodes contains since when pods wait for a node, and whether an event has reported it. Key: the node. A key exists
+	// while pods wait for that node.
 	episodes map[string]*episode
 }
 
@@ -81,7 +82,8 @@ func (c *Controller) Setup(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile reports on a Node the pods that wait for it, once until none does.
+// Reconcile records an event on a Node that names the pods that wait for it. It records one event until no pod waits any
+// longer.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	all, err := c.waiting(ctx)
 	if err != nil {
@@ -111,13 +113,14 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if !e.reported {
 		e.reported = true
-		// Events with one reason on one object are counted as one, with the text of the first, unless they are about others.
+		// Events with the same reason on the same object are merged, with the note of the first, unless their related
+		// objects differ.
 		c.Events.Eventf(node, pods[0], corev1.EventTypeWarning, Reason, "SchedulePods", "%s", describe(pods, node))
 	}
 	return ctrl.Result{RequeueAfter: lookAgain}, nil
 }
 
-// describe says which pods wait for a node, why, and what helps.
+// describe returns the note of the event: which pods wait for a node, why, and what helps.
 func describe(pods []*corev1.Pod, node *corev1.Node) string {
 	var first []string
 	for _, pod := range pods[:min(named, len(pods))] {
@@ -162,7 +165,8 @@ func (c *Controller) waiting(ctx context.Context) (map[string][]*corev1.Pod, err
 	return found, nil
 }
 
-// nodeOf returns the node that has the address of a pod that is not bound, or had it before it was gone; empty: none.
+// nodeOf returns the node that a pod waits for: the node whose pool has an entry for the pod or, if there is none, the
+// node in its FixedIP. It returns an empty string if there is neither, or if the FixedIP is a slot or is being deleted.
 func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (string, error) {
 	if held := c.Ledger.Held(keyOf(pod)); len(held) > 0 {
 		return held[0].Node, nil
@@ -174,7 +178,7 @@ func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (string, error
 	return record.Spec.NodeName, nil
 }
 
-// Counts returns how many pods wait for each node.
+// Counts returns how many pods wait for each node, sorted by node.
 func (c *Controller) Counts(ctx context.Context) ([]metrics.WaitingPods, error) {
 	all, err := c.waiting(ctx)
 	if err != nil {

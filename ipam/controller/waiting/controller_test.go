@@ -75,19 +75,20 @@ func node(name string, cordoned bool) *corev1.Node {
 	return n
 }
 
-// unschedulable is a pod for which a scheduler has found no node.
+// unschedulable returns a pod for which a scheduler has found no node.
 func unschedulable(name string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 	return pod
 }
 
-// record is the FixedIP of a pod.
+// record returns the FixedIP of a pod.
 func record(pod, node string) *v1alpha1.FixedIP {
 	return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{PodName: pod, NodeName: node, IPs: []string{"10.0.9.9"}}}
 }
 
-// Finding R3. An event on the Node names the pods that wait for it, once for each time that pods begin to wait.
+// TestReconcile checks that an event on the Node names the pods that wait for it, once for each time that pods begin to
+// wait (finding R3).
 func TestReconcile(t *testing.T) {
 	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their addresses and is "
 	for name, steps := range map[string]func(s *stage) (got, want any){

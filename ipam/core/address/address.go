@@ -15,10 +15,10 @@ import (
 	"go4.org/netipx"
 )
 
-// Family is an address family. Its value is the version of the protocol.
+// Family is an IP address family. Its value is the IP version: 4 or 6.
 type Family uint8
 
-// The two families. IPv4 addresses mapped into IPv6 belong to neither: Parse refuses them.
+// The address families. IPv4 addresses mapped into IPv6 belong to neither; Parse refuses them.
 const (
 	IPv4 Family = 4
 	IPv6 Family = 6
@@ -81,7 +81,7 @@ func Parse(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// ParseAll parses addresses in canonical form. Other texts are left out.
+// ParseAll returns the addresses that Parse accepts, in the order of texts. It skips all other texts.
 func ParseAll(texts []string) []netip.Addr {
 	var addrs []netip.Addr
 	for _, s := range texts {
@@ -106,9 +106,9 @@ func Strings(addrs []netip.Addr) []string {
 	return out
 }
 
-// Besides returns the addresses that a FixedIP does not name although it names another address of the same family. An
-// agent whose pool has both for one pod chooses at random (Cilium fact 1). recorded is in the form that Parse reads;
-// invalid values are ignored.
+// Besides returns the addresses of addrs that are not in recorded although recorded has another address of their family.
+// recorded are the addresses of a FixedIP as text; values that Parse refuses are ignored. If a pool has both addresses for
+// one pod, the agent chooses one of them at random (Cilium fact 1).
 func Besides(addrs []netip.Addr, recorded []string) []netip.Addr {
 	var found []netip.Addr
 	for _, a := range addrs {
@@ -126,10 +126,10 @@ func Besides(addrs []netip.Addr, recorded []string) []netip.Addr {
 // mapped contains the IPv4 addresses mapped into IPv6.
 var mapped = netipx.RangeOfPrefix(netip.MustParsePrefix("::ffff:0:0/96"))
 
-// HasMapped reports whether a range has IPv4 addresses mapped into IPv6, which Parse refuses.
+// HasMapped reports whether r contains IPv4 addresses mapped into IPv6, which Parse refuses.
 func HasMapped(r netipx.IPRange) bool { return r.Overlaps(mapped) }
 
-// ParseSubnet parses a CIDR whose host bits are zero, and whose addresses Parse accepts.
+// ParseSubnet parses a CIDR. It returns an error if host bits are set, or if the CIDR contains addresses that Parse refuses.
 func ParseSubnet(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
@@ -160,7 +160,7 @@ func Ends(p netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// Usable reports whether a pod may have the address of the subnet.
+// Usable reports whether a is an address of the subnet that a pod may have.
 func Usable(p netip.Prefix, a netip.Addr) bool {
 	first, last := Ends(p)
 	return a.BitLen() == first.BitLen() && !a.Less(first) && !last.Less(a)
@@ -183,8 +183,9 @@ func Size(p netip.Prefix) int64 {
 	}
 }
 
-// Up iterates over the usable addresses from the bottom of the subnet: the order in which dynamic entries are added, so
-// that they rarely meet fixed ones, which are taken from the top. Stop early, because IPv6 subnets are huge.
+// Up iterates over the usable addresses of the subnet in ascending order. Dynamic entries are added in this order and fixed
+// addresses are taken in descending order, so that the two rarely meet. Stop early: an IPv6 subnet has too many addresses to
+// visit.
 func Up(p netip.Prefix) iter.Seq[netip.Addr] {
 	first, last := Ends(p)
 	return func(yield func(netip.Addr) bool) {
@@ -193,8 +194,8 @@ func Up(p netip.Prefix) iter.Seq[netip.Addr] {
 	}
 }
 
-// SubnetName returns the name of the API object of a subnet: its four bytes or eight groups and its prefix length,
-// separated by dashes. No two subnets share a name.
+// SubnetName returns the name of the NodeSubnet of a subnet, such as 10-240-1-0-24: the four bytes or eight hexadecimal
+// groups of the network address and the prefix length, separated by dashes. No two subnets have the same name.
 func SubnetName(p netip.Prefix) string {
 	p = p.Masked()
 	var parts []string
@@ -218,15 +219,15 @@ type ClusterPool struct {
 	MaskSize int
 }
 
-// Family returns the family of the pool.
+// Family returns the family of the cluster pool.
 func (p ClusterPool) Family() Family { return Of(p.CIDR.Addr()) }
 
 // nodeAddresses is how many addresses an agent takes for its node in each family: those of the router and the health
 // endpoint (Cilium fact 6).
 const nodeAddresses = 2
 
-// Validate returns an error if no subnet of the pool can have the mask size, or if such a subnet has no address left for a
-// pod.
+// Validate returns an error if no subnet of the cluster pool can have the mask size, or if such a subnet has no address for
+// a pod besides those of the node.
 func (p ClusterPool) Validate() error {
 	if bits := p.Family().Bits(); p.MaskSize > bits {
 		return fmt.Errorf("mask size %d is longer than an %s address (%d bits)", p.MaskSize, p.Family(), bits)
@@ -240,8 +241,8 @@ func (p ClusterPool) Validate() error {
 	return nil
 }
 
-// Union returns the set of all addresses of the prefixes, which may overlap and be of both families. A lookup in the set
-// is a binary search.
+// Union returns the set of all addresses of the prefixes, which may overlap and be of both families. Invalid prefixes are
+// skipped. A lookup in the set is a binary search.
 func Union(prefixes []netip.Prefix) *netipx.IPSet {
 	var b netipx.IPSetBuilder
 	for _, p := range prefixes {
@@ -263,8 +264,8 @@ func (p ClusterPool) free(taken *netipx.IPSet) *netipx.IPSet {
 	return set
 }
 
-// FreeSubnets returns how many subnets of the pool are free. It is a float because an IPv6 pool may have more subnets
-// than an integer can count.
+// FreeSubnets returns the number of free subnets of the mask size. The result is a float64 because an IPv6 cluster pool may
+// have more subnets than an integer can count.
 func (p ClusterPool) FreeSubnets(taken *netipx.IPSet) float64 {
 	count := 0.0
 	for _, prefix := range p.free(taken).Prefixes() {
@@ -275,8 +276,8 @@ func (p ClusterPool) FreeSubnets(taken *netipx.IPSet) float64 {
 	return count
 }
 
-// Carve returns a free subnet of the first pool of the family that has one. It takes the smallest gap that is large
-// enough, so that large gaps remain.
+// Carve returns a free subnet of the first cluster pool of the family that has one, and false if there is none. It takes the
+// smallest gap that is large enough, so that large gaps remain.
 func Carve(pools []ClusterPool, family Family, taken *netipx.IPSet) (netip.Prefix, bool) {
 	for _, p := range pools {
 		if p.Family() != family {

@@ -11,7 +11,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// TestBesides checks each family separately.
+// TestBesides checks Besides, in particular that it compares each family separately.
 func TestBesides(t *testing.T) {
 	for name, c := range map[string]struct {
 		held, recorded, want []string

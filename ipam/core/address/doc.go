@@ -4,5 +4,5 @@
 // Package address implements the arithmetic of addresses and subnets: which addresses of a subnet pods may use, in which
 // order they are taken, and which subnets of a cluster pool are free.
 //
-// It is pure and knows netip only: nothing of Kubernetes, Cilium, clocks, clients or goroutines.
+// It is pure: it uses netip and netipx only, and no Kubernetes or Cilium types, clock, client or goroutine.
 package address

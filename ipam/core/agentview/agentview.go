@@ -13,26 +13,27 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Barrier is a question to the agent of one node that has been written and may not be answered yet.
+// Barrier is one question to the agent of a node. Its probe has been written; the agent may not have answered yet.
 type Barrier struct {
-	// AskedNode is the node as the patch that wrote the probe left it, or as it was when another question was joined. The
-	// answer proves that the agent has seen this pool.
+	// AskedNode is the pool of the node in the version that the patch of the probe returned or, if the question joined
+	// another one, in the version that was read. A complete answer proves that the agent has processed this version.
 	AskedNode pool.NodePool
-	// Probe is the address that asks.
+	// Probe is the key that the next report of the agent removes.
 	Probe netip.Addr
 }
 
-// NewProbe returns the probe for a question that is written into a version of a CiliumNode. n has to be read from the
-// API server: then no two questions have the same probe, since each of them makes a new version.
+// NewProbe returns the probe to write into the CiliumNode of n, which has to be read from the API server. The probe is a
+// hash of its UID and resourceVersion. Every write of a probe makes a new version, so that no two questions have the same
+// probe.
 func NewProbe(n pool.NodePool) netip.Addr {
 	h := fnv.New64a()
 	h.Write([]byte(n.UID + "/" + n.ResourceVersion))
 	return pool.Probe(h.Sum64())
 }
 
-// Join returns the Barrier for questions that wait when the agent has a probe to answer already; false: it has none. n has
-// to be read from the API server after the questions were asked: the report that removes the probe is accepted after that.
-// The probe is not replaced, since the controller that wrote it would take its absence as the answer.
+// Join returns a Barrier for the first probe that n lists, and false if n lists none. n has to be read from the API server
+// after the questions were asked: the report that removes the probe is then accepted after the questions. The probe is not
+// replaced, since the controller that wrote it would take its absence as the answer.
 func Join(n pool.NodePool) (Barrier, bool) {
 	if len(n.Probes) == 0 {
 		return Barrier{}, false
@@ -40,20 +41,21 @@ func Join(n pool.NodePool) (Barrier, bool) {
 	return Barrier{AskedNode: n, Probe: n.Probes[0]}, true
 }
 
-// Answer is what a version of a CiliumNode says about a Barrier.
+// Answer is the state of a Barrier in one version of the CiliumNode.
 type Answer uint8
 
 const (
 	// Pending means that the agent has not reported since the probe was written.
 	Pending Answer = iota
-	// NoPool is Pending for a reason: an agent whose CiliumNode has no pool does not report because of a probe.
+	// NoPool means that the agent has not reported since the probe was written, and that the CiliumNode has no pool: a probe
+	// does not make such an agent report.
 	NoPool
 	// Incomplete means that the agent has reported and lists no address of the node itself. It has just started, and
 	// may not have restored its endpoints.
 	Incomplete
 	// Complete means that the agent has answered.
 	Complete
-	// Void means that the CiliumNode is gone, or is another one of the same name. Ask again.
+	// Void means that the CiliumNode was deleted, and perhaps created again. The question has to be asked again.
 	Void
 )
 
@@ -61,8 +63,8 @@ func (a Answer) String() string {
 	return [...]string{"pending", "no pool", "incomplete", "complete", "void"}[a]
 }
 
-// Answer judges a version of the CiliumNode that was read from the API server after the probe was written. The Evidence
-// is valid only if the answer is Complete.
+// Answer returns the state of the barrier in n, which has to be read from the API server after the probe was written. The
+// Evidence is valid only if the Answer is Complete.
 func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {
 	switch {
 	case n.UID != b.AskedNode.UID:
@@ -77,14 +79,16 @@ func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {
 	return Evidence{Node: n.Name, Generation: b.AskedNode.Generation, UID: n.UID, Entries: b.AskedNode.Entries, Used: n.Used}, Complete
 }
 
-// Evidence is what the answer of one agent proves.
+// Evidence is the information that the complete answer of one agent proves.
 type Evidence struct {
-	// Node is the name of the node, UID is that of its CiliumNode.
+	// Node is the name of the node. UID is the UID of its CiliumNode.
 	Node, UID string
-	// Generation is that of the newest spec that the agent is known to have seen, and Entries is the pool in it.
+	// Generation is the generation of the newest spec that the agent has provably processed.
 	Generation int64
-	Entries    map[netip.Addr]pool.Entry
-	// Used are the addresses that the agent had allocated when it answered. Value: the owner.
+	// Entries is the pool in that spec. Key: the address.
+	Entries map[netip.Addr]pool.Entry
+	// Used contains the addresses that the agent had allocated when it answered. Key: the address. Value: the owner; empty
+	// if the agent does not name it.
 	Used map[netip.Addr]string
 }
 
@@ -92,45 +96,47 @@ type Evidence struct {
 type Pod struct {
 	// Owner is "namespace/name", as in a pool entry.
 	Owner string
-	// Addrs are those in the status of the pod.
+	// Addrs are the IPs in the status of the pod.
 	Addrs []netip.Addr
-	// Stopped means that no container of the pod runs or will run: it has succeeded or failed.
+	// Stopped is true if the pod has succeeded or failed: no container of it runs or will run.
 	Stopped bool
 }
 
-// State is what is known about the use of an address.
+// State is the result of judging the use of an address.
 type State uint8
 
 const (
-	// Unknown means that another pod may get the address at any time.
+	// Unknown means that another pod may have the address already or may get it at any time.
 	Unknown State = iota
-	// InUse means that a pod, or the node itself, has the address.
+	// InUse means that the node itself, or a pod other than the owner passed to Judge, has the address.
 	InUse
-	// Clear means that no pod has the address, and that the agent gives it only to the pod that the entry names, if it
-	// names one, while the entry stands.
+	// Clear means that no pod other than the owner passed to Judge has the address. As long as the entry stands, the agent
+	// gives the address only to the pod that the entry names, if it names one.
 	Clear
 )
 
 func (s State) String() string { return [...]string{"unknown", "in use", "clear"}[s] }
 
-// AddressUse is the answer to the question whether a pod may still use an address.
+// AddressUse is the result of Evidence.Judge for one address.
 type AddressUse struct {
 	State State
-	// By is the owner that has the address, if it is InUse; empty: the agent does not name it.
+	// By is the owner that has the address if State is InUse; empty if the agent does not name it.
 	By string
-	// Why is a sentence for people, if the address is not Clear.
+	// Why explains State in messages; empty if State is Clear.
 	Why string
 }
 
-// Judge decides whether an address of the node can be taken by the pod owner. owner may be empty: then the address is
-// Clear only if no pod at all uses it. pods are the pods that are bound to the node, read after the answer.
+// Judge returns whether the pod owner can take the address a of the node. If owner is empty, a is Clear only if no pod at
+// all uses it. pods are the pods that are bound to the node; they have to be read after the agent answered.
 //
-// A pod counts as a user if the agent lists the address for it, if its status has the address (the agent may have lost
-// it, Cilium facts 13 and 30), or if the entry names it: a pod that was bound a moment ago gets the address from the agent
-// without another write. A pod that has not reported an address may have any that the pool offered when it started, so
-// that nothing is known until it reports, unless the pool has another address for it. Two addresses are certainly not
-// its own: one that the agent lists for owner, and one whose entry is a pod's. No other pod had that one when the
-// entry was made, and the agent has given it to no other since.
+// A pod other than owner uses a in three cases: the agent lists a for that pod; the status of the pod has a, which the agent
+// may have lost (Cilium facts 13 and 30); or the entry of a names the pod, because a pod that was bound a moment ago gets a
+// from the agent without another write.
+//
+// A pod that has not reported an address may have any address that the pool offered when the pod started. While there is
+// such a pod, a is Unknown, unless the pool has another address of the family of a for that pod, or a is certainly not the
+// address of that pod. This is certain if the agent lists a for owner, or if the entry of a is owned by a pod: no other pod
+// had a when that entry was made, and the agent has given a to no other pod since.
 func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
 		return AddressUse{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}

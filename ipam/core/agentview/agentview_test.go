@@ -13,7 +13,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// node is a CiliumNode with a pool and a report.
+// node returns a NodePool that has a pool and whose agent has reported used.
 func node(uid string, used map[netip.Addr]string, probes ...netip.Addr) pool.NodePool {
 	return pool.NodePool{
 		Name: "node-1", UID: uid, Generation: 9, HasPool: true, HasUsed: true, Used: used, Unreported: !pool.ListsNode(used), Probes: probes,
@@ -53,7 +53,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// Each version of each CiliumNode has a probe of its own.
+// TestNewProbe checks that each version of each CiliumNode has its own probe.
 func TestNewProbe(t *testing.T) {
 	seen := map[netip.Addr]pool.NodePool{}
 	for _, n := range []pool.NodePool{{UID: "a", ResourceVersion: "1"}, {UID: "a", ResourceVersion: "11"}, {UID: "a1", ResourceVersion: "1"}, {UID: "b", ResourceVersion: "1"}} {
@@ -101,7 +101,7 @@ func TestJudge(t *testing.T) {
 			entries: owned, pods: []agentview.Pod{{Owner: owner}},
 			want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has 10.240.1.7 for it"},
 		},
-		// Without this row's rule, test/explore finds a pod whose address its pool does not have.
+		// Without the rule of this row, test/explore finds a pod whose address the pool of its node does not have.
 		"a pod has not reported its address": {
 			entries: withdrawn, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.AddressUse{Why: "pod default/other on node node-1 has not reported its address, which may be 10.240.1.7"},

@@ -1,47 +1,49 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agentview decides what the controller knows of a Cilium agent: whether the agent has seen a pool entry, and
-// which addresses of its node are in use. It asks the agent instead of waiting for a time after which the agent should
+// Package agentview decides what the controller knows of a Cilium agent: whether the agent has seen a pool entry, and which
+// addresses of its node are in use. The controller asks the agent instead of waiting for a time after which the agent should
 // have reported.
 //
 // # The agent barrier
 //
-// An agent writes status.ipam.used as part of an update of the CiliumNode version that it has processed, with
-// optimistic locking, and builds the map from its allocators just before the write (Cilium fact 24). So the first
-// report that the API server accepts after a version V proves two things: the agent has processed V, and the map lists
-// every address that was allocated before. An address whose entry in V is not offered to other pods, and that the
-// report does not list, will not be given to another pod.
+// An agent writes status.ipam.used as part of an update of the CiliumNode version that it has processed, with optimistic
+// locking, and builds the map from its allocators just before the write (Cilium fact 24). So the first report that the API
+// server accepts after a version V proves two things: the agent has processed V, and the map lists every address that was
+// allocated before. An address that the report does not list, and whose entry in V is not offered to other pods, will not be
+// given to another pod.
 //
-// Two things are missing to use that. An agent that has nothing new to say does not report, and a report that changes
-// nothing is not visible. A probe provides both. It is an address that no cluster uses (pool.Probe), with a new nonce
-// for each question, that the controller writes into the status in one patch:
+// Two obstacles remain: an agent without changes does not report, and a report that changes nothing is not visible. A probe
+// removes both. It is an address that no cluster uses (pool.Probe), with a new nonce for each question. The controller
+// writes it into the status in one patch:
 //
-//	status.ipam.release-ips[probe] = released   the agent has to remove the key, and reports for that
-//	status.ipam.used[probe]                     the report does not have it
+//	status.ipam.release-ips[probe] = released   makes the agent report, because it has to remove the key
+//	status.ipam.used[probe]                     is not in the report of the agent, so that the report is visible
 //
-// The agent has answered if, read from the API server after the patch, used does not list the probe any more. The agent
-// removes both keys: a barrier costs one write by the controller and one by the agent.
+// The agent has answered if a version of the CiliumNode that was read from the API server after the patch does not list the
+// probe in used. The report removes both keys, so that a barrier costs one write by the controller and one by the agent.
 //
 // # The protocol
 //
-//  1. The caller writes what the agent has to know, for example an entry that offers an address to no other pod.
+//  1. The caller writes the change that the agent has to acknowledge, for example an entry that offers an address to no
+//     other pod.
 //  2. The caller asks. One barrier serves every question that was asked before its probe was written.
-//  3. Ask writes the probe. The patch returns the version V. If the CiliumNode lists a probe already, of another controller
-//     or of one that was killed, the question joins it, and V is the version that was read: see Join.
-//  4. Each time the watch shows a change, the CiliumNode is read from the API server, and Barrier.Answer judges it. A
-//     cached version would not do: one from before the patch does not list the probe either.
-//  5. Evidence.Judge says for one address whether it is Clear, InUse or Unknown.
+//  3. The controller (ipam/controller/barrier) writes the probe, and the patch returns the version V. If the CiliumNode
+//     lists a probe already, of another controller or of a controller that was killed, the question joins that probe, and V
+//     is the version that was read: see Join.
+//  4. Each time the watch shows a change, the controller reads the CiliumNode from the API server, and Barrier.Answer judges
+//     it. A cached version does not suffice: a version from before the patch does not list the probe either.
+//  5. Evidence.Judge returns whether one address is Clear, InUse or Unknown.
 //
-// An answer of an agent that is starting may lack addresses: it answers before it has restored its endpoints. It
-// allocates the address of the router after the last endpoint, in all versions, so an answer without an address of the
-// node itself is Incomplete, and a later report completes it. Nothing has to be asked again: an agent that restarts, a
-// conflict with another write, or a change of labels delays an answer and does not lose it. An agent that is stopped or
-// cut off does not answer, and no time makes up for that. An agent without a pool passes over the probe; its next report
-// for another reason, for example a pod that ended, is the answer.
+// An agent that is starting may answer before it has restored its endpoints, so that its answer lacks addresses. It
+// allocates the address of the router after the last endpoint, in all versions. An answer without an address of the node
+// itself is therefore Incomplete, and a later report completes it. No question has to be asked again: if the agent restarts,
+// a write conflicts or labels change, the answer is delayed and not lost. An agent that is stopped or disconnected does not
+// answer, and waiting longer proves nothing. An agent without a pool ignores the probe; its next report for another reason,
+// for example the end of a pod, is the answer.
 //
 // # What this package may not do
 //
-// It has no client and no clock. It does not know how CiliumNodes are spelled (see ipam/store/ciliumpool), and it does
-// not decide what happens to an address.
+// It has no client and no clock. It does not read CiliumNodes (see ipam/store/ciliumpool), and it does not decide what
+// happens to an address.
 package agentview

@@ -12,8 +12,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The model explores every interleaving of one barrier with one agent, as pkg/ipam/crd.go has it: an agent that lags,
-// restarts, reports in three steps, conflicts with changes of labels, and gives the address to pods that come and go.
+// The model explores every interleaving of one barrier with one agent that behaves as pkg/ipam/crd.go of Cilium does: it is
+// behind, restarts, reports in three steps, conflicts with changes of labels, and gives the address to pods that start and
+// stop.
 
 const (
 	maxVersions = 6
@@ -26,19 +27,20 @@ type version struct {
 	// withheld means that the entry is offered to no pod; otherwise it is dynamic.
 	withheld bool
 	noPool   bool
-	// listsPod, listsRouter and probe are keys of status.ipam.used, key is that of the probe in release-ips.
+	// listsPod, listsRouter and probe are true if status.ipam.used has the address, the router and the probe. key is true if
+	// release-ips has the probe.
 	listsPod, listsRouter, probe, key bool
-	// metadata differs from that of the version before.
+	// metadata is true if the write that made this version changed the metadata.
 	metadata bool
 }
 
-// sameContent is CiliumNode.DeepEqual, which does not look at the metadata.
+// sameContent models CiliumNode.DeepEqual, which ignores the metadata.
 func (v version) sameContent(w version) bool {
 	v.metadata, w.metadata = false, false
 	return v == w
 }
 
-// report is a status update of the agent that is under way.
+// report is a status update that the agent has begun and not finished.
 type report struct {
 	step int8 // 1: the node is copied, 2: the allocators are copied, too
 	ver  int8
@@ -52,12 +54,12 @@ type state struct {
 	versions [maxVersions]version
 	last     int8 // index of the newest version
 
-	// The agent. seen is the version that it has processed, -1: none; answered means that it has removed the key from
-	// its copy, and not written that yet.
+	// The agent. seen is the index of the version that the agent has processed; -1: none. answered means that the agent has
+	// removed the key from its copy and has not written that yet.
 	up, restored, answered, trigger, allocated bool
 	seen                                       int8
 	report                                     report
-	// endpoint is the network of a pod with the address. It outlives the agent.
+	// endpoint is true if a pod with the address runs. The pod continues to run when the agent stops.
 	endpoint bool
 
 	labels, restarts int8
@@ -76,7 +78,7 @@ var (
 	probe   = pool.Probe(1)
 )
 
-// node is a version as the controller reads it.
+// node returns version i as the controller reads it.
 func (s state) node(i int8) pool.NodePool {
 	v := s.versions[i]
 	n := pool.NodePool{Name: "node-1", UID: "uid", HasPool: !v.noPool, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
@@ -100,7 +102,7 @@ func (s state) node(i int8) pool.NodePool {
 	return n
 }
 
-// write adds a version.
+// write returns the state after a write of the CiliumNode.
 func (s state) write(change func(*version)) state {
 	v := s.versions[s.last]
 	v.metadata = false
@@ -113,20 +115,20 @@ func (s state) write(change func(*version)) state {
 	return s
 }
 
-// protocol is how the controller uses barriers; the zero value is the right way.
+// protocol defines how the controller uses barriers. The zero value is the correct protocol; each field adds one mistake.
 type protocol struct {
-	// incomplete takes an answer without the node's own addresses for complete.
+	// incomplete lets the controller accept an answer without an address of the node itself as complete.
 	incomplete bool
-	// cached judges versions that a cache may show instead of the newest one.
+	// cached lets the controller judge the version before the probe, which a cache may still show.
 	cached bool
-	// shared asks before the entry is withheld, and uses the answer all the same.
+	// shared lets the controller write the probe before it withholds the entry, and use the answer nevertheless.
 	shared bool
-	// marked uses marked-for-release, which the agent answers with do-not-release, without a probe in used. The
-	// model's probe and key are then the question in release-ips.
+	// marked lets the controller use marked-for-release, which the agent answers with do-not-release, without a probe in
+	// used. The fields probe and key of version then both stand for the unanswered question in release-ips.
 	marked bool
 }
 
-// next visits all states that may follow. disturbed means that the step may also never happen.
+// next visits every state that can follow s. disturbed means that the step may also never happen.
 func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 	room := s.last < maxVersions-1
 	add := func(t state) { visit(t, false) }
@@ -168,7 +170,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 		}
 		add(t)
 	}
-	// A pod comes and gets the address, or one that has it goes.
+	// A pod starts and gets the address, or the pod that has the address stops.
 	if s.up && s.restored && !s.allocated && !s.endpoint && !s.versions[s.seen].withheld && !s.versions[s.seen].noPool {
 		t := s
 		t.allocated, t.trigger = true, true
@@ -184,7 +186,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 		t.endpoint, t.allocated, t.trigger = false, false, true
 		disturb(t)
 	}
-	// The agent is killed, starts, and restores what ran. A report that is on its way may still arrive.
+	// The agent is killed, starts again and restores its endpoints. A report that it has sent already may still arrive.
 	if s.up && s.restarts < maxRestarts {
 		t := s
 		t.restarts++
@@ -251,7 +253,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 	}
 }
 
-// judge reads a version and judges the address.
+// judge lets the controller judge the address from a version. It returns false if the answer is not complete.
 func (p protocol) judge(s state, read int8) (state, bool) {
 	b := agentview.Barrier{AskedNode: s.node(s.asked), Probe: probe}
 	if p.shared {
@@ -271,17 +273,17 @@ func (p protocol) judge(s state, read int8) (state, bool) {
 	return s, true
 }
 
-// explored is what the model found.
+// explored is the result of an exploration.
 type explored struct {
 	states int
-	// broken is a state in which an address was clear and a pod has it.
+	// broken is a state in which the address was judged clear and a pod has it; nil: none.
 	broken *state
-	// stuck is a state from which no answer is reached if nothing happens to the agent any more.
+	// stuck is a state from which no answer is reached although nothing disturbs the agent any more; nil: none.
 	stuck *state
 }
 
 func (p protocol) explore(until func(explored) bool) explored {
-	// The agent runs, and has reported; a pod may have the address.
+	// At first the agent runs and has reported. A pod may have the address.
 	var starts []state
 	for _, used := range []bool{false, true} {
 		s := state{up: true, restored: true, allocated: used, endpoint: used}
@@ -342,7 +344,8 @@ func (p protocol) explore(until func(explored) bool) explored {
 	return found
 }
 
-// In every interleaving a clear address stays unused, and an answer comes as soon as the agent is left alone.
+// TestModel checks that in every interleaving a clear address stays unused, and that an answer comes as soon as nothing
+// disturbs the agent.
 func TestModel(t *testing.T) {
 	found := protocol{}.explore(func(explored) bool { return false })
 	t.Logf("%d states", found.states)
@@ -354,7 +357,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// The model notices each mistake that the protocol avoids.
+// TestModelNotices checks that the model notices each mistake that the protocol avoids.
 func TestModelNotices(t *testing.T) {
 	for name, p := range map[string]protocol{
 		"an answer from before the endpoints are restored counts": {incomplete: true},
@@ -367,8 +370,8 @@ func TestModelNotices(t *testing.T) {
 			}
 		})
 	}
-	// A change of labels makes the agent forget an answer that it has not written yet, see package agentview. The key
-	// in used disappears all the same.
+	// A change of labels makes the agent lose an answer that it has not written yet (Cilium fact 28). A key in used
+	// disappears nevertheless.
 	t.Run("an agent that is asked with marked-for-release may never answer", func(t *testing.T) {
 		if found := (protocol{marked: true}).explore(func(explored) bool { return false }); found.broken != nil || found.stuck == nil {
 			t.Errorf("not noticed in %d states", found.states)

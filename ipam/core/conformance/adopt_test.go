@@ -67,7 +67,8 @@ func TestWhyNotKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries map[string]pool.Entry
 		used    map[string]string
-		// adopted is why the IP is not adopted, and restored why a pod of our scheduler does not keep it.
+		// adopted is the expected reason if dynamic is true, as for adoption; restored is the expected reason if it is
+		// false, as for a pod of our scheduler. Empty: the pod keeps the IP.
 		adopted, restored pool.Reason
 	}{
 		"a dynamic entry":          {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": "db/mysql-0"}, restored: dynamic},

@@ -23,28 +23,29 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// PodState is a pod and what is recorded for it.
+// PodState contains a pod and everything from which Decide decides about it.
 type PodState struct {
 	// Pod is nil if there is none.
 	Pod *corev1.Pod
 	// FixedIP is nil if there is none.
 	FixedIP *v1alpha1.FixedIP
-	// Held are the entries of all pools that name the pod.
+	// Held are the addresses whose pool entries name the pod, for each node.
 	Held []ledger.NodeAddresses
-	// Ours is true if our scheduler places the pod, under a name that the next pod has too: after a restart the pod is
-	// where its IPs are by then.
+	// Ours is true if our scheduler places the pod and the next pod has the same name: the next pod is placed on the node
+	// whose pool has its IPs.
 	Ours bool
-	// Returns are the other nodes that hold entries for the pod and can run it: its scheduler moves it to its IPs.
+	// Returns are the nodes, except that of the pod, whose pools have entries for the pod and which can run it. The
+	// scheduler places the next pod there. Empty unless Ours is true.
 	Returns []string
-	// BarePod is true if no controller makes the pod again. It is never evicted.
+	// BarePod is true if no controller creates the pod again. A bare pod is never evicted.
 	BarePod bool
-	// EndpointMissing is true if the pod has had no CiliumEndpoint for longer than its agent needs to make one.
+	// EndpointMissing is true if the pod has had no CiliumEndpoint for longer than its agent needs to create one.
 	EndpointMissing bool
-	// EndpointBlocker is why the pod is not evicted for a missing CiliumEndpoint now; empty: nothing prevents it.
+	// EndpointBlocker is the reason why the pod must not be evicted for a missing CiliumEndpoint now; empty: none.
 	EndpointBlocker string
-	// Policy says what to do about a mismatch.
+	// Policy is the policy for a mismatch: evict the pod, or only report the mismatch.
 	Policy identity.OnMismatch
-	// Grace says when.
+	// Grace contains the times for which a mismatch must last before an eviction.
 	Grace GracePeriods
 	// Now is the time of the decision on the clock of the controller.
 	Now time.Time
@@ -52,17 +53,17 @@ type PodState struct {
 
 // GracePeriods are how long a mismatch must last before the pod is evicted.
 type GracePeriods struct {
-	// Address is for a wrong IP whose right one is in the pool: long enough for the agent to have seen the entry.
+	// Address applies to a pod with a wrong IP. It is long enough for the agent to have seen the entry of the reserved IP.
 	Address time.Duration
-	// Endpoint is for a missing CiliumEndpoint: longer than agents need to make it again.
+	// Endpoint applies to a missing CiliumEndpoint. It is longer than an agent needs to create it again.
 	Endpoint time.Duration
 }
 
-// ActionType is what to do about a pod.
+// ActionType is the kind of an Action.
 type ActionType int
 
 const (
-	// None means that nothing, until the state changes.
+	// None means that there is nothing to do until the state changes or Action.At is reached.
 	None ActionType = iota
 	// SetCondition writes the condition Mismatch.
 	SetCondition
@@ -75,22 +76,24 @@ func (t ActionType) String() string { return [...]string{"None", "SetCondition",
 // Action is the result of Decide.
 type Action struct {
 	Type ActionType
-	// Condition is what to write; for EvictPod, once the pod was evicted.
+	// Condition is the condition Mismatch to write. For EvictPod it is written after the eviction.
 	Condition metav1.Condition
-	// At is when the state changes by time alone; zero: never.
+	// At is when Decide has to be called again even if no object changes; zero: never.
 	At time.Time
 }
 
 // Reasons of the condition Mismatch.
 const (
-	// ReasonAsReserved means that a mismatch is over.
+	// ReasonAsReserved means that the pod no longer has a mismatch.
 	ReasonAsReserved = "AsReserved"
-	// ReasonWrongAddress means that the pod runs with another IP. Its own is in the pool of its node, or of a node to which its
-	// scheduler moves it.
+	// ReasonWrongAddress means that the pod runs with another IP than its reserved one, and that a restart helps: the pool
+	// of its node, or of a node to which its scheduler moves it, has the entry, or gets the entry when the pod is gone.
 	ReasonWrongAddress = "WrongAddress"
-	// ReasonNoPoolEntry means that the pod runs with another IP. Its own is in no pool that a restart would bring it to.
+	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one, and that a restart does not help: no
+	// pool from which the next pod would get its IP has the entry.
 	ReasonNoPoolEntry = "NoPoolEntry"
-	// ReasonNoCiliumEndpoint means that other nodes do not know the pod, and its agent does not change that.
+	// ReasonNoCiliumEndpoint means that the pod has no CiliumEndpoint and its agent does not create one, so that other nodes
+	// may not learn its IP (Cilium fact 17).
 	ReasonNoCiliumEndpoint = "NoCiliumEndpoint"
 	// ReasonRestarting means that the pod was evicted.
 	ReasonRestarting = "Restarting"
@@ -98,11 +101,11 @@ const (
 	ReasonRestartBlocked = "RestartBlocked"
 )
 
-// Decide returns the next action about a pod. How far a restart has come is read from the condition and from
-// status.mismatchPodUID alone, so that another replica continues where this one stopped.
+// Decide returns the next action for a pod. The progress of a restart is stored only in the condition Mismatch and in
+// status.mismatchPodUID, so that another replica continues where this one stopped.
 //
-// The IPs that the agent reports as used are not looked at. An IP that is missing there may be in use: the report is
-// late (Cilium fact 4), and a late CNI DEL removes an IP that the next pod of the name uses (Cilium fact 13).
+// Decide ignores which IPs the agent reports as used. An IP that is missing there may be in use: the report is late (Cilium
+// fact 4), or a late CNI DEL has removed an IP that the next pod with the name uses (Cilium fact 13).
 func Decide(s PodState) Action {
 	if !judged(s) {
 		return Action{}
@@ -116,7 +119,7 @@ func Decide(s PodState) Action {
 		}
 		return Action{Type: SetCondition, Condition: mismatch(metav1.ConditionFalse, ReasonAsReserved, "The pod runs with the IPs that are reserved for it", s.Now)}
 	}
-	// A condition about an earlier pod of the name says nothing about this one.
+	// A condition about an earlier pod with this name does not apply to this pod.
 	reported = reported && s.FixedIP.Status.MismatchPodUID == s.Pod.UID
 	evict := Action{Type: EvictPod, Condition: mismatch(metav1.ConditionTrue, ReasonRestarting, f.message, s.Now)}
 	evicts := f.curable && s.Policy == identity.Restart && !s.BarePod
@@ -137,12 +140,13 @@ func Decide(s PodState) Action {
 	return evict
 }
 
-// IsConsistent reports whether a pod runs as recorded, and its FixedIP says nothing else.
+// IsConsistent reports whether the pod runs and has no mismatch with its FixedIP, and the condition Mismatch of the FixedIP
+// is not True.
 func IsConsistent(s PodState) bool {
 	return judged(s) && find(s).reason == "" && !meta.IsStatusConditionTrue(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
 }
 
-// judged reports whether there is a running pod and a FixedIP to compare it with.
+// judged reports whether there is a running pod to compare, and a FixedIP with IPs that is not being deleted.
 func judged(s PodState) bool {
 	return podutil.Runs(s.Pod) && s.FixedIP != nil && s.FixedIP.DeletionTimestamp == nil && len(s.FixedIP.Spec.IPs) > 0
 }
@@ -151,8 +155,9 @@ func mismatch(status metav1.ConditionStatus, reason, message string, at time.Tim
 	return metav1.Condition{Type: v1alpha1.ConditionMismatch, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(at)}
 }
 
-// SetMismatch puts the condition into the status of a FixedIP, with the pod that it is about. Unlike
-// meta.SetStatusCondition it begins a grace period with each new reason.
+// SetMismatch writes the condition into the status of a FixedIP and, if the condition is True, the UID of the pod that it is
+// about. Unlike meta.SetStatusCondition it always takes over LastTransitionTime, so that each new reason or message begins a
+// new grace period.
 func SetMismatch(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *corev1.Pod) {
 	meta.RemoveStatusCondition(&status.Conditions, c.Type)
 	meta.SetStatusCondition(&status.Conditions, c)
@@ -162,7 +167,7 @@ func SetMismatch(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *corev1
 	}
 }
 
-// finding is what is wrong with a pod. The zero finding is nothing.
+// finding is the mismatch of a pod. The zero value means that there is none.
 type finding struct {
 	reason, message string
 	// curable is true if a restart helps.
@@ -171,7 +176,7 @@ type finding struct {
 }
 
 func find(s PodState) finding {
-	// A family that the pod does not have at all is a setting of its node. A restart does not change it.
+	// If the pod has no IP of a family at all, that is due to the configuration of its node. A restart does not change it.
 	var missing []netip.Addr
 	for _, ip := range s.FixedIP.Spec.IPs {
 		a, err := address.Parse(ip)
@@ -209,8 +214,9 @@ func find(s PodState) finding {
 	return f
 }
 
-// elsewhere says where the entries of the IPs are that the pool of the pod's node does not have, and whether a restart
-// brings the pod there. It returns nothing if the node has all of them.
+// elsewhere takes the first of ips for which the pool of the pod's node has no entry. where is the end of a sentence that
+// names the pool with the entry of this IP; it is empty if the node's pool has the entries of all ips. returns is true if
+// the next pod gets this IP.
 func elsewhere(s PodState, ips []netip.Addr) (where string, returns bool) {
 	here := s.Pod.Spec.NodeName
 	missing := slices.DeleteFunc(slices.Clone(ips), func(a netip.Addr) bool { return holds(s, here, a) })
@@ -236,7 +242,8 @@ func holds(s PodState, node string, a netip.Addr) bool {
 	return slices.ContainsFunc(s.Held, func(h ledger.NodeAddresses) bool { return h.Node == node && slices.Contains(h.Addrs, a) })
 }
 
-// AdoptableIPs returns the IPs that a pod runs with and will have for a while. It returns none while that is not sure.
+// AdoptableIPs returns the IPs in the status of a pod, without IPv6 addresses if ipv4Only is true. It returns nil unless the
+// pod is bound, in the pod network, not terminal and not being deleted.
 func AdoptableIPs(pod *corev1.Pod, ipv4Only bool) []netip.Addr {
 	if !podutil.Runs(pod) {
 		return nil
@@ -244,9 +251,10 @@ func AdoptableIPs(pod *corev1.Pod, ipv4Only bool) []netip.Addr {
 	return slices.DeleteFunc(podutil.IPs(pod), func(a netip.Addr) bool { return ipv4Only && address.Of(a) != address.IPv4 })
 }
 
-// MissingReserved returns the IPs that are reserved for an identity and that its pod runs without, in families that it
-// has: they are not given up for the IPs that the pod has now. node is where their entries are; it is empty if they are
-// in no pool. reserved are the IPs of the FixedIP.
+// MissingReserved returns the addresses that pool entries (held) or the FixedIP (reserved) give to an identity and that its
+// pod runs without, in those families of which the pod has an address. has are the addresses of the pod. The missing
+// addresses must not be replaced by those in has. node is a node whose pool has a missing address; it is empty if no pool
+// has one.
 func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address, has []netip.Addr) (node string, missing []netip.Addr) {
 	lacks := func(a netip.Addr) bool {
 		return !slices.Contains(has, a) && slices.ContainsFunc(has, func(b netip.Addr) bool { return address.Of(a) == address.Of(b) })
@@ -266,11 +274,16 @@ func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address
 	return node, missing
 }
 
-// WhyNotKept returns why a pod can't keep the IPs that it runs with on a node; nil: it can. The caller has seen the pod
-// run with them, after which no other pod can have them until it is gone. dynamic is whether a dynamic entry may become
-// the pod's own: that is adoption, the one exception to "a fixed address is never a dynamic entry". A cooldown that names no
-// pod may become the pod's own then, too: the IP was withdrawn. An IP in cooldown that was released from the pod itself is
-// the pod's: its agent had not seen the release.
+// WhyNotKept returns the reason why a pod can't keep one of the IPs that it runs with on the node n; nil if it can keep all
+// of them. The caller must have seen the pod run with these IPs: from then on no other pod can get them until the pod is
+// gone.
+//
+// A pod keeps an IP whose entry it owns. It also keeps an IP that is in a subnet of the node and that the agent does not
+// report for another owner, in these cases:
+//   - The IP has no entry.
+//   - The IP is in cooldown after a release from this pod: the agent had not seen the release.
+//   - dynamic is true, and the entry is dynamic or is a cooldown that names no pod, because the IP was withdrawn. This is
+//     adoption, the one exception to the rule that a fixed address is never a dynamic entry (ADR 0004).
 func WhyNotKept(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic bool) *pool.Blocker {
 	for _, a := range ips {
 		entry, listed := n.Entries[a]
@@ -287,10 +300,11 @@ func WhyNotKept(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic
 	return nil
 }
 
-// RestoreReleased returns the edits that give a pod, which was bound to the node because of an entry that was then
-// released from its name, that entry back: one of each family, at home on the node, released last. The agent gives the
-// pod no other IP once it has seen the entry. No other pod can have had the IP in between. may reports whether the pod
-// may have an IP.
+// RestoreReleased returns the edits that restore the entries of a pod that was bound to the node because of entries that
+// were then released from its name. In each family in which the pod has no entry, it restores the entry that was released
+// last, if the address is in a subnet of the node, in no release handshake and not in use by another pod. may reports
+// whether the pod may have an IP. No other pod can have had the IP in between, and the agent gives the pod no other IP once
+// it has seen the entry.
 func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr) bool) []pool.EntryChange {
 	var edits []pool.EntryChange
 	for _, f := range address.Families {

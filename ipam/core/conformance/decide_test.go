@@ -35,7 +35,7 @@ func podOn(node string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// next returns the next pod of the name. The clock of the API server, which says when it was created, is an hour behind.
+// next returns the next pod with the name mysql-0. The API server that created it has a clock that is an hour behind.
 func next(ips ...string) *corev1.Pod {
 	p := podOn("node-1", ips...)
 	p.UID, p.CreationTimestamp = "pod-2", metav1.NewTime(now.Add(-time.Hour))
@@ -61,7 +61,7 @@ func told(ago time.Duration, reason, message string) *v1alpha1.FixedIP {
 	})
 }
 
-// beside returns a FixedIP whose IP gets no entry while the pool has another for its pod.
+// beside adds to a FixedIP the condition that its IP gets no entry while the pool has another IP for the pod.
 func beside(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
 	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated"})
 	return r
@@ -96,7 +96,7 @@ func TestDecide(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		seen conformance.PodState
-		// silent: the pod has no CiliumEndpoint.
+		// silent is true if the pod has no CiliumEndpoint.
 		silent bool
 		report bool
 		want   conformance.Action
@@ -173,8 +173,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Finding C11. What a condition says of an evicted pod is told from the next pod of the name by the UID, whatever the
-// clocks of the controller and the API server say.
+// TestClockSkewDoesNotHideTheNextPod checks that a condition about an evicted pod is not applied to the next pod with the
+// name, whatever the difference between the clocks of the controller and the API server (finding C11).
 func TestClockSkewDoesNotHideTheNextPod(t *testing.T) {
 	for name, created := range map[string]time.Duration{"the controller is ahead": -time.Minute, "the clocks agree": 0, "the controller is behind": time.Minute} {
 		evicted := told(10*time.Second, conformance.ReasonRestarting, "evicted")

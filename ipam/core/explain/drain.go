@@ -19,14 +19,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// DrainInputs are what a drain of a node depends on.
+// DrainInputs are the inputs of Drain.
 type DrainInputs struct {
 	// Pods are the pods on the node.
 	Pods []corev1.Pod
 	// Records are all FixedIPs.
 	Records []v1alpha1.FixedIP
 	Budgets []policyv1.PodDisruptionBudget
-	// Failover is the policy of FixedIPs that have none.
+	// Failover is the failover policy for FixedIPs without one of their own.
 	Failover v1alpha1.Failover
 }
 
@@ -37,24 +37,25 @@ type DrainedPod struct {
 	IPs []string
 	// Policy is the failover policy, or "Slot"; empty: the pod has no controller.
 	Policy string
-	// Fate says what happens to the pod when it is evicted.
+	// Fate is the end of a sentence about the pod: what happens to it when it is evicted.
 	Fate string
 	// Budgets are its PodDisruptionBudgets, "namespace/name".
 	Budgets []string
 }
 
-// Drain says what a drain of a node would do to its pods with fixed addresses, sorted, and which PodDisruptionBudgets would
-// stop it at such a pod.
+// Drain returns what a drain of a node would do to its pods with fixed addresses, sorted by pod. The Report names the
+// PodDisruptionBudgets of these pods at which the drain would stop.
 func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	var r Report
-	// records contains the FixedIPs. Key: the pod that each names.
+	// records contains the FixedIPs. Key: the pod that the FixedIP names.
 	records := map[string]*v1alpha1.FixedIP{}
 	for i := range in.Records {
 		records[pool.OwnerKey(in.Records[i].Namespace, in.Records[i].Spec.PodName)] = &in.Records[i]
 	}
 	var drained []DrainedPod
 	waiting := 0
-	// covered contains the pods of each budget, and under those of them that wait. Key: the budget.
+	// covered contains the pods of each budget. under contains those of them whose replacements wait for the node. Key: the
+	// budget. Value: the pods.
 	covered, under := map[string][]string{}, map[string][]string{}
 	for i := range in.Pods {
 		key := pool.OwnerKey(in.Pods[i].Namespace, in.Pods[i].Name)
@@ -105,7 +106,8 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	return drained, r
 }
 
-// drainedPod says what happens to the pod of a FixedIP when it is evicted, and whether its replacement waits for the node.
+// drainedPod returns what happens to the pod of a FixedIP when it is evicted, and whether its replacement waits for the
+// node.
 func drainedPod(record *v1alpha1.FixedIP, failover v1alpha1.Failover) (d DrainedPod, waits bool) {
 	policy := cmp.Or(record.Spec.Failover, failover)
 	d = DrainedPod{Pod: pool.OwnerKey(record.Namespace, record.Spec.PodName), IPs: record.Spec.IPs, Policy: string(policy)}
@@ -125,8 +127,8 @@ func drainedPod(record *v1alpha1.FixedIP, failover v1alpha1.Failover) (d Drained
 	return d, waits
 }
 
-// covers reports whether a budget is about a pod. A budget with an empty selector is about all pods of its namespace, and
-// one without a selector about none.
+// covers reports whether a budget selects a pod. An empty selector selects all pods of the namespace; a budget without a
+// selector selects none.
 func covers(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	return err == nil && b.Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels))

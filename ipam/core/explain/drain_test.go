@@ -15,7 +15,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/explain"
 )
 
-// Finding R3: what a drain does to each pod with a fixed address, and the budget that would stop it.
+// TestDrain checks what Drain returns for each pod with a fixed address, and that the report names the budget at which the
+// drain would stop (finding R3).
 func TestDrain(t *testing.T) {
 	const help = "set the annotation fixedip.io/failover: Migrate on the workload, or delete the node; with --orphaned-subnet-policy=Inherit another node then inherits its subnet"
 	pod := func(name string) corev1.Pod {

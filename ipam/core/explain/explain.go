@@ -110,13 +110,13 @@ type explanation struct {
 	Inputs
 	*Report
 	held []ledger.NodeAddresses
-	// reserved are the addresses of the identity, and owner is the node whose pool has them; empty if there is
-	// none.
+	// reserved are the addresses of the identity.
 	reserved []netip.Addr
-	owner    string
+	// owner is the node whose pool has them or, if no pool has them, their home node; empty if there is none.
+	owner string
 }
 
-// findReserved sets reserved and owner. Pools come before the FixedIP, as in the scheduler.
+// findReserved sets reserved and owner. Pool entries take precedence over the FixedIP, as in the scheduler.
 func (e *explanation) findReserved() {
 	for i, h := range e.held {
 		if i == 0 || e.Record != nil && h.Node == e.Record.Spec.NodeName {
@@ -234,7 +234,7 @@ func (e *explanation) endpoint() {
 	}
 }
 
-// leader reports that no controller is active.
+// leader reports if no controller holds the lease or its holder has not renewed it.
 func (e *explanation) leader() {
 	if e.Lease == nil || e.Lease.Spec.RenewTime == nil {
 		return

@@ -164,7 +164,7 @@ func TestFindings(t *testing.T) {
 			ok("Address 10.0.1.6 of the pod was on node node-1, which is gone; node node-2 can run the pod and inherits the subnet when the grace period ends"),
 		}},
 
-		// The guide's first case: the pod has no fixed address.
+		// First case: the pod has no fixed address.
 		"another scheduler, not adopted": {func(w *world) { w.unreserved(); w.Pod.Spec.SchedulerName = "default-scheduler" }, []explain.Finding{
 			wrong("The address of the pod is not fixed: default-scheduler placed it, and the controller has not adopted it",
 				`set schedulerName: fixedip-scheduler in the pod template, or labels that the controller's --label-selector matches, or the annotation fixedip.io/enabled: "true"`),
@@ -283,7 +283,7 @@ func TestFindings(t *testing.T) {
 			wrong("The pod has no address yet, and none of 0 nodes has a free address", "delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node"),
 		}},
 
-		// The second: an address is not released.
+		// Second case: an address is not released.
 		"the StatefulSet is there": {func(w *world) { w.without() }, []explain.Finding{ok("The address is reserved for the pod that StatefulSet mysql is about to create")}},
 		"scaled down, kept": {func(w *world) { w.without(); w.Workload.Replicas = ptr.To[int32](0) }, []explain.Finding{
 			{Text: "The address is reserved until StatefulSet mysql is scaled up again: whenScaled is Retain", Help: "kubectl -n db delete fixedip mysql-0 releases the address"},
@@ -335,7 +335,7 @@ func TestFindings(t *testing.T) {
 			wrong("fixedip-controller reported 60m ago: web/web-0 has 10.0.1.6 (UsedByOther)", ""),
 		}},
 
-		// The third: a stale CiliumEndpoint.
+		// Third case: a stale CiliumEndpoint.
 		"a stale endpoint": {func(w *world) { w.without(); w.Endpoint = endpointOf("pod-0") }, []explain.Finding{
 			ok("The address is reserved for the pod that StatefulSet mysql is about to create"),
 			wrong("A CiliumEndpoint of this name still exists", "if the pod no longer exists: kubectl -n db delete ciliumendpoint mysql-0"),
@@ -352,7 +352,7 @@ func TestFindings(t *testing.T) {
 			wrong("The CiliumEndpoint of a previous pod has been in deletion for 60m", `kubectl -n db patch ciliumendpoint mysql-0 --type=merge -p '{"metadata":{"finalizers":[]}}'`),
 		}},
 
-		// The fourth: two nodes have one subnet.
+		// Fourth case: two nodes have one subnet.
 		"subnets overlap": {func(w *world) { w.unplaced(); w.pools[1] = poolNode("node-2", "10.0.1.0/28", nil) }, []explain.Finding{
 			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
 			wrong("The subnets of node node-1 overlap those of node node-2; no address in them is claimed", "change spec.ipam.podCIDRs of one of the two CiliumNodes"),

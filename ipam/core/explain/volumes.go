@@ -21,11 +21,11 @@ import (
 type Volume struct {
 	// Claim is the name of the PersistentVolumeClaim.
 	Claim string
-	// Volume is the PersistentVolume that it is bound to.
+	// Volume is the PersistentVolume to which the claim is bound.
 	Volume *corev1.PersistentVolume
 }
 
-// maxNamedNodes is how many nodes a finding names.
+// maxNamedNodes is the maximum number of nodes that a finding names.
 const maxNamedNodes = 3
 
 // volumes reports the volumes that the node of the pod's address cannot use, and those that no node can use.
@@ -54,7 +54,7 @@ func (e *explanation) volumes() {
 	}
 }
 
-// someNodes names the first of some nodes.
+// someNodes returns the names of the first maxNamedNodes nodes and the number of the others, as text for messages.
 func someNodes(names []string) string {
 	more := ""
 	if len(names) > maxNamedNodes {

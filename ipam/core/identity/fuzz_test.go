@@ -91,7 +91,8 @@ func FuzzAnnotations(f *testing.F) {
 	})
 }
 
-// FuzzSelector checks that a selector matches what its text says in both formats, and never all pods by mistake.
+// FuzzSelector checks that a selector, formatted and parsed again, selects the same pods, and that only a selector in JSON
+// can select all pods.
 func FuzzSelector(f *testing.F) {
 	for _, seed := range []string{
 		"", " ", ",", "\x00", "app=a\x00,b=c", "app=mysql", "app=mysql,env!=test", "app in (a,b)", "!app", "app", "a in", "=", ",", `{"matchLabels":{"app":"mysql"}}`, `{}`, `{"matchLabels":null}`,
@@ -132,7 +133,7 @@ func FuzzSelector(f *testing.F) {
 	})
 }
 
-// FuzzKind checks that the label of a valid kind leads back to it, and that errors name the invalid field.
+// FuzzKind checks that the label of a valid kind leads back to the kind, and that errors name the invalid field.
 func FuzzKind(f *testing.F) {
 	for _, seed := range []string{
 		"Deployment.apps=Slot", "StatefulSet.apps=PodName:ByAnnotation", "CloneSet.apps.kruise.io=Slot:ByDefault", "DaemonSet.apps=PodName", "Pod=PodName", "ReplicationController=Slot", "deployment=Slot",
@@ -212,7 +213,8 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// FuzzIdentity checks that any pod has an identity that its entries lead back to, or none, or an error.
+// FuzzIdentity checks that Of returns, for every pod, an identity whose entry names the pod and is not removed with it, or
+// no identity, or an error.
 func FuzzIdentity(f *testing.F) {
 	for _, s := range [][3]string{
 		{"apps/v1", "StatefulSet", "true"}, {"apps/v1", "ReplicaSet", "true"}, {"", "Pod", ""}, {"foo/v1", "Pod", "true"}, {"a/b/c", "StatefulSet", ""}, {"v1", "ReplicationController", "True"},

@@ -24,18 +24,18 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// AnnotationEnabled on a pod ("true" or "false") says whether it has a fixed address. The default depends on the
-// kind of its workload: pods of StatefulSets have one.
+// AnnotationEnabled on a pod defines whether it has a fixed address: "true" or "false". The default depends on the kind of
+// its workload: pods of StatefulSets have one.
 const AnnotationEnabled = "fixedip.io/enabled"
 
-// Annotations of a pod that request certain addresses; package request reads them. A bare pod with one of them
-// has a fixed address.
+// Annotations that request certain addresses: AnnotationIPs on a pod or its workload, AnnotationCalico on a pod. Package
+// request reads them. A bare pod with one of them has a fixed address.
 const (
 	AnnotationIPs    = "fixedip.io/ips"
 	AnnotationCalico = "cni.projectcalico.org/ipAddrs"
 )
 
-// PodKind is the owner's kind of a bare pod, which is its own workload.
+// PodKind is the kind of the Owner of a bare pod, which is the pod itself.
 const PodKind = "Pod"
 
 // Owner is the workload that an address is reserved for.
@@ -57,14 +57,15 @@ func (o Owner) GroupKind() schema.GroupKind {
 // IsPod reports whether the owner is a bare pod.
 func (o Owner) IsPod() bool { return o.GroupKind() == schema.GroupKind{Kind: PodKind} }
 
-// Resource returns the owner, in the namespace of its pods, as it is written in pool entries.
+// Resource returns the text for the owner in pool entries: "namespace/Kind/name". namespace is that of its pods.
 func (o Owner) Resource(namespace string) string { return Resource(namespace, o.GroupKind(), o.Name) }
 
 // Label returns the owner's kind as it is written in pool entries.
 func (o Owner) Label() string { return Label(o.GroupKind()) }
 
-// Identity is what keeps an address for life. For a StatefulSet it is the pod name: the next pod with that name has
-// the same address. For a workload with slots it is one slot, and PodName is its holder.
+// Identity is a pod name together with its workload, or a slot of a workload. It keeps its addresses when a pod ends: the
+// next pod of a StatefulSet with the same name, or the next pod that takes over the slot, gets them. PodName of a slot is
+// its holder.
 type Identity struct {
 	Namespace, PodName string
 	Owner              Owner
@@ -89,8 +90,8 @@ func (i Identity) Entry() pool.Entry {
 	return pool.OwnedEntry(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
-// Controllers returns the controller of an object that controls a pod, usually a ReplicaSet. seen is false if that
-// object, with that UID, is unknown.
+// Controllers returns the controller of an object that controls a pod, usually a ReplicaSet; nil if the object has none.
+// seen is false if no object with that name and UID is known.
 type Controllers func(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, seen bool)
 
 // NoControllers is a Controllers that knows no object, for callers that ignore pods with slots.
@@ -175,8 +176,7 @@ func RequestsIPs(pod, workload map[string]string) bool {
 	return requested || calico
 }
 
-// OptsOut reports whether a pod has no fixed address by its own choice: it is annotated so, or uses the network of its
-// node.
+// OptsOut reports whether a pod excludes itself from fixed addresses, by AnnotationEnabled or by using the host network.
 func OptsOut(pod *corev1.Pod) bool { return pod.Spec.HostNetwork || disables(pod.Annotations) }
 
 // disables reports whether annotations of a pod or a pod template disable fixed addresses. An invalid value counts as
@@ -186,7 +186,7 @@ func disables(annotations map[string]string) bool {
 	return err == nil && !enabled
 }
 
-// OptsIn reports whether annotations enable fixed addresses.
+// OptsIn reports whether annotations enable fixed addresses. An invalid value counts as absent.
 func OptsIn(annotations map[string]string) bool {
 	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
 	return err == nil && enabled
@@ -218,21 +218,22 @@ func PodNode(pod *corev1.Pod) string {
 }
 
 const (
-	// AnnotationStickyMAC on a pod ("true" or "false") says whether its interface keeps its MAC address too.
+	// AnnotationStickyMAC on a pod defines whether its interface keeps its MAC address too: "true" or "false".
 	AnnotationStickyMAC = "fixedip.io/sticky-mac"
 	// AnnotationCiliumMAC is the annotation from which an agent takes the MAC address of a new interface (Cilium
 	// fact 16). A value that a user set is kept.
 	AnnotationCiliumMAC = "cni.cilium.io/mac-address"
 )
 
-// WantsMAC reports whether the pod asks for a stable MAC address and has none yet.
+// WantsMAC reports whether the pod requests a stable MAC address and has no AnnotationCiliumMAC yet. An invalid
+// AnnotationStickyMAC is an error.
 func WantsMAC(pod *corev1.Pod) (bool, error) {
 	wanted, _, err := boolean(pod, AnnotationStickyMAC)
 	return wanted && pod.Annotations[AnnotationCiliumMAC] == "", err
 }
 
-// MAC returns the MAC address of the identity. It is derived from the identity's name or, for a slot, from its first
-// address, so it need not be stored. It is a locally administered unicast address; 46 bits come from a hash.
+// MAC returns the MAC address of the identity: a locally administered unicast address with 46 bits of a hash. The hash is
+// computed from the name of the pod or, for a slot, from the first of addrs, so that the MAC address need not be stored.
 func (i Identity) MAC(addrs []netip.Addr) net.HardwareAddr {
 	of := i.Key()
 	if i.Slot && len(addrs) > 0 {
@@ -248,7 +249,7 @@ func (i Identity) MAC(addrs []netip.Addr) net.HardwareAddr {
 const maxName = 253
 
 // SlotName returns the name of the FixedIP of a slot: the workload and the first address of the slot, such as
-// web-10-240-1-254.
+// web-10-240-1-254. If that is too long for an object name, a hash replaces the end of the workload's name.
 func SlotName(workload string, addr netip.Addr) string {
 	suffix := "-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.String())
 	if strings.HasSuffix(suffix, "-") {
@@ -266,8 +267,8 @@ func SlotName(workload string, addr netip.Addr) string {
 // LabelDBBranch is the label whose value can exclude a pod from adoption.
 const LabelDBBranch = "DBBranch"
 
-// Adoption selects the pods of other schedulers whose running address becomes their fixed address. The zero
-// Adoption selects pods that ask for it by annotation.
+// Adoption selects the pods of other schedulers whose current addresses become their fixed addresses. The zero Adoption
+// selects only pods that request it by AnnotationEnabled.
 type Adoption struct {
 	// Selector selects pods by their labels; nil selects none.
 	Selector labels.Selector
@@ -275,19 +276,20 @@ type Adoption struct {
 	ExcludeDBBranch []string
 	// IPv4Only excludes IPv6 addresses from adoption.
 	IPv4Only bool
-	// Schedulers are the names of our scheduler's profiles. Its pods are adopted only if they were bound and
-	// have lost their entry.
+	// Schedulers are the names of our scheduler's profiles. A pod of these profiles is adopted only if it is bound and has
+	// lost its pool entry.
 	Schedulers []string
 }
 
-// Labels reports whether the labels of pods matter.
+// Labels reports whether adoption depends on the labels of pods.
 func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBranch) > 0 }
 
-// Wants returns the identity of a pod that should be adopted. Exclusion takes precedence over the annotation;
-// without an annotation the selector decides.
+// Wants returns the identity of a pod that has to be adopted. wanted is false for all other pods. ExcludeDBBranch takes
+// precedence over AnnotationEnabled, and AnnotationEnabled over Selector. An invalid AnnotationEnabled of a pod that
+// Selector selects is an error.
 //
-// A pod of a workload with slots (such as a pod of a ReplicaSet) is never adopted: another scheduler does not
-// take slots over, so each new pod would need a new one.
+// A pod of a workload with slots (such as a pod of a ReplicaSet) is never adopted: another scheduler does not take slots
+// over, so each new pod would need a new slot.
 func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool, err error) {
 	branch := pod.Labels[LabelDBBranch]
 	if branch != "" && slices.ContainsFunc(a.ExcludeDBBranch, func(prefix string) bool { return strings.HasPrefix(branch, prefix) }) {
@@ -309,7 +311,8 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 	return id, wanted, err
 }
 
-// Placed returns the identity of a pod that our scheduler places. ours is false for pods of other schedulers.
+// Placed returns the identity of a pod with a fixed address that our scheduler places. ours is false for pods of other
+// schedulers, and for pods whose identity is unknown or that have no fixed address.
 func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, ours bool) {
 	if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {
 		return Identity{}, false
@@ -336,8 +339,8 @@ func ParseSelector(s string) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(&selector)
 }
 
-// ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error, because
-// the text was blank or began with a zero byte, which the library takes for the end.
+// ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error, and so is a text
+// with a zero byte, which the library takes for the end.
 func ParseLabels(s string) (labels.Selector, error) {
 	selector, err := labels.Parse(s)
 	if err != nil {

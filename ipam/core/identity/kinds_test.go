@@ -97,7 +97,7 @@ func TestLabel(t *testing.T) {
 	}
 }
 
-// Finding C8 is about the rows with reserved ordinals.
+// TestExcludes checks which pod names are outside the replicas of a workload. Finding C8 is about reserved ordinals.
 func TestExcludes(t *testing.T) {
 	three := ptr.To[int32](3)
 	for name, c := range map[string]struct {

@@ -97,8 +97,9 @@ func NamedReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
 }
 
-// Reclaim returns a default policy with what annotations say: those of a bare pod, or of a workload and, for those that it
-// does not have, of its pod template. An error names the annotation and the value; the policy is not valid then.
+// Reclaim returns policy with the changes that annotations make. annotations are those of a bare pod, or those of a workload
+// followed by those of its pod template; the first that contains a key decides. An error names the annotation and the value;
+// the returned policy is then empty.
 func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v1alpha1.ReclaimPolicy, error) {
 	for key, field := range map[string]*v1alpha1.Retention{AnnotationWhenDeleted: &policy.WhenDeleted, AnnotationWhenScaled: &policy.WhenScaled} {
 		v, ok := annotation(key, annotations...)
@@ -122,7 +123,8 @@ func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v
 	return policy, nil
 }
 
-// Ordinal returns the ordinal in the name of a StatefulSet pod.
+// Ordinal returns the ordinal in the name of a StatefulSet pod, and false if the name is not the workload, a dash and an
+// ordinal without leading zeros.
 func Ordinal(podName, workload string) (int32, bool) {
 	suffix, ok := strings.CutPrefix(podName, workload+"-")
 	if !ok {
@@ -135,7 +137,8 @@ func Ordinal(podName, workload string) (int32, bool) {
 	return int32(n), true
 }
 
-// StatefulSetOf returns the name of the StatefulSet that a pod with this name would belong to.
+// StatefulSetOf returns the name of the StatefulSet that a pod with this name would belong to, and false if the name does
+// not end with a dash and an ordinal.
 func StatefulSetOf(podName string) (string, bool) {
 	i := strings.LastIndex(podName, "-")
 	if i < 1 {

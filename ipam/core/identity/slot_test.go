@@ -13,7 +13,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// The names are those of objects, tell addresses apart, and can be read.
+// TestSlotName checks that the names of slots are readable, valid as object names, and different for different workloads and
+// addresses.
 func TestSlotName(t *testing.T) {
 	long := strings.Repeat("a", 250)
 	seen := map[string]string{}

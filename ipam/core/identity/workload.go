@@ -17,14 +17,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Workload is the part of a workload that matters here. It may be of any kind.
+// Workload contains the fields of a workload, of any kind, on which the addresses of its pods depend.
 type Workload struct {
 	schema.GroupKind
-	// APIVersion is the version in which it was read.
+	// APIVersion is the API version in which the workload was read.
 	APIVersion      string
 	Namespace, Name string
 	UID             types.UID
-	// Annotations are those of the workload, Template those of its pod template.
+	// Annotations are the annotations of the workload, Template the annotations of its pod template.
 	Annotations, Template map[string]string
 	// HostNetwork is true if its pods use the network of their nodes, and thus have no addresses of their own.
 	HostNetwork bool
@@ -36,11 +36,12 @@ type Workload struct {
 	FirstOrdinal int32
 	// Reserved are the ordinals that the workload skips (spec.reserveOrdinals of OpenKruise), sorted and disjoint.
 	Reserved []OrdinalRange
-	// Uncounted is true if the ordinals of the workload cannot be counted: its pods keep their addresses.
+	// Uncounted is true if the ordinals of the workload cannot be read. Excludes returns false then: its pods keep their
+	// addresses.
 	Uncounted bool
 }
 
-// OptsOut reports whether the pods that the workload makes from now on have no fixed addresses.
+// OptsOut reports whether the pods that the workload creates from now on have no fixed addresses.
 func (w Workload) OptsOut() bool { return w.HostNetwork || disables(w.Template) }
 
 // OrdinalRange is a range of ordinals, both ends included.
@@ -49,9 +50,9 @@ type OrdinalRange struct{ First, Last int32 }
 // Resource returns the name of the workload in pool entries: "namespace/Kind/name".
 func (w Workload) Resource() string { return Resource(w.Namespace, w.GroupKind, w.Name) }
 
-// Excludes reports whether the workload has no replica with this pod name. It counts ordinals as StatefulSets do:
-// from FirstOrdinal, past the reserved ones, until there are Replicas of them. It returns false if that cannot be
-// counted.
+// Excludes reports whether the workload has no replica with this pod name. It counts ordinals as StatefulSets do: from
+// FirstOrdinal upwards, without the reserved ones, until there are Replicas of them. It returns false if the name has no
+// ordinal or the ordinals cannot be counted.
 func (w Workload) Excludes(podName string) bool {
 	n, ok := Ordinal(podName, w.Name)
 	if !ok || w.Replicas == nil || w.Uncounted {
@@ -90,10 +91,10 @@ func Resource(namespace string, gk schema.GroupKind, name string) string {
 type Mode string
 
 const (
-	// PodName means that pods return with the same name, as those of a StatefulSet do.
+	// PodName means that the next pod has the same name, as in a StatefulSet.
 	PodName Mode = "PodName"
-	// Slot means that pod names are not stable, as those of a Deployment. The workload has a set of addresses, and a
-	// new pod takes over a slot whose pod has stopped.
+	// Slot means that pod names are not stable, as in a Deployment. The workload has a set of addresses, and a new pod takes
+	// over a slot whose pod has stopped.
 	Slot Mode = "Slot"
 )
 
@@ -109,7 +110,7 @@ const (
 
 // Kind is a kind of workload whose pods may have fixed addresses.
 type Kind struct {
-	// APIGroup of the kind; empty for the core group. The version is chosen by the API server.
+	// APIGroup is the API group of the kind; empty for the core group. The API server chooses the version.
 	APIGroup string       `json:"apiGroup,omitempty"`
 	Kind     string       `json:"kind"`
 	Identity Mode         `json:"identity"`
@@ -123,7 +124,7 @@ func (k Kind) GroupKind() schema.GroupKind { return schema.GroupKind{Group: k.AP
 var (
 	// StatefulSets are always enabled.
 	StatefulSets = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
-	// ReplicaSets are between a Deployment, or another kind, and its pods.
+	// ReplicaSets control the pods of Deployments and of other kinds. Their pods belong to the controller of the ReplicaSet.
 	ReplicaSets = schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}
 )
 
@@ -186,9 +187,9 @@ func (k Kinds) find(is func(Kind) bool) (Kind, bool) {
 	return k.list[i], true
 }
 
-// Label returns the name of a kind in pool entries. Kinds of Kubernetes have no group in it. Kinds whose group has a
-// dot do, because two kinds may be called StatefulSet; so do kinds of any group that are called Pod, because an entry
-// for the kind Pod is removed with its pod (pool.UnreservedKind).
+// Label returns the name of a kind in pool entries: the kind, followed by its group if the group has a dot, because two
+// groups may have a kind StatefulSet. The group also follows if the kind is Pod and the group is not the core group, because
+// an entry for the kind Pod is removed with its pod (pool.UnreservedKind).
 func Label(gk schema.GroupKind) string {
 	if strings.Contains(gk.Group, ".") || gk.Kind == PodKind && gk.Group != "" {
 		return gk.Kind + "." + gk.Group

@@ -16,37 +16,39 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// Claim is a set of addresses, at most one of each family, that was decided for a pod.
+// Claim contains the addresses, at most one of each family, that were chosen for a pod on a node.
 type Claim struct {
 	// Owner is the pod as pool entries name it: "namespace/name".
 	Owner string
 	Node  string
 	Addrs []netip.Addr
-	// From is the owner whose entries the claim takes over; empty: none.
+	// From is the former holder of the slot, whose entries the claim takes over; empty: none.
 	From string
 }
 
-// ClaimRequest says what Assume decides.
+// ClaimRequest is the request that Assume decides.
 type ClaimRequest struct {
-	// Claim is the claim as far as it is given. Addrs are claimed as they are: those of a reservation whose entries are
-	// missing, or those of the slot of From, which the caller knows to be stopped.
+	// Claim contains what the caller has decided already. Addrs, if set, must be part of the claim: those of a reservation
+	// whose entries are missing, those of the slot of From, a pod that the caller knows to have stopped, or those that move
+	// (Carry).
 	Claim
-	// Families are those in which the pod needs an address. In a family without given address the pod keeps what its
-	// entries on the node or its FixedIP give it, and otherwise gets the highest free address.
+	// Families are the families in which the pod needs an address. In a family that Addrs does not cover, the pod gets the
+	// address of its entry on the node, or else that of its FixedIP, or else a free one: see node.pick.
 	Families []address.Family
-	// Requested are the addresses that the pod asks for; in a family without any the pod can get every address.
+	// Requested are the addresses that the pod requests. In a family without requested addresses any address will do.
 	Requested request.Addresses
-	// Reassign ignores the FixedIP of the pod, which is to have other addresses.
+	// Reassign is true if the pod is to get other addresses than those of its FixedIP, which is ignored.
 	Reassign bool
-	// Carry is for Addrs that move to the node, or stay where they were moved to.
+	// Carry is true if Addrs move to the node or were moved there before. Their home may be another node.
 	Carry bool
-	// Unreserved is for a pod without a fixed address, on a strict node. It gets the lowest free addresses, because fixed
-	// addresses are taken from the top.
+	// Unreserved is true for a pod without a fixed address on a strict node. It gets the lowest free addresses, because
+	// fixed addresses are taken from the top.
 	Unreserved bool
 }
 
-// Assume decides the addresses of a pod on a node, in all families or none, and counts them as taken until Forget. A pod
-// that has a claim on the node already keeps it, unless the request names addresses or is a Reassign.
+// Assume chooses the addresses of a pod on a node, in all families or none, and counts them as claimed until Forget. A pod
+// that already has a claim on the node keeps that claim, unless the request contains Addrs or Reassign. Otherwise the
+// earlier claim of the pod is forgotten, also if Assume fails.
 //
 // The error is shown in the events of the pod.
 func (l *Ledger) Assume(uid types.UID, r ClaimRequest) (Claim, error) {
@@ -79,7 +81,7 @@ func (l *Ledger) Assume(uid types.UID, r ClaimRequest) (Claim, error) {
 	return c, nil
 }
 
-// choose returns the addresses of a claim for a fixed address.
+// choose returns the addresses of a claim that is neither Carry nor Unreserved.
 func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 	chosen := slices.Clone(r.Addrs)
 	for _, a := range chosen {
@@ -119,12 +121,13 @@ func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 	return chosen, nil
 }
 
-// errNotReported is why no address of a node is known to be free.
+// errNotReported returns the error of a claim on a node whose agent has not reported, so that no address is known to be
+// free.
 func errNotReported(node string) error {
 	return fmt.Errorf("%w: the Cilium agent of node %s has not reported yet which addresses its pods use; check the cilium pod of the node", pool.ErrTaken, node)
 }
 
-// carry returns why the addresses of a claim can't move to a node.
+// carry returns why the addresses of a Carry request can't be claimed on a node; nil if they can.
 func (l *Ledger) carry(n *node, r ClaimRequest) error {
 	if err := n.carries(r.Owner, r.Addrs); err != nil {
 		return fmt.Errorf("node %s can't carry its address: %w", r.Node, err)
@@ -137,7 +140,7 @@ func (l *Ledger) carry(n *node, r ClaimRequest) error {
 	return nil
 }
 
-// Claimed returns the claim in flight of a pod.
+// Claimed returns the claim in flight of a pod; false if there is none.
 func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -145,7 +148,8 @@ func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 	return c, ok
 }
 
-// ClaimedElsewhere returns another node on which another pod of the owner's name has a claim in flight.
+// ClaimedElsewhere returns a node other than nodeName on which a pod with the name owner and another UID than uid has a
+// claim in flight. ok is false if there is none.
 func (l *Ledger) ClaimedElsewhere(uid types.UID, owner, nodeName string) (node string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -157,15 +161,16 @@ func (l *Ledger) ClaimedElsewhere(uid types.UID, owner, nodeName string) (node s
 	return "", false
 }
 
-// IsClaimed reports whether the pools give all addresses of the claim to its pod already.
+// IsClaimed reports whether the pool of the claim's node already has entries of the claim's owner for all its addresses.
 func (l *Ledger) IsClaimed(c Claim) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return len(without(c.Addrs, l.owners.on(c.Owner, c.Node))) == 0
 }
 
-// Forget drops the claim of a pod, whether or not it was written meanwhile: the ledger has its entry then. grew reports
-// whether the node has more room for it.
+// Forget removes the claim of a pod from the claims in flight. If the claim was written, its entries in the pool count
+// instead. nodeName is the node of the claim; empty: there was no claim. grew reports whether more addresses of the node
+// can be chosen now.
 func (l *Ledger) Forget(uid types.UID) (nodeName string, grew bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,7 +192,7 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 	maps.DeleteFunc(n.assumed, func(_ netip.Addr, by types.UID) bool { return by == uid })
 	n.count()
 	for _, other := range l.claimants[c.Owner] {
-		// A pod and the next pod of its name may both have a claim for what the pool gives to the name.
+		// A pod and the next pod of its name may both have a claim for the address of the same entry.
 		if o := l.claims[other]; o.Node == c.Node {
 			n.assume(other, o.Addrs)
 		}
@@ -195,8 +200,8 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 	return c.Node, n.freedSince(before) > 0
 }
 
-// chooseUnreserved returns an address in each family for a pod without a fixed address: the one that its entries on the
-// node give it, one of prefer if that is unused, or else the lowest unused one that is not taken.
+// chooseUnreserved returns an address in each family for a pod without a fixed address: that of its entry on the node, or
+// else an unused one of prefer, or else the one that pool.NodePool.Lowest returns.
 func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, prefer []netip.Addr, taken func(netip.Addr) bool) ([]netip.Addr, error) {
 	var chosen []netip.Addr
 	for _, f := range families {
@@ -222,8 +227,8 @@ func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, 
 }
 
 // ClaimUnreserved returns the edits that write the claim of a pod without a fixed address into a pool that may be newer
-// than the ledger. An address that another pod has taken meanwhile is replaced by one that is neither claimed nor reserved
-// for another pod.
+// than that of the ledger. An address that is no longer unused is replaced by one that neither a FixedIP reserves nor
+// another pod has claimed.
 func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]pool.EntryChange, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -252,8 +257,9 @@ func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]
 	return edits, err
 }
 
-// Blocker returns why the pod owner can't claim an address, wherever its home is; nil if it can, or has it. An address that
-// the agent reports as in use is not available, not even to a pod of the name that it reports.
+// Blocker returns why the pod owner can't claim an address at its home; nil if it can, or has the entry of the address
+// already. An address without such an entry that the agent reports as used is not available, not even to the next pod of the
+// name that the agent reports.
 func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -275,14 +281,14 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 		return b
 	}
 	if user, used := n.pool.Used[a]; used {
-		// The former pod of the name has it.
+		// The former pod with the name of owner uses the address.
 		return &pool.Blocker{Addr: a, Node: name, Reason: pool.InUseByPod, Who: user, Asks: owner}
 	}
 	return nil
 }
 
-// blocker returns why owner can't claim an address on a node; nil if it can, or has it and no other claim has. from is the
-// owner whose entries the claim takes over; empty if there is none.
+// blocker returns why owner can't claim an address on a node; nil if it can. An address in a claim in flight is not
+// available even if its entry belongs to owner. from is the owner whose entries the claim takes over; empty: none.
 func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocker {
 	_, exists := n.pool.Entries[a]
 	takesOver := func(e pool.Entry) bool { return from != "" && e.OwnedBy(from) }
@@ -311,8 +317,8 @@ func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocke
 	return b
 }
 
-// claimable returns a node that claims can be made on; with carry the addresses need not be the node's own. The error is
-// for the pod's events.
+// claimable returns a node, or an error for the events of the pod if no claim can be made there: it has no CiliumNode, or
+// its subnets overlap those of another node. carry skips the second check, because moved addresses may have another home.
 func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	n, ok := l.node(nodeName)
 	switch {
@@ -324,8 +330,9 @@ func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	return n, nil
 }
 
-// mayMove returns why the addresses of an owner can't have a node as their home or carrier: one of them is at home there
-// and belongs to another pod. foreign are those of the addresses that are at home on another node.
+// mayMove returns the addresses of an owner whose home is another node than n, or an error if the move is not possible
+// because of an address whose home is n: the subnets of n overlap those of another node, or the entry of the address is
+// neither the owner's nor in its cooldown.
 func (n *node) mayMove(owner string, addrs []netip.Addr) (foreign []netip.Addr, err error) {
 	for _, a := range addrs {
 		if !n.pool.Home(a) {
@@ -343,7 +350,8 @@ func (n *node) mayMove(owner string, addrs []netip.Addr) (foreign []netip.Addr, 
 	return foreign, nil
 }
 
-// HomeOf returns the one home of an owner's addresses. The error, for the pod's events, says why they can't be moved.
+// HomeOf returns the common home of an owner's addresses, or an error for the events of the pod if they can't be moved: they
+// have no common home, or the home refuses the move (mayMove).
 func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -365,8 +373,8 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	return home, nil
 }
 
-// Carries returns why a node can't have the addresses of an owner, wherever their home is; nil if it can. The error is for
-// the pod's events.
+// Carries returns why the pool of a node can't have the addresses of an owner, whether or not the node is their home; nil if
+// it can. The error is for the events of the pod.
 func (l *Ledger) Carries(name, owner string, addrs []netip.Addr) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

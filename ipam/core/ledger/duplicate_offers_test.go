@@ -16,9 +16,9 @@ func TestOffers(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	for name, c := range map[string]struct {
 		nodes []pool.NodePool
-		// gone is a node that goes again.
+		// gone is a node that is removed after all nodes were set; empty: none.
 		gone string
-		// asked is the node that is asked, and want what it shares.
+		// asked is the argument of OfferedTwice, want its result. Offering must return nodes a and b for each address.
 		asked string
 		want  []string
 	}{
@@ -76,10 +76,10 @@ func TestStraysIn(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.2.3": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.3.3": pool.MoveTargetEntry("db/mysql-1")}))
 	for subnet, want := range map[string]bool{
-		"10.0.1.0/24": false, // It is at home.
+		"10.0.1.0/24": false, // The subnet of the node itself.
 		"10.0.2.0/24": true,
 		"10.0.2.0/28": true,
-		"10.0.3.0/24": false, // What is announced is not offered.
+		"10.0.3.0/24": false, // A MoveTarget entry is not allocatable.
 		"10.0.4.0/24": false,
 	} {
 		if got := l.HasForeignAddresses([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix(subnet)}); got != want {

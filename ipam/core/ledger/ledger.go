@@ -19,40 +19,50 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// NodeAddresses are the addresses of one owner on one node.
+// NodeAddresses contains the addresses of one owner in the pool of one node.
 type NodeAddresses struct {
 	Node  string
 	Addrs []netip.Addr
 }
 
-// Ledger is safe for concurrent use. Create one with New.
+// Ledger is the index over the pools of all nodes: see the package documentation. It is safe for concurrent use. Create it
+// with New.
 type Ledger struct {
 	mu sync.RWMutex
-	// nodes contains every node that has a CiliumNode. Key: its name. Value: *node. It is a sync.Map because Available and
-	// FreeShare read it without mu. Writers hold mu.
+	// nodes contains every node that has a CiliumNode. Key: the node name. Value: *node. It is a sync.Map because
+	// Unreported, HasAvailable, Available and FreeShare read it without mu. Writers hold mu.
 	nodes sync.Map
-	// owners finds the Owned entries of a pod in all pools, arriving its MoveTarget entries, and away the Moved entries
-	// that name it: the node there is the home.
+	// owners contains the addresses of Owned entries. Key: the owner. Value: its addresses, by the node whose pool has the
+	// entries.
+	//
+	// away contains the addresses of Moved entries. Key: the pod that the entries name. Value: its addresses, by the home
+	// node, whose pool has the entries.
+	//
+	// arriving contains the addresses of MoveTarget entries. Key: the pod that the entries name. Value: its addresses, by
+	// the node that they are about to move to, whose pool has the entries.
 	owners, away, arriving index
-	// subnets are the subnets of all nodes. Value: the nodes that list the subnet; more than one is a mistake, and makes
-	// the subnet disputed.
+	// subnets contains the subnets of all nodes. Key: the subnet. Value: the names of the nodes whose podCIDRs contain it.
+	// More than one node is a configuration error: no address of such a subnet is claimed.
 	subnets multimap[netip.Prefix, string]
-	// ordered contains the keys of subnets, by their first address.
+	// ordered contains the keys of subnets, sorted by address and then by prefix length.
 	ordered *btree.BTreeG[netip.Prefix]
-	// lengths are the prefix lengths that subnets have or had.
+	// lengths contains every prefix length that a subnet has or had. Key: the length. Value: always true.
 	lengths map[int]bool
-	// workloads finds the owners of the entries of a workload. Key: a pool.WorkloadKey. Value: owner -> the number of its
-	// entries for the workload in all pools; never 0.
+	// workloads contains the owners of the entries of each workload. Key: the pool.WorkloadKey. Value: a map from the owner
+	// to the number of its entries for the workload in all pools, which is never 0.
 	workloads map[string]map[string]int
-	// foreign are the addresses that a pool offers although they are in none of its node's subnets. Value: the nodes.
+	// foreign contains the addresses with an allocatable entry in the pool of a node that is not their home. Key: the
+	// address. Value: the names of these nodes.
 	foreign multimap[netip.Addr, string]
-	// claims are the claims in flight, from Assume until Forget. Key: the UID of the pod; the next pod of the same name may
-	// have a claim at the same time. Invariant: the addresses of a claim are in the assumed map of its node, under the same
-	// UID or, if the pool gives them to the name, under that of another pod of the name.
+	// claims contains the claims in flight: those that were assumed and not forgotten. Key: the UID of the pod, because the
+	// next pod of the same name may have a claim at the same time. Invariant: the addresses of a claim are in the assumed
+	// map of its node, under the same UID or, if the pool has entries of the name for them, under the UID of another pod of
+	// that name.
 	claims map[types.UID]Claim
-	// claimants are the UIDs in claims. Key: the owner.
+	// claimants contains the keys of claims by owner. Key: the owner. Value: the UIDs of its pods.
 	claimants multimap[string, types.UID]
-	// reserved is what FixedIPs reserve. An existing entry takes precedence over it. The nodes read it too.
+	// reserved contains the reservations of FixedIPs. An existing entry takes precedence over a reservation. Every node
+	// refers to the same index.
 	reserved *reservationIndex
 }
 
@@ -75,8 +85,8 @@ func New() *Ledger {
 	}
 }
 
-// SetNode replaces a node's pool with a version that the watch delivered, and returns what changed. A version that is
-// older than one of our own writes (see ObserveWrite) changes nothing.
+// SetNode replaces the pool of a node by a version from the watch, and returns the difference. Until the watch has shown the
+// last own write (see ObserveWrite), SetNode ignores versions that are older than that write.
 func (l *Ledger) SetNode(p pool.NodePool) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,9 +100,9 @@ func (l *Ledger) SetNode(p pool.NodePool) NodeChange {
 	return l.setNode(p)
 }
 
-// ObserveWrite replaces a node's pool with the answer of our own write to it, and returns what changed. The write
-// counts at once: watch events that are older do not take it back. It changes nothing if the watch has not shown this
-// CiliumNode yet, or has already shown this version or a newer one.
+// ObserveWrite replaces the pool of a node by the version that the API server returned for an own write, and returns the
+// difference. The write counts at once: see SetNode. ObserveWrite ignores a version of a CiliumNode that the watch has not
+// shown yet, or of which the watch has shown the same or a newer version.
 func (l *Ledger) ObserveWrite(p pool.NodePool) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,13 +115,13 @@ func (l *Ledger) ObserveWrite(p pool.NodePool) NodeChange {
 	return change
 }
 
-// setNode replaces a node's pool. If only the status of the CiliumNode changed, as with an agent's report, the indexes
-// over the spec need no update.
+// setNode replaces the pool of a node and returns the difference. It updates the indexes over the spec only if the spec
+// changed, because most new versions are reports of an agent, which change only the status.
 func (l *Ledger) setNode(p pool.NodePool) NodeChange {
 	n, known := l.node(p.Name)
 	if !known {
 		n = &node{assumed: map[netip.Addr]types.UID{}, reserved: l.reserved}
-		// There may be claims on a node that was deleted and created again.
+		// A CiliumNode that was deleted and created again may have claims in flight.
 		for uid, c := range l.claims {
 			if c.Node == p.Name {
 				n.assume(uid, c.Addrs)
@@ -152,7 +162,7 @@ func (l *Ledger) setNode(p pool.NodePool) NodeChange {
 	return change
 }
 
-// RemoveNode forgets a node and all that its pool says.
+// RemoveNode removes a node and its pool, and returns the difference. Claims in flight on the node remain.
 func (l *Ledger) RemoveNode(name string) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +175,7 @@ func (l *Ledger) RemoveNode(name string) NodeChange {
 	return change
 }
 
-// Node returns the newest known pool of a node.
+// Node returns the newest known pool of a node. The result is false if the node is not known.
 func (l *Ledger) Node(name string) (pool.NodePool, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -189,22 +199,22 @@ func (l *Ledger) Nodes() []pool.NodePool {
 	return out
 }
 
-// Unreported reports whether the agent of a known node has not reported yet (pool.NodePool.Unreported). It does not lock
-// the ledger, because the scheduler calls it for many nodes at once.
+// Unreported reports whether the node is known and pool.NodePool.Unreported is true for it. It does not lock the ledger,
+// because the scheduler calls it for many nodes at once.
 func (l *Ledger) Unreported(name string) bool {
 	n, ok := l.node(name)
 	return ok && n.unreported.Load()
 }
 
-// HasAvailable reports whether a claim on the node can choose an address of a family: one is available, and the agent has
-// reported. It does not lock the ledger either.
+// HasAvailable reports whether a claim on the node can choose an address of a family: the agent has reported, and an address
+// is available. It does not lock the ledger.
 func (l *Ledger) HasAvailable(name string, f address.Family) bool {
 	n, ok := l.node(name)
 	return ok && n.choosable()[familyIndex(f)] > 0
 }
 
-// Available returns how many addresses of a family a claim on the node can choose from once the agent has reported. It does
-// not lock the ledger either.
+// Available returns the number of addresses of a family from which a claim on the node can choose once the agent has
+// reported; 0 for an unknown node. It does not lock the ledger.
 func (l *Ledger) Available(name string, f address.Family) int64 {
 	n, ok := l.node(name)
 	if !ok {
@@ -213,8 +223,8 @@ func (l *Ledger) Available(name string, f address.Family) int64 {
 	return n.available[familyIndex(f)].Load()
 }
 
-// FreeShare returns the share of a node's addresses of a family that are available: 1 if all are free, 0 if none is free or
-// the node has no such subnet. It does not lock the ledger either.
+// FreeShare returns the share of a node's addresses of a family that are available, from 0 to 1. It is 0 if the node is
+// unknown or has no subnet of the family. It does not lock the ledger.
 func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 	n, ok := l.node(name)
 	if !ok || n.size[familyIndex(f)].Load() == 0 {
@@ -223,7 +233,7 @@ func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 	return float64(n.available[familyIndex(f)].Load()) / float64(n.size[familyIndex(f)].Load())
 }
 
-// node returns a node. Callers that use more than its atomics hold mu.
+// node returns a node; false if it is not known. Callers that use other fields than its atomics must hold mu.
 func (l *Ledger) node(name string) (*node, bool) {
 	v, ok := l.nodes.Load(name)
 	if !ok {
@@ -232,35 +242,37 @@ func (l *Ledger) node(name string) (*node, bool) {
 	return v.(*node), true
 }
 
-// NodeChange is the difference between two versions of a node's pool. The zero value is no difference.
+// NodeChange is the difference between two versions of a node's pool. The zero value means that there is none.
 type NodeChange struct {
 	// Appeared is true if the node was not known before.
 	Appeared bool
-	// Freed is how many addresses became free for a claim, in the family in which more did.
+	// Freed is by how many the addresses that a claim can choose have increased, in the family with the larger increase.
 	Freed int
-	// Subnets are those that were added or removed.
+	// Subnets are the subnets that were added or removed.
 	Subnets []netip.Prefix
 	// Entries is true if an entry was added, removed or changed.
 	Entries bool
-	// Status is true if the addresses in use, the release handshakes or the probes changed.
+	// Status is true if Used, Handshakes or Probes of the pool changed, or the node was removed.
 	Status bool
-	// Fixed is true if that concerns an address that is not dynamic, or is the first report of the agent, before which no
-	// pod gets an address that has no entry.
+	// Fixed is true if Used or Handshakes changed for an address without a dynamic entry, if Unreported changed (until the
+	// agent has reported, no pod gets an address without an entry), or if the node was removed.
 	Fixed bool
-	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
+	// Owners are the pods that added, removed or changed entries name (pool.Entry.NamesPod), before or after the change,
+	// sorted. A change of an Owned entry that keeps its owner does not count.
 	Owners []string
-	// Workloads are those that the entries of these pods name, sorted.
+	// Workloads are the workloads of the entries that contributed to Owners, as pool.WorkloadKey, sorted.
 	Workloads []string
-	// Reported and ReportedOwners are the workloads and the pods with an address whose use changed, sorted.
+	// Reported are the workloads, and ReportedOwners the owners, of the entries of addresses for which Used or Handshakes
+	// changed. Both are sorted.
 	Reported, ReportedOwners []string
 }
 
-// sameStatus reports whether two versions of a pool have the same addresses in use, release handshakes and probes.
+// sameStatus reports whether Used, Handshakes and Probes of two versions of a pool are equal.
 func sameStatus(a, b pool.NodePool) bool {
 	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes) && slices.Equal(a.Probes, b.Probes)
 }
 
-// entryChanges returns the pods that a changed entry names, and their workloads.
+// entryChanges returns NodeChange.Owners and NodeChange.Workloads for two versions of a pool.
 func entryChanges(before, after pool.NodePool) (owners, workloads []string) {
 	pods, found := sets.New[string](), sets.New[string]()
 	note := func(from, in pool.NodePool) {
@@ -280,8 +292,8 @@ func entryChanges(before, after pool.NodePool) (owners, workloads []string) {
 	return sets.List(pods), sets.List(found)
 }
 
-// reports compares what an agent reports in two versions of a pool. fixed is true if that differs for an address that is
-// not dynamic; workloads and owners are those of the entries of such addresses, sorted.
+// reports compares Used and Handshakes of two versions of a pool. fixed reports whether they differ for an address that has
+// no dynamic entry in after. workloads and owners are those of the entries of these addresses in after, sorted.
 func reports(before, after pool.NodePool) (fixed bool, workloads, owners []string) {
 	found, pods := sets.New[string](), sets.New[string]()
 	note := func(a netip.Addr) {
@@ -302,7 +314,7 @@ func reports(before, after pool.NodePool) (fixed bool, workloads, owners []strin
 	return fixed, sets.List(found), sets.List(pods)
 }
 
-// differs calls note with the keys whose values differ.
+// differs calls note for each key that is in only one of the maps or has different values in them.
 func differs[V comparable](before, after map[netip.Addr]V, note func(netip.Addr)) {
 	for a, was := range before {
 		if now, ok := after[a]; !ok || now != was {
@@ -318,15 +330,15 @@ func differs[V comparable](before, after map[netip.Addr]V, note func(netip.Addr)
 
 // Size is the number of objects in a ledger.
 type Size struct {
-	// Nodes have a CiliumNode.
+	// Nodes is the number of nodes that have a CiliumNode.
 	Nodes int
-	// Entries of their pools name a pod as the owner.
+	// Entries is the number of Owned entries in the pools.
 	Entries int
-	// Claims are in flight.
+	// Claims is the number of claims in flight.
 	Claims int
 }
 
-// Size counts the objects in the ledger. It looks at every owner, so do not call it while a pod is scheduled.
+// Size returns the number of objects in the ledger. It iterates over all owners: do not call it while scheduling a pod.
 func (l *Ledger) Size() Size {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -21,14 +21,15 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// model says what a ledger must answer, worked out anew each time from all that it was told.
+// model is the reference implementation of a ledger. It has no indexes: it computes each answer from the current pools,
+// claims and reservations.
 type model struct {
 	nodes   map[string]pool.NodePool
 	claims  map[types.UID]ledger.Claim
 	records map[string]ledger.Reservation
 }
 
-// decides tells whether a node's pool decides over addresses: its subnets are no other node's.
+// decides reports whether claims on the node are possible: it is known, and its subnets overlap those of no other node.
 func (m *model) decides(name string) bool {
 	n, ok := m.nodes[name]
 	for other, o := range m.nodes {
@@ -41,7 +42,7 @@ func (m *model) decides(name string) bool {
 	return ok
 }
 
-// free lists the addresses of a node that a claim may take for which nothing is kept.
+// free returns the addresses of a node that a claim may choose: claimable ones that no FixedIP reserves.
 func (m *model) free(name string, f address.Family) []netip.Addr {
 	var free []netip.Addr
 	for _, s := range m.nodes[name].Subnets {
@@ -54,7 +55,7 @@ func (m *model) free(name string, f address.Family) []netip.Addr {
 	return free
 }
 
-// claimableBy tells whether an owner may claim just this address on a node.
+// claimableBy reports whether an owner may claim exactly this address on a node.
 func (m *model) claimableBy(owner, name string, a netip.Addr) bool {
 	n := m.nodes[name]
 	for _, c := range m.claims {
@@ -75,7 +76,7 @@ func (m *model) claimableBy(owner, name string, a netip.Addr) bool {
 	return !exists && !n.Unreported
 }
 
-// keeper is the oldest record that keeps an address.
+// keeper returns the oldest reservation of an address. ok is false if there is none.
 func (m *model) keeper(a netip.Addr) (oldest ledger.Reservation, ok bool) {
 	for _, name := range slices.Sorted(maps.Keys(m.records)) {
 		r := m.records[name]
@@ -86,8 +87,9 @@ func (m *model) keeper(a netip.Addr) (oldest ledger.Reservation, ok bool) {
 	return oldest, ok
 }
 
-// mine are the addresses in a family of which a claim of the owner has to be one: what the
-// node's pool gives it, or what its record keeps for it.
+// mine returns the addresses of a family from which a claim of the owner on the node must choose: those of its entries
+// there, or that of its reservation. any is false if there are none, so that the claim may choose a free address. If any is
+// true and choice is empty, the claim must fail.
 func (m *model) mine(owner, name string, f address.Family) (choice []netip.Addr, any bool) {
 	ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
 	if held := slices.DeleteFunc(m.heldOn(owner, name), func(a netip.Addr) bool { return !ofFamily(a) }); len(held) > 0 {
@@ -121,7 +123,7 @@ func (m *model) held(owner string) []ledger.NodeAddresses {
 	return held
 }
 
-// compareMarks compares what the marks of moves say of an owner.
+// compareMarks compares Away and Arriving of an owner with the Moved and MoveTarget entries of the model.
 func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
 	var want, got []string
 	for name, n := range m.nodes {
@@ -162,14 +164,14 @@ func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
 
 var (
 	modelNodes = []string{"node-1", "node-2", "node-3"}
-	// The last one overlaps the first: two nodes may come to have it.
+	// The last subnet overlaps the first, so that the subnets of two nodes may overlap.
 	modelSubnets = []netip.Prefix{
 		netip.MustParsePrefix("10.0.1.0/29"), netip.MustParsePrefix("10.0.2.0/29"), netip.MustParsePrefix("10.0.3.0/30"),
 		netip.MustParsePrefix("fd00::/126"), netip.MustParsePrefix("10.0.1.0/30"),
 	}
 	modelOwners  = []string{"db/mysql-0", "db/mysql-1", "web/web-0"}
 	modelRecords = []string{"db/mysql-0", "db/mysql-1", "db/other"}
-	// Some that many nodes come to have, and one of no subnet.
+	// modelKept are the addresses that reservations contain. 10.0.9.1 is in no subnet.
 	modelKept = []netip.Addr{
 		addr("10.0.1.1"), addr("10.0.1.6"), addr("10.0.2.6"), addr("10.0.3.2"), addr("10.0.9.1"), addr("fd00::1"), addr("fd00::3"),
 	}
@@ -179,7 +181,7 @@ func drawFamilies(t *rapid.T) []address.Family {
 	return rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
 }
 
-// drawRecord makes a record of at most one address in each family.
+// drawRecord draws a reservation of at most one address in each family.
 func drawRecord(t *rapid.T) ledger.Reservation {
 	r := ledger.Reservation{
 		Record: rapid.SampledFrom(modelRecords).Draw(t, "record"),
@@ -194,7 +196,8 @@ func drawRecord(t *rapid.T) ledger.Reservation {
 	return r
 }
 
-// compareFreed compares where addresses are at home that a record keeps no more.
+// compareFreed compares the freed nodes of SetRecord or RemoveRecord with the homes of the addresses that are in before and
+// not in after.
 func (m *model) compareFreed(t *rapid.T, got []string, before, after []netip.Addr) {
 	var want []string
 	for _, name := range modelNodes {
@@ -207,8 +210,8 @@ func (m *model) compareFreed(t *rapid.T, got []string, before, after []netip.Add
 	}
 }
 
-// compareClaim compares a claim with what it had to be: the exact addresses, what is the owner's
-// in the other families, and elsewhere one that is free.
+// compareClaim checks the result of Assume: the claim must contain the exact addresses, and in every other family one of the
+// owner's addresses, or else a free address. It must fail if that is not possible.
 func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name string, families []address.Family, exact []netip.Addr, asked request.Addresses) {
 	possible, size := m.decides(name), len(exact)
 	for _, a := range exact {
@@ -232,7 +235,7 @@ func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name 
 		if i < 0 || !slices.Contains(choice, c.Addrs[i]) {
 			t.Fatalf("claimed %v on %s for %s, which asked for %s: could have %v", c.Addrs, name, owner, asked, choice)
 		}
-		// Of what is free the highest, and what rests only when nothing else is left.
+		// Among requested addresses the claim must choose the highest free one.
 		a := c.Addrs[i]
 		rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
 		better := func(b netip.Addr) bool { return !rests(b) && (rests(a) || len(asked.Ranges(f)) > 0 && a.Less(b)) }
@@ -289,7 +292,7 @@ func drawNode(t *rapid.T) pool.NodePool {
 			}
 		}
 	}
-	// What was moved here, or is about to be, from other nodes' subnets.
+	// Entries of addresses whose home is another node: moved here, about to move here, or in their cooldown.
 	for _, s := range modelSubnets[:4] {
 		a := s.Addr().Next()
 		if n.Home(a) {
@@ -308,8 +311,8 @@ func drawNode(t *rapid.T) pool.NodePool {
 	return n
 }
 
-// TestModel steps the ledger and the model side by side through versions of pools, claims and
-// their ends, and compares every answer after each step.
+// TestModel applies random versions of pools, claims, ends of claims and reservations to a ledger and to the model, and
+// compares their answers after each step.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := ledger.New()
@@ -378,7 +381,7 @@ func TestModel(t *testing.T) {
 				name, families := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawFamilies(t)
 				addrs := drawRecord(t).Addrs
 				if len(addrs) == 0 {
-					// Without addresses it is a claim as above.
+					// A claim without addresses is covered by AssumeFrom.
 					return
 				}
 				delete(m.claims, id)
@@ -406,8 +409,7 @@ func TestModel(t *testing.T) {
 					if slices.Contains(m.heldOn(owner, name), a) && address.Of(a) == families[i] {
 						continue
 					}
-					// Of what is free the lowest in the first subnet that has any, and what rests only when
-					// nothing else is left.
+					// The claim must choose the lowest free address of the first subnet that has one.
 					choice := m.free(name, families[i])
 					rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
 					place := func(a netip.Addr) int {

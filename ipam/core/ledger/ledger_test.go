@@ -26,7 +26,7 @@ var (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// node makes a node with one /29: .1 to .6 are usable.
+// node returns the pool of a node with one subnet. The owner of all used addresses is db/old-0.
 func node(name, subnet string, entries map[string]pool.Entry, used ...string) pool.NodePool {
 	n := pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	for a, e := range entries {
@@ -74,7 +74,7 @@ func TestAssumePicks(t *testing.T) {
 	}
 }
 
-// unreported is a node whose agent has not reported since its CiliumNode was made.
+// unreported returns the pool of a node whose agent has not reported since its CiliumNode was created.
 func unreported() pool.NodePool {
 	n := node("n", "10.0.1.0/29", nil)
 	n.Unreported = true
@@ -108,7 +108,7 @@ func TestAssumeExact(t *testing.T) {
 	}
 }
 
-// A claim lasts from Assume to Forget, through the entry's way into the pool.
+// TestClaimLifeCycle checks that a claim counts from Assume until Forget, and once only when its entry is in the pool too.
 func TestClaimLifeCycle(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", nil))
@@ -134,7 +134,7 @@ func TestClaimLifeCycle(t *testing.T) {
 	}
 }
 
-// A pod and the one before it may both be on their way, to two nodes.
+// TestClaimedElsewhere checks that ClaimedElsewhere finds the claim of another pod with the same name on another node.
 func TestClaimedElsewhere(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/mysql-0")}))
@@ -206,8 +206,8 @@ func TestChangeNamesOwners(t *testing.T) {
 	}
 }
 
-// Many cycles ask and claim at once, as parallel Filters and binding goroutines do: no two ever
-// have one address.
+// TestConcurrentClaims checks that concurrent calls of Available and Assume, as by parallel Filters and binding goroutines,
+// never give one address to two pods.
 func TestConcurrentClaims(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/24", nil))

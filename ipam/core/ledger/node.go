@@ -17,21 +17,22 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// node is one node in the ledger. The ledger's lock guards all but the atomics.
+// node is one node in the ledger. Ledger.mu guards all fields except the atomics.
 type node struct {
 	pool pool.NodePool
-	// written is the newest version from ObserveWrite that the watch has not shown yet; zero: there is none.
+	// written is the version of the last ObserveWrite, until the watch has shown it; zero: none.
 	written pool.NodePool
-	// assumed are the addresses of claims in flight. Value: the UID of the pod that has the claim. An address may be here
-	// and in the pool: the watch shows the claim, and the pod is not bound yet.
+	// assumed contains the addresses of claims in flight. Key: the address. Value: the UID of the pod with the claim. An
+	// address may also have its entry in the pool: the watch has shown the claim, and the pod is not bound yet.
 	assumed map[netip.Addr]types.UID
-	// reserved is the ledger's.
+	// reserved is Ledger.reserved.
 	reserved *reservationIndex
-	// overlapsNode is another node whose subnets overlap this node's; empty: there is none.
+	// overlapsNode is another node whose subnets overlap those of this node; empty: none.
 	overlapsNode string
 
-	// available is how many addresses a claim can choose from once the agent has reported, size how many the subnets have:
-	// see familyIndex. unreported is pool.Unreported. They follow every change of the fields above.
+	// available is the number of addresses from which a claim can choose once the agent has reported, and size the number
+	// of addresses that pods may have in the subnets. Index: see familyIndex. unreported is pool.Unreported. count updates
+	// all three after every change of the fields above.
 	available, size [2]atomic.Int64
 	unreported      atomic.Bool
 }
@@ -46,7 +47,8 @@ func (n *node) assume(uid types.UID, addrs []netip.Addr) {
 	n.count()
 }
 
-// choosable returns how many addresses a claim can choose from now, by family: none before the agent has reported.
+// choosable returns the number of addresses from which a claim can choose now, by familyIndex: 0 before the agent has
+// reported.
 func (n *node) choosable() [2]int64 {
 	if n.unreported.Load() {
 		return [2]int64{}
@@ -54,13 +56,16 @@ func (n *node) choosable() [2]int64 {
 	return [2]int64{n.available[0].Load(), n.available[1].Load()}
 }
 
-// freedSince returns how many addresses became free, in the family in which more did.
+// freedSince returns by how many the result of choosable has increased since before, in the family with the larger increase;
+// 0 if there is no increase.
 func (n *node) freedSince(before [2]int64) int {
 	now := n.choosable()
 	return int(max(0, now[0]-before[0], now[1]-before[1]))
 }
 
-// count updates room and size. The room is the addresses of the subnets without those that no claim can choose.
+// count updates available, size and unreported. available is size without the addresses that have an entry, are reported as
+// used, are withheld for a release handshake, are in a claim in flight, or are reserved. It is 0 if the subnets overlap
+// those of another node.
 func (n *node) count() {
 	var room, size [2]int64
 	for _, s := range n.pool.Subnets {
@@ -69,7 +74,7 @@ func (n *node) count() {
 	}
 	if n.overlapsNode == "" {
 		room = size
-		// Each address is counted by the first loop that finds it.
+		// Each address is subtracted once: each loop skips the addresses that an earlier loop has subtracted.
 		taken := func(a netip.Addr) {
 			if n.offers(a) {
 				room[familyIndex(address.Of(a))]--
@@ -110,21 +115,22 @@ func (n *node) count() {
 	}
 }
 
-// offers reports whether the address is among those that address.Size counts.
+// offers reports whether the address is one of those in the subnets of the node that pods may have (address.Usable).
 func (n *node) offers(a netip.Addr) bool {
 	return slices.ContainsFunc(n.pool.Subnets, func(s netip.Prefix) bool { return address.Usable(s, a) })
 }
 
-// claimed reports whether a claim in flight or a FixedIP has the address.
+// claimed reports whether the address is in a claim in flight or reserved by a FixedIP.
 func (n *node) claimed(a netip.Addr) bool {
 	_, assumed := n.assumed[a]
 	_, reserved := n.reserved.first(a)
 	return assumed || reserved
 }
 
-// pick returns the next free address of a family, from among those that are asked for if there are any: the highest. It
-// chooses outside the pool: a dynamic entry may be in use without the agent having reported it. The walk ends at the first
-// free address, so that it is as long as the node has addresses in use, and not as many as are asked for.
+// pick returns the free address of a family for the next claim: the highest of the requested ones, or, if none are
+// requested in the family, the highest of the first subnet that has a free one. It chooses only addresses without an entry,
+// because a dynamic entry may be in use before the agent reports that. The search ends at the first free address, so its
+// length depends on the number of addresses that are taken, and not on the number of requested ones.
 func (n *node) pick(f address.Family, asked request.Addresses) (netip.Addr, bool) {
 	if n.choosable()[familyIndex(f)] == 0 {
 		return netip.Addr{}, false

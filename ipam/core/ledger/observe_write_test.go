@@ -21,7 +21,8 @@ func version(uid, resourceVersion string, generation int64, entries map[netip.Ad
 	}
 }
 
-// A claim that our own write put into a pool counts at once, and no older event of the watch takes it back. Finding S2.
+// TestObserveWrite checks that an entry of an own write counts at once, and that an older version from the watch does not
+// replace it. Finding S2.
 func TestObserveWrite(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.14")
 	claimed := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}
@@ -82,7 +83,8 @@ func TestObserveWrite(t *testing.T) {
 	}
 }
 
-// SetNode and ObserveWrite say what changed, and nothing if a version brings nothing that a decision depends on.
+// TestNodeChange checks the differences that SetNode and ObserveWrite return: the zero value if nothing changed on which a
+// decision depends.
 func TestNodeChange(t *testing.T) {
 	addr, other := netip.MustParseAddr("10.0.0.14"), netip.MustParseAddr("10.0.0.13")
 	owned := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}

@@ -15,7 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// multimap contains the values of each key. There is no key without values.
+// multimap is a map with several values for each key. It contains no key without values.
 type multimap[K, V comparable] map[K][]V
 
 func (s multimap[K, V]) add(k K, v V) { s[k] = append(s[k], v) }
@@ -32,8 +32,9 @@ func without[T comparable](a, b []T) []T {
 	return slices.DeleteFunc(slices.Clone(a), func(x T) bool { return slices.Contains(b, x) })
 }
 
-// index finds the addresses of each pod that entries name. Key: the owner. Value: sorted by node, and the addresses of
-// each sorted; no list is empty. Most owners have one element, for which a map would take five times the memory.
+// index contains the addresses of the entries that name a pod. Key: the owner. Value: one element for each node, sorted by
+// node name, with sorted addresses; no list is empty. Most owners have one element, for which a map would take five times
+// the memory.
 type index map[string][]NodeAddresses
 
 func (x index) find(owner, node string) (int, bool) {
@@ -51,7 +52,7 @@ func (x index) add(owner, node string, a netip.Addr) {
 	slices.SortFunc(h.Addrs, netip.Addr.Compare)
 }
 
-// remove drops all addresses of an owner on a node.
+// remove removes all addresses of an owner on a node.
 func (x index) remove(owner, node string) {
 	i, ok := x.find(owner, node)
 	switch {
@@ -71,7 +72,7 @@ func (x index) on(owner, node string) []netip.Addr {
 	return nil
 }
 
-// holdings returns a copy of what the index has of an owner.
+// holdings returns a deep copy of the elements of an owner.
 func (x index) holdings(owner string) []NodeAddresses {
 	out := slices.Clone(x[owner])
 	for i := range out {
@@ -80,8 +81,8 @@ func (x index) holdings(owner string) []NodeAddresses {
 	return out
 }
 
-// indexEntry adds an entry of a node's pool to the indexes by owner and by workload. Otherwise it removes the owner of the
-// entry: it has to be called for all entries of the pool then.
+// indexEntry adds an entry of a node's pool to the indexes by owner and by workload, or removes it if add is false. A
+// removal removes all addresses of the owner on the node, so it must be done for all entries of the pool.
 func (l *Ledger) indexEntry(name string, a netip.Addr, e pool.Entry, add bool) {
 	in := l.owners
 	switch e.Kind {
@@ -115,23 +116,23 @@ func (l *Ledger) indexEntry(name string, a netip.Addr, e pool.Entry, add bool) {
 	}
 }
 
-// RemoteAddresses are addresses of an owner that are in the pool of another node, as the Moved entries at one home say.
+// RemoteAddresses are addresses of one owner that have Moved entries at the same home, all with the same node.
 type RemoteAddresses struct {
-	// Home is the node whose pool has the Moved entries, At the node that they name.
+	// Home is the node whose pool has the Moved entries. At is the node that they name.
 	Home, At string
 	Addrs    []netip.Addr
-	// Leaving is true if the entries say that the addresses are about to leave At.
+	// Leaving is pool.Entry.Leaving of the entries: the addresses are about to leave At.
 	Leaving bool
-	// Generation is that of the home's CiliumNode.
+	// Generation is the generation of the home's CiliumNode.
 	Generation int64
-	// Barred is true if the pool at At has Cooldown entries for all of them, or if there is no such pool: a move there
-	// that was decided before can't be completed.
+	// Barred is true if the pool of At has Cooldown entries for all Addrs, or if At has no CiliumNode. A move to At that
+	// was decided earlier can't be completed then.
 	Barred bool
-	// Listed is true if the agent at At reports one of them as in use. The pod may run there, whatever the entry says.
+	// Listed is true if the agent of At reports one of Addrs as used. The pod may run there, whatever entry At has.
 	Listed bool
 }
 
-// Away returns the moved addresses of an owner, by home and node.
+// Away returns the addresses of an owner that have Moved entries, sorted by home and by the node that they were moved to.
 func (l *Ledger) Away(owner string) []RemoteAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -159,25 +160,25 @@ func (l *Ledger) Away(owner string) []RemoteAddresses {
 	return out
 }
 
-// Arriving returns the addresses of an owner that have MoveTarget entries, by node name.
+// Arriving returns the addresses of an owner that have MoveTarget entries, sorted by node name.
 func (l *Ledger) Arriving(owner string) []NodeAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.arriving.holdings(owner)
 }
 
-// Slot is a slot of a workload as the pools have it: the addresses of one holder on one node.
+// Slot is a slot of a workload according to the pools: the addresses of one holder on one node.
 type Slot struct {
-	// Owner is the holder as pool entries name it. The pod may be long gone.
+	// Owner is the holder, "namespace/name", as pool entries name it. That pod may no longer exist.
 	Owner string
 	NodeAddresses
-	// User is the pod that uses one of the addresses, as the agent reports it; empty: none.
+	// User is the owner that the agent reports for a used address of the slot; empty: none, or the agent reports no owner.
 	User string
-	// Claimed is true if a claim in flight has one of the addresses.
+	// Claimed is true if a claim in flight contains one of the addresses.
 	Claimed bool
 }
 
-// Slots returns the slots of a workload (a pool.WorkloadKey), by node and address.
+// Slots returns the slots of a workload (a pool.WorkloadKey), sorted by node and by the lowest address.
 func (l *Ledger) Slots(workload string) []Slot {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -212,29 +213,29 @@ func (l *Ledger) Slots(workload string) []Slot {
 	return found
 }
 
-// Workloads returns all workloads that entries of pools name, sorted.
+// Workloads returns all workloads that pool entries name, as pool.WorkloadKey, sorted.
 func (l *Ledger) Workloads() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return slices.Sorted(maps.Keys(l.workloads))
 }
 
-// Held returns the addresses that pools give to the owner, by node name. There may be several nodes: a scheduler that died
-// between claim and bind may have left an entry behind.
+// Held returns the addresses of the Owned entries of a pod, sorted by node name. There may be several nodes, for example if
+// a scheduler died between claim and bind and left an entry behind.
 func (l *Ledger) Held(owner string) []NodeAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.owners.holdings(owner)
 }
 
-// HeldOn returns the addresses that the pool of a node gives to the owner, sorted.
+// HeldOn returns the addresses of the Owned entries of a pod in the pool of a node, sorted.
 func (l *Ledger) HeldOn(owner, node string) []netip.Addr {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return slices.Clone(l.owners.on(owner, node))
 }
 
-// Owners returns all pods with an Owned entry in any pool, sorted.
+// Owners returns the pods that have an Owned entry in any pool, sorted.
 func (l *Ledger) Owners() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -251,7 +252,7 @@ func (l *Ledger) OwnersAndMoving() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// OwnersOf returns the pods whose entries name the workload, sorted.
+// OwnersOf returns the pods that have an entry that names the workload, sorted.
 func (l *Ledger) OwnersOf(namespace, kind, name string) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -275,7 +276,8 @@ func (l *Ledger) OwnersOn(name string) []string {
 	return sets.List(found)
 }
 
-// EntryOf returns the entry of the first address of h. It says what the addresses are for.
+// EntryOf returns the pool entry of the first address of h, whose purpose stands for all of h. It returns the zero Entry if
+// h has no address, or if the node or the entry is not known.
 func (l *Ledger) EntryOf(h NodeAddresses) pool.Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -86,12 +86,13 @@ func (m *model) heldOn(owner, name string) []netip.Addr {
 	return nil
 }
 
-// askedFree are the addresses of a node that a claim may take in a family.
+// askedFree returns the free addresses of a node in a family that are among the requested ones; all free ones if none are
+// requested in the family.
 func (m *model) askedFree(name string, f address.Family, asked request.Addresses) []netip.Addr {
 	return slices.DeleteFunc(m.free(name, f), func(a netip.Addr) bool { return len(asked.Ranges(f)) > 0 && !asked.Contains(a) })
 }
 
-// compareAsked compares what the ledger says of a request with what the model does.
+// compareAsked compares CanAllocate, NodesServing and Blocker for the requested addresses with the answers of the model.
 func (m *model) compareAsked(t *rapid.T, l *ledger.Ledger, asked request.Addresses) {
 	var reach []string
 	for _, name := range modelNodes {
@@ -117,7 +118,7 @@ func (m *model) compareAsked(t *rapid.T, l *ledger.Ledger, asked request.Address
 	if got := l.NodesServing(asked); !slices.Equal(got, reach) {
 		t.Fatalf("%s reaches %v, want %v", asked, got, reach)
 	}
-	// Nothing is in the way of one address exactly when its home offers it.
+	// Blocker must return nil exactly if the home can allocate the address, or if the owner has its entry or reservation.
 	for _, f := range asked.Families() {
 		a, single := asked.Single(f)
 		if !single {
@@ -143,13 +144,13 @@ func drawAsked(t *rapid.T) request.Addresses {
 	}), 1, 3, rapid.ID[string]).Draw(t, "asked")
 	asked, err := request.Parse(strings.Join(elements, ","))
 	if err != nil {
-		// Some of them overlap.
+		// Parse refuses ranges that overlap.
 		asked, _ = request.Parse(elements[0])
 	}
 	return asked
 }
 
-// NodesServing finds the same nodes through its index as a look at all subnets does.
+// TestReachIsComplete checks that NodesServing, which uses an index, finds the same nodes as a search of all subnets.
 func TestReachIsComplete(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
 	l := ledger.New()

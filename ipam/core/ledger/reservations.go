@@ -18,23 +18,24 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// Reservation is what one FixedIP reserves for its pod. A pool need not have an entry for it: the FixedIP may have been
-// created beforehand or restored from a backup, or its entry was lost.
+// Reservation contains the addresses that one FixedIP reserves for its pod. They need not have entries: the FixedIP may have
+// been created beforehand or restored from a backup, or an entry may have been lost.
 type Reservation struct {
-	// Record is the FixedIP: "namespace/name".
+	// Record is the FixedIP, "namespace/name"; empty: there is no reservation.
 	Record string
-	// Since is when the FixedIP was created. Of two that reserve one address the older one counts.
+	// Since is when the FixedIP was created. If two FixedIPs reserve one address, the older one takes precedence.
 	Since time.Time
-	// Owner is the pod, as pool entries name it.
+	// Owner is the pod, "namespace/name", as pool entries name it.
 	Owner string
 	Addrs []netip.Addr
 }
 
 // reservationIndex is the index over the reservations of all FixedIPs. The ledger's lock guards it.
 type reservationIndex struct {
-	// records are the reservations. Key: Reservation.Record.
+	// records contains the reservations. Key: Reservation.Record.
 	records map[string]Reservation
-	// addrs orders the reserved addresses, and of each address the FixedIPs that reserve it by precedence.
+	// addrs contains one element for each address of each FixedIP, sorted by address. If several FixedIPs reserve an
+	// address, the one that takes precedence comes first: the oldest, or else the first by name.
 	addrs *btree.BTreeG[reservedAddress]
 }
 
@@ -53,7 +54,7 @@ func newReservationIndex() *reservationIndex {
 	}
 }
 
-// replace replaces the reservation of a FixedIP and returns the former one. The zero Reservation is none.
+// replace replaces the reservation of a FixedIP and returns the former one. The zero Reservation stands for none.
 func (k *reservationIndex) replace(record string, by Reservation) (before Reservation) {
 	before = k.records[record]
 	for _, a := range before.Addrs {
@@ -69,8 +70,8 @@ func (k *reservationIndex) replace(record string, by Reservation) (before Reserv
 	return before
 }
 
-// in iterates over the reserved addresses of a subnet with their FixedIPs, in order. An address that several reserve comes
-// several times.
+// in iterates over the reserved addresses of a subnet with their reservations, in the order of addrs. An address that
+// several FixedIPs reserve occurs several times.
 func (k *reservationIndex) in(subnet netip.Prefix) iter.Seq2[netip.Addr, Reservation] {
 	return func(yield func(netip.Addr, Reservation) bool) {
 		k.addrs.AscendGreaterOrEqual(reservedAddress{addr: subnet.Masked().Addr()}, func(found reservedAddress) bool {
@@ -79,7 +80,7 @@ func (k *reservationIndex) in(subnet netip.Prefix) iter.Seq2[netip.Addr, Reserva
 	}
 }
 
-// first returns the reservation of an address: of several the one that counts.
+// first returns the reservation of an address; if there are several, the one that takes precedence.
 func (k *reservationIndex) first(a netip.Addr) (r Reservation, ok bool) {
 	for _, r := range k.in(netip.PrefixFrom(a, a.BitLen())) {
 		return r, true
@@ -87,7 +88,7 @@ func (k *reservationIndex) first(a netip.Addr) (r Reservation, ok bool) {
 	return Reservation{}, false
 }
 
-// of returns the address of a family that the FixedIP with the name of a pod reserves for it.
+// of returns the address of a family that a pod's own FixedIP reserves for it: the FixedIP with the name of the pod.
 func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool) {
 	if r := k.records[owner]; r.Owner == owner {
 		for _, a := range r.Addrs {
@@ -99,11 +100,11 @@ func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool)
 	return netip.Addr{}, false
 }
 
-// SetRecord replaces what is known of a FixedIP. freed are the homes of addresses that it no longer reserves: they may
-// have room for other pods now.
+// SetRecord replaces the reservation of a FixedIP. freed are the nodes whose subnets contain an address that the FixedIP no
+// longer reserves, sorted: other pods may get that address now.
 func (l *Ledger) SetRecord(r Reservation) (freed []string) { return l.replace(r.Record, r) }
 
-// RemoveRecord forgets a FixedIP that is gone. freed is as for SetRecord.
+// RemoveRecord removes the reservation of a FixedIP that was deleted. freed is as for SetRecord.
 func (l *Ledger) RemoveRecord(record string) (freed []string) {
 	return l.replace(record, Reservation{})
 }
@@ -134,7 +135,7 @@ func (l *Ledger) Reservations() []Reservation {
 	return byRecord(l.reserved.records)
 }
 
-// ReservationsIn returns those that have an address in any of the subnets.
+// ReservationsIn returns the reservations that have an address in any of the subnets, sorted by FixedIP.
 func (l *Ledger) ReservationsIn(subnets ...netip.Prefix) []Reservation {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -147,7 +148,7 @@ func (l *Ledger) ReservationsIn(subnets ...netip.Prefix) []Reservation {
 	return byRecord(found)
 }
 
-// ReservationsWithoutSubnet returns those that have an address in no node's subnet.
+// ReservationsWithoutSubnet returns the reservations that have an address in no node's subnet, sorted by FixedIP.
 func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -160,7 +161,7 @@ func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 	return byRecord(found)
 }
 
-// Unrecorded returns the number of pods with an Owned entry that no FixedIP names.
+// Unrecorded returns the number of pods that have an Owned entry and for which no FixedIP has a reservation.
 func (l *Ledger) Unrecorded() int {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -175,7 +176,8 @@ func byRecord(all map[string]Reservation) []Reservation {
 	return slices.SortedFunc(maps.Values(all), func(x, y Reservation) int { return strings.Compare(x.Record, y.Record) })
 }
 
-// ReservedFor returns the pod that a FixedIP reserves the address for, as pool entries name it.
+// ReservedFor returns the pod for which a FixedIP reserves the address, "namespace/name". If several FixedIPs reserve it,
+// the one that takes precedence counts.
 func (l *Ledger) ReservedFor(a netip.Addr) (owner string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

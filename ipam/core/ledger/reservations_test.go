@@ -14,7 +14,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// keeping is what the FixedIP of a pod keeps, the later the younger.
+// keeping returns the reservation of a FixedIP that was created at the Unix time made.
 func keeping(record, owner string, made int64, addrs ...string) ledger.Reservation {
 	k := ledger.Reservation{Record: record, Owner: owner, Since: time.Unix(made, 0)}
 	for _, a := range addrs {
@@ -23,7 +23,8 @@ func keeping(record, owner string, made int64, addrs ...string) ledger.Reservati
 	return k
 }
 
-// What a FixedIP keeps is taken for everybody but its pod, entry or not.
+// TestKept checks that only the pod of a FixedIP can claim a reserved address that has no entry, and that an entry takes
+// precedence over a reservation.
 func TestKept(t *testing.T) {
 	both := []address.Family{address.IPv4, address.IPv6}
 	small := func(entries map[string]pool.Entry, used ...string) pool.NodePool {
@@ -74,7 +75,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// A FixedIP that goes, or comes to keep another address, frees what it kept, and nothing else.
+// TestKeptNoMore checks that a FixedIP that is removed or reserves another address frees the addresses that it reserved,
+// and no others; and that the older of two FixedIPs takes precedence.
 func TestKeptNoMore(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n1", "10.0.1.0/29", nil))
@@ -98,7 +100,7 @@ func TestKeptNoMore(t *testing.T) {
 			t.Errorf("%s: freed on %v with room %v, want %v and %v", step.what, freed, rooms, step.freed, step.rooms)
 		}
 	}
-	// The older one counts, whatever the order in which they are seen.
+	// The older one takes precedence, in whatever order the FixedIPs are seen.
 	l.SetRecord(keeping("db/young", "db/young-0", 9, "10.0.1.6"))
 	l.SetRecord(keeping("db/old", "db/old-0", 8, "10.0.1.6"))
 	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/old-0", Node: "n1", Addrs: []netip.Addr{addr("10.0.1.6")}}, Families: v4}); err != nil {
@@ -106,7 +108,7 @@ func TestKeptNoMore(t *testing.T) {
 	}
 }
 
-// Which FixedIPs a question is about is found without a look at all of them.
+// TestKeepings checks Reservations, ReservationsIn, ReservationsWithoutSubnet and Unrecorded.
 func TestKeepings(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.9": pool.ForOwner("db/mysql-0"), "10.0.1.10": pool.ForOwner("db/by-hand")}))

@@ -17,7 +17,8 @@ import (
 
 var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-// Slots are what entries say that name the workload, through all changes of the pools.
+// TestSlots checks that Slots follows the entries that name the workload, the claims in flight and the used addresses
+// through changes of the pools.
 func TestSlots(t *testing.T) {
 	web := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "Deployment", "web") }
 	l := ledger.New()

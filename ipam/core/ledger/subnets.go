@@ -14,8 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// Home returns the node whose subnet contains the address. ok is false if that subnet overlaps one of another node: two
-// pools would decide over the address.
+// Home returns the home node of the address: the node whose subnet contains it. ok is false if there is none, or if the
+// subnets of that node overlap those of another node, because two pools might decide about the address then.
 func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -26,7 +26,7 @@ func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	return "", false
 }
 
-// HomesOf returns all nodes whose subnets contain the address: more than one if their subnets overlap.
+// HomesOf returns all nodes whose subnets contain the address. There is more than one only if subnets overlap.
 func (l *Ledger) HomesOf(a netip.Addr) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -41,7 +41,7 @@ func (l *Ledger) nodesOf(a netip.Addr) []string {
 	return found
 }
 
-// nodeOf returns the first node whose subnet contains the address, disputed or not.
+// nodeOf returns a node whose subnet contains the address, whether or not subnets overlap. ok is false if there is none.
 func (l *Ledger) nodeOf(a netip.Addr) (name string, ok bool) {
 	if homes := l.nodesOf(a); len(homes) > 0 {
 		return homes[0], true
@@ -49,11 +49,12 @@ func (l *Ledger) nodeOf(a netip.Addr) (name string, ok bool) {
 	return "", false
 }
 
-// subnetsOf returns the subnets that contain the address. It tries each length: there are few lengths and many subnets.
+// subnetsOf returns the subnets of nodes that contain the address. It looks up one prefix for each length, because there are
+// few lengths and many subnets.
 func (l *Ledger) subnetsOf(a netip.Addr) []netip.Prefix {
 	var found []netip.Prefix
 	for bits := range l.lengths {
-		// The error says that addresses of the family are shorter than that.
+		// Prefix fails if the length is too large for the family of the address.
 		subnet, err := a.Prefix(bits)
 		if _, exists := l.subnets[subnet]; err == nil && exists {
 			found = append(found, subnet)
@@ -62,8 +63,8 @@ func (l *Ledger) subnetsOf(a netip.Addr) []netip.Prefix {
 	return found
 }
 
-// OverlapsWith returns another node whose subnets overlap those of the given one. No address of a disputed subnet is
-// claimed.
+// OverlapsWith returns another node whose subnets overlap those of the given node. disputed is false if there is none. No
+// address is claimed on a node whose subnets overlap.
 func (l *Ledger) OverlapsWith(name string) (other string, disputed bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -73,7 +74,8 @@ func (l *Ledger) OverlapsWith(name string) (other string, disputed bool) {
 	return other, other != ""
 }
 
-// moveSubnets updates the index of subnets, and the overlap of every node that the change may concern.
+// moveSubnets replaces the subnets of a node in the indexes, and updates overlapsNode of every node that the change may
+// affect.
 func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
 	if slices.Equal(before, after) {
 		return
@@ -102,7 +104,8 @@ func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
 	}
 }
 
-// overlapping returns the first other node, by name, with a subnet that overlaps the given ones; empty: none.
+// overlapping returns the node other than name that has a subnet overlapping one of subnets; the first by name if there are
+// several, empty if there is none.
 func (l *Ledger) overlapping(name string, subnets []netip.Prefix) string {
 	first := ""
 	for s, names := range l.subnets {
@@ -122,8 +125,8 @@ func overlaps(s netip.Prefix, with []netip.Prefix) bool {
 	return slices.ContainsFunc(with, s.Overlaps)
 }
 
-// CanAllocate reports whether the first claim of a pod without a reservation would succeed on the node now: in each of
-// the families, with the addresses that are asked for.
+// CanAllocate reports whether the first claim of a pod without a reservation would succeed on the node now, in each of the
+// families and with the requested addresses.
 func (l *Ledger) CanAllocate(nodeName string, families []address.Family, asked request.Addresses) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -137,8 +140,8 @@ func (l *Ledger) CanAllocate(nodeName string, families []address.Family, asked r
 	})
 }
 
-// NodesServing returns the nodes whose subnets contain addresses that are asked for, in each family in which some are;
-// sorted. The addresses need not be free.
+// NodesServing returns the nodes whose subnets contain requested addresses of every family of the request, sorted. The
+// addresses need not be free. Nodes whose subnets overlap those of another node are left out.
 func (l *Ledger) NodesServing(asked request.Addresses) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -161,7 +164,8 @@ func (l *Ledger) NodesServing(asked request.Addresses) []string {
 	})
 }
 
-// within returns the subnets that have an address of a range: those with its first address, and those that begin in it.
+// within returns the subnets in which pods may have an address of the range. Such a subnet contains the first address of the
+// range, or begins within the range.
 func (l *Ledger) within(r netipx.IPRange) []netip.Prefix {
 	found := l.subnetsOf(r.From())
 	l.ordered.AscendGreaterOrEqual(netip.PrefixFrom(r.From(), 0), func(s netip.Prefix) bool {
@@ -179,16 +183,16 @@ func (l *Ledger) within(r netipx.IPRange) []netip.Prefix {
 	})
 }
 
-// Offering returns the nodes whose pools offer an address, sorted. More than one is a mistake, because each of their
-// agents may give it to a pod.
+// Offering returns the nodes whose pools have an allocatable entry for the address, sorted. More than one is a conflict,
+// because each of their agents may give the address to a pod.
 func (l *Ledger) Offering(a netip.Addr) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.offering(a)
 }
 
-// OfferedTwice returns the addresses of a node's pool that another pool offers too, sorted. It is cheap for a node whose
-// subnets overlap no others.
+// OfferedTwice returns the addresses for which the pool of the node and another pool have allocatable entries, sorted. It is
+// cheap unless the subnets of the node overlap those of another node.
 func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -214,7 +218,8 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	return found
 }
 
-// HasForeignAddresses reports whether a pool offers an address of the subnets that is in no subnet of its node.
+// HasForeignAddresses reports whether a pool has an allocatable entry for an address that is in one of subnets and in no
+// subnet of that pool's own node.
 func (l *Ledger) HasForeignAddresses(subnets []netip.Prefix) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -237,14 +242,14 @@ func (l *Ledger) offering(a netip.Addr) []string {
 	return found
 }
 
-// allocates reports whether the agent of the node may give the address to a pod, or may have done so.
+// allocates reports whether the pool of the node has an allocatable entry for the address (pool.Entry.Allocatable).
 func (n *node) allocates(a netip.Addr) bool {
 	e, ok := n.pool.Entries[a]
 	return ok && e.Allocatable()
 }
 
-// HasEntryElsewhere reports whether the pool of any node except one has an entry for an address, markers included, or
-// its agent reports the address as in use.
+// HasEntryElsewhere reports whether the pool of any node other than except has an entry of any kind for the address, or the
+// agent of such a node reports the address as used.
 func (l *Ledger) HasEntryElsewhere(a netip.Addr, except string) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -21,7 +21,7 @@ func nothing(netip.Addr) bool { return false }
 
 func everything(netip.Addr) bool { return true }
 
-// leaving is node with handshakes, as "10.0.1.1": pool.MarkedForRelease.
+// leaving returns a node as node does, with release handshakes, such as "10.0.1.1": pool.MarkedForRelease.
 func leaving(entries map[string]pool.Entry, states map[string]pool.Handshake, used ...string) pool.NodePool {
 	n := node(entries, used...)
 	n.Handshakes = map[netip.Addr]pool.Handshake{}
@@ -40,9 +40,9 @@ func TestAskAndTakeOut(t *testing.T) {
 		mark nodepool.Watermark
 		held string
 		kept string
-		// late: nobody waits for the agent any longer.
+		// late is true if the answers of the agent are overdue.
 		late bool
-		// want are the marks, as "address:to"; out the entries that go.
+		// want are the expected changes of handshakes, as "address:state". out are the addresses of the entries to remove.
 		want []string
 		out  []string
 	}{
@@ -74,7 +74,7 @@ func TestAskAndTakeOut(t *testing.T) {
 			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", late: true, want: []string{"10.0.1.1:"}},
 		"taken out, and never answered": {
 			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:"}},
-		// Then it is the controller's turn, however long ago.
+		// After ready-for-release the next step is that of the controller: no answer of the agent is overdue.
 		"agreed long ago": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, out: []string{"10.0.1.2"}},
 		"agreed long ago, and the entry is gone": {
 			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:released"}},
@@ -106,14 +106,14 @@ func TestAskAndTakeOut(t *testing.T) {
 	}
 }
 
-// agent is a Cilium agent as far as the handshake goes: what it acts on is the node as it last saw
-// it, which may be old, and what it writes counts only if nobody has written since.
+// agent models the release handshake of a Cilium agent. The agent acts on the version of the node that it saw last, which
+// may be old. Its writes fail if the node was written since.
 type agent struct {
 	api *pool.NodePool
-	// version counts the writes to api, seen is that of the agent's view.
+	// version counts the writes to api. seen is the version that view was read from.
 	version, seen int
 	view          pool.NodePool
-	// shown is the node as it last saw it, without its answers.
+	// shown is the node as the agent saw it last. Unlike view, it does not contain the answers of the agent.
 	shown pool.NodePool
 	// allocated are the addresses that pods have. Key: the address. Value: the pod.
 	allocated map[netip.Addr]string
@@ -124,8 +124,8 @@ func copied(n pool.NodePool) pool.NodePool {
 	return n
 }
 
-// watch brings the view up to date and answers in it (updateLocalNodeResource). It looks at nothing, and
-// forgets what it has not reported, where the node is as it was (setOwnNodeWithoutPoolUpdate).
+// watch updates the view and answers marks in it (updateLocalNodeResource). If the content of the node has not changed, the
+// agent evaluates no marks, and loses the answers that it has not reported (setOwnNodeWithoutPoolUpdate).
 func (a *agent) watch() {
 	if a.seen == a.version {
 		return
@@ -149,7 +149,7 @@ func (a *agent) watch() {
 	}
 }
 
-// report writes the status, unless somebody has written since (refreshNode).
+// report writes the status, unless the node was written since the agent saw it (refreshNode).
 func (a *agent) report() {
 	if a.seen != a.version {
 		return
@@ -158,7 +158,7 @@ func (a *agent) report() {
 	a.api.Used, a.api.Handshakes = maps.Clone(a.allocated), maps.Clone(a.view.Handshakes)
 }
 
-// offered are the addresses that a pod without an entry may get (allocateNext).
+// offered returns the addresses that a pod without an entry may get (allocateNext), sorted.
 func (a *agent) offered() []netip.Addr {
 	var offered []netip.Addr
 	for ip, e := range a.view.Entries {
@@ -170,8 +170,9 @@ func (a *agent) offered() []netip.Addr {
 	return offered
 }
 
-// controller makes the next writes, from what it believes. A write counts only if what it relies on
-// is so, as the tests of the patches see to. It tells whether it wanted to write.
+// controller makes the next writes of the controller, which sees the node as believed. A write has an effect only if its
+// preconditions hold for the actual node, as with the tests in the patches. The result is true if there was something to
+// write.
 func (a *agent) controller(t *rapid.T, believed pool.NodePool, w nodepool.Watermark, unanswered func(netip.Addr) bool) bool {
 	edits := nodepool.RemoveReleased(believed, address.IPv4, w, nothing, nothing, unanswered)
 	more, _ := nodepool.FillDynamic(believed.With(edits), address.IPv4, w, nothing)
@@ -204,8 +205,8 @@ func (a *agent) controller(t *rapid.T, believed pool.NodePool, w nodepool.Waterm
 	return len(edits)+len(marks) > 0
 }
 
-// settle lets agent and controller go on until neither has anything to write, however long the controller waits
-// for an answer.
+// settle runs agent and controller in turn until the controller has nothing to write, whether or not it considers answers
+// overdue. It returns the number of rounds.
 func (a *agent) settle(t *rapid.T, w nodepool.Watermark) (rounds int) {
 	for ; rounds < 20; rounds++ {
 		a.watch()
@@ -219,8 +220,8 @@ func (a *agent) settle(t *rapid.T, w nodepool.Watermark) (rounds int) {
 	return 0
 }
 
-// Whatever comes in between, and however old what each side knows: no entry goes that a pod has, no
-// two pods have one address, and left alone the pool comes to where it should be, and stays there.
+// TestHandshakeModel checks that no entry is removed whose address a pod has, in whatever order events arrive and however
+// old the views of agent and controller are; and that the pool of an undisturbed node reaches its watermark and keeps it.
 func TestHandshakeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/27")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}, Handshakes: map[netip.Addr]pool.Handshake{}}
@@ -232,7 +233,7 @@ func TestHandshakeModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"watch":  func(*rapid.T) { a.watch() },
 			"report": func(*rapid.T) { a.report() },
-			"remember": func(*rapid.T) { // What the controller's cache goes on showing.
+			"remember": func(*rapid.T) { // A later step may use this version as an old cache.
 				old = copied(n)
 			},
 			"controller":                           func(t *rapid.T) { a.controller(t, copied(n), w, nothing) },
@@ -274,7 +275,7 @@ func TestHandshakeModel(t *testing.T) {
 		if free < min(w.Free, room) || free > min(w.Free+w.Excess, room) || len(n.Handshakes) > 0 {
 			t.Fatalf("settled with %d free, %d busy, handshakes %v; the watermark is %+v", free, busy, n.Handshakes, w)
 		}
-		// Pods that come and go within half of the excess cause no write once it has been made room for.
+		// Pods that start and stop within half of the excess cause no write, once the pool has that excess.
 		if w.Excess >= 2 && room >= w.Free+w.Excess {
 			var came []netip.Addr
 			for range w.Excess / 2 {

@@ -14,53 +14,56 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// elsewhereRetry is how long a cooldown waits for another node that still has the address: no event of this node
-// reports changes of another.
+// elsewhereRetry is the interval at which a cooldown is checked while another node still has the address: changes of that
+// node cause no event for this one.
 const elsewhereRetry = 10 * time.Second
 
-// State is what the pool of one node is decided from, besides the pool itself.
+// State contains the inputs from which the pool of one node is decided, except the pool itself.
 type State struct {
 	Now       time.Time
 	Watermark Watermark
 	CoolDown  time.Duration
 	// Strict is true if the pool has owned entries only.
 	Strict bool
-	// Capacity is how many pods the node takes.
+	// Capacity is the maximum number of pods on the node.
 	Capacity int64
-	// NotReady is true if the Node exists and is not ready, so that no report says what runs there. ReadySince is since
-	// when it is ready; zero if that is not known, or if there is no Node.
-	NotReady   bool
+	// NotReady is true if the Node exists and is not ready: its agent may not report which addresses are in use.
+	NotReady bool
+	// ReadySince is since when the Node is ready; zero if that is not known, or if there is no Node.
 	ReadySince time.Time
 	// Waiting are the owner keys of the pods that are bound to the node and have not reported an IP yet.
 	Waiting []string
-	// RestoreWithin is how long after its release an address is left for such a pod.
+	// RestoreWithin is how long after its release an address in cooldown is left for a waiting pod.
 	RestoreWithin time.Duration
-	// PodIPs are the IPs of the pods on the node by their statuses, which the agent may report later.
+	// PodIPs are the IPs in the statuses of the pods on the node. The agent may not have reported them yet.
 	PodIPs []netip.Addr
-	// Pods are the pods of a strict node that have IPs or need some.
+	// Pods are the pods of a strict node that have IPs or need some, except those whose entries a FixedIP defines.
 	Pods []PodAddresses
-	// Held reports whether a pod on the node has an address, Reserved whether a FixedIP reserves it, and Elsewhere
-	// whether the pool or the agent of another node still has an address whose home is this node.
+	// Held reports whether a pod on the node has an address. Reserved reports whether a FixedIP reserves an address.
+	// OnOtherNode reports whether the home of an address is this node and the pool or the agent of another node still has
+	// it.
 	Held, Reserved, OnOtherNode func(netip.Addr) bool
-	// Acknowledged reports whether the agent has reported since an address is in cooldown, and does not use it.
+	// Acknowledged reports whether the agent has acknowledged that an address is in cooldown, and does not use it.
 	Acknowledged func(n pool.NodePool, a netip.Addr) bool
-	// Gone are the owners of unreserved entries that are not needed.
+	// Gone contains the owners of unreserved entries that no pod needs. Key: the owner.
 	Gone map[string]bool
 	// Live is true if the pods were read from the API server.
 	Live bool
-	// Overdue are the addresses whose handshake the agent should have answered by now, and NextTimeout is when the next
-	// answer becomes overdue; zero if there is none.
-	Overdue     []netip.Addr
+	// Overdue are the addresses whose release handshake the agent should have answered by now.
+	Overdue []netip.Addr
+	// NextTimeout is when the next answer becomes overdue; zero if no answer is awaited.
 	NextTimeout time.Time
 }
 
-// Shortage is how many addresses the subnets of a node lack for one family, or for all on a strict node.
+// Shortage is the number of addresses that the subnets of a node lack in one family. On a strict node Family is zero, and
+// Count is the sum of both families.
 type Shortage struct {
 	Family address.Family
 	Count  int
 }
 
-// NeedsLive reports whether any edit requires that the pods are read from the API server first.
+// NeedsLive reports whether the pods have to be read from the API server before the pool is written: an edit relies on them,
+// or unreserved entries are to be released.
 func (s *State) NeedsLive(edits []pool.EntryChange) bool {
 	return slices.ContainsFunc(edits, relyOnPods) || len(s.Gone) > 0
 }
@@ -72,7 +75,8 @@ func relyOnPods(e pool.EntryChange) bool {
 	return e.From != nil && (e.From.Kind == pool.Cooldown && removed || e.From.Kind == pool.Dynamic && (removed || e.To.Kind != pool.NodeOwned))
 }
 
-// SafeEdits returns the edits that may be written: all of them only if the pods were read from the API server.
+// SafeEdits returns the edits that may be written now. It leaves out those that rely on pods if the pods were not read from
+// the API server.
 func (s *State) SafeEdits(n pool.NodePool) []pool.EntryChange {
 	edits := s.Edits(n)
 	if !s.Live {
@@ -100,7 +104,7 @@ func (s *State) Edits(n pool.NodePool) []pool.EntryChange {
 	return append(edits, first...)
 }
 
-// Marks returns the next marks of the release handshakes.
+// Marks returns the next changes of the release handshakes.
 func (s *State) Marks(n pool.NodePool) []pool.HandshakeChange {
 	var marks []pool.HandshakeChange
 	for _, f := range address.Families {
@@ -111,8 +115,8 @@ func (s *State) Marks(n pool.NodePool) []pool.HandshakeChange {
 
 func (s *State) overdue(a netip.Addr) bool { return slices.Contains(s.Overdue, a) }
 
-// FirstEntries returns the edits that add the entries that the pool lacks, and what the subnets have no room for. A new
-// pool needs no other edits.
+// FirstEntries returns the edits that add the entries that the pool lacks, and the shortages if the subnets have no room for
+// all of them. A new pool needs no other edits.
 func (s *State) FirstEntries(n pool.NodePool) (edits []pool.EntryChange, shortages []Shortage) {
 	if s.Strict {
 		edits, short := Strict(n, s.Pods, s.Reserved)
@@ -147,8 +151,9 @@ func (s *State) watermark(n pool.NodePool, f address.Family) Watermark {
 		}
 	}
 	w := s.Watermark.ForNode(s.Capacity, size)
-	// If more pods start at once than the watermark has room for, the agent reports them only after it has assigned what
-	// there is, up to 15 s later, and again for each next portion.
+	// If more pods start at once than there are free entries, the agent assigns all free entries before it reports, which
+	// may take 15 s. Each further batch would wait for another report. So the entries for all waiting pods are added at
+	// once.
 	if waiting := withoutEntry(n, s.Waiting); waiting > 0 {
 		w.Free = max(w.Free, waiting+unreportedNodeIPs(n))
 	}
@@ -182,7 +187,7 @@ func unreportedNodeIPs(n pool.NodePool) int {
 	return count
 }
 
-// withPodIPs returns the node as its agent will report it: the IPs of its pods are in use.
+// withPodIPs returns the node with the IPs of its pods in use, as its agent will report. Used stays nil if it is nil.
 func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 	used := maps.Clone(n.Used)
 	for _, a := range s.PodIPs {
@@ -194,14 +199,15 @@ func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 	return n
 }
 
-// ExpireCooldowns returns the edits that remove the entries of addresses whose cooldown has ended, and when to look again;
-// zero if nothing is left to end. An address that a pod on the node still has stays, and the cooldown of one that the agent
-// still reports starts again.
+// ExpireCooldowns returns the edits for the cooldowns that are over: they remove the entry or, if the agent still reports
+// the address, start the cooldown again. An entry is not changed if a pod on the node has the address, or if the address is
+// left for a waiting pod. next is when the next cooldown has to be checked; zero if that does not depend on time.
 //
-// On a node that is not ready no cooldown ends: a pod that was deleted by force may run on there with an address that the
-// agent never reported; and what the agent did not report before the node was ready proves nothing. Nor does a cooldown end
-// before the agent has acknowledged it, or, at the home of the address, while another node still has it: an agent that is
-// behind would give it to the next pod with the name that it had before.
+// On a node that is not ready no cooldown ends: a pod that was deleted by force may still run there with an address that the
+// agent never reported. A cooldown counts at the earliest from the time at which the node became ready, since earlier
+// reports prove nothing. Nor does a cooldown end before the agent has acknowledged it or, at the home of the address, while
+// another node still has the address: an agent that is behind would give the address to the next pod with the name of its
+// previous owner.
 func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next time.Time) {
 	if s.NotReady {
 		return nil, time.Time{}
@@ -238,15 +244,15 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 	return edits, next
 }
 
-// fenceLasts is how long the cooldown of an address lasts at least on a node that is not its home. Until its home has
-// released it, that cooldown keeps the address from coming back there (see pool.Move), and the controller of FixedIPs
-// looks at it a second later. Cooldowns count whole seconds, so that one of less than two could end between the two:
-// the address would be fenced and unfenced for ever.
+// fenceLasts is the minimum cooldown of an address on a node that is not its home. Until the home has released the address,
+// this cooldown keeps it from coming back to the node (see pool.Move). The FixedIP controller checks the address a second
+// later. Cooldowns count whole seconds, so that a cooldown of less than two seconds could end before that check, and the
+// entry would be written and removed for ever.
 const fenceLasts = 5 * time.Second
 
-// restoreDeadline returns until when an address in cooldown is left for a pod on the node that has the name from which the
-// address was released and has not reported an IP: it may have been bound because of the entry, which is restored, or its
-// agent, which was behind, may have given it the address. Zero if there is no such pod.
+// restoreDeadline returns until when an address in cooldown is left for the waiting pod with the name from which the address
+// was released; zero if there is no such pod. That pod may have been bound because of the entry, which is restored then, or
+// may have got the address from an agent that was behind.
 func (s *State) restoreDeadline(e pool.Entry) time.Time {
 	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(s.Waiting, e.Pod) {
 		return time.Time{}
@@ -254,7 +260,8 @@ func (s *State) restoreDeadline(e pool.Entry) time.Time {
 	return e.SinceTime().Add(s.RestoreWithin)
 }
 
-// NextRestoreDeadline returns when the next address in cooldown is no longer left for a waiting pod; zero if there is none.
+// NextRestoreDeadline returns the earliest time from which on an address in cooldown is no longer left for a waiting pod;
+// zero if there is none.
 func (s *State) NextRestoreDeadline(n pool.NodePool) (next time.Time) {
 	for _, e := range n.Entries {
 		if deadline := s.restoreDeadline(e); s.Now.Before(deadline) {
@@ -264,13 +271,13 @@ func (s *State) NextRestoreDeadline(n pool.NodePool) (next time.Time) {
 	return next
 }
 
-// NextCheck returns when the pool has to be looked at again without an event; zero if nothing is due.
+// NextCheck returns when the pool has to be checked again even if there is no event; zero if that does not depend on time.
 func (s *State) NextCheck(n pool.NodePool) time.Time {
 	_, next := s.ExpireCooldowns(n)
 	return earlier(earlier(next, s.NextTimeout), s.NextRestoreDeadline(n))
 }
 
-// earlier returns the earlier of two times; a zero time is never.
+// earlier returns the earlier of two times. The zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

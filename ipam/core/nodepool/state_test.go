@@ -11,8 +11,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The pool has entries for all pods that wait for an address, whatever the agent has reported by then. The IPs of running
-// pods do not count as reported addresses of the node itself.
+// TestPoolIsForAllThatWait checks that the pool gets entries for all pods that wait for an address, whatever the agent has
+// reported by then. The IPs of running pods must not count as reported addresses of the node itself.
 func TestPoolIsForAllThatWait(t *testing.T) {
 	for name, used := range map[string]map[netip.Addr]string{
 		"nothing reported":                   {},

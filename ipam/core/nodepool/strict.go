@@ -24,13 +24,13 @@ type PodAddresses struct {
 
 func (o PodAddresses) key() string { return pool.OwnerKey(o.Namespace, o.Name) }
 
-// Strict returns the edits that add the entries that the pool of a strict node lacks: for the addresses of the node
-// itself, and for pods without a claim. A pod that has an address becomes its owner; the others get the lowest free
-// one. short is how many addresses the subnets have no room for.
+// Strict returns the edits that add the entries that the pool of a strict node lacks: for the addresses of the node itself,
+// and for pods without a claim. The address that a pod has gets an entry for the pod; the other pods get the lowest free
+// addresses. short is the number of addresses that the subnets lack. kept reports whether a FixedIP reserves an address.
 //
-// An owner is written on a dynamic entry only if both the agent and the pod's status say that the pod has the address:
-// the agent looks at the owner alone, and would assign the address to a second pod (Cilium fact 2). While the agent may
-// still assign a dynamic entry to a pod, the pod gets none of its own. kept reports addresses that FixedIPs reserve.
+// An owner is written on a dynamic entry only if both the agent and the status of the pod report that the pod has the
+// address: the agent looks at the owner alone, and would assign the address to a second pod (Cilium fact 2). While the agent
+// may still assign a dynamic entry to a pod, the pod gets no entry of its own.
 func Strict(n pool.NodePool, pods []PodAddresses, kept func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b PodAddresses) int { return strings.Compare(a.key(), b.key()) })
@@ -44,8 +44,8 @@ func Strict(n pool.NodePool, pods []PodAddresses, kept func(netip.Addr) bool) (e
 		}
 		for _, p := range pods {
 			has := func(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
-			// A pod that runs with what the pool does not say, or the agent has not said yet, has its
-			// address.
+			// A pod that has IPs gets no new address, even if the pool has no entry for its IPs or the agent has not
+			// reported them yet.
 			s.settle(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0 && !n.Unreported)
 		}
 		n = s.n
@@ -54,7 +54,7 @@ func Strict(n pool.NodePool, pods []PodAddresses, kept func(netip.Addr) bool) (e
 	return edits, short
 }
 
-// offersAny tells whether the agent may give a dynamic entry of the family to a pod.
+// offersAny reports whether the agent may give a dynamic entry of the family to a pod.
 func offersAny(n pool.NodePool, f address.Family) bool {
 	for a, e := range n.Entries {
 		if address.Of(a) == f && e.Kind == pool.Dynamic && !n.InUse(a) && !n.IsReleasing(a) {
@@ -64,7 +64,7 @@ func offersAny(n pool.NodePool, f address.Family) bool {
 	return false
 }
 
-// strict are the edits of one family, as they grow.
+// strict collects the edits of one family. n is the node as it is after them.
 type strict struct {
 	n      pool.NodePool
 	family address.Family
@@ -74,8 +74,9 @@ type strict struct {
 	short  int
 }
 
-// settle gives an owner an entry unless it has one: the dynamic one that it uses and has, or where
-// fresh is allowed, and it uses none, the lowest address that is free.
+// settle adds an entry for an owner that has none. It takes a dynamic entry that the agent reports for the owner and for
+// which has returns true. If the agent reports no dynamic entry for the owner and fresh is true, it takes the lowest free
+// address, or counts one in short if there is none.
 func (s *strict) settle(owner string, entry pool.Entry, has func(netip.Addr) bool, fresh bool) {
 	if _, ok := s.n.HasEntry(owner, s.family); ok {
 		return
@@ -101,8 +102,8 @@ func (s *strict) put(a netip.Addr, entry pool.Entry) {
 	s.edits = append(s.edits, edit)
 }
 
-// uses are the dynamic entries that an owner uses, as the agent says, sorted. Of several all but one
-// are an earlier pod's of the name.
+// uses returns the addresses of the dynamic entries that the agent reports for an owner, sorted. If there are several, all
+// but one belong to earlier pods with the name.
 func (s *strict) uses(owner string) []netip.Addr {
 	var used []netip.Addr
 	for a, user := range s.n.Used {
@@ -114,8 +115,8 @@ func (s *strict) uses(owner string) []netip.Addr {
 	return used
 }
 
-// StaleUnreserved returns the entries of unreserved pods that are gone and whose addresses the agent no longer reports.
-// stays reports whether a pod needs its entry.
+// StaleUnreserved returns the entries of unreserved pods that no longer need them and whose addresses the agent does not
+// report. Key: the address. stays reports whether a pod needs its entry.
 func StaleUnreserved(n pool.NodePool, stays func(namespace, name string) bool) map[netip.Addr]pool.Entry {
 	stale := map[netip.Addr]pool.Entry{}
 	for a, e := range n.Entries {

@@ -21,7 +21,7 @@ func runs(name string, ips ...string) nodepool.PodAddresses {
 	return o
 }
 
-// usedBy is a node whose agent says who uses what.
+// usedBy adds addresses to those that the agent of a node reports as used. Key: the address. Value: the owner.
 func usedBy(n pool.NodePool, used map[string]string) pool.NodePool {
 	for a, owner := range used {
 		n.Used[addr(a)] = owner
@@ -93,7 +93,7 @@ func TestStrict(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" || short != c.short {
 			t.Errorf("%s: short of %d, want %d; (-want +got): %s", name, short, c.short, diff)
 		}
-		// What is made settles it.
+		// A second call finds nothing to do.
 		if again, _ := nodepool.Strict(c.node.With(edits), c.pods, kept); len(again) > 0 {
 			t.Errorf("%s: a second look wants %v", name, edited(again))
 		}

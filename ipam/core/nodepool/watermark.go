@@ -11,22 +11,23 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Watermark says how many dynamic entries the pool of a node holds in each family.
+// Watermark contains the bounds for the number of dynamic entries in the pool of a node, for each family.
 type Watermark struct {
-	// Free is how many should be free. It is kept modest: the size of a pool is the price of every
-	// write to it, and every agent receives every write.
+	// Free is the number of entries that should be free. It is small, because every write of a CiliumNode is sent with its
+	// whole pool to every agent (Cilium fact 11).
 	Free int
-	// Excess is how many more may be free before some are taken out again. A pool whose pods come
-	// and go in numbers of up to half of it is written to no more than they make it grow.
+	// Excess is how many more entries may be free before entries are released. Half of it then stays, so that pods can start
+	// and stop in numbers of up to Excess/2 without a write.
 	Excess int
-	// Max is how many dynamic entries there may be, free or in use; the rest of the subnet is left
-	// to fixed addresses.
+	// Max is the maximum number of dynamic entries, free or in use; the rest of the subnet is left to fixed addresses. If it
+	// is 0, ForNode chooses it.
 	Max int
 }
 
-// ForNode is the watermark of one node where Max says nothing: as many as the node takes pods, and
-// its own addresses, but no more than half of its addresses, so that there is room for fixed ones.
-// pods is Node.status.allocatable, size how many addresses the node's subnets have in the family.
+// ForNode returns the watermark of one node. If Max is 0, it becomes the number of pods that the node takes plus the number
+// of addresses that the node may need itself, but no more than half of its addresses, so that there is room for fixed ones.
+// Max is never less than the number of addresses that the node may need itself. pods is the number of pods in
+// Node.status.allocatable, size the number of addresses of the node's subnets in the family.
 func (w Watermark) ForNode(pods, size int64) Watermark {
 	if w.Max == 0 {
 		own := int64(len(pool.NodeOwners))
@@ -35,9 +36,10 @@ func (w Watermark) ForNode(pods, size int64) Watermark {
 	return w
 }
 
-// FillDynamic returns the edits that bring the free dynamic entries of a family up to the watermark, from the bottom of
-// the subnets upwards, except addresses that FixedIPs reserve. Entries that are being released count as free: if they
-// are needed, ReleaseExcess keeps them. short is how many the subnets have no room for.
+// FillDynamic returns the edits that bring the free dynamic entries of a family up to the watermark, from the bottom of the
+// subnets upwards. It skips addresses that FixedIPs reserve, which kept reports. Entries in a release handshake count as
+// free until they are released: ReleaseExcess withdraws the marks of those that are needed. short is the number of entries
+// that the subnets have no room for.
 func FillDynamic(n pool.NodePool, f address.Family, w Watermark, kept func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
 	free, dynamic := 0, 0
 	for a, e := range n.Entries {
@@ -71,19 +73,22 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, kept func(netip
 	return edits, max(0, missing)
 }
 
-// ReleaseExcess returns the next marks of the release handshake in a family: it marks free dynamic entries that the pool has too
-// many of, from the top of the subnets downwards, withdraws marks of entries that are needed or in use by now, and
-// removes those that the agent has answered. Every mark follows from the pool alone, so that a handshake continues after
-// an interruption.
+// ReleaseExcess returns the next changes of the release handshakes of a family. It marks the free dynamic entries that
+// exceed the watermark, from the top of the subnets downwards. It withdraws the marks of entries that are needed or in use
+// by now. It sets the key of a removed entry to released. Every change follows from the pool alone, so that a handshake
+// continues after an interruption.
 //
-// An agent that has just started answers before it has restored its endpoints: what it is ready to release counts only with
-// a report of the node's own addresses. held reports whether a pod has an address as far as is known beside the agent's
-// report. kept reports whether a FixedIP reserves it: such entries are released
-// whatever the pool lacks, so that their pods can have them.
+// held reports whether a pod has an address, as far as is known besides the report of the agent. kept reports whether a
+// FixedIP reserves an address: its entry is released even if the pool has too few free entries, so that the pod of the
+// FixedIP can have the address.
 //
-// unanswered reports handshakes whose answer is overdue: the agent may have forgotten it, and looks again only when
-// something changes. They are withdrawn, and what is still too much is marked again. Of an entry that is removed already
-// nothing more is to be learned: since the agent has agreed, it assigns the address to no pod.
+// An agent that has just started answers before it has restored its endpoints: its answer ready-for-release counts only if
+// its report contains an address of the node itself.
+//
+// unanswered reports whether the answer of the agent is overdue. The agent may have lost the answer, and evaluates a mark
+// again only if something changes (Cilium fact 28). Such a mark is withdrawn, and an entry that still exceeds the watermark
+// is marked again later. The key of an entry that was removed already is withdrawn too: the agent has agreed to the release,
+// so it assigns the address to no pod.
 func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.HandshakeChange {
 	var marks []pool.HandshakeChange
 	for a, state := range n.Handshakes {
@@ -105,7 +110,7 @@ func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, u
 	}
 	ended := marks
 	for _, m := range balance(n.WithHandshakes(marks), f, w, held, kept) {
-		// One step at a time: the next look may mark again what is withdrawn now.
+		// One step at a time: an entry whose mark is withdrawn now may be marked again by the next call.
 		if !slices.ContainsFunc(ended, func(e pool.HandshakeChange) bool { return e.Addr == m.Addr }) {
 			marks = append(marks, m)
 		}
@@ -113,7 +118,8 @@ func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, u
 	return marks
 }
 
-// balance marks entries that are too many, or withdraws the marks of entries that are needed.
+// balance returns the marks of reserved entries and of the free entries that exceed the watermark or, if too few are free,
+// the withdrawals of marks.
 func balance(n pool.NodePool, f address.Family, w Watermark, held, kept func(netip.Addr) bool) []pool.HandshakeChange {
 	var free, leaving []netip.Addr
 	var marks []pool.HandshakeChange
@@ -151,7 +157,7 @@ func balance(n pool.NodePool, f address.Family, w Watermark, held, kept func(net
 }
 
 // RemoveReleased returns the edits that remove the entries of a family that the agent is ready to release, except those
-// that ReleaseExcess withdraws. held, kept and unanswered are as there.
+// whose marks ReleaseExcess withdraws. The other parameters are those of ReleaseExcess.
 func RemoveReleased(n pool.NodePool, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.EntryChange {
 	back := map[netip.Addr]bool{}
 	for _, m := range ReleaseExcess(n, f, w, held, kept, unanswered) {

@@ -18,7 +18,7 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// node makes a node with 10.0.1.0/29: .1 to .6 are usable.
+// node returns a node with the subnet 10.0.1.0/29, in which .1 to .6 are usable.
 func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
 	n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	for a, e := range entries {
@@ -30,7 +30,7 @@ func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
 	return n
 }
 
-// unreported is a node whose agent has not reported.
+// unreported returns the node as if its agent had not reported.
 func unreported(n pool.NodePool) pool.NodePool {
 	n.Unreported = true
 	return n
@@ -56,7 +56,7 @@ func equal(a, b []string) bool {
 	return true
 }
 
-// keeps is what tells of these addresses that a FixedIP keeps them.
+// keeps returns a function that reports whether an address is among addrs, which FixedIPs reserve.
 func keeps(addrs []string) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return slices.Contains(addrs, a.String()) }
 }
@@ -91,7 +91,8 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// Filling never touches an entry that stands, and a second filling finds nothing to do.
+// TestFillSettles checks that FillDynamic changes no existing entry and adds none for an address that is used or reserved,
+// and that a second call finds nothing to do.
 func TestFillSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := node(nil)
@@ -137,7 +138,7 @@ func TestRested(t *testing.T) {
 	}
 	for _, e := range edits {
 		if e.Addr == addr("10.0.1.3") {
-			// The agent still lists it: it cools down from now on.
+			// The agent still reports the address as used: its cooldown starts again.
 			if *e.To != pool.CooldownEntry("", now) {
 				t.Errorf("the cooldown of %+v is not restarted", e)
 			}
@@ -150,7 +151,7 @@ func TestRested(t *testing.T) {
 	if want := now.Add(time.Second); !next.Equal(want) {
 		t.Errorf("next %v, want %v", next, want)
 	}
-	// What the agent did not list before it was heard of proves nothing.
+	// A report from before the node was ready proves nothing.
 	if edits, next := expireCooldowns(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
 		t.Errorf("of a node that has just been heard of %v are edited, and next at %v", edited(edits), next)
 	}
@@ -160,8 +161,8 @@ func TestRested(t *testing.T) {
 	}
 }
 
-// The mark that bars the way of an address that is away stays until its home has been looked at, however short
-// the cool-down is.
+// TestBarOutlastsCoolDown checks that the cooldown of an address on a node that is not its home lasts at least fenceLasts,
+// however short the configured cooldown is.
 func TestBarOutlastsCoolDown(t *testing.T) {
 	now := time.Unix(1000, 0)
 	n := node(map[string]pool.Entry{
@@ -185,11 +186,11 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 	}
 }
 
-// seen is what an agent says that has acknowledged every cooldown.
+// seen is State.Acknowledged for an agent that has acknowledged every cooldown.
 func seen(pool.NodePool, netip.Addr) bool { return true }
 
-// expireCooldowns is State.ExpireCooldowns on a node that is ready since heard and whose agent has acknowledged all, for
-// addresses that no other node has.
+// expireCooldowns calls State.ExpireCooldowns for a node that is ready since heard and whose agent has acknowledged every
+// cooldown. No other node has any of the addresses.
 func expireCooldowns(n pool.NodePool, now time.Time, coolDown time.Duration, heard time.Time, held func(netip.Addr) bool) ([]pool.EntryChange, time.Time) {
 	s := nodepool.State{Now: now, CoolDown: coolDown, ReadySince: heard, Held: held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: seen}
 	return s.ExpireCooldowns(n)

@@ -3,7 +3,7 @@
 
 // Package nodeutil answers questions about one Node that every part of the product asks.
 //
-// It reads a Node as a value. It may not read a cache or call an API.
+// Its functions read only the Node that they are given. They may not read a cache or call an API.
 package nodeutil
 
 import (
@@ -17,16 +17,17 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// IsReady reports whether the kubelet of the node reports and says that it works.
+// IsReady reports whether the condition Ready of the node is true. A node without the condition is not ready.
 func IsReady(node *corev1.Node) bool {
 	c := readyCondition(node)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// NodeState is what a node is like for the pods that it should run, in words that complete "the node is".
+// NodeState describes whether a node can run its pods, in words that complete the sentence "the node is ...".
 type NodeState string
 
-// The states of a node, from the one that hinders its pods most.
+// The states of a node, in the order in which State checks them: Gone means that the Node does not exist, NotReady that
+// IsReady is false, and Cordoned that the node is ready and unschedulable.
 const (
 	Gone     NodeState = "gone"
 	NotReady NodeState = "not ready"
@@ -34,7 +35,7 @@ const (
 	Ready    NodeState = "ready"
 )
 
-// State returns the state of a node; nil: it does not exist.
+// State returns the state of a node. A nil node is Gone.
 func State(node *corev1.Node) NodeState {
 	switch {
 	case node == nil:
@@ -52,8 +53,8 @@ func IsSchedulable(node *corev1.Node) bool {
 	return node.DeletionTimestamp == nil && !node.Spec.Unschedulable && IsReady(node)
 }
 
-// ReadySince returns when the node became ready; zero: the node does not say when. ok is false if the node is not
-// ready. A node without the condition has never run a pod, and counts as ready.
+// ReadySince returns when the node became ready; zero: unknown. ok is false if the condition Ready is not true; since is not
+// meaningful then. A node without the condition has never run a pod, and counts as ready since an unknown time.
 func ReadySince(node *corev1.Node) (since time.Time, ok bool) {
 	c := readyCondition(node)
 	if c == nil {
@@ -70,7 +71,7 @@ func readyCondition(node *corev1.Node) *corev1.NodeCondition {
 	return &node.Status.Conditions[i]
 }
 
-// PodCIDRs returns the subnets that Kubernetes gave the node.
+// PodCIDRs returns spec.podCIDRs of the Node: the subnets that Kubernetes has assigned. The error names the node.
 func PodCIDRs(node *corev1.Node) ([]netip.Prefix, error) {
 	var own []netip.Prefix
 	for _, s := range node.Spec.PodCIDRs {

@@ -4,7 +4,7 @@
 // Package podutil answers questions about one pod that every part of the product asks: whether it has ended, which IPs
 // it has, and whether they are its own.
 //
-// It reads a pod as a value. It may not read a cache, call an API or decide about an address.
+// Its functions read only the pod that they are given. They may not read a cache, call an API or decide about an address.
 package podutil
 
 import (
@@ -21,10 +21,10 @@ func IsTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// HasIPs reports whether the status of the pod has IPs, whichever.
+// HasIPs reports whether the status of the pod has IPs. Those of a pod in the host network count too.
 func HasIPs(pod *corev1.Pod) bool { return len(pod.Status.PodIPs) > 0 }
 
-// IPs returns the IPs in the status of the pod. Text that is not an IP is left out.
+// IPs returns the IPs in the status of the pod. Values that are not IPs are left out.
 func IPs(pod *corev1.Pod) []netip.Addr {
 	var ips []netip.Addr
 	for _, ip := range pod.Status.PodIPs {
@@ -39,13 +39,14 @@ func IPs(pod *corev1.Pod) []netip.Addr {
 // network and has not ended. A pod that is being deleted still holds its IPs.
 func HoldsIPs(pod *corev1.Pod) bool { return !pod.Spec.HostNetwork && !IsTerminal(pod) }
 
-// AwaitsIP reports whether the pod is bound and its node has yet to give it an IP.
+// AwaitsIP reports whether the pod is bound, is to run in the pod network, and has no IP yet. It is false for a pod that has
+// ended or is being deleted.
 func AwaitsIP(pod *corev1.Pod) bool {
 	return isActive(pod) && len(pod.Status.PodIPs) == 0
 }
 
-// Runs reports whether the pod has IPs of the pod network and will have them for a while: it has not ended and is not
-// being deleted. A nil pod does not run.
+// Runs reports whether the pod is bound, has IPs of the pod network, has not ended and is not being deleted. It is false for
+// a nil pod.
 func Runs(pod *corev1.Pod) bool {
 	return pod != nil && isActive(pod) && len(pod.Status.PodIPs) > 0
 }
@@ -60,14 +61,15 @@ func HasFamily(pod *corev1.Pod, f address.Family) bool {
 	return slices.ContainsFunc(IPs(pod), func(a netip.Addr) bool { return address.Of(a) == f })
 }
 
-// IsUnschedulable reports whether a scheduler has found no node for the pod. A nil pod is not unschedulable.
+// IsUnschedulable reports whether the pod is not bound and a scheduler has marked it as unschedulable. It is false for a nil
+// pod.
 func IsUnschedulable(pod *corev1.Pod) bool {
 	return pod != nil && pod.Spec.NodeName == "" && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
 	})
 }
 
-// IsReady reports whether the pod is not being deleted and says that it is ready.
+// IsReady reports whether the condition Ready of the pod is true and the pod is not being deleted.
 func IsReady(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

@@ -12,7 +12,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The binding invariant (DESIGN, principle 4).
+// TestCheckBinding checks the binding invariant (principle 4 in docs/design/architecture.md), and that a planned address
+// must not be used by another pod.
 func TestCheckBinding(t *testing.T) {
 	const owner = "db/mysql-0"
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")

@@ -15,69 +15,70 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// ErrTaken is the error of a claim for an address that is not available. Every Blocker is an ErrTaken.
+// ErrTaken means that an address is not available. errors.Is matches it for every Blocker.
 var ErrTaken = errors.New("the address is not available")
 
-// Reason is a kind of obstacle to having an address. It is the reason of the FixedIP's condition.
+// Reason is a reason why an address is not available. It becomes the reason of the FixedIP's condition Allocated.
 type Reason string
 
 // The reasons why an address is not available.
 const (
 	// SubnetNotFound means that the address is in no subnet of the node, or of any node.
 	SubnetNotFound Reason = "SubnetNotFound"
-	// SubnetOverlap means that the address is in subnets of two nodes. Node and Who are the nodes.
+	// SubnetOverlap means that the subnets of the nodes Node and Who overlap, so that no address in them is claimed.
 	SubnetOverlap Reason = "SubnetOverlap"
-	// SubnetEdge means that the address is the first or last of its subnet, which no pod can have.
+	// SubnetEdge means that pods can't have the address because of its place in the subnet: see address.Ends.
 	SubnetEdge Reason = "SubnetEdge"
-	// DynamicEntry means that any pod may be using the address.
+	// DynamicEntry means that the entry is dynamic: any pod may be using the address.
 	DynamicEntry Reason = "DynamicEntry"
 	// OwnedByPod means that the entry belongs to the pod Who.
 	OwnedByPod Reason = "OwnedByPod"
 	// OnOtherNode means that the address belongs to the pod Who and is in the pool of another node.
 	OnOtherNode Reason = "OnOtherNode"
-	// Moving means that the address of the pod itself is on its way to another node.
+	// Moving means that the address of the asking pod has left its home for the node Who.
 	Moving Reason = "Moving"
 	// ReservedByNode means that the node uses the address itself, or the entry has an owner that fixedip does not know.
 	ReservedByNode Reason = "ReservedByNode"
-	// CoolingDown means that the address was released a short time ago.
+	// CoolingDown means that the address was released and its cooldown has not ended.
 	CoolingDown Reason = "CoolingDown"
-	// InUseByPod means that the agent reports that the pod Who uses the address, or the pod runs with it.
+	// InUseByPod means that the pod Who uses the address, by the report of the agent or by the status of the pod.
 	InUseByPod Reason = "InUseByPod"
-	// NotReported means that the agent of the node has not reported yet which addresses its pods use.
+	// NotReported means that the agent has not reported since its start which addresses its pods use
+	// (NodePool.Unreported).
 	NotReported Reason = "NotReported"
-	// Releasing means that the controller takes the address out of the pool, and the agent has not confirmed it yet.
+	// Releasing means that the agent withholds the address because of a release handshake (NodePool.IsReleasing).
 	Releasing Reason = "Releasing"
-	// ClaimInFlight means that a scheduler has decided the address for the pod Who and is writing the claim.
+	// ClaimInFlight means that the scheduler has assumed the address for the pod Who.
 	ClaimInFlight Reason = "ClaimInFlight"
-	// ReservedByOtherFixedIP means that the FixedIP Who reserves the address and comes first.
+	// ReservedByOtherFixedIP means that the FixedIP Who reserves the address and takes precedence.
 	ReservedByOtherFixedIP Reason = "ReservedByOtherFixedIP"
 	// AddressesOnDifferentNodes means that another address of the same FixedIP has its home on the node Who.
 	AddressesOnDifferentNodes Reason = "AddressesOnDifferentNodes"
-	// OtherAddressAllocated means that the pod has the address Who of the same family on the node already.
+	// OtherAddressAllocated means that the asking pod already has the address Who of the same family on the node.
 	OtherAddressAllocated Reason = "OtherAddressAllocated"
 )
 
-// Blocker is why an address is not available to a pod.
+// Blocker is the reason why an address is not available to a pod. It is an error that matches ErrTaken.
 type Blocker struct {
 	Addr netip.Addr
-	// Node is the node whose pool decides over the address; empty if there is none.
+	// Node is the node on which the address is not available; empty: no node has its subnet.
 	Node   string
 	Reason Reason
-	// Who has the address: a pod or a FixedIP ("namespace/name"), an owner or a node, by Reason. Users of other namespaces
-	// must not see it: use Error.
+	// Who is the pod or FixedIP ("namespace/name"), the owner text, the node or the address that Reason refers to. Users
+	// of other namespaces must not see the names in Who: show them Error, which redacts these.
 	Who string
-	// Asks is the pod that the address is not available to.
+	// Asks is the asking pod, "namespace/name": the address is not available to it.
 	Asks string
-	// Since is when the address was released, if it cools down.
+	// Since is when the address was released, in Unix seconds, for CoolingDown; 0: unknown.
 	Since int64
-	// Subnets are those of Node, if the address is in none of them.
+	// Subnets are the subnets of Node, for SubnetNotFound.
 	Subnets []netip.Prefix
 }
 
-// Is makes every Blocker an ErrTaken.
+// Is reports whether target is ErrTaken.
 func (b *Blocker) Is(target error) bool { return target == ErrTaken }
 
-// Error says what is wrong, on which object.
+// Error returns what is wrong, on which object. Owners of other namespaces than that of Asks are redacted.
 func (b *Blocker) Error() string {
 	text := problems[b.Reason]
 	switch {
@@ -92,7 +93,7 @@ func (b *Blocker) Error() string {
 		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{asker}", b.Asks).Replace(text)
 }
 
-// problems says what is wrong, by Reason.
+// problems contains the templates of Error. Key: the Reason. Value: what is wrong, on which object.
 var problems = map[Reason]string{
 	SubnetNotFound:            "{ip} is not in the subnets of node {node} ({subnets})",
 	SubnetOverlap:             "{ip} is in the subnets of two nodes, {node} and {who}",
@@ -112,7 +113,7 @@ var problems = map[Reason]string{
 	OtherAddressAllocated:     "pod {asker} already has IP {who} on node {node}, and can't have {ip} there as well",
 }
 
-// help says what happens next and what helps, by Reason.
+// help contains the ends of Message. Key: the Reason. Value: what happens next and what helps.
 var help = map[Reason]string{
 	SubnetNotFound:            "it becomes available when a node gets that subnet",
 	SubnetOverlap:             "it becomes available when one of the subnets is changed",
@@ -131,7 +132,7 @@ var help = map[Reason]string{
 	OtherAddressAllocated:     "delete the pod to have the other one released",
 }
 
-// Message is Error with what happens next and what helps, for conditions and events.
+// Message returns Error, what happens next and what helps. It is for conditions and events.
 func (b *Blocker) Message() string {
 	if next := help[b.Reason]; next != "" {
 		return b.Error() + "; " + next
@@ -139,7 +140,7 @@ func (b *Blocker) Message() string {
 	return b.Error()
 }
 
-// pod names the pod that has the address, as far as the asking pod may know it.
+// pod returns the text for Who in messages about pods, redacted if Who is in another namespace than the asking pod.
 func (b *Blocker) pod() string {
 	switch who := RedactOwner(b.Who, b.Asks); {
 	case who == "":
@@ -151,7 +152,7 @@ func (b *Blocker) pod() string {
 	}
 }
 
-// JoinSubnets lists subnets for messages.
+// JoinSubnets returns the text for a list of subnets in messages; "none" if it is empty.
 func JoinSubnets[T any](subnets []T) string {
 	if len(subnets) == 0 {
 		return "none"
@@ -163,7 +164,8 @@ func JoinSubnets[T any](subnets []T) string {
 	return strings.Join(out, ", ")
 }
 
-// Blocker returns why the entry of the address keeps owner from having it at its home n; nil if it does not.
+// Blocker returns why the entry e of address a in the pool of node n prevents owner from having the address there; nil if
+// owner owns the entry.
 func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
 	b := &Blocker{Addr: a, Node: n, Asks: owner, Who: e.Owner}
 	switch e.Kind {
@@ -189,8 +191,8 @@ func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
 	return b
 }
 
-// Blocker returns why the pod owner can't have an address in this pool; nil if it can, or has it already. replaces says
-// which entries the caller may replace; nil: none.
+// Blocker returns why the pod owner can't have an address in this pool; nil if it can, or has the address already.
+// replaces reports whether the caller may replace an entry; nil: the caller may replace none.
 func (n NodePool) Blocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
 	if !n.Home(a) && !n.Entries[a].OwnedBy(owner) {
 		return &Blocker{Addr: a, Node: n.Name, Reason: SubnetNotFound, Asks: owner, Subnets: n.Subnets}
@@ -198,7 +200,7 @@ func (n NodePool) Blocker(a netip.Addr, owner string, replaces func(Entry) bool)
 	return n.entryBlocker(a, owner, replaces)
 }
 
-// entryBlocker is Blocker without regard to the subnets of the node.
+// entryBlocker is Blocker without the check that the address is in a subnet of the node.
 func (n NodePool) entryBlocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
 	e, exists := n.Entries[a]
 	if e.OwnedBy(owner) {
@@ -216,8 +218,8 @@ func (n NodePool) entryBlocker(a netip.Addr, owner string, replaces func(Entry) 
 	return nil
 }
 
-// OtherAddressOf returns the Blocker if owner has an address in this pool that is in the family of one of addrs, but not
-// among them: the agent would choose between the two at random. Nil if there is none.
+// OtherAddressOf returns a Blocker if owner has an address in this pool that is not in addrs but in the family of one of
+// addrs: the agent would choose between the two at random. It returns nil if there is no such address.
 func (n NodePool) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
 	for a, e := range n.Entries {
 		if !e.OwnedBy(owner) || slices.Contains(addrs, a) {
@@ -230,7 +232,7 @@ func (n NodePool) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
 	return nil
 }
 
-// bindingError says why a pod must not be bound to a node. It matches ErrTaken.
+// bindingError is the reason why a pod must not be bound to a node. It matches ErrTaken.
 type bindingError string
 
 func (e bindingError) Error() string { return string(e) }
@@ -238,12 +240,13 @@ func (e bindingError) Error() string { return string(e) }
 // Is reports whether target is ErrTaken.
 func (bindingError) Is(target error) bool { return target == ErrTaken }
 
-// CheckBinding is the binding invariant: a pod is bound to a node only if the entries of the node for its name are
-// exactly those that are planned for it. Nothing is planned for a pod without a fixed address, except its own entry
-// on a strict node. The agent matches entries by the pod's name alone (Cilium fact 1): without a missing entry it assigns
-// any free address, and it assigns an unexpected one as readily as a planned one.
+// CheckBinding returns an error if binding the pod owner to the node would violate the binding invariant: the entries there
+// that name the pod must be exactly those planned for it. For a pod without a fixed address an entry is planned only on a
+// strict node. The agent matches entries by the name of the pod alone (Cilium fact 1): if a planned entry is missing, it
+// assigns any free address, and it may assign the address of an entry that is not planned.
 //
-// entries are the addresses of the entries on the node that name the pod. The error matches ErrTaken.
+// entries are the addresses of the entries on the node that name the pod, planned those that it should have. The error
+// matches ErrTaken.
 func CheckBinding(owner, node string, entries, planned []netip.Addr) error {
 	if unexpected := without(entries, planned); len(unexpected) > 0 {
 		return bindingError(fmt.Sprintf("node %s has an entry for %s at %s, which is not planned for it", node, owner, address.Join(unexpected)))
@@ -254,9 +257,9 @@ func CheckBinding(owner, node string, entries, planned []netip.Addr) error {
 	return nil
 }
 
-// CheckBinding checks the binding invariant in the pool of the node, and that the agent reports none of the planned
-// addresses as used by another pod: it does not look at that when it matches by name, and would assign the address twice
-// (Cilium fact 2).
+// CheckBinding returns an error if binding the pod owner to the node would violate the binding invariant, or if the agent
+// reports a planned address as used by another owner: the agent matches by name without a check whether the address is in
+// use, and would assign it twice (Cilium fact 2). The error matches ErrTaken.
 func (n NodePool) CheckBinding(owner string, planned []netip.Addr) error {
 	if err := CheckBinding(owner, n.Name, n.Owns(owner), planned); err != nil {
 		return err

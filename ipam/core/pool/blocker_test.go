@@ -24,7 +24,7 @@ func TestRedactOwner(t *testing.T) {
 	}
 }
 
-// Every obstacle is worded in one place, and names nothing of another namespace.
+// TestBlocker checks the messages and reasons of Blockers, and that no message names a pod of another namespace.
 func TestBlocker(t *testing.T) {
 	n := pool.NodePool{
 		Name: "n", PodCIDRs: []string{"10.0.1.0/24"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")},

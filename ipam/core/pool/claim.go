@@ -12,9 +12,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// Claim returns the edits that give addresses to the pod of an owned entry: all of them or, if one is not available, none
-// and its Blocker. It returns none if the entries exist already. A pod that has another address of the family on the node
-// is refused too; that is certain only if the edits are applied to the version of the pool that they were made from.
+// Claim returns the edits that write entry for all addrs, or no edit and the Blocker if an address is not available to the
+// owner of entry. Addresses whose entry belongs to the owner already need no edit. An owner that has another address of the
+// same family on the node is refused too; that check holds only if the edits are applied to this version of the pool.
 func (n NodePool) Claim(addrs []netip.Addr, entry Entry) ([]EntryChange, error) {
 	if b := n.OtherAddressOf(entry.Owner, addrs); b != nil {
 		return nil, b
@@ -35,13 +35,13 @@ func (n NodePool) Claim(addrs []netip.Addr, entry Entry) ([]EntryChange, error) 
 	return edits, nil
 }
 
-// ErrOnOtherNode returns the error of a claim whose owner has addresses on another node as well.
+// ErrOnOtherNode returns the error of a claim whose owner already has addrs on another node. It matches ErrTaken.
 func ErrOnOtherNode(owner, node string, addrs []netip.Addr) error {
 	return fmt.Errorf("pod %s already has IP %s on node %s: %w", owner, address.Join(addrs), node, ErrTaken)
 }
 
-// Release returns the edits that take addresses from an owner, its move targets included: the given ones, or all if none
-// are given. The addresses cool down: until then no pod gets them, not even one of the same name.
+// Release returns the edits that replace entries of an owner, its MoveTarget entries included, by Cooldown entries: those
+// of addrs, or all if addrs is empty. No pod gets the addresses until the cooldown ends, not even one of the same name.
 func (n NodePool) Release(owner string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for a, e := range n.Entries {
@@ -53,10 +53,10 @@ func (n NodePool) Release(owner string, addrs []netip.Addr, at time.Time) []Entr
 	return edits
 }
 
-// TakeOver returns the edits that give the addresses of a terminated pod to another pod of the same workload: all of them
-// or, if that is not possible, none and the Blocker. Addresses that the former holder does not have are claimed. An
-// address that the agent still reports as in use is not taken over, since the agent would give it out a second time; the
-// edits require that it does not report it before the write either.
+// TakeOver returns the edits that write entry for all addrs of a slot, or no edit and the Blocker if that is not possible.
+// from is the former holder, a pod of the same workload that has stopped. An address without an entry of from is claimed.
+// An address that the agent reports as used by another pod than the owner of entry is refused, because the agent would
+// assign it twice. The edits of addresses that are not reported as used require that they are not at the write either.
 func (n NodePool) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range addrs {

@@ -5,6 +5,6 @@
 // entry, and what the Cilium agent reports as in use. It decides which changes of a pool are allowed, and why an address
 // is not available.
 //
-// The package is pure. It knows no Kubernetes objects, clients, clocks or goroutines, and not how Cilium or fixedip spell
-// an entry: package ciliumpool reads and writes CiliumNodes.
+// The package is pure: it uses no Kubernetes objects, clients, clocks or goroutines. Package ciliumpool reads and writes
+// CiliumNodes, and encodes and decodes their entries.
 package pool

@@ -10,71 +10,71 @@ import (
 	"time"
 )
 
-// Kind says what an entry of a pool is for.
+// Kind is the kind of a pool entry: what may be done with its address. See the glossary.
 type Kind uint8
 
 const (
 	// Dynamic entries have no owner: the agent may give the address to any pod.
 	Dynamic Kind = iota
-	// Owned entries belong to one pod: the agent gives the address to the pod of that name and to no other.
+	// Owned entries belong to one pod: the agent gives the address only to the pod with that name.
 	Owned
-	// NodeOwned entries pin an address that the agent itself uses, such as its router address.
+	// NodeOwned entries belong to the node itself, for example the router address of the agent.
 	NodeOwned
-	// Cooldown entries keep an address that was taken from its pod unused for a while.
+	// Cooldown entries mean that the address was released or withdrawn. No pod gets it until the cooldown ends.
 	Cooldown
-	// Moved entries stand at the home of an address whose entry is in the pool of another node.
+	// Moved entries are in the pool of the home node. They mean that the pool of another node carries the address.
 	Moved
-	// MoveTarget entries stand on the node that an address is about to move to. The address becomes the pod's only after
-	// its home says that it is there.
+	// MoveTarget entries are in the pool that an address is about to move to. They become Owned only after the entry at the
+	// home names that node (Moved).
 	MoveTarget
 	// Foreign entries have an owner that fixedip does not understand. They are never changed.
 	Foreign
 )
 
-// String names the kind in messages.
+// String returns the text for the kind in messages.
 func (k Kind) String() string {
 	return [...]string{"dynamic", "owned by a pod", "owned by the node", "cooling down", "moved to another node", "the target of a move", "of an unknown owner"}[k]
 }
 
-// Purpose says what an Owned entry was made for.
+// Purpose is what an Owned entry is for, as its resource says.
 type Purpose uint8
 
 const (
-	// UnknownPurpose entries do not say what they are for: as a rule a user wrote them.
+	// UnknownPurpose entries have no resource that fixedip can read. Usually a user wrote them.
 	UnknownPurpose Purpose = iota
 	// ForWorkload entries are for a pod of a workload.
 	ForWorkload
 	// ForBarePod entries are for a pod without a controller.
 	ForBarePod
-	// Unreserved entries are for one pod of a strict node and go with it: the pod has no fixed address.
+	// Unreserved entries are for a pod without a fixed address on a strict node. They are removed after that pod.
 	Unreserved
 )
 
-// Entry is one value of a pool. The zero Entry is a dynamic one. Entries are compared with ==.
+// Entry is the value of a pool entry. The zero Entry is a dynamic one. Entries are compared with ==.
 type Entry struct {
 	Kind Kind
 	// Purpose is set for Owned entries.
 	Purpose Purpose
-	// Leaving is set for Moved entries whose address is about to leave Node. It can no longer become the pod's there.
+	// Leaving is set for Moved entries whose address is about to leave Node. A move to Node can no longer be completed.
 	Leaving bool
-	// Owner is the pod of an Owned entry ("namespace/name"), the agent's name for a NodeOwned one, and the text of a
-	// Foreign one. It is empty for all other kinds.
+	// Owner is the pod of an Owned entry ("namespace/name"), one of NodeOwners for a NodeOwned entry, and the owner text
+	// of a Foreign entry. It is empty for all other kinds.
 	Owner string
-	// Pod is the pod that a marker names: the previous owner of a Cooldown entry, the owner of a Moved or MoveTarget one.
-	// It is empty if the marker does not say or can't be read.
+	// Pod is the previous owner of a Cooldown entry, or the owner of the address of a Moved or MoveTarget entry. It is
+	// empty if the resource does not name a pod or can't be read.
 	Pod string
 	// Workload is "namespace/Kind/name" for Owned entries with the purpose ForWorkload.
 	Workload string
-	// Node is the node that has the address of a Moved entry. It is empty if the marker can't be read.
+	// Node is the node whose pool carries the address of a Moved entry. It is empty if the resource can't be read.
 	Node string
-	// Since is when the address of a Cooldown entry was released, in Unix seconds; 0 counts as long ago.
+	// Since is when the address of a Cooldown entry was released, in Unix seconds. 0 means unknown and counts as long ago.
 	Since int64
 }
 
-// NodeOwners are the names under which an agent takes addresses for the node itself.
+// NodeOwners are the owners under which an agent allocates addresses for the node itself (Cilium fact 6).
 var NodeOwners = [...]string{"router", "health", "ingress"}
 
-// ListsNode reports whether addresses in use include one of the node itself. Key: the address. Value: the owner.
+// ListsNode reports whether used contains an address of the node itself. Key: the address. Value: the owner.
 func ListsNode(used map[netip.Addr]string) bool {
 	for _, owner := range used {
 		if slices.Contains(NodeOwners[:], owner) {
@@ -84,7 +84,7 @@ func ListsNode(used map[netip.Addr]string) bool {
 	return false
 }
 
-// ForOwner returns the entry for an owner as a user writes it, without saying what it is for.
+// ForOwner returns the entry for an owner text without a resource. An Owned entry has the purpose UnknownPurpose.
 func ForOwner(owner string) Entry {
 	switch {
 	case owner == "":
@@ -97,7 +97,7 @@ func ForOwner(owner string) Entry {
 	return Entry{Kind: Foreign, Owner: owner}
 }
 
-// WorkloadKey returns the name of a workload in entries.
+// WorkloadKey returns the text that names a workload in entries: "namespace/Kind/name".
 func WorkloadKey(namespace, kind, name string) string { return namespace + "/" + kind + "/" + name }
 
 // OwnedEntry returns the entry that gives an address to a pod of a workload.
@@ -115,27 +115,27 @@ func UnreservedEntry(namespace, podName string) Entry {
 	return Entry{Kind: Owned, Purpose: Unreserved, Owner: OwnerKey(namespace, podName)}
 }
 
-// CooldownEntry returns the entry of an address that was released at the given time. owner is the pod that had it; it may
-// be empty.
+// CooldownEntry returns the entry of an address that was released at the given time. owner is the pod that had the
+// address; empty: not recorded.
 func CooldownEntry(owner string, at time.Time) Entry {
 	return Entry{Kind: Cooldown, Pod: owner, Since: at.Unix()}
 }
 
-// MovedEntry returns the entry at the home of an address of owner whose entry is in the pool of another node.
+// MovedEntry returns the entry at the home of an address of owner that the pool of node carries.
 func MovedEntry(node, owner string) Entry { return Entry{Kind: Moved, Node: node, Pod: owner} }
 
-// LeavingEntry returns the MovedEntry of an address that is about to leave the node.
+// LeavingEntry returns the MovedEntry of an address that is about to leave node.
 func LeavingEntry(node, owner string) Entry {
 	return Entry{Kind: Moved, Node: node, Pod: owner, Leaving: true}
 }
 
-// MoveTargetEntry returns the entry of an address of owner that is about to move to the pool that has the entry.
+// MoveTargetEntry returns the entry for an address of owner in the pool that the address is about to move to.
 func MoveTargetEntry(owner string) Entry { return Entry{Kind: MoveTarget, Pod: owner} }
 
-// OwnerKey returns the owner under which the CNI plugin asks for a pod's address.
+// OwnerKey returns the owner text of a pod, "namespace/name": the CNI plugin sends it to the agent (Cilium fact 1).
 func OwnerKey(namespace, podName string) string { return namespace + "/" + podName }
 
-// SplitOwnerKey is the inverse of OwnerKey. ok is false for owners that are not pods. No name has a semicolon, which
+// SplitOwnerKey is the inverse of OwnerKey. ok is false for owners that are not pods. A semicolon is refused, because it
 // separates the fields of a resource.
 func SplitOwnerKey(owner string) (namespace, podName string, ok bool) {
 	namespace, podName, ok = strings.Cut(owner, "/")
@@ -145,14 +145,14 @@ func SplitOwnerKey(owner string) (namespace, podName string, ok bool) {
 	return namespace, podName, true
 }
 
-// IsPodKey reports whether an owner is a pod.
+// IsPodKey reports whether an owner is the OwnerKey of a pod.
 func IsPodKey(owner string) bool {
 	_, _, ok := SplitOwnerKey(owner)
 	return ok
 }
 
-// RedactOwner returns owner if it is in the namespace of asks, or no pod, and a neutral phrase otherwise, so that tenants
-// can't find out which pod has an address by asking for it.
+// RedactOwner returns a neutral phrase if owner and asks are pods of different namespaces, and owner otherwise. So tenants
+// can't find out which pod of another namespace has an address by requesting that address.
 func RedactOwner(owner, asks string) string {
 	namespace, _, pod := SplitOwnerKey(owner)
 	own, _, asker := SplitOwnerKey(asks)
@@ -162,11 +162,11 @@ func RedactOwner(owner, asks string) string {
 	return owner
 }
 
-// OwnedBy reports whether the entry gives its address to the owner, a pod or one of NodeOwners.
+// OwnedBy reports whether owner, a pod or one of NodeOwners, is the owner of the entry. It is false for an empty owner.
 func (e Entry) OwnedBy(owner string) bool { return owner != "" && e.Owner == owner }
 
-// NamesPod returns the pod that has the address or that a move is about; empty if there is none. The previous owner of a
-// Cooldown entry is not meant.
+// NamesPod returns the pod of an Owned, Moved or MoveTarget entry. It is empty for all other kinds: the previous owner of a
+// Cooldown entry does not count.
 func (e Entry) NamesPod() string {
 	switch e.Kind {
 	case Owned:
@@ -177,20 +177,20 @@ func (e Entry) NamesPod() string {
 	return ""
 }
 
-// CoolsDownFrom reports whether the address was taken from the pod and cools down.
+// CoolsDownFrom reports whether this is a Cooldown entry whose previous owner is owner.
 func (e Entry) CoolsDownFrom(owner string) bool { return e.Kind == Cooldown && e.Pod == owner }
 
-// IsUnreserved reports whether the entry was made for one pod of a strict node that has no fixed address.
+// IsUnreserved reports whether the entry is for a pod without a fixed address on a strict node.
 func (e Entry) IsUnreserved() bool { return e.Kind == Owned && e.Purpose == Unreserved }
 
-// IsBarePod reports whether the entry was made for a pod without a controller.
+// IsBarePod reports whether the entry is for a pod without a controller.
 func (e Entry) IsBarePod() bool { return e.Kind == Owned && e.Purpose == ForBarePod }
 
-// UnreservedKind is the kind in the WorkloadRef of an Unreserved entry: it is for one Pod.
+// UnreservedKind is the kind in the WorkloadRef of an Unreserved entry, whose name is that of the pod.
 const UnreservedKind = "Pod"
 
-// WorkloadRef returns the kind and name of the workload that the entry is for. ok is false if it is for none, or does not
-// say.
+// WorkloadRef returns the kind and name of the workload that the entry is for; for an Unreserved entry, UnreservedKind and
+// the name of the pod. ok is false if the entry names no workload.
 func (e Entry) WorkloadRef() (kind, name string, ok bool) {
 	switch e.Purpose {
 	case ForWorkload:
@@ -202,7 +202,7 @@ func (e Entry) WorkloadRef() (kind, name string, ok bool) {
 	return "", "", false
 }
 
-// SplitWorkloadKey returns the kind and name of a WorkloadKey.
+// SplitWorkloadKey returns the kind and name of a WorkloadKey. ok is false for any other text.
 func SplitWorkloadKey(key string) (kind, name string, ok bool) {
 	_, rest, _ := strings.Cut(key, "/")
 	kind, name, ok = strings.Cut(rest, "/")
@@ -212,7 +212,7 @@ func SplitWorkloadKey(key string) (kind, name string, ok bool) {
 	return kind, name, true
 }
 
-// SinceTime returns Since as a time; zero if it is 0.
+// SinceTime returns Since as a time, and the zero time if Since is 0.
 func (e Entry) SinceTime() time.Time {
 	if e.Since == 0 {
 		return time.Time{}
@@ -220,8 +220,8 @@ func (e Entry) SinceTime() time.Time {
 	return time.Unix(e.Since, 0)
 }
 
-// Allocatable reports whether an agent may have given the address to a pod or to its node because of this entry. That of
-// a Foreign entry can be restored after a restart of the agent, which does not look at owners then.
+// Allocatable reports whether an agent may allocate the address, to a pod or to its node, because of this entry. A Foreign
+// entry counts: an agent that restarts restores the addresses of endpoints without checking the owners of entries.
 func (e Entry) Allocatable() bool {
 	return e.Kind != Cooldown && e.Kind != Moved && e.Kind != MoveTarget
 }

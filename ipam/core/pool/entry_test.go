@@ -73,7 +73,8 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// OwnerKey and SplitOwnerKey are inverse for every pod that Kubernetes accepts.
+// FuzzOwnerKey checks that SplitOwnerKey is the inverse of OwnerKey, and that ForOwner returns an entry owned by the pod,
+// for every namespace and pod name that Kubernetes accepts.
 func FuzzOwnerKey(f *testing.F) {
 	f.Add("db", "mysql-0")
 	f.Add("db", "a.b")

@@ -11,44 +11,45 @@ import (
 )
 
 var (
-	// ErrUnfenced means that the pod that had the addresses may still run with them.
+	// ErrUnfenced means that the former pod of the addresses may still run with them.
 	ErrUnfenced = errors.New("its old pod may still run")
-	// ErrUndecided means that the home of the addresses does not have the entry that the step of a move relies on.
+	// ErrUndecided means that a pool, usually that of the home, does not have the entry that a step of a move relies on.
 	ErrUndecided = errors.New("the home of the address says otherwise")
 )
 
-// Move moves the addresses of one pod from the pool of one node to that of another. The home of an address decides over it,
-// wherever its entry is, so that one patch there decides the move; the other two pools follow. The steps, each one write to
-// one pool:
+// Move moves the addresses of one pod from the pool of one node to that of another. The pool of the home node decides about
+// an address even if another pool carries it, so one patch of that pool decides the move; the other two pools follow. The
+// steps, each of which is one write to one pool:
 //
-//	PrepareTarget     at To: no entry -> MoveTarget. From here on every reader knows where the address may go.
-//	MarkLeaving       at Home, if that is not From: Moved to From -> leaving it.
-//	VacateSource      at From, if that is not the home: Owned -> Cooldown.
-//	CommitAtHome      at Home: Owned, or leaving From, -> Moved to To; or Owned, if To is the home.
-//	CompleteAtTarget  at To: MoveTarget -> Owned, after Home was seen to say that the address is there.
+//	PrepareTarget     at To: no entry -> MoveTarget. From then on every reader knows where the address may go.
+//	MarkLeaving       at Home, if From is another node: Moved to From -> Moved to From and leaving.
+//	VacateSource      at From, if Home is another node: Owned -> Cooldown.
+//	CommitAtHome      at Home: Owned, or Moved to From and leaving -> Moved to To; or Owned, if To is Home.
+//	CompleteAtTarget  at To: MoveTarget -> Owned, after the entry at Home was seen as Moved to To.
 //
-// No step makes an address allocatable in a pool while it may be in another. CompleteAtTarget needs a pool that is
-// unchanged since before the home was seen to say "moved here". MarkLeaving ends that for From, and VacateSource changes
-// that pool, so that after both no writer can complete a move to From. CommitAtHome needs a home that is unchanged since
-// before that VacateSource was confirmed.
+// No step makes an address allocatable in a pool while another pool may have it. CompleteAtTarget requires that the pool of
+// To is unchanged since before the entry at Home was seen as Moved to To. After MarkLeaving the entry at Home is no longer
+// Moved to From, and VacateSource changes the pool of From, so that after both steps no writer can complete a move to From.
+// CommitAtHome requires that the pool of Home is unchanged since before VacateSource was confirmed.
 //
-// Each step is idempotent. After a crash anywhere the next writer that moves the pod continues from what the pools say, to
-// the same node or to another: a MoveTarget entry binds no pod.
+// Each step is idempotent. After a crash at any point the next writer that moves the pod continues from the state of the
+// pools, to the same node or to another: a MoveTarget entry does not commit the pod to that node.
 type Move struct {
-	// Owner is the pod as entries name it, and Entry the one that gives it an address.
+	// Owner is the pod, "namespace/name". Entry is the owned entry of its addresses.
 	Owner string
 	Entry Entry
-	// Addrs are at most one of each family, all with one home.
+	// Addrs are the addresses, at most one of each family. All have the same home.
 	Addrs []netip.Addr
-	// Home is the node whose subnets have the addresses, From the node whose pool has them now, To the one that gets them.
-	// From and To are the same if a move that was interrupted after CommitAtHome is completed.
+	// Home is the home node of the addresses, From the node whose pool has them now, To the node that gets them. From and
+	// To are equal if a move that was interrupted after CommitAtHome is completed.
 	Home, From, To string
-	// Down means that From was deleted, or tainted out-of-service: no pod runs there, whatever its agent reported last.
-	// Otherwise the agent has confirmed that the former pod stopped (see package agentview).
+	// Down is true if From is a fenced node: no pod runs there, whatever its agent reported last. If Down is false, the
+	// agent has confirmed that the former pod has stopped (see package agentview).
 	Down bool
 }
 
-// inUse returns an error if the agent of From reports an address as in use.
+// inUse returns an error that matches ErrUnfenced if the agent of From, whose pool is n, reports the address as used. It
+// returns nil if From is down.
 func (m Move) inUse(n NodePool, a netip.Addr) error {
 	if !m.Down && n.InUse(a) {
 		return fmt.Errorf("%s is listed as used on node %s: %w", a, n.Name, ErrUnfenced)
@@ -56,7 +57,7 @@ func (m Move) inUse(n NodePool, a netip.Addr) error {
 	return nil
 }
 
-// PrepareTarget returns the edits at To, which is not the home.
+// PrepareTarget returns the edits at To that announce the addresses there. To must not be the home.
 func (m Move) PrepareTarget(n NodePool) ([]EntryChange, error) {
 	if b := n.Carries(m.Owner, m.Addrs); b != nil {
 		return nil, b
@@ -70,8 +71,8 @@ func (m Move) PrepareTarget(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// MarkLeaving returns the edits at the home, if that is not From, that announce that the addresses leave From. To need not
-// be known.
+// MarkLeaving returns the edits at the home that announce that the addresses leave From. From must not be the home. To is
+// not used.
 func (m Move) MarkLeaving(n NodePool) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range m.Addrs {
@@ -86,7 +87,8 @@ func (m Move) MarkLeaving(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// undecided is the error of a step that relies on the home of an address having another entry than it has.
+// undecided returns the error, which matches ErrUndecided, of a step that relies on another entry of the address than n has.
+// want describes the expected entry.
 func (n NodePool) undecided(a netip.Addr, want string) error {
 	return fmt.Errorf("the entry of IP %s on node %s is %s and not %s: %w", a, n.Name, n.describe(a), want, ErrUndecided)
 }
@@ -104,14 +106,14 @@ func (n NodePool) describe(a netip.Addr) string {
 	return e.Kind.String()
 }
 
-// VacateSource returns the edits at From, if that is not the home. An address that has no entry there gets the Cooldown entry
-// too: a writer that is about to settle it there then finds the pool changed.
+// VacateSource returns the edits at From that replace the pod's entries by Cooldown entries. From must not be the home. An
+// address without an entry gets a Cooldown entry too, so that a writer that is about to complete a move to From finds the
+// pool changed.
 func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range m.Addrs {
 		now, exists := n.Entries[a]
-		// A pod that had the address here may still run, even if the address cools down: the writer that released it did
-		// not check.
+		// The former pod may still run with the address even if the address cools down: a release does not check that.
 		had := now.OwnedBy(m.Owner) || now.CoolsDownFrom(m.Owner)
 		if err := m.inUse(n, a); had && err != nil {
 			return nil, err
@@ -129,8 +131,8 @@ func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// CommitAtHome returns the edits at the home. It decides the move. If From is not the home, write them only
-// if the home is unchanged as a whole since before From was seen to be left.
+// CommitAtHome returns the edits at the home that decide the move. If From is not the home, write them only if the whole
+// spec of the home's CiliumNode is unchanged since before VacateSource was confirmed.
 func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 	to := MovedEntry(m.To, m.Owner)
 	if m.To == m.Home {
@@ -161,7 +163,7 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
-			// The agent must not report the address before the write either, unless the node is down: then the report is old.
+			// The agent must not report the address before the write either. The report of a node that is down is outdated.
 			edit.Unlisted = !m.Down
 		}
 		edits = append(edits, edit)
@@ -169,7 +171,7 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// IsCommitted returns an error unless the home says that the addresses are on To.
+// IsCommitted returns an error that matches ErrUndecided unless all addresses have entries at the home that are Moved to To.
 func (m Move) IsCommitted(home NodePool) error {
 	for _, a := range m.Addrs {
 		if !home.Home(a) || home.Entries[a] != MovedEntry(m.To, m.Owner) {
@@ -179,8 +181,9 @@ func (m Move) IsCommitted(home NodePool) error {
 	return nil
 }
 
-// CompleteAtTarget returns the edits at To, which is not the home. Write them only if the pool is unchanged
-// as a whole since before the home was seen to say that the move is decided (IsCommitted).
+// CompleteAtTarget returns the edits at To that replace the MoveTarget entries by Entry. To must not be the home. Write them
+// only if the whole spec of the CiliumNode is unchanged since before the home was seen to have decided the move
+// (IsCommitted).
 func (m Move) CompleteAtTarget(n NodePool) ([]EntryChange, error) {
 	if b := n.Carries(m.Owner, m.Addrs); b != nil {
 		return nil, b
@@ -198,8 +201,8 @@ func (m Move) CompleteAtTarget(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// Carries returns why this pool can't have addresses of the owner whose home is another node; nil if it can, or has them.
-// An address that cools down here was the owner's before, and its old pod may still have it.
+// Carries returns why this pool can't have addresses of the owner whose home is another node; nil if it can, or has them. An
+// address in its cooldown here is refused: it was in this pool before, and its former pod may still use it.
 func (n NodePool) Carries(owner string, addrs []netip.Addr) *Blocker {
 	if b := n.OtherAddressOf(owner, addrs); b != nil {
 		return b
@@ -213,8 +216,9 @@ func (n NodePool) Carries(owner string, addrs []netip.Addr) *Blocker {
 	return nil
 }
 
-// FenceTarget returns the edits that put Cooldown entries on a node that an owner's addresses were moved to, whether or not they
-// have arrived: a writer that is about to settle them there then finds the pool changed.
+// FenceTarget returns the edits that write Cooldown entries for an owner's addresses in the pool of the node that they were
+// moved to, whether or not they have arrived, so that a writer that is about to complete the move finds the pool changed.
+// Entries of other owners are not changed.
 func (n NodePool) FenceTarget(owner string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for _, a := range addrs {
@@ -226,9 +230,9 @@ func (n NodePool) FenceTarget(owner string, addrs []netip.Addr, at time.Time) []
 	return edits
 }
 
-// ReturnHome returns the edits at the home that end the absence of an owner's addresses on another node: they cool down at
-// home. An address that is not about to leave that node is not touched. Write the edits only if the home is unchanged as a
-// whole since before the other node was seen to bar them.
+// ReturnHome returns the edits at the home that replace the entries of an owner's addresses that are leaving the node from
+// by Cooldown entries. Other entries are not changed. Write the edits only if the whole spec of the home's CiliumNode is
+// unchanged since before the pool of from was seen with the Cooldown entries of FenceTarget.
 func (n NodePool) ReturnHome(owner, from string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for _, a := range addrs {

@@ -14,7 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Each step of a move, from each thing that may stand in the pool that it is made in.
+// TestMoveSteps checks each step of a move against each entry that its pool may have: the result or the error, that the step
+// is idempotent, and that Undo takes it back.
 func TestMoveSteps(t *testing.T) {
 	at := time.Unix(1000, 0)
 	const owner = "db/mysql-0"
@@ -37,7 +38,7 @@ func TestMoveSteps(t *testing.T) {
 		move    pool.Move
 		entries entries
 		used    string
-		// want are the entries after the step, where err is nil.
+		// want are the entries after the step, if err is nil.
 		want entries
 		err  error
 	}{
@@ -117,8 +118,8 @@ func TestMoveSteps(t *testing.T) {
 	}
 }
 
-// What takes an address from the pod that had it on a node is written only while the agent does not come to
-// list it, unless nobody is there to say so.
+// TestMoveTakesWhatIsNotListed checks which edits require that the agent does not report the address as used
+// (EntryChange.Unlisted): those that take the address from a pod's entry, unless the node is down.
 func TestMoveTakesWhatIsNotListed(t *testing.T) {
 	const owner = "db/mysql-0"
 	a := addr("10.0.1.9")
@@ -159,7 +160,8 @@ func TestMoveTakesWhatIsNotListed(t *testing.T) {
 	}
 }
 
-// Two addresses move in one patch or not at all.
+// TestMoveTogether checks that two addresses are moved by one set of edits or not at all, and that IsCommitted requires
+// both.
 func TestMoveTogether(t *testing.T) {
 	const owner = "db/mysql-0"
 	addrs := []netip.Addr{addr("10.0.1.9"), addr("fd00:1::9")}
@@ -185,7 +187,8 @@ func TestMoveTogether(t *testing.T) {
 	}
 }
 
-// The end of an absence: barred where it was, then at rest at home, and nothing of anybody else's.
+// TestEndOfAbsence checks that FenceTarget and ReturnHome write Cooldown entries for the addresses of the owner, and that
+// they change no entry of another owner or another move.
 func TestEndOfAbsence(t *testing.T) {
 	at := time.Unix(1000, 0)
 	const owner = "db/mysql-0"

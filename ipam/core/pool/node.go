@@ -13,45 +13,47 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// NodePool is the pool of one node at one version of its CiliumNode. It is a value: its maps are never changed, only replaced.
+// NodePool is the pool of one node at one version of its CiliumNode. It is a value: its maps are replaced and never
+// changed.
 type NodePool struct {
 	Name string
-	// UID is the CiliumNode's: a node that was deleted and created again is another one.
+	// UID is the UID of the CiliumNode. It differs if the CiliumNode was deleted and created again.
 	UID string
-	// ResourceVersion is the version of the CiliumNode that this was read from.
+	// ResourceVersion is the version of the CiliumNode that the pool was read from.
 	ResourceVersion string
-	// Generation changes with every write of the spec, and not when the agent reports its status.
+	// Generation is metadata.generation. It changes with the spec, and not when the agent reports its status.
 	Generation int64
-	// Subnets are spec.ipam.podCIDRs. This pool decides over the addresses in them: the node is their home.
+	// Subnets are the valid spec.ipam.podCIDRs. The node is the home node of the addresses in them.
 	Subnets []netip.Prefix
-	// PodCIDRs are the subnets as they are written: a patch that relies on them has to name them so.
+	// PodCIDRs is spec.ipam.podCIDRs as text. A patch tests the field with this text.
 	PodCIDRs []string
-	// HasPool is false if the pool was never written; a patch differs then.
+	// HasPool is false if spec.ipam.pool is missing. A patch has to create the map then.
 	HasPool bool
-	// Entries are spec.ipam.pool.
+	// Entries is spec.ipam.pool. Key: the address.
 	Entries map[netip.Addr]Entry
-	// Used are the keys of status.ipam.used with their owners: what the agent had allocated when it last reported, which may
-	// be 15 s ago or more (Cilium fact 4).
+	// Used is status.ipam.used without probes: the addresses that the agent had allocated at its last report, which may be
+	// 15 s old or more (Cilium fact 4). Key: the address. Value: the owner; empty if the agent names none.
 	Used map[netip.Addr]string
-	// HasUsed is to Used what HasPool is to Entries.
+	// HasUsed is false if status.ipam.used is missing.
 	HasUsed bool
-	// Unreported is true if Used lists no address of the node itself. The agent allocates these after it has restored the
-	// endpoints of running pods (Cilium fact 24). Until then Used may lack addresses that pods use, including pods that were
-	// deleted from the API and still run on the node, so that no address without an entry counts as free.
+	// Unreported is true if Used contains no address of the node itself. The agent allocates these addresses after it has
+	// restored the endpoints of running pods (Cilium fact 24). Until then Used may lack addresses that pods use, including
+	// pods that were deleted from the API and still run on the node. Therefore no address without an entry counts as free.
 	Unreported bool
-	// Handshakes are the keys of status.ipam.release-ips: entries that are being released. The values are never NoHandshake.
+	// Handshakes is status.ipam.release-ips without the probes that Probes contains. Key: the address. Value: the state of
+	// the handshake, never NoHandshake.
 	Handshakes map[netip.Addr]Handshake
-	// HasHandshakes is to Handshakes what HasPool is to Entries.
+	// HasHandshakes is false if status.ipam.release-ips is missing.
 	HasHandshakes bool
-	// Probes are the probes that status.ipam.used lists, sorted: questions that the agent has not answered yet.
+	// Probes are the probes in status.ipam.used, sorted: the agent has not answered them yet.
 	Probes []netip.Addr
-	// Tracked is true if the CiliumNode has managedFields, which name each entry once more.
+	// Tracked is true if the CiliumNode has managedFields, which repeat the key of every entry.
 	Tracked bool
-	// Malformed are keys of the pool and entries of podCIDRs that are not addresses or subnets. They are reported and never
-	// changed.
+	// Malformed contains the keys of spec.ipam.pool that are not addresses and the elements of podCIDRs that are not
+	// subnets. They are reported and never changed.
 	Malformed []string
-	// Resources are the resources of entries as they are written, of those that fixedip would write differently: the
-	// tests of a patch have to name them so.
+	// Resources contains the resource text of the entries whose text differs from the one that fixedip would write. A patch
+	// tests the entry with this text. Key: the address. Value: the resource.
 	Resources map[netip.Addr]string
 }
 
@@ -74,7 +76,7 @@ func (n NodePool) SameSpec(other NodePool) bool {
 	return n.UID == other.UID && n.Generation == other.Generation && n.Generation != 0
 }
 
-// Home reports whether the address is in one of the node's subnets.
+// Home reports whether the node is the home node of the address: the address is in one of the node's subnets.
 func (n NodePool) Home(a netip.Addr) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
 }
@@ -84,27 +86,28 @@ func (n NodePool) HasFamily(f address.Family) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return address.Of(s.Addr()) == f })
 }
 
-// InUse reports whether the agent reported the address as allocated. That it did not proves nothing (Cilium fact 4).
+// InUse reports whether the agent's last report lists the address as used. False does not prove that the address is
+// unused (Cilium fact 4).
 func (n NodePool) InUse(a netip.Addr) bool {
 	_, ok := n.Used[a]
 	return ok
 }
 
-// EntryChange changes one entry, provided that it still is what the writer saw.
+// EntryChange is an edit of one entry. It is applied only if the entry is still what the writer saw.
 type EntryChange struct {
 	Addr netip.Addr
-	// From is the required entry; nil: there must be none.
+	// From is the required current entry; nil: there must be no entry.
 	From *Entry
 	// To is the new entry; nil: the entry is removed.
 	To *Entry
-	// ReadyForRelease requires that the agent agrees to the release of the entry.
+	// ReadyForRelease requires that the handshake of the address is in the state ReadyForRelease.
 	ReadyForRelease bool
-	// Unlisted requires that the agent does not report the address as in use: it may report between the decision and the
-	// write.
+	// Unlisted requires that the agent does not report the address as used. It guards against a report between the decision
+	// and the write.
 	Unlisted bool
 }
 
-// Set returns the edit that replaces what the node has for an address now.
+// Set returns the edit that writes the entry of an address, and that requires the entry that n has now, or none.
 func (n NodePool) Set(a netip.Addr, to Entry) EntryChange {
 	edit := EntryChange{Addr: a, To: &to}
 	if now, ok := n.Entries[a]; ok {
@@ -113,13 +116,13 @@ func (n NodePool) Set(a netip.Addr, to Entry) EntryChange {
 	return edit
 }
 
-// Drop returns the edit that removes the entry that the node has now. ok is false if there is none.
+// Drop returns the edit that removes the entry that n has now for an address. ok is false if there is none.
 func (n NodePool) Drop(a netip.Addr) (edit EntryChange, ok bool) {
 	now, ok := n.Entries[a]
 	return EntryChange{Addr: a, From: &now}, ok
 }
 
-// HasEntry returns the lowest address of a family whose entry gives it to the owner.
+// HasEntry returns the lowest address of a family whose entry belongs to the owner. ok is false if there is none.
 func (n NodePool) HasEntry(owner string, f address.Family) (found netip.Addr, ok bool) {
 	for a, e := range n.Entries {
 		if e.OwnedBy(owner) && address.Of(a) == f && (!ok || a.Less(found)) {
@@ -129,7 +132,7 @@ func (n NodePool) HasEntry(owner string, f address.Family) (found netip.Addr, ok
 	return found, ok
 }
 
-// Owns returns the addresses whose entries give them to the owner, sorted.
+// Owns returns the addresses whose entries belong to the owner, sorted.
 func (n NodePool) Owns(owner string) []netip.Addr {
 	var owned []netip.Addr
 	for a, e := range n.Entries {
@@ -141,20 +144,21 @@ func (n NodePool) Owns(owner string) []netip.Addr {
 	return owned
 }
 
-// Unused reports whether a claim can have the address as far as the pool goes: it is in a subnet of the node, has no
-// entry, is not in use and not in a release handshake.
+// Unused reports whether nothing in the pool prevents a claim of the address: it is in a subnet of the node, has no entry,
+// is not reported as used, and the agent does not withhold it for a release handshake.
 func (n NodePool) Unused(a netip.Addr) bool {
 	_, exists := n.Entries[a]
 	return n.Home(a) && !exists && !n.InUse(a) && !n.IsReleasing(a)
 }
 
-// Lowest returns the lowest unused address of a family for which taken is false: that of the next unreserved pod.
+// Lowest returns the address for the next unreserved pod: the lowest unused one for which taken is false, in the first
+// subnet of the family that has such an address.
 func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, s := range n.Subnets {
 		if address.Of(s.Addr()) != f {
 			continue
 		}
-		// The walk skips only addresses that something is known of, so that it is as short as that is little.
+		// The loop skips only addresses that are in use or claimed, so it ends early even in a large subnet.
 		for a := range address.Up(s) {
 			if n.Unused(a) && !taken(a) {
 				return a, true
@@ -164,21 +168,23 @@ func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.A
 	return netip.Addr{}, false
 }
 
-// Handshake is the state of the release of an entry between the controller and the agent: one key of
-// status.ipam.release-ips. The agent may have given a free entry to a pod without having reported it yet; the handshake is
-// the only way to learn that it has not and will not (Cilium fact 8).
+// Handshake is the state of a release handshake: the value of one key of status.ipam.release-ips. The agent may have given
+// the address of a free entry to a pod without having reported it yet. Only the handshake excludes that, and keeps the
+// agent from giving the address out later (Cilium fact 8).
 type Handshake string
 
-// The states as Cilium spells them, in the order in which an address goes through them. The agent may answer
-// MarkedForRelease with DoNotRelease instead. Both ways end with the key removed.
+// The states as Cilium writes them, in the order of a release. The agent may answer MarkedForRelease with DoNotRelease
+// instead of ReadyForRelease. In both cases the key is removed at the end.
 const (
 	// NoHandshake means that there is no key.
 	NoHandshake Handshake = ""
-	// MarkedForRelease means that the controller asks. The agent gives the address to no pod until it has answered.
+	// MarkedForRelease means that the controller wants to release the entry. Once the agent has seen that, it does not give
+	// the address to a pod without an owner match.
 	MarkedForRelease Handshake = "marked-for-release"
-	// ReadyForRelease means that the agent has not allocated the address and does not, as long as the key exists.
+	// ReadyForRelease means that the agent has not allocated the address, and that it gives it to no pod without an owner
+	// match as long as the key exists.
 	ReadyForRelease Handshake = "ready-for-release"
-	// Released means that the controller says that it removed the entry. The agent removes the key.
+	// Released means that the controller has removed the entry. The agent then removes the key.
 	Released Handshake = "released"
 	// DoNotRelease means that the agent has allocated the address.
 	DoNotRelease Handshake = "do-not-release"
@@ -186,20 +192,21 @@ const (
 	OtherState Handshake = "other"
 )
 
-// HandshakeChange changes the handshake of one address, provided that it still has the state that the writer saw.
+// HandshakeChange is an edit of the handshake of one address. It is applied only if the state is still the one that the
+// writer saw.
 type HandshakeChange struct {
 	Addr netip.Addr
-	// From is the required state, To the new one; NoHandshake is no key.
+	// From is the required current state, To the new state. NoHandshake stands for a missing key.
 	From, To Handshake
 }
 
-// ChangeHandshake returns the change that changes the state of an address from what it is now.
+// ChangeHandshake returns the change of the handshake of an address from the state that n has now to another.
 func (n NodePool) ChangeHandshake(a netip.Addr, to Handshake) HandshakeChange {
 	return HandshakeChange{Addr: a, From: n.Handshakes[a], To: to}
 }
 
-// IsReleasing reports whether the agent withholds the address because of a handshake. It gives it to no pod but the
-// entry's owner, and does not restore it after a restart.
+// IsReleasing reports whether the agent withholds the address because of a handshake: it gives the address only to the
+// owner of the entry, and does not restore it for an endpoint after a restart.
 func (n NodePool) IsReleasing(a netip.Addr) bool {
 	state := n.Handshakes[a]
 	return state != NoHandshake && state != DoNotRelease
@@ -212,7 +219,7 @@ func (n NodePool) AwaitsAgent(a netip.Addr) bool {
 	return exists && state == MarkedForRelease || !exists && state == Released
 }
 
-// WithHandshakes returns the node as it is after the marks, with a map of its own.
+// WithHandshakes returns n with the changes applied. The map Handshakes of n is not changed.
 func (n NodePool) WithHandshakes(marks []HandshakeChange) NodePool {
 	states := make(map[netip.Addr]Handshake, len(n.Handshakes)+len(marks))
 	maps.Copy(states, n.Handshakes)
@@ -227,12 +234,11 @@ func (n NodePool) WithHandshakes(marks []HandshakeChange) NodePool {
 	return n
 }
 
-// probes is the discard-only prefix of RFC 6666. No node, pod or service ever has an address of it, so that a
-// probe never collides with an entry of a pool.
+// probes is the discard-only prefix of RFC 6666. No node, pod or service has an address of this prefix, so a probe never
+// collides with a pool entry.
 var probes = netip.MustParsePrefix("100::/64")
 
-// Probe returns the address that asks an agent one question, see package agentview. Each question needs a nonce of
-// its own.
+// Probe returns the probe for one barrier: see package agentview. Each barrier needs a nonce of its own.
 func Probe(nonce uint64) netip.Addr {
 	bytes := probes.Addr().As16()
 	binary.BigEndian.PutUint64(bytes[8:], nonce)
@@ -242,10 +248,11 @@ func Probe(nonce uint64) netip.Addr {
 // IsProbe reports whether an address is a probe.
 func IsProbe(a netip.Addr) bool { return probes.Contains(a) }
 
-// State is what an entry means for the free addresses of its node, as metrics and commands show it.
+// State is the state of an entry as metrics and commands show it.
 type State string
 
-// The states. Free and used are dynamic entries, by the last report of the agent.
+// The states. StateFree and StateUsed are dynamic entries, according to the last report of the agent. StateFixed are Owned
+// entries, StateNode NodeOwned ones, and StateOther those of all remaining kinds.
 const (
 	StateFree     State = "free"
 	StateUsed     State = "used"
@@ -255,7 +262,7 @@ const (
 	StateOther    State = "other"
 )
 
-// CountStates counts the entries of a family by state. It contains free, used and fixed even if they are 0.
+// CountStates returns the number of entries of a family by state. StateFree, StateUsed and StateFixed are always present.
 func (n NodePool) CountStates(f address.Family) map[State]int {
 	states := map[State]int{StateFree: 0, StateUsed: 0, StateFixed: 0}
 	for a, e := range n.Entries {
@@ -278,8 +285,8 @@ func (n NodePool) CountStates(f address.Family) map[State]int {
 	return states
 }
 
-// Undo returns the edits that put entries back to what they were before other edits, except those that were changed
-// again since.
+// Undo returns the edits that restore the entries that the edits in made have changed. Entries that were changed again
+// since are left out.
 func (n NodePool) Undo(made []EntryChange) []EntryChange {
 	var undo []EntryChange
 	for _, e := range made {
@@ -297,7 +304,7 @@ func (n NodePool) Undo(made []EntryChange) []EntryChange {
 	return undo
 }
 
-// With returns the node as it is after the edits, with a map of its own.
+// With returns n with the edits applied. It does not check what they require, and does not change the map Entries of n.
 func (n NodePool) With(edits []EntryChange) NodePool {
 	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))
 	maps.Copy(entries, n.Entries)

@@ -11,7 +11,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Finding C12. Undo drops an entry that did not exist before, and leaves alone what has changed since.
+// TestUndo checks that Undo removes an entry that did not exist before the edits, and that it does not change entries that
+// were changed again since. Finding C12.
 func TestUndo(t *testing.T) {
 	a, b, c, mine := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3"), pool.ForOwner("db/mysql-0")
 	n := pool.NodePool{Entries: map[netip.Addr]pool.Entry{a: {}, b: mine}}

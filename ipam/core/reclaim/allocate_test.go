@@ -22,7 +22,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// place is the home of an address on node-1.
+// place returns the home of 10.0.1.6 on node-1, changed by change.
 func place(change ...func(*reclaim.AddressHome)) []reclaim.AddressHome {
 	p := reclaim.AddressHome{Addr: addr("10.0.1.6"), Node: "node-1"}
 	for _, c := range change {
@@ -37,20 +37,21 @@ func entry(e pool.Entry) func(*reclaim.AddressHome) {
 
 func reported(p *reclaim.AddressHome) { p.Reported = true }
 
-// running is a pod that runs with its address.
+// running returns a pod on node-1 in the phase Running, with the IPs if any are given.
 func running(ips ...string) *corev1.Pod {
 	p := podOn("node-1", ips...)
 	p.Status.Phase = corev1.PodRunning
 	return p
 }
 
-// optedOut is the pod with the word that it is to have no fixed address.
+// optedOut annotates the pod as one without a fixed address and returns it.
 func optedOut(p *corev1.Pod) *corev1.Pod {
 	p.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
 	return p
 }
 
-// A record whose addresses are in no pool gets its entries, unless somebody may have them.
+// TestProjection checks what Decide returns for a FixedIP with recorded addresses that have no entries: Allocate or
+// Withdraw, or the condition with the reason why neither is possible.
 func TestProjection(t *testing.T) {
 	project := reclaim.Action{Type: reclaim.Allocate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}
 	withdraw := project
@@ -64,7 +65,7 @@ func TestProjection(t *testing.T) {
 			At: now.Add(10 * time.Second),
 		}
 	}
-	// runs is waiting for a pod that runs on the node.
+	// runs returns the action of waiting for a FixedIP whose pod runs on the node.
 	runs := func(reason, message string) reclaim.Action {
 		n := waiting(reason, message)
 		n.Status.Phase, n.Status.PodUID = v1alpha1.PhaseInUse, "pod-1"
@@ -166,7 +167,8 @@ func TestProjection(t *testing.T) {
 	}
 }
 
-// What was said once is not said again, and what others say is left alone.
+// TestConditionsAreQuiet checks that a condition is written only once, and that the conditions of other controllers are not
+// changed.
 func TestConditionsAreQuiet(t *testing.T) {
 	s := reclaim.State{Record: kept(spec.Reclaim), Homes: place(entry(pool.Entry{})), Workload: standing}
 	s.Record.Status.Conditions = []metav1.Condition{{Type: "Mismatch", Status: metav1.ConditionTrue, Reason: "Other"}}
@@ -181,8 +183,8 @@ func TestConditionsAreQuiet(t *testing.T) {
 	}
 }
 
-// Seed 217105 of the model: which pod could move an address is known until the address is at home again. The pools of the
-// two nodes may be lost, and the pod may be deleted by force and run on.
+// TestMovableForStaysWhileAway checks that status.movableFor is kept until the addresses are at home again. The pools of
+// both nodes may be lost, and the pod may be deleted by force and run on. Seed 217105 of the model.
 func TestMovableForStaysWhileAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		home string
@@ -210,8 +212,8 @@ func TestMovableForStaysWhileAway(t *testing.T) {
 	}
 }
 
-// What a pod runs with and the pool offers to all pods is withdrawn first. What rests then becomes the pod's own once the
-// agent has been asked, after all that can be written at once.
+// TestWithdrawn checks that an address in its cooldown that the pod runs with gets its entry (Own) after the status was
+// updated: questions to the agent come after all writes.
 func TestWithdrawn(t *testing.T) {
 	s := reclaim.State{Record: record(), Homes: place(entry(pool.CooldownEntry("", now))), Pod: running("10.0.1.6"), Workload: standing}
 	for _, want := range []reclaim.ActionType{reclaim.UpdateStatus, reclaim.Own} {
@@ -227,13 +229,13 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
-// An entry is written where the address is free, and nowhere else.
+// TestProject checks for which addresses AllocateEntries and WithdrawEntries return edits, and for which ErrTaken.
 func TestProject(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	n := node(map[string]pool.Entry{
 		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.7": {}, "10.0.1.3": pool.ForOwner("db/other-0"), "10.0.1.4": pool.CooldownEntry("", now), "10.0.1.5": mine,
 	}, "10.0.1.2", "10.0.1.6")
-	// none has nothing for the pod.
+	// none has no entry of the pod.
 	none := node(map[string]pool.Entry{"10.0.1.4": pool.CooldownEntry("", now), "10.0.1.8": pool.CooldownEntry("", now)}, "10.0.1.8")
 	n.Used[addr("10.0.1.6")], n.Used[addr("10.0.1.1")] = "db/other-1", mine.Owner
 	for a, c := range map[string]struct {
@@ -254,14 +256,15 @@ func TestProject(t *testing.T) {
 			t.Errorf("%s: %v, %v", a, edited(edits), err)
 		}
 	}
-	// The agent does not list 10.0.1.7 for the pod, whose status may be from before a reboot. 10.0.1.5 is not offered.
+	// The agent does not report 10.0.1.7 as used by the pod, whose status may date from before a reboot. The entry of
+	// 10.0.1.5 is not dynamic.
 	for a, want := range map[string]int{"10.0.1.1": 1, "10.0.1.2": 0, "10.0.1.7": 0, "10.0.1.5": 0, "10.0.1.9": 0} {
 		edits, err := reclaim.WithdrawEntries(n, []netip.Addr{addr(a)}, mine.Owner, now)
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) || want == 1 && *edits[0].To != pool.CooldownEntry("", now) {
 			t.Errorf("%s is withdrawn: %v, %v", a, edited(edits), err)
 		}
 	}
-	// The agent lists the second, and not for the pod.
+	// The agent reports 10.0.1.8 as used, but not by the pod.
 	for a, want := range map[string]int{"10.0.1.4": 1, "10.0.1.8": 0} {
 		edits, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return true })
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) {

@@ -16,8 +16,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// What another pod has, or may come to have, is not taken from the name that it is kept for: the entry has the next pod of
-// the name wait. All else goes on.
+// TestDecideContested checks that an address with a blocker is not released until the FixedIP is overdue, that other
+// addresses are, and that the same state without the blocker leads to an action.
 func TestDecideContested(t *testing.T) {
 	const why = "somebody has it"
 	again := now.Add(10 * time.Second)

@@ -23,30 +23,33 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// lookAgain is how often a blocker is looked at: most blockers go away without an event for the identity.
+// lookAgain is the interval of decisions while a blocker exists: most blockers go away without an event for the identity.
 const lookAgain = 10 * time.Second
 
-// rule is one row of the state table. ok is false if the rule does not apply.
+// rule is one rule of the package documentation. next returns its action; ok is false if the rule does not apply.
 type rule struct {
 	name string
 	next func(v *evaluation) (a Action, ok bool)
 }
 
-// evaluation is a State with what several rules ask about it.
+// evaluation is a State with derived values that several rules need.
 type evaluation struct {
 	State
-	// node is the node that the pod is bound to; empty: none. held are the addresses that the identity has there.
+	// node is the node that the pod is bound to; empty: none. held is the element of Held for that node; isHeld is false if
+	// there is none.
 	node   string
 	held   ledger.NodeAddresses
 	isHeld bool
-	// spec is the spec that the FixedIP should have.
+	// spec is the spec that an active FixedIP should have; the zero value in other states.
 	spec v1alpha1.FixedIPSpec
-	// expiry reports that the addresses are about to be released; its type is Nothing if nothing has to be written.
+	// expires and expiry are set by the rule "expired". expires is true if the reclaim policy requires the release.
+	// expiry is the result of expire then.
 	expires bool
 	expiry  Action
 }
 
-// Decide returns the next action: that of the first rule of the state that applies. See the package documentation.
+// Decide returns the action of the first rule that applies in the state of the FixedIP. If that is Nothing, it returns the
+// action of the first question that applies, if any. See the package documentation.
 func Decide(s State) Action {
 	v := &evaluation{State: s, node: boundTo(s.Pod)}
 	v.held, v.isHeld = heldOn(s.Held, v.node)
@@ -70,7 +73,7 @@ func Decide(s State) Action {
 	return q
 }
 
-// first returns the action of the first rule that applies.
+// first returns the action of the first rule that applies; the zero Action if none does.
 func first(v *evaluation, rules []rule) Action {
 	for _, r := range rules {
 		if a, ok := r.next(v); ok {
@@ -81,7 +84,7 @@ func first(v *evaluation, rules []rule) Action {
 	return Action{}
 }
 
-// when is a rule with a condition of its own.
+// when returns the function of a rule that applies if is returns true.
 func when(is func(v *evaluation) bool, next func(v *evaluation) Action) func(v *evaluation) (Action, bool) {
 	return func(v *evaluation) (Action, bool) {
 		if !is(v) {
@@ -109,7 +112,7 @@ var unrecorded = []rule{
 	}, (*evaluation).releaseAll)},
 	{"bound elsewhere", when(func(v *evaluation) bool { return v.Slot && v.node != "" && !v.isHeld }, (*evaluation).releaseAll)},
 	{"vacant claim", when(func(v *evaluation) bool { return v.Slot && v.Pod == nil && len(v.Held) > 0 }, func(v *evaluation) Action {
-		// Only a FixedIP can say that another pod may take the slot over.
+		// Only the status of a FixedIP can allow another pod to take the slot over.
 		return v.createRecord(v.Held[0].Node, v.Held[0].Addrs)
 	})},
 	{"recordable", func(v *evaluation) (Action, bool) {
@@ -136,7 +139,7 @@ var active = []rule{
 	{"unexpected", (*evaluation).unexpected},
 	{"stale move", (*evaluation).staleMove},
 	{"allocate", func(v *evaluation) (Action, bool) {
-		// What is reserved for a pod that may come back needs its entries as well.
+		// Addresses need their entries even if no pod exists: a pod may come back.
 		node, addrs, blocker := allocation(v.State)
 		if offered := v.homesWith(pool.Dynamic, addrs); blocker == nil && len(offered) > 0 {
 			return Action{Type: Withdraw, Node: node, Addrs: offered}, true
@@ -148,8 +151,8 @@ var active = []rule{
 		return v.watchBlockers(Action{Type: ReplaceRecord})
 	})},
 	{"superseded", func(v *evaluation) (Action, bool) {
-		// Only once the pod is bound is it certain which claim counts. If its node has no entry for it, that node may be
-		// gone, and the entries elsewhere are all there is.
+		// Which claim counts is certain only after the pod is bound. If the node of the pod has no entry for it, the
+		// CiliumNode may have been deleted, and the entries on other nodes are the only ones.
 		if !v.isHeld || v.node != v.spec.NodeName {
 			return Action{}, false
 		}
@@ -157,7 +160,8 @@ var active = []rule{
 		return v.watchBlockers(a), ok
 	}},
 	{"beside", func(v *evaluation) (Action, bool) {
-		// Also where the recorded addresses are on another node: a scheduler that did not see the FixedIP yet claimed it.
+		// This applies even if the recorded addresses are on another node: a scheduler that had not seen the FixedIP yet
+		// may have claimed the addresses here.
 		beside := address.Besides(v.held.Addrs, v.spec.IPs)
 		return v.watchBlockers(Action{Type: ReleaseEntries, Node: v.node, Addrs: beside}), len(beside) > 0 && RunsWithout(v.Pod, beside) && v.blocker(beside) == ""
 	}},
@@ -181,14 +185,14 @@ var active = []rule{
 var deleting = []rule{
 	{"foreign", when(func(v *evaluation) bool { return !slices.Contains(v.Record.Finalizers, v1alpha1.Finalizer) }, nothing)},
 	{"slot in use", when(func(v *evaluation) bool { return v.Slot && v.Pod != nil }, func(v *evaluation) Action {
-		// The FixedIP names the pod that the slot waits for, even if it was handed on at the last moment.
+		// The FixedIP names the holder, even if a pod took the slot over just before the deletion.
 		if spec := v.Record.Spec; spec.PodName != v.Holder {
 			spec.PodName = v.Holder
 			return Action{Type: UpdateRecord, Spec: spec}
 		}
 		return v.report(v.Pod, nil)
 	})},
-	// What the pod has on its node is released when the pod is gone, or at once if it runs without.
+	// The entries on the pod's node are released when the pod is gone, or at once if it runs without their addresses.
 	{"release", func(v *evaluation) (Action, bool) { return v.release(v.keptNode()) }},
 	{"blocked", func(v *evaluation) (Action, bool) {
 		why := v.blockerExcept(v.keptNode())
@@ -201,7 +205,8 @@ var deleting = []rule{
 	}},
 	{"move pending", when(func(v *evaluation) bool { return len(v.Arriving) > 0 && !v.overdue() }, (*evaluation).untilOverdue)},
 	{"home missing", when(func(v *evaluation) bool { return v.HomeMissing != "" && !v.overdue() }, func(v *evaluation) Action {
-		// The home has to say where the addresses are, so that it gives them out only after they have left that node.
+		// Only the entries at the home show where the addresses are. They must not be reused before they have left that
+		// node.
 		a := v.untilOverdue()
 		a.At = earliest(a.At, v.Now.Add(lookAgain))
 		a.Why = fmt.Sprintf("IPs %v may be in use on another node than their home %s, whose CiliumNode is missing; they are released after the Cilium agent of node %s has created it again, or at --force-finalize-after; check the cilium pod of that node", v.Record.Spec.IPs, v.HomeMissing, v.HomeMissing)
@@ -227,15 +232,15 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 	case v.Workload.Exists:
 		spec.Owner.UID = v.Workload.UID
 	case restored(v.Record) && v.Pod == nil:
-		// The workload may be restored later, and then takes the FixedIP over. The owner's UID is one from before the
-		// backup: with it the workload would count as deleted.
+		// The workload may be restored later and then becomes the owner again. With the UID from before the backup it would
+		// count as deleted.
 		spec.Owner.UID = ""
 	}
 	spec.Reclaim = ptr.Deref(v.Workload.Reclaim, spec.Reclaim)
 	spec.Failover = ptr.Deref(v.Workload.Failover, spec.Failover)
 	switch {
 	case v.isHeld:
-		// A cluster that gets a second family gives it to pods that had one.
+		// In a cluster that gets a second family, pods get an address of that family in addition.
 		if addrs, ok := onePerFamily(v.held.Addrs, v.Pod); ok && len(addrs) > len(spec.IPs) && containsAll(addrs, spec.IPs) && (v.RequestsIPs || podutil.HasIPs(v.Pod)) {
 			spec.IPs = address.Strings(addrs)
 		}
@@ -243,7 +248,7 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 			spec.NodeName = v.node
 		}
 	case len(v.Held) == 1 && len(v.Arriving)+len(v.Away) == 0 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs):
-		// The subnet has another node now. What moves alone follows its pod.
+		// Another node has inherited the subnet. During a move of the addresses the node is updated when the pod is bound.
 		spec.NodeName = v.Held[0].Node
 	}
 	if spec.NodeName == "" && v.node == "" && len(spec.IPs) > 0 {
@@ -254,8 +259,8 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 	return spec
 }
 
-// restored reports whether a FixedIP was restored from a backup. A new FixedIP, whose controller may have been killed
-// right after it was created, has no UID annotation yet.
+// restored reports whether a FixedIP was restored from a backup: its UID annotation names another UID. A new FixedIP has no
+// such annotation if the controller was killed right after creating it.
 func restored(r *v1alpha1.FixedIP) bool {
 	uid, ok := r.Annotations[v1alpha1.AnnotationUID]
 	return ok && uid != string(r.UID)
@@ -266,18 +271,19 @@ func unmarked(r *v1alpha1.FixedIP) bool {
 	return r.Annotations[v1alpha1.AnnotationUID] != string(r.UID) || !slices.Contains(r.Finalizers, v1alpha1.Finalizer)
 }
 
-// reclaimPolicy returns the policy of an identity without a FixedIP.
+// reclaimPolicy returns the reclaim policy of an identity without a FixedIP: that of the workload, or else the default.
 func (v *evaluation) reclaimPolicy() v1alpha1.ReclaimPolicy {
 	return ptr.Deref(v.Workload.Reclaim, identity.DefaultReclaim())
 }
 
 func (v *evaluation) failover() v1alpha1.Failover { return cmp.Or(v.spec.Failover, v.Failover) }
 
-// reclaimable reports whether the policy of an active FixedIP says that its addresses are released.
+// reclaimable reports whether the reclaim policy of an active FixedIP requires that its addresses are released after the
+// TTL.
 func (v *evaluation) reclaimable() bool {
 	switch {
 	case v.Workload.OptsOut && (v.Pod == nil || identity.OptsOut(v.Pod)):
-		// As if the workload were deleted, except that a pod without a fixed address may exist already.
+		// The policy for a deleted workload applies, but a pod without a fixed address may exist already.
 		return v.spec.Reclaim.WhenDeleted != v1alpha1.Retain && !v.mayHave()
 	case v.Pod != nil:
 		return false
@@ -287,7 +293,8 @@ func (v *evaluation) reclaimable() bool {
 	return v.Workload.Excludes && v.spec.Reclaim.WhenScaled == v1alpha1.Delete
 }
 
-// expire deletes the FixedIP when its TTL has passed and nothing blocks the release, and reports that until then.
+// expire returns DeleteRecord if the TTL is over and no blocker exists. Otherwise it returns the report, with the time of
+// the next decision and, if a blocker exists, its message.
 func (v *evaluation) expire() Action {
 	at := v.Record.Status.ExpiresAt
 	ttl := v.spec.Reclaim.TTL.Duration
@@ -308,7 +315,7 @@ func (v *evaluation) expire() Action {
 	return Action{Type: DeleteRecord}
 }
 
-// watchBlockers has the identity looked at again soon if something blocks its allocation or its release.
+// watchBlockers returns a with At at most lookAgain from now if something blocks the allocation or the release.
 func (v *evaluation) watchBlockers(a Action) Action {
 	if _, _, blocker := allocation(v.State); blocker != nil || len(v.Blockers) > 0 {
 		a.At = earliest(a.At, v.Now.Add(lookAgain))
@@ -316,15 +323,15 @@ func (v *evaluation) watchBlockers(a Action) Action {
 	return a
 }
 
-// overdue reports whether a FixedIP should have been removed by now.
+// overdue is Overdue of the state.
 func (v *evaluation) overdue() bool { return Overdue(v.State) }
 
-// Overdue reports whether a FixedIP that is being deleted should have been removed by now.
+// Overdue reports whether the FixedIP is being deleted and State.Deadline is over.
 func Overdue(s State) bool {
 	return s.Record != nil && s.Record.DeletionTimestamp != nil && s.Deadline > 0 && !s.Now.Before(s.Record.DeletionTimestamp.Add(s.Deadline))
 }
 
-// untilOverdue waits for the pod of a FixedIP that is being deleted, or for a blocker, until the deadline.
+// untilOverdue returns the report of a FixedIP that is being deleted, with the deadline as the time of the next decision.
 func (v *evaluation) untilOverdue() Action {
 	a := v.report(v.Pod, nil)
 	if v.Deadline > 0 {
@@ -333,10 +340,10 @@ func (v *evaluation) untilOverdue() Action {
 	return a
 }
 
-// mayHave reports whether the pod may have any of the addresses that its name holds on its node.
+// mayHave reports whether the pod may use any of the addresses of its entries on its node.
 func (v *evaluation) mayHave() bool { return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs) }
 
-// keptNode returns the node whose entries the pod may rely on; empty: none.
+// keptNode returns the node of the pod if the pod may use the addresses of its entries there; empty otherwise.
 func (v *evaluation) keptNode() string {
 	if v.mayHave() {
 		return v.node
@@ -351,8 +358,9 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// questions are the rules for what an agent has to be asked about. They apply in every state in which there is nothing
-// to write. An address that the agent reports as in use by a former pod is not asked about: the answer is known.
+// questions are the rules whose actions need evidence from an agent (NeedsEvidence). Decide tries them if there is nothing
+// to write. Vacate and AllowMove are left out while the agent reports one of the addresses as used: the answer is known
+// then.
 var questions = []rule{
 	{"withdrawn", func(v *evaluation) (Action, bool) {
 		if !v.isActive() {
@@ -377,7 +385,7 @@ var questions = []rule{
 	})},
 }
 
-// homesWith returns those of some recorded addresses that have an entry of a kind at home.
+// homesWith returns those of addrs that have an entry of the given kind at their home.
 func (v *evaluation) homesWith(kind pool.Kind, addrs []netip.Addr) (found []netip.Addr) {
 	for _, h := range v.Homes {
 		if h.Entry != nil && h.Entry.Kind == kind && slices.Contains(addrs, h.Addr) {
@@ -390,14 +398,15 @@ func (v *evaluation) homesWith(kind pool.Kind, addrs []netip.Addr) (found []neti
 // isActive reports whether there is a FixedIP that is not being deleted.
 func (v *evaluation) isActive() bool { return v.Record != nil && v.Record.DeletionTimestamp == nil }
 
-// reserved reports whether one node has all recorded addresses of the identity, and its agent reports none as in use.
+// reserved reports whether one node alone has entries of the identity, these include all recorded addresses, and its agent
+// reports none of the addresses as used.
 func (v *evaluation) reserved() bool {
 	return len(v.Held) == 1 && containsAll(v.Held[0].Addrs, v.Record.Spec.IPs) &&
 		!slices.ContainsFunc(v.Held[0].Addrs, func(a netip.Addr) bool { return slices.Contains(v.Reported, a) })
 }
 
-// recordStranded creates the FixedIP of a claim whose pod was never bound and that its node cannot take any more: only
-// a FixedIP can say that the pod may take the addresses to another node.
+// recordStranded returns CreateRecord for a claim whose pod was not bound and is unschedulable, if the failover policy is
+// Migrate: only the status of a FixedIP can allow the pod to take the addresses to another node. ok is false otherwise.
 func (v *evaluation) recordStranded() (Action, bool) {
 	if v.Slot || !podutil.IsUnschedulable(v.Pod) || len(v.Held) != 1 || ptr.Deref(v.Workload.Failover, v.Failover) != v1alpha1.Migrate {
 		return Action{}, false

@@ -27,7 +27,7 @@ func held(node string, addrs ...string) ledger.NodeAddresses {
 	return h
 }
 
-// podOn makes a pod that is bound to a node, or to none, and runs with addresses, if given.
+// podOn returns a pod that is bound to a node (empty: not bound) and has the IPs in its status.
 func podOn(node string, ips ...string) *corev1.Pod {
 	var status corev1.PodStatus
 	for _, ip := range ips {
@@ -56,7 +56,7 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return r
 }
 
-// kept is a record without a pod, under a policy.
+// kept returns a FixedIP without a pod that has the reclaim policy p, and status.expiresAt if expires is given.
 func kept(p v1alpha1.ReclaimPolicy, expires ...time.Time) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
 		r.Spec.Reclaim = p
@@ -71,36 +71,36 @@ func policy(deleted, scaled v1alpha1.Retention, ttl time.Duration) v1alpha1.Recl
 	return v1alpha1.ReclaimPolicy{WhenDeleted: deleted, WhenScaled: scaled, TTL: metav1.Duration{Duration: ttl}}
 }
 
-// scaled is a workload that has fewer replicas than would take in the pod.
+// scaled returns a workload that has no replica for the pod.
 func scaled(p *v1alpha1.ReclaimPolicy) reclaim.Workload {
 	return reclaim.Workload{OwnerReference: mysql, Exists: true, Excludes: true, Reclaim: p}
 }
 
-// withFailover is a workload that says what becomes of its pods.
+// withFailover returns a workload with a failover policy.
 func withFailover(f v1alpha1.Failover) reclaim.Workload {
 	return reclaim.Workload{OwnerReference: mysql, Exists: true, Failover: &f}
 }
 
-// migrating is the spec of a record whose address may move, and is on a node.
+// migrating returns the spec of a FixedIP with the failover policy Migrate and spec.nodeName node.
 func migrating(node string) v1alpha1.FixedIPSpec {
 	s := *spec.DeepCopy()
 	s.Failover, s.NodeName = v1alpha1.Migrate, node
 	return s
 }
 
-// awayAt says that node-1, the home of the address, has it marked as on another node.
+// awayAt returns the Moved entry of 10.0.1.6 at its home node-1 for an address that the pool of node carries.
 func awayAt(node string) []ledger.RemoteAddresses {
 	return []ledger.RemoteAddresses{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}}
 }
 
-// leavingFrom is awayAt for an address that is about to leave that node, and tells whether that bars it.
+// leavingFrom is awayAt for an address that is about to leave the node. barred is RemoteAddresses.Barred.
 func leavingFrom(node string, barred bool) []ledger.RemoteAddresses {
 	away := awayAt(node)
 	away[0].Leaving, away[0].Barred = true, barred
 	return away
 }
 
-// listed is an absence of an address that the agent there says it has given out.
+// listed sets RemoteAddresses.Listed: the agent of the other node reports the address as used.
 func listed(away []ledger.RemoteAddresses) []ledger.RemoteAddresses {
 	away[0].Listed = true
 	return away
@@ -119,7 +119,7 @@ func reserved(r *v1alpha1.FixedIP) {
 func deleting(r *v1alpha1.FixedIP)   { r.DeletionTimestamp = &metav1.Time{} }
 func unfinished(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{} }
 
-// unborn is the owner of a record that a person makes before there is one.
+// unborn is the owner in a FixedIP that a user creates before the workload exists: it has no UID.
 var unborn = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql"}
 
 func beforehand(r *v1alpha1.FixedIP) {
@@ -442,7 +442,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// at puts a situation at the time of the test.
+// at returns the state with Now set to the time of the tests.
 func at(s reclaim.State) reclaim.State {
 	s.Now = now
 	return s

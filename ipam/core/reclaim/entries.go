@@ -19,8 +19,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Precedes reports which of two FixedIPs that name the same address has it: the one whose entry exists, or else the
-// older one. Two such FixedIPs are a user's mistake, and one of them has to wait.
+// Precedes reports whether a takes precedence over b for an address that both name: the FixedIP whose entry exists comes
+// first, or else the older one, or else the first by name. holds reports whether the address has an entry of the FixedIP's
+// pod. Two such FixedIPs are a conflict that a user has caused; the other one waits.
 func Precedes(a, b *v1alpha1.FixedIP, holds func(*v1alpha1.FixedIP) bool) bool {
 	if x, y := holds(a), holds(b); x != y {
 		return x
@@ -31,9 +32,9 @@ func Precedes(a, b *v1alpha1.FixedIP, holds func(*v1alpha1.FixedIP) bool) bool {
 	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 }
 
-// allocation returns where the recorded addresses that have no entry in any pool get one: all of them, or none. A
-// scheduler would complete what a pod holds in one family with any address of the other. blocker is the obstacle, if
-// there is one.
+// allocation returns the recorded addresses that need an entry, and the home node where to write it: all of them, or none
+// and the blocker. If only one family got its entry, a scheduler would claim any address of the other one. An Unreserved
+// entry counts as none.
 func allocation(s State) (node string, addrs []netip.Addr, blocker *pool.Blocker) {
 	for _, h := range s.Homes {
 		if holds(s.Held, h.Addr) && (h.Entry == nil || !h.Entry.IsUnreserved()) {
@@ -50,7 +51,7 @@ func allocation(s State) (node string, addrs []netip.Addr, blocker *pool.Blocker
 	return node, addrs, nil
 }
 
-// blockerAt returns why the entry of an address cannot be written at its home; nil: it can.
+// blockerAt returns why the entry of an address can't be written at its home now; nil: nothing prevents it.
 func blockerAt(s State, h AddressHome) *pool.Blocker {
 	owner := ownerOf(s)
 	switch {
@@ -63,17 +64,18 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 	case h.Entry == nil:
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Cooldown && RunsOn(s.Pod, h.Node, h.Addr):
-		// The address was released, and the pod has it from an agent that did not know yet: no other pod can.
+		// The pod got the address from an agent that had not seen the release. No other pod can have it.
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Dynamic && h.Reported && RunsOn(s.Pod, h.Node, h.Addr):
-		// The pod itself has the address: no other pod can. Its status alone may be from before a reboot of the node.
+		// The pod itself has the address, so no other pod can. The status of the pod alone is not enough: it may date from
+		// before a reboot of the node.
 		return nil
 	}
 	return h.Entry.Blocker(h.Node, h.Addr, owner)
 }
 
-// otherAddress returns the Blocker if the pod has another address of the family at the same home: a pool never gives
-// two to one pod.
+// otherAddress returns a Blocker if the pod has an entry of the same family at the home of the address: a pool must not have
+// two for one pod. Nil if there is none.
 func otherAddress(s State, h AddressHome) *pool.Blocker {
 	held, _ := heldOn(s.Held, h.Node)
 	i := slices.IndexFunc(held.Addrs, func(a netip.Addr) bool { return address.Of(a) == address.Of(h.Addr) })
@@ -83,17 +85,17 @@ func otherAddress(s State, h AddressHome) *pool.Blocker {
 	return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.OtherAddressAllocated, Who: held.Addrs[i].String(), Asks: ownerOf(s)}
 }
 
-// ownerOf returns the pod of the FixedIP as entries name it.
+// ownerOf returns the pod of the FixedIP as entries name it, "namespace/name".
 func ownerOf(s State) string { return pool.OwnerKey(s.Record.Namespace, s.Record.Spec.PodName) }
 
-// RunsOn reports whether a pod runs on a node with an address and is not being deleted.
+// RunsOn reports whether the phase of the pod is Running on the node with the address, and the pod is not being deleted.
 func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
 	return pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && boundTo(pod) == node && podutil.RunsWith(pod, a)
 }
 
-// WithdrawEntries returns the edits that put addresses that a pod runs with, and that the pool offers to all pods, into a
-// cooldown: all of them, or none and an error that matches pool.ErrTaken. The agent has to list them for the pod: its
-// status may be from before a reboot of the node.
+// WithdrawEntries returns the edits that replace the dynamic entries of addresses that a pod runs with by Cooldown entries:
+// all of them, or none and an error that matches pool.ErrTaken. The agent must report the addresses as used by owner,
+// because the status of the pod may date from before a reboot of the node.
 func WithdrawEntries(n pool.NodePool, addrs []netip.Addr, owner string, at time.Time) ([]pool.EntryChange, error) {
 	var edits []pool.EntryChange
 	for _, a := range addrs {
@@ -106,10 +108,10 @@ func WithdrawEntries(n pool.NodePool, addrs []netip.Addr, owner string, at time.
 	return edits, nil
 }
 
-// AllocateEntries returns the edits that give a pod its recorded addresses in the pool of their home: all of them, or
-// none and an error that matches pool.ErrTaken. own reports whether the pod itself runs with an address, and whether that
-// is proved: its entry may then be in its cooldown. The agent looks at the owner of an entry alone, and would give the
-// address to the pod also if another one has it (Cilium fact 2).
+// AllocateEntries returns the edits that write the entries of recorded addresses in the pool of their home: all of them, or
+// none and an error that matches pool.ErrTaken. own reports whether evidence shows that the pod itself runs with an address:
+// a Cooldown entry may be replaced then. Without evidence it may not, because the agent assigns by the owner of the entry
+// alone, even if another pod has the address (Cilium fact 2).
 func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool) ([]pool.EntryChange, error) {
 	var free []netip.Addr
 	var edits []pool.EntryChange
@@ -118,7 +120,7 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 		user, used := n.Used[a]
 		switch {
 		case e.IsUnreserved() && e.OwnedBy(entry.Owner),
-			// On a strict node it was written for as long as the pod exists.
+			// First condition: on a strict node the Unreserved entry of the pod becomes the entry of its fixed address.
 			own(a) && e.Kind == pool.Cooldown && n.OtherAddressOf(entry.Owner, addrs) == nil && (!used || user == entry.Owner):
 			edits = append(edits, n.Set(a, entry))
 		default:
@@ -136,13 +138,14 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 }
 
 // release returns the next action that removes the identity's entries from every node except keepNode, which may be
-// empty, and the targets of moves that its pod does not rely on. ok is false if there is none.
+// empty, and the targets of moves that its pod does not rely on. ok is false if there is none. Blocked entries stay.
 //
-// A moved address is released where it is first. Then its home says that it leaves (MarkLeaving), its way there is fenced
-// (FenceTarget), and only then may it be released at home: a scheduler that is about to bring it there fails. One watch
-// shows all pools in the order of their writes, so that what is seen fenced while the home says that it leaves stays
-// so until the home is written. As long as the agent there reports the address, its pod may run there, of which the
-// agent at home knows nothing: the address stays. Blocked entries stay too.
+// A moved address is released first on the node that it was moved to. Then its entry at the home is marked as leaving
+// (MarkLeaving), Cooldown entries fence the other node (FenceTarget), and only then the entry at the home is released
+// (ReleaseHome). The write of a scheduler that is about to complete the move fails then. One watch shows all pools in
+// the order of their writes, so a fence that is seen while the entry at the home is leaving remains until the home is
+// written. While the agent of the other node reports the address as used, the pod may run there, and the agent of the
+// home does not know that: the entry at the home stays until the FixedIP is overdue.
 func (s State) release(keepNode string) (a Action, ok bool) {
 	for _, h := range s.Held {
 		if h.Node != keepNode && s.blocker(h.Addrs) == "" {
@@ -160,7 +163,7 @@ func (s State) release(keepNode string) (a Action, ok bool) {
 		case RunsWithout(s.Pod, h.Addrs):
 			return Action{Type: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}, true
 		}
-		// A pod that does not run yet may come to have what the move prepared.
+		// A pod that does not run yet may still get the address that the move prepared.
 	}
 	kept, _ := heldOn(s.Held, keepNode)
 	for _, m := range s.Away {
@@ -179,7 +182,8 @@ func (s State) release(keepNode string) (a Action, ok bool) {
 	return Action{}, false
 }
 
-// releaseAll returns the next action that takes everything from an identity without a FixedIP.
+// releaseAll returns the next action that releases all entries of an identity without a FixedIP. If only blocked entries
+// remain, it returns Nothing with the message and the time of the next decision.
 func (v *evaluation) releaseAll() Action {
 	a, ok := v.release("")
 	if why := v.blockerExcept(""); !ok && why != "" {
@@ -188,7 +192,8 @@ func (v *evaluation) releaseAll() Action {
 	return a
 }
 
-// withoutOwnMoves returns the state without the moves of the recorded addresses: these end with the FixedIP.
+// withoutOwnMoves returns the state without the Moved entries of the recorded addresses: these remain as long as the
+// FixedIP.
 func (v *evaluation) withoutOwnMoves() State {
 	s := v.State
 	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(m ledger.RemoteAddresses) bool {
@@ -197,9 +202,9 @@ func (v *evaluation) withoutOwnMoves() State {
 	return s
 }
 
-// staleMove releases the target of a move whose pod is gone: a move that was only prepared binds no one, and the next
-// pod may go elsewhere or never come. A claim without a FixedIP may have been lost with its node, and only the target be
-// left.
+// staleMove returns the release of the target of a move that was only prepared and whose pod is gone: the next pod may be
+// bound to another node, or never be created. The target is released if the addresses still have their entries, or if there
+// is no FixedIP and nothing else is left of the claim, because its CiliumNode was deleted.
 func (v *evaluation) staleMove() (a Action, ok bool) {
 	if v.Pod != nil {
 		return Action{}, false
@@ -213,12 +218,12 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 	return Action{}, false
 }
 
-// unexpected releases entries that stand in place of the recorded addresses: a claim whose pod was deleted before it
-// ran, or an adoption for a pod that was deleted meanwhile. The next pod would get them.
+// unexpected returns the release of entries that exist in place of the recorded addresses: of a claim whose pod was deleted
+// before it ran, or of an adoption whose pod was deleted meanwhile. Without the release the next pod would get them.
 //
-// A bound pod relies on them: see the rule "beside". A pod that waits is placed by the recorded addresses if they are
-// held elsewhere, except under Reassign; once it is bound there, the rule "superseded" releases the rest. A pod that
-// opts out gets nothing of all this.
+// A bound pod may rely on such entries: see the rule "beside". A pod that waits is placed by the recorded addresses if
+// another node has entries for them, except under Reassign; once it is bound, the rule "superseded" releases the rest. A
+// pod that opts out counts as none.
 func (v *evaluation) unexpected() (a Action, ok bool) {
 	waits := v.Pod != nil && !identity.OptsOut(v.Pod)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {
@@ -236,8 +241,8 @@ func (v *evaluation) unexpected() (a Action, ok bool) {
 	return Action{}, false
 }
 
-// replaced reports whether the pod holds, on its node, other addresses than the recorded ones in each of their
-// families, and runs with none of the recorded ones.
+// replaced reports whether the pod has, on its node, entries for other addresses in each family of the recorded ones and for
+// none of the recorded ones, and runs with none of them.
 func (v *evaluation) replaced() bool {
 	if !v.isHeld || len(v.Record.Spec.IPs) == 0 {
 		return false
@@ -252,7 +257,7 @@ func (v *evaluation) replaced() bool {
 	return true
 }
 
-// blocker returns why one of the addresses must not be released; empty: all may be.
+// blocker returns the message why one of the addresses must not be released; empty: all may be released.
 func (s State) blocker(addrs []netip.Addr) string {
 	i := slices.IndexFunc(s.Blockers, func(b ReleaseBlocker) bool { return slices.Contains(addrs, b.Addr) })
 	if i < 0 {
@@ -261,7 +266,7 @@ func (s State) blocker(addrs []netip.Addr) string {
 	return s.Blockers[i].Why
 }
 
-// blockerExcept is blocker for everything that the identity holds on other nodes than keepNode.
+// blockerExcept is blocker for all addresses in Held on other nodes than keepNode.
 func (s State) blockerExcept(keepNode string) string {
 	for _, h := range s.Held {
 		if why := s.blocker(h.Addrs); h.Node != keepNode && why != "" {

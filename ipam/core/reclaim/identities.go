@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Slots returns the states of the slots of a workload, from its FixedIPs and its entries. The caller adds what is
-// known of the pods and the workload.
+// Slots returns the states of the slots of a workload, from its FixedIPs and the slots in the pools. Record, Held and Holder
+// are set; the caller sets the other fields.
 func Slots(records []v1alpha1.FixedIP, entries []ledger.Slot) []State {
 	var slots []State
 	taken := make([]bool, len(entries))
@@ -42,10 +42,11 @@ func Slots(records []v1alpha1.FixedIP, entries []ledger.Slot) []State {
 	return slots
 }
 
-// Surplus reports which of the slots a workload has beyond its replicas and the pods that an update may add to these:
-// without the latter an update would release an address and claim another with each pod. Only slots whose pods are
-// gone are surplus: first those that are about to be released already, then those with the lowest addresses, which
-// were claimed last. A workload without a number of replicas needs all slots.
+// Surplus reports for each slot whether the workload no longer needs it. The workload needs one slot for each replica and
+// for each pod that an update may add (Surge): otherwise an update would release an address and claim another with each
+// pod. Only slots without a pod are surplus: first those that are about to expire, then those with the lowest addresses,
+// which were claimed last. A slot whose FixedIP is being deleted does not count. A workload without Replicas needs all
+// slots.
 func Surplus(slots []State, w identity.Workload) []bool {
 	surplus := make([]bool, len(slots))
 	if w.Replicas == nil {
@@ -71,7 +72,7 @@ func Surplus(slots []State, w identity.Workload) []bool {
 	return surplus
 }
 
-// expiryOrder orders slots that are about to be released before the others.
+// expiryOrder returns 0 for a slot that is about to expire and 1 for any other, so that the former sort first.
 func (s State) expiryOrder() int {
 	if s.Record != nil && s.Record.Status.ExpiresAt != nil {
 		return 0
@@ -79,7 +80,7 @@ func (s State) expiryOrder() int {
 	return 1
 }
 
-// firstAddress returns the lowest address of a slot.
+// firstAddress returns the lowest address that the slot has an entry for, or else the first recorded one.
 func (s State) firstAddress() netip.Addr {
 	if len(s.Held) > 0 {
 		return s.Held[0].Addrs[0]
@@ -95,12 +96,14 @@ func podOf(owner string) string {
 	return name
 }
 
-// InferOwner returns the workload that an entry without a FixedIP is for, whether the scheduler wrote it or a user. The entry
-// decides if it names a StatefulSet whose pod can have this name. Otherwise the controller of the pod does, or, if there is
-// no pod, its name: then the StatefulSet has to exist.
+// InferOwner returns the workload that an entry without a FixedIP is for, whether the scheduler or a user wrote the entry.
+// If the entry names a StatefulSet whose pod can have this name, that is the workload. Otherwise it is the controller of
+// the pod or, if there is no pod, the StatefulSet that the name of the pod implies. The result has no UID and may not
+// exist.
 //
-// A pod without a controller is its own workload. ok is false if nothing is to be recorded: pods of other controllers never
-// come back under their name, and an Unreserved entry is for one pod only. Their entries are not changed.
+// The workload of a pod without a controller is the pod itself, as is that of a BarePodEntry if there is no pod. ok is
+// false if no FixedIP is to be created: pods of other controllers do not return under the same name, and an Unreserved
+// entry is for one pod only. Such entries are not changed.
 func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
 	kind, name, _ := entry.WorkloadRef()
 	_, numbered := identity.Ordinal(podName, name)
@@ -129,8 +132,8 @@ func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alph
 	return v1alpha1.OwnerReference{}, false
 }
 
-// NamesWorkload reports whether an entry says that it is for a workload. If it does not, the workload was inferred from the pod, and
-// is a guess if there is no pod.
+// NamesWorkload reports whether the entry itself names the workload owner. If it does not, the workload was inferred from
+// the pod or from the name of the pod: see InferOwner.
 func NamesWorkload(entry pool.Entry, owner v1alpha1.OwnerReference) bool {
 	if entry.IsBarePod() {
 		return owner.Kind == "Pod"

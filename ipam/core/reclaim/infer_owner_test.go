@@ -60,7 +60,8 @@ func TestInferOwner(t *testing.T) {
 	}
 }
 
-// A claim for a pod without a workload goes with the pod, where that went before there was a record.
+// TestClaimOfAPodThatIsGone checks the claim of a bare pod without a FixedIP: it is released if the pod is gone, left alone
+// until the pod has IPs, and then recorded.
 func TestClaimOfAPodThatIsGone(t *testing.T) {
 	alone := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}}
 	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: alone}
@@ -80,7 +81,8 @@ func TestClaimOfAPodThatIsGone(t *testing.T) {
 	}
 }
 
-// What a person wrote for a name that nobody has yet stands.
+// TestHandWrittenStands checks that an entry that a user wrote before the workload exists is not released, and that it is
+// recorded when its pod runs.
 func TestHandWrittenStands(t *testing.T) {
 	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone, Guessed: true}
 	if next := decide(at(s)); next.Type != reclaim.Nothing {

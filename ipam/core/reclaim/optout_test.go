@@ -18,8 +18,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// A workload that opts out gives its addresses back as if it were deleted, each when its pod has
-// come back without.
+// TestOptedOut checks that the addresses of a workload that opts out are released as if the workload were deleted, each one
+// only when no pod can have it any more.
 func TestOptedOut(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	out := reclaim.Workload{OwnerReference: mysql, Exists: true, OptsOut: true}
@@ -62,7 +62,8 @@ func TestOptedOut(t *testing.T) {
 	}
 }
 
-// A record that is deleted waits for its pod, and not for ever for one that no pool knows.
+// TestDeadline checks that a FixedIP that is being deleted waits for its pod: until the deadline if the node of the pod has
+// no entry for it, otherwise without a limit.
 func TestDeadline(t *testing.T) {
 	deleted := record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} })
 	releasing := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}
@@ -85,9 +86,9 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// Finding C6. A controller that is killed after it created a FixedIP and before it wrote its status leaves one that
-// looks restored but for the annotation. Its address is released with its workload; that of a restored FixedIP waits
-// for the workload.
+// TestNewAndRestoredFixedIPs checks that a FixedIP whose controller was killed between its creation and the write of its
+// status is not taken for a restored one, from which only the UID annotation distinguishes it. The address of the new one
+// is released after its workload is deleted; the restored one waits for its workload. Finding C6.
 func TestNewAndRestoredFixedIPs(t *testing.T) {
 	as := func(annotation string, change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 		r := record(unfinished)
@@ -121,7 +122,8 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 	}
 }
 
-// A pod that restarts costs one write of the status: its FixedIP is reported as reserved only if it stays away.
+// TestBriefGap checks that a FixedIP is reported as reserved only if its pod has been gone for Gap, so that a restart costs
+// one write of the status.
 func TestBriefGap(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	reserve := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}

@@ -22,8 +22,8 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// decide is Decide for a FixedIP whose condition Ready is up to date, so that other tables need not spell it: see
-// TestReady. It leaves out the rule, which TestRules is about.
+// decide returns the result of Decide for a FixedIP whose condition Ready is up to date, so that the tables need not
+// contain it (see TestReady), and without the name of the rule.
 func decide(s reclaim.State) reclaim.Action {
 	a := reclaim.Decide(s)
 	if ready := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
@@ -40,13 +40,13 @@ func decide(s reclaim.State) reclaim.Action {
 	return a
 }
 
-// asSlot is the state of a slot with its holder.
+// asSlot returns the state changed to that of a slot with a holder.
 func asSlot(s reclaim.State, holder string) reclaim.State {
 	s.Slot, s.Holder = true, holder
 	return s
 }
 
-// The condition Ready says what is wrong, in the words of the condition that says so.
+// TestReady checks the condition Ready: it has the reason and message of the condition that shows a problem.
 func TestReady(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	with := func(conditions ...metav1.Condition) *v1alpha1.FixedIP {
@@ -57,7 +57,7 @@ func TestReady(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
-		// held replaces what is held.
+		// held is State.Held; nil: 10.0.1.6 on node-1.
 		held            []ledger.NodeAddresses
 		status          metav1.ConditionStatus
 		reason, message string
@@ -89,7 +89,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// The package documentation lists the rules in the order in which they are tried.
+// TestRules checks that the package documentation lists the rules in the order in which Decide tries them.
 func TestRules(t *testing.T) {
 	text, err := os.ReadFile("doc.go")
 	if err != nil {

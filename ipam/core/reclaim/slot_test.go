@@ -27,7 +27,7 @@ var (
 	closed   = reclaim.Workload{OwnerReference: shop}
 )
 
-// surplus is a workload that does not need the slot.
+// surplus returns a workload with the reclaim policy p that does not need the slot.
 func surplus(p v1alpha1.ReclaimPolicy) reclaim.Workload {
 	return reclaim.Workload{OwnerReference: shop, Exists: true, Excludes: true, Reclaim: &p}
 }
@@ -194,7 +194,8 @@ func TestSurplus(t *testing.T) {
 	}
 }
 
-// Records and entries are put together by address, and who holds a slot is whom the entries name.
+// TestSlots checks that FixedIPs and entries with a common address form one slot, and that its holder is the pod that the
+// entries name.
 func TestSlots(t *testing.T) {
 	records := []v1alpha1.FixedIP{*slotRecord(), *slotRecord(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.PodName = []string{"10.0.1.5"}, "shop-lost" })}
 	entries := []ledger.Slot{

@@ -17,94 +17,98 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// State is everything that is known of one identity: a StatefulSet pod, a bare pod, or a slot.
+// State is everything that is known of one identity: a pod name together with its workload, a bare pod, or a slot.
 type State struct {
 	// Record is the FixedIP; nil: there is none.
 	Record *v1alpha1.FixedIP
-	// Slot is true for a slot of a workload whose pods have no lasting names, recorded or only claimed.
+	// Slot is true if the identity is a slot, whether or not the slot has a FixedIP.
 	Slot bool
-	// Holder is the name of the pod that the entries name, or else the FixedIP.
+	// Holder is the name of the pod that the entries name; if there are none, that of the pod in the FixedIP.
 	Holder string
-	// Held are the entries of all pools that name the holder; of a slot, those that have its addresses.
+	// Held are the addresses of the Owned entries of the holder in all pools; for a slot, only the addresses of the slot.
 	Held []ledger.NodeAddresses
-	// Arriving are the targets of moves of the addresses, and Away what their homes say of moved addresses.
+	// Arriving are the addresses of MoveTarget entries that name the holder, and Away those of Moved entries. Both are
+	// empty for a slot.
 	Arriving []ledger.NodeAddresses
 	Away     []ledger.RemoteAddresses
-	// Blockers are the reasons why held addresses must not be released yet.
+	// Blockers are the reasons why addresses in Held must not be released yet.
 	Blockers []ReleaseBlocker
-	// Reported are the held addresses that the agent reports as in use.
+	// Reported are the addresses in Held that the agents report as used.
 	Reported []netip.Addr
-	// Pod is the holder; nil: it does not exist.
+	// Pod is the pod named Holder; nil: it does not exist. A terminal pod of a slot is nil too.
 	Pod *corev1.Pod
-	// Idle is since when the identity is known to have no bound pod; zero: that is not known.
+	// Idle is the time since which the identity is known to have no bound pod; zero: unknown.
 	Idle time.Time
 	// Workload is the owner of the identity, as the FixedIP or the entries name it.
 	Workload Workload
-	// Failover is the policy of FixedIPs that have none.
+	// Failover is the failover policy for FixedIPs that have none.
 	Failover v1alpha1.Failover
-	// RequestsIPs is true if the pod asked for the addresses that were claimed for it: it gets these and no others.
+	// RequestsIPs is true if annotations of the pod or of its workload request addresses: the claim has these addresses.
 	RequestsIPs bool
-	// Guessed is true if there is no FixedIP and the entries do not say which workload they are for.
+	// Guessed is true if there is no FixedIP and the entries do not name Workload, which was inferred: see InferOwner.
 	Guessed bool
-	// Homes are the homes of the recorded addresses; none while the FixedIP is being deleted.
+	// Homes are the homes of the recorded addresses; empty while the FixedIP is being deleted.
 	Homes []AddressHome
-	// HomeMissing is a node that exists and has the subnet of addresses that may be away, and whose CiliumNode is missing;
-	// empty: none.
+	// HomeMissing is a node that exists and has the subnet of a recorded address, but no CiliumNode. It is set only while
+	// the FixedIP is being deleted and its pod may have moved the addresses to another node; empty: none.
 	HomeMissing string
 	// Now is the time of the decision.
 	Now time.Time
-	// Deadline is how long after its deletion a FixedIP is removed at the latest if no pool has its addresses; 0: it
-	// waits for its pod.
+	// Deadline is the time after its deletion for which a FixedIP waits for blockers, moves, a missing home, and a pod that
+	// may run with the addresses without entries; 0: it waits without a limit.
 	Deadline time.Duration
 }
 
 // Workload is the owner of an identity.
 type Workload struct {
 	v1alpha1.OwnerReference
-	// Exists is true if there is an object of that kind and name. UID is then its UID.
+	// Exists is true if an object of that kind and name exists. UID is its UID then.
 	Exists bool
-	// Reclaim is its policy; nil if it does not exist or its annotations are invalid: the recorded policy stays.
+	// Reclaim is the reclaim policy of the workload; nil if the workload does not exist or its annotations are invalid: the
+	// FixedIP keeps its policy then.
 	Reclaim *v1alpha1.ReclaimPolicy
-	// Failover is its failover policy; nil as for Reclaim.
+	// Failover is the failover policy of the workload; nil: the FixedIP keeps its policy.
 	Failover *v1alpha1.Failover
-	// Excludes is true if it exists and has no replica for the identity.
+	// Excludes is true if the workload exists and has no replica for the identity.
 	Excludes bool
-	// OptsOut is true if it exists and makes pods without fixed addresses.
+	// OptsOut is true if the workload exists and its pods have no fixed addresses.
 	OptsOut bool
 }
 
-// AddressHome is what is known at the home of a recorded address.
+// AddressHome is the state of a recorded address at its home.
 type AddressHome struct {
 	Addr netip.Addr
-	// Node is the node whose pool decides over the address; empty if there is none, or if there are several.
+	// Node is the home node; empty if no subnet contains the address, or if subnets of several nodes overlap there.
 	Node string
 	// Entry is the entry in that pool; nil: there is none.
 	Entry *pool.Entry
-	// Reported means that the agent of the node lists the address for the pod.
+	// Reported is true if the agent of the home node reports the address as used by the pod of the FixedIP.
 	Reported bool
-	// User is another pod, "namespace/name", that has the address there, by its own status or by the agent's report.
+	// User is another pod, "namespace/name", that uses the address there, by its own status or by the report of the agent;
+	// "(unknown)" if the agent reports no owner; empty: none.
 	User string
-	// ConflictingFixedIP is another FixedIP, "namespace/name", that names the address and precedes this one: see Precedes.
+	// ConflictingFixedIP is another FixedIP, "namespace/name", that names the address and takes precedence (see Precedes);
+	// empty: none.
 	ConflictingFixedIP string
 }
 
-// ReleaseBlocker is a reason why an address must not be released yet: another pod uses it. The entry then keeps the next
-// pod of the name waiting. Without the entry that pod would be placed on the node, and the agent would assign it the
-// address that another pod has.
+// ReleaseBlocker is a reason why an address must not be released yet: another pod uses it. As long as the entry exists, the
+// next pod of that name waits. Without the entry that pod might be bound to the node, and an agent that still knows the
+// entry would assign it the address of the other pod.
 type ReleaseBlocker struct {
 	Addr netip.Addr
 	// User is the pod that has the address, as its agent reports it.
 	User string
-	// Why is a message for users.
+	// Why is the message for users.
 	Why string
 }
 
-// ActionType is a kind of action.
+// ActionType is the type of an Action.
 type ActionType string
 
 // The actions. Each is at most one write.
 const (
-	// Nothing means to wait until the state changes.
+	// Nothing means that there is nothing to do until the state changes or Action.At is reached.
 	Nothing ActionType = ""
 	// CreateRecord creates the FixedIP of a claim.
 	CreateRecord ActionType = "CreateRecord"
@@ -112,29 +116,30 @@ const (
 	UpdateRecord ActionType = "UpdateRecord"
 	// UpdateStatus updates the status of the FixedIP.
 	UpdateStatus ActionType = "UpdateStatus"
-	// Allocate writes the entries of recorded addresses. Decide from a live state before, for Withdraw too.
+	// Allocate writes the entries of recorded addresses. Decide again from a live state before; likewise for Withdraw.
 	Allocate ActionType = "Allocate"
-	// Withdraw puts addresses that are offered to all pods, and that the pod runs with, into a cooldown: the agent gives
-	// them to no pod once it has seen that. Own follows.
+	// Withdraw replaces the dynamic entries of addresses that the pod runs with by Cooldown entries. An agent that has
+	// seen these gives the addresses to no other pod. Own follows.
 	Withdraw ActionType = "Withdraw"
-	// DeleteRecord deletes the FixedIP. Decide from a live state before.
+	// DeleteRecord deletes the FixedIP. Decide again from a live state before.
 	DeleteRecord ActionType = "DeleteRecord"
-	// ReplaceRecord deletes the FixedIP of a pod that got other addresses on another node (Reassign), so that one of
-	// these addresses is created: the addresses of a FixedIP never change. Decide from a live state before.
+	// ReplaceRecord deletes the FixedIP of a pod that got other addresses (Reassign). A FixedIP of those addresses is
+	// created afterwards, because a recorded address is never replaced. Decide again from a live state before.
 	ReplaceRecord ActionType = "ReplaceRecord"
-	// ReleaseEntries takes addresses from the identity, move targets too. Decide from a live state before, and confirm
-	// after.
+	// ReleaseEntries releases entries of the identity, move targets included. Decide again from a live state before, and
+	// confirm after.
 	ReleaseEntries ActionType = "ReleaseEntries"
-	// MarkLeaving marks at home that addresses are about to leave the node that they were moved to.
+	// MarkLeaving marks the Moved entries at the home as leaving the node that the addresses were moved to.
 	MarkLeaving ActionType = "MarkLeaving"
-	// FenceTarget marks addresses as released on the node that they were moved to, whether or not they have arrived.
+	// FenceTarget writes Cooldown entries on the node that the addresses were moved to, whether or not they have arrived.
 	FenceTarget ActionType = "FenceTarget"
-	// ReleaseHome puts addresses that are fenced elsewhere into their cooldown at home. Decide from a live state before.
+	// ReleaseHome replaces the Moved entries at the home by Cooldown entries, after FenceTarget. Decide again from a live
+	// state before.
 	ReleaseHome ActionType = "ReleaseHome"
-	// FinishRecord removes the finalizer: no pool has an entry of the identity any more.
+	// FinishRecord removes the finalizer: the entries of the recorded addresses are released, or the deadline is over.
 	FinishRecord ActionType = "FinishRecord"
-	// Own writes the entries of recorded addresses that the pod runs with and that are in a cooldown. This and the next
-	// two have to be proved first: see NeedsEvidence.
+	// Own writes the entries of recorded addresses that the pod runs with and that are in their cooldown. Own, Vacate and
+	// AllowMove need evidence first: see NeedsEvidence.
 	Own ActionType = "Own"
 	// Vacate reports that the former pod of a slot has stopped.
 	Vacate ActionType = "Vacate"
@@ -142,8 +147,9 @@ const (
 	AllowMove ActionType = "AllowMove"
 )
 
-// Destroys reports whether the action takes something from the identity, so that it has to be decided from a live
-// state. FinishRecord does not: a FixedIP that is being deleted stays so, and its addresses are released already.
+// Destroys reports whether the action removes an entry or the FixedIP of the identity, or prepares that, so that it must be
+// decided from a live state. It is false for FinishRecord, which releases no entry: the deletion of a FixedIP can't be
+// taken back.
 func (t ActionType) Destroys() bool {
 	switch t {
 	case DeleteRecord, ReplaceRecord, ReleaseEntries, MarkLeaving, FenceTarget, ReleaseHome:
@@ -152,36 +158,37 @@ func (t ActionType) Destroys() bool {
 	return false
 }
 
-// Allocates reports whether the action gives something to the identity, or prepares that.
+// Allocates reports whether the action writes entries for the identity, or prepares that (Withdraw).
 func (t ActionType) Allocates() bool { return t == Allocate || t == Withdraw || t == Own }
 
-// NeedsEvidence reports whether the action is right only if the agent of Node has confirmed that no pod uses Addrs, but
-// for the pod itself in Own. Package agentview says how that is proved.
+// NeedsEvidence reports whether the action is allowed only after the agent of Action.Node has confirmed that no pod uses
+// Action.Addrs; for Own, no pod except State.Pod. See package agentview.
 func (t ActionType) NeedsEvidence() bool { return t == Own || t == Vacate || t == AllowMove }
 
-// Action is what Decide returns.
+// Action is the next action for an identity. The zero value means to wait until the state changes.
 type Action struct {
 	Type ActionType
-	// Rule is the name of the rule that decided.
+	// Rule is the name of the rule that decided; empty: no rule applied.
 	Rule string
 	// Spec is the spec to write, for CreateRecord and UpdateRecord.
 	Spec v1alpha1.FixedIPSpec
 	// Status is the status to write, for UpdateStatus, Vacate and AllowMove.
 	Status v1alpha1.FixedIPStatus
-	// Node and Addrs say where entries are released or written, and which. No Addrs means all of the identity.
+	// Node is the node whose pool is written, or whose agent must confirm. Addrs are the addresses of the entries. For
+	// ReleaseEntries, empty Addrs stand for all addresses of the identity on Node.
 	Node  string
 	Addrs []netip.Addr
-	// From is the node that moved addresses are on, for MarkLeaving and ReleaseHome.
+	// From is the node that the addresses were moved to, for MarkLeaving and ReleaseHome.
 	From string
-	// Generation is what the generation of Node has to be, for ReleaseHome.
+	// Generation is the generation that the CiliumNode of Node must have, for ReleaseHome.
 	Generation int64
-	// At is when the state changes by time alone; zero: never.
+	// At is when to decide again even without a change of the state; zero: never.
 	At time.Time
-	// Why is why addresses that should be released are not; empty: nothing blocks that.
+	// Why is the message why addresses that should be released can't be released yet; empty: nothing blocks the release.
 	Why string
 }
 
-// boundTo returns the node that a pod is bound to; empty: none, or there is no pod.
+// boundTo returns the node that a pod is bound to; empty if the pod is nil or not bound.
 func boundTo(pod *corev1.Pod) string {
 	if pod == nil {
 		return ""
@@ -189,7 +196,7 @@ func boundTo(pod *corev1.Pod) string {
 	return pod.Spec.NodeName
 }
 
-// heldOn returns what is held on a node.
+// heldOn returns the element of held for a node. The result is false if there is none.
 func heldOn(held []ledger.NodeAddresses, node string) (ledger.NodeAddresses, bool) {
 	i := slices.IndexFunc(held, func(h ledger.NodeAddresses) bool { return h.Node == node && node != "" })
 	if i < 0 {
@@ -198,20 +205,19 @@ func heldOn(held []ledger.NodeAddresses, node string) (ledger.NodeAddresses, boo
 	return held[i], true
 }
 
-// HoldsOn reports whether the identity has an entry for an address on a node.
+// HoldsOn reports whether the identity has an Owned entry for an address on a node.
 func (s State) HoldsOn(node string, a netip.Addr) bool {
 	held, _ := heldOn(s.Held, node)
 	return slices.Contains(held.Addrs, a)
 }
 
-// holds reports whether an address is among what is held.
+// holds reports whether an address is in held, on any node.
 func holds(held []ledger.NodeAddresses, a netip.Addr) bool {
 	return slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool { return slices.Contains(h.Addrs, a) })
 }
 
-// onePerFamily chooses one address of each family among those that a pod holds on its node. If there are several of
-// one family, a user wrote an entry by hand, and the pod runs with the one that counts; ok is false while that is not
-// known.
+// onePerFamily returns one of addrs for each family that they contain. Several addresses of one family occur if a user wrote
+// an entry by hand: the one that the pod runs with is chosen then. ok is false if the IPs of the pod do not decide that.
 func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok bool) {
 	for _, f := range address.Families {
 		family := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return address.Of(a) != f })
@@ -229,13 +235,13 @@ func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok 
 // recorded returns the addresses that a FixedIP names.
 func recorded(r *v1alpha1.FixedIP) []netip.Addr { return address.ParseAll(r.Spec.IPs) }
 
-// containsAll reports whether every one of the given texts is among the addresses.
+// containsAll reports whether addrs contain all ips, in canonical form.
 func containsAll(addrs []netip.Addr, ips []string) bool {
 	return !slices.ContainsFunc(ips, func(ip string) bool { return !slices.Contains(address.Strings(addrs), ip) })
 }
 
-// RunsWithout reports whether the pod has reported IPs and none of addrs is among them. A pod without reported IPs may
-// come to have any that its node's pool has for it.
+// RunsWithout reports whether the status of the pod has IPs and none of addrs is among them. It is false for a pod without
+// IPs, because that pod may still get any address that its node has an entry for; and for a nil pod.
 func RunsWithout(pod *corev1.Pod, addrs []netip.Addr) bool {
 	return pod != nil && len(pod.Status.PodIPs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return podutil.RunsWith(pod, a) })
 }

@@ -19,11 +19,12 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Gap is how long a FixedIP is reported as in use after its pod is gone. A pod that restarts is back before that, and
-// its FixedIP is written once instead of twice.
+// Gap is the time for which a FixedIP is still reported as in use after its pod is gone. If the next pod of the name is
+// bound within that time, the status is written once instead of twice.
 const Gap = 5 * time.Second
 
-// report writes the status, unless it is up to date. pod is the pod that uses the addresses; nil: none.
+// report returns the action that updates the status; Nothing if the status is up to date. pod is the pod that uses the
+// addresses; nil: none. expiresAt is when the addresses are released; nil: no release is scheduled.
 func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	have := v.Record.Status
 	want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: expiresAt, Conditions: v.conditions(), MismatchPodUID: have.MismatchPodUID}
@@ -52,7 +53,8 @@ func (v *evaluation) mayBeAway() bool {
 	return len(v.Homes) == 0 || slices.ContainsFunc(v.Homes, away)
 }
 
-// afterGap delays the report that no pod has the addresses, unless the report says more than that.
+// afterGap returns a, or Nothing until the end of the Gap if a reports that the addresses are no longer in use. A report
+// that also changes conditions is not delayed.
 func (v *evaluation) afterGap(a Action) Action {
 	due := v.Idle.Add(Gap)
 	if v.Idle.IsZero() || !v.Now.Before(due) || a.Type != UpdateStatus || v.Record.Status.Phase != v1alpha1.PhaseInUse ||
@@ -62,7 +64,7 @@ func (v *evaluation) afterGap(a Action) Action {
 	return Action{At: due}
 }
 
-// conditions returns the conditions of the FixedIP as they should be. Those of other controllers stay as they are.
+// conditions returns the conditions that the FixedIP should have. The conditions of other controllers are unchanged.
 func (v *evaluation) conditions() []metav1.Condition {
 	want := slices.Clone(v.Record.Status.Conditions)
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
@@ -90,7 +92,8 @@ func (v *evaluation) conditions() []metav1.Condition {
 	return want
 }
 
-// ready summarizes the conditions of a FixedIP, and checks the binding invariant for its pod.
+// ready returns the condition Ready. It is false if the FixedIP is being deleted or has no addresses, if another condition
+// shows a problem, or if the entries on the pod's node violate the binding invariant.
 func (v *evaluation) ready(conditions []metav1.Condition) (status metav1.ConditionStatus, reason, message string) {
 	r := v.Record
 	switch {

@@ -21,7 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// written returns the addresses of all elements of a list, read without the rules of this package.
+// written returns the addresses of all elements of a list, parsed without the package under test.
 func written(t *testing.T, elements []string) *netipx.IPSet {
 	t.Helper()
 	var b netipx.IPSetBuilder
@@ -44,7 +44,7 @@ func written(t *testing.T, elements []string) *netipx.IPSet {
 	return set
 }
 
-// all iterates over the addresses of a family in the order in which they were listed.
+// all iterates over the requested addresses of a family in the order in which they were listed.
 func all(asked request.Addresses, f address.Family) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for _, r := range asked.Ranges(f) {
@@ -94,7 +94,7 @@ func holds(t *testing.T, got request.Addresses, set *netipx.IPSet) {
 	}
 }
 
-// text formats a list.
+// text formats parsed addresses as a list for Parse.
 func text(a request.Addresses) string {
 	var parts []string
 	for _, f := range address.Families {

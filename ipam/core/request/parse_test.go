@@ -117,7 +117,7 @@ func TestNthAcrossLargeRanges(t *testing.T) {
 	}
 }
 
-// element draws one element and returns the addresses that pods may have in it.
+// drawElement draws one element of a list and returns its text and the addresses that pods may have in it.
 func drawElement(t *rapid.T) (text string, want []netip.Addr) {
 	base := rapid.SampledFrom([]string{"10.0.0.0", "10.0.255.240", "fd00::", "fd00::ffff:ffff:ffff:fff0"}).Draw(t, "base")
 	from := addr(base)
@@ -139,8 +139,8 @@ func drawElement(t *rapid.T) (text string, want []netip.Addr) {
 	}
 }
 
-// TestAnswersAgree compares every method with the list written out address by address. Lists with a repeated address
-// are refused.
+// TestAnswersAgree compares every method of Addresses with the list written out address by address, and checks that lists
+// with a repeated address are refused.
 func TestAnswersAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var texts []string

@@ -106,7 +106,8 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Req
 	return asked, true, nil
 }
 
-// lookup returns an annotation of the pod or, if it has none, of its workload.
+// lookup returns the value of an annotation of the pod or, if the pod does not have it, of its workload. source names the
+// annotation for messages.
 func lookup(pod *corev1.Pod, workload identity.Workload, key string) (text, source string, ok bool) {
 	if text, ok := pod.Annotations[key]; ok {
 		return text, "annotation " + key, true
@@ -153,7 +154,8 @@ func (a Addresses) Contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.Ranges(address.Of(addr)), func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
-// Nth returns the address that follows n others in the order in which they were listed.
+// Nth returns the n-th requested address of a family, counted from 0 in the order in which they were listed, and false if
+// fewer are requested.
 func (a Addresses) Nth(f address.Family, n uint64) (netip.Addr, bool) {
 	rest := new(big.Int).SetUint64(n)
 	for _, r := range a.Ranges(f) {
@@ -247,7 +249,7 @@ func ParseJSON(text string) (Addresses, error) {
 	})
 }
 
-// collect parses the elements one by one.
+// collect parses the elements of a list with read. It refuses empty and overlong elements and repeated addresses.
 func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addresses, error) {
 	if len(elements) > maxElements {
 		return Addresses{}, fmt.Errorf("it has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs", maxElements)

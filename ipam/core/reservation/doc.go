@@ -3,5 +3,6 @@
 
 // Package reservation says what a FixedIP reserves: each of its addresses, with the pool entry that gives it to the pod.
 //
-// It is pure: every function answers from its arguments. It may not read a cache, call an API, or look at a clock.
+// It is pure: the result of every function depends only on its arguments. It may not read a cache, call an API or read a
+// clock.
 package reservation

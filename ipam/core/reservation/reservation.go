@@ -19,22 +19,23 @@ import (
 // Address is an address that a FixedIP reserves.
 type Address struct {
 	Addr netip.Addr
-	// Node is the node that the FixedIP names.
+	// Node is spec.nodeName of the FixedIP; empty: not set.
 	Node string
 	// Entry is the pool entry that gives the address to the pod.
 	Entry pool.Entry
-	// Record is the FixedIP.
+	// Record is the namespace and name of the FixedIP.
 	Record types.NamespacedName
-	// Failover is the FixedIP's own policy for a pod that its node can't take; empty: none.
+	// Failover is the failover policy of the FixedIP; empty: the FixedIP has none.
 	Failover v1alpha1.Failover
-	// InUse means that, as the status of the FixedIP says, a pod uses the address.
+	// InUse is true if the status of the FixedIP names a pod that uses the address.
 	InUse bool
-	// MovableFor is the pod that may have taken the address to another node: see v1alpha1.FixedIPStatus.
+	// MovableFor is the UID of the pod that may take, or has taken, the address to another node: see
+	// v1alpha1.FixedIPStatus. It is empty if there is none.
 	MovableFor types.UID
 }
 
-// EntryOf returns the pool entry that gives its addresses to the pod of a FixedIP. The entry of a pod without a
-// workload names none: see identity.Identity.Entry.
+// EntryOf returns the pool entry that gives the addresses of a FixedIP to its pod. The entry of a bare pod names no
+// workload: see identity.Identity.Entry.
 func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
 	if r.Spec.Owner.Kind == "Pod" {
 		return pool.BarePodEntry(r.Namespace, r.Spec.PodName)
@@ -42,7 +43,8 @@ func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
 	return pool.OwnedEntry(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
 }
 
-// Of returns the addresses that FixedIPs reserve. Text that is not an address reserves nothing.
+// Of returns the addresses that FixedIPs reserve, in the order of records. Values of spec.ips that are not addresses are
+// left out.
 func Of(records ...*v1alpha1.FixedIP) []Address {
 	var reserved []Address
 	for _, r := range records {
@@ -61,8 +63,8 @@ func Of(records ...*v1alpha1.FixedIP) []Address {
 	return reserved
 }
 
-// InheritancePending reports whether the status says that the node of the addresses is gone and that another node will inherit
-// its subnet.
+// InheritancePending reports whether, by the condition SubnetAvailable, the node of the addresses is gone and another node
+// will inherit its subnet.
 func InheritancePending(fip *v1alpha1.FixedIP) bool {
 	c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonInheritancePending

@@ -15,23 +15,27 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// Announced is an address that the pool of a node announces: it was about to move there.
+// Announced is a move-target entry in the pool of a node: the address was about to move there.
 type Announced struct {
 	Node  string
 	Addr  netip.Addr
 	Entry pool.Entry
 }
 
-// Reserve decides which reserved addresses stand in the pool of a node from the moment that it has the subnets. others
-// are the pools of all other nodes, read after the former pool of the subnets was gone, so that no pool decides over
-// the addresses now.
+// Reserve returns the entries for reserved addresses that the pool of the node heir must contain from the moment that it has
+// the subnets. Key: the address. kept are the reserved addresses. others are the pools of all nodes, read after the former
+// pool of the subnets was gone, so that no pool decides about the addresses now; the pool of heir among them is ignored.
 //
-// An address that the pool of another node offers lives there: the mark of its absence is put in its place, whatever
-// it is reserved for. So does one whose pod runs on another node, which elsewhere names: the CiliumNode there may have
-// been lost too. An address that is announced elsewhere was about to move when its home was lost. It must not
-// arrive any more once its home has it again: announced lists the marks to take away first, after which the pools
-// have to be read again, since it may have arrived meanwhile. What the node itself has under such an address is at
-// home from then on, and left as it is.
+// If another pool has an allocatable entry for an address, the address gets a moved entry that names that node, whatever it
+// is reserved for. So does an address whose pod runs on another node: the CiliumNode there may have been lost too. elsewhere
+// contains these nodes. Key: the address.
+//
+// A move-target entry in another pool means that the address was about to move there when its home was lost. The address
+// must not arrive there once its home has an entry for it again. announced lists these entries: they have to be removed
+// first, after which the pools have to be read again, since the address may have arrived meanwhile.
+//
+// An allocatable entry that heir itself has for an address in the subnets is left as it is: the address is at home from then
+// on.
 func Reserve(heir pool.NodePool, subnets []netip.Prefix, kept []reservation.Address, elsewhere map[netip.Addr]string, others []pool.NodePool) (entries map[netip.Addr]pool.Entry, announced []Announced) {
 	inside := address.Union(subnets)
 	entries = map[netip.Addr]pool.Entry{}
@@ -66,37 +70,39 @@ func Reserve(heir pool.NodePool, subnets []netip.Prefix, kept []reservation.Addr
 	return entries, announced
 }
 
-// Running is a pod that runs on a node, or the node itself, with the addresses that it has.
+// Running is a pod that runs on a node, or the node itself, with its addresses.
 type Running struct {
-	// Owner is the pod as pool entries name it, or the name of the node's own address.
+	// Owner is the owner text of its pool entries: the pod, or the name under which the agent takes an address for the node.
 	Owner string
 	Addrs []netip.Addr
-	// Fixed is the entry that gives a fixed address to the pod; nil: it has none.
+	// Fixed is the entry that gives a fixed address to the pod; nil if the pod has no fixed address.
 	Fixed *pool.Entry
 	// Reserved are the addresses that a FixedIP reserves for the pod. Another address of the pod is fixed only if Reserved has
 	// none of its family: the claim for that family was lost before the FixedIP recorded it.
 	Reserved []netip.Addr
 	// IPv4Only is true if IPv6 addresses that no FixedIP reserves are not fixed.
 	IPv4Only bool
-	// Dedicated is the entry that a strict node needs for the addresses otherwise.
+	// Dedicated is the entry for addresses that are not fixed, if the node is strict.
 	Dedicated pool.Entry
 }
 
-// unrecorded reports whether an address that the pod runs with is its fixed address although no FixedIP reserves it.
+// unrecorded reports whether an address that the pod runs with is fixed although no FixedIP reserves it.
 func (r Running) unrecorded(a netip.Addr) bool {
 	sameFamily := func(b netip.Addr) bool { return address.Of(a) == address.Of(b) }
 	return r.Fixed != nil && !slices.ContainsFunc(r.Reserved, sameFamily) && (address.Of(a) == address.IPv4 || !r.IPv4Only)
 }
 
-// KeepRunning returns the new pool with every address that a pod of the node runs with. n has the
-// subnets and the entries of reserved addresses already. An agent that restarts restores an endpoint only if the pool
-// lists its address (Cilium facts 7 and 26).
+// KeepRunning returns the pool n with entries for the addresses that the pods of the node run with. n has the subnets and
+// the entries of reserved addresses already. An agent that restarts restores an endpoint only if the pool has an entry for
+// its address (Cilium facts 7 and 26). at is the time of new cooldowns.
 //
-// A fixed address becomes the pod's entry, another one a dynamic entry, or on a strict node one for that pod alone. An
-// entry that names another pod must not stand on an address in use, since the agent gives it out by its owner alone
-// (Cilium fact 2): a mark that offers the address to no pod takes its place, until the address is free. An address at
-// home on another node becomes the pod's entry only if the home says that it lives here, or if no node is its home now:
-// the node that gets its subnet will find it here.
+// A fixed address gets the entry of its pod. Any other address gets a dynamic entry or, on a strict node, an entry for that
+// pod alone; if the pod has another entry there, a cooldown. An entry that names another pod must not stand on an address in
+// use, since the agent gives out the address by the owner alone (Cilium fact 2): a cooldown replaces it.
+//
+// An address whose home is another node gets the entry of the pod only if the home has a moved entry that names this node,
+// or if a FixedIP reserves addresses for the pod and no node is the home now: the node that inherits the subnet will find
+// the address here.
 func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.NodePool, at time.Time) pool.NodePool {
 	running = slices.Clone(running)
 	slices.SortStableFunc(running, func(x, y Running) int { return strings.Compare(x.Owner, y.Owner) })
@@ -131,7 +137,7 @@ func hasHome(pools []pool.NodePool, a netip.Addr) bool {
 	return slices.ContainsFunc(pools, func(n pool.NodePool) bool { return n.Home(a) })
 }
 
-// livesOn reports whether the home of an address says that it lives on a node, for the owner.
+// livesOn reports whether the home of an address has a moved entry that names the node and the owner.
 func livesOn(pools []pool.NodePool, a netip.Addr, node, owner string) bool {
 	return slices.ContainsFunc(pools, func(home pool.NodePool) bool {
 		e := home.Entries[a]

@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// lost returns the subnets of node-1, which has been gone for a time.
+// lost returns the subnets of node-1, which was observed to be gone that long ago, with reserved addresses.
 func lost(ago time.Duration, kept ...reservation.Address) subnetplan.OrphanedSubnets {
 	s := of("10.0.0.16/28", "node-1", ago)
 	return subnetplan.OrphanedSubnets{Node: "node-1", Subnets: []subnetplan.Subnet{s}, Reserved: kept, Since: s.OrphanedSince}
@@ -39,7 +39,8 @@ func inZoneA(o *subnetplan.OrphanedSubnets) { o.Constraints = &zoneA }
 func inPool(o *subnetplan.OrphanedSubnets)  { o.Constraints = &poolOfA }
 func tainted(o *subnetplan.OrphanedSubnets) { o.Constraints = &taintedOfA }
 
-// waiting has pods wait that need the label disk: ssd. Each is nominated to a node; empty: none can run it.
+// waiting adds one waiting pod for each element of nominated: the node to which the pod is nominated; empty if no node can
+// run it. The pods need the label disk: ssd.
 func waiting(nominated ...string) func(o *subnetplan.OrphanedSubnets) {
 	return func(o *subnetplan.OrphanedSubnets) {
 		for _, node := range nominated {
@@ -58,7 +59,7 @@ func TestJoinerInherits(t *testing.T) {
 		rules   subnetplan.Rules
 		joiner  subnetplan.CandidateNode
 		orphans []subnetplan.OrphanedSubnets
-		// want is the node whose subnets it inherits; empty: none.
+		// want is the node whose subnets the joiner inherits; empty if there is none.
 		want string
 	}{
 		"the next node inherits":                      {inherit, joins, []subnetplan.OrphanedSubnets{lost(time.Minute, mine)}, "node-1"},

@@ -21,25 +21,25 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// OrphanedSubnets is what a node had that is gone. No pool decides over the addresses there. All of it goes to one heir, since
-// pods have addresses of both families on one node.
+// OrphanedSubnets contains the subnets of a node that is gone. No pool decides about the addresses in them. One node
+// inherits all of them, since a pod has its addresses of both families on one node.
 type OrphanedSubnets struct {
-	// Node is the node that is gone; empty: the subnets never had a node.
+	// Node is the node that is gone; empty if the subnets never had a node.
 	Node string
-	// Subnets are its NodeSubnets, by CIDR. There are none for addresses that are in no cluster pool.
+	// Subnets are its NodeSubnets, sorted by CIDR. Empty for a reserved address that no NodeSubnet contains.
 	Subnets []Subnet
-	// Reserved are the addresses that FixedIPs reserve there.
+	// Reserved are the addresses in the subnets that FixedIPs reserve.
 	Reserved []reservation.Address
-	// Since is when the node was first observed to be gone; zero: that is not recorded yet.
+	// Since is when the node was first observed to be gone; zero if that is not recorded yet.
 	Since time.Time
-	// Candidate is a node that was given some of the node's subnets and has to be given the rest: the controller stopped
-	// in between.
+	// Candidate is a node that has inherited some of the subnets and has to inherit the rest, because the controller stopped
+	// in between; empty if there is none.
 	Candidate string
-	// Successor is the heir that a person chose.
+	// Successor is the node that the administrator named to inherit the subnets; empty if there is none.
 	Successor string
-	// Constraints are what the node required of its pods; nil: not recorded.
+	// Constraints are the requirements of the node for its pods; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints
-	// Waiting are the pods of the reserved addresses that a scheduler found no node for.
+	// Waiting are the pods with reserved addresses for which a scheduler found no node.
 	Waiting []*corev1.Pod
 }
 
@@ -53,15 +53,16 @@ func (o OrphanedSubnets) nominated(node string) (count int) {
 	return count
 }
 
-// waited reports whether the subnets have been without a node for the time given.
+// waited reports whether the node has been observed to be gone for at least the duration hold.
 func (o OrphanedSubnets) waited(hold time.Duration, now time.Time) bool {
 	return !o.Since.IsZero() && !now.Before(o.Since.Add(hold))
 }
 
-// Orphans groups the subnets whose nodes are gone, and the reserved addresses that no NodeSubnet contains. kept are
-// the reserved addresses that are in no node's pool. The result is sorted by node.
+// Orphans returns the subnets whose nodes are gone, grouped by node, with the addresses of kept in them. Subnets that never
+// had a node are grouped by pod. A reserved address that no NodeSubnet contains forms a group of its own. The result is
+// sorted by node. gone reports whether a node is gone.
 func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string) bool) []OrphanedSubnets {
-	// inside are the addresses kept in each subnet. Key: its CIDR; the zero Prefix for addresses in none.
+	// inside contains the reserved addresses of each subnet. Key: the CIDR; the zero Prefix for addresses in no subnet.
 	inside := map[netip.Prefix][]reservation.Address{}
 	subnets = slices.SortedFunc(slices.Values(subnets), func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
 	subnetOf := containing(subnets)
@@ -69,7 +70,7 @@ func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string
 		in := subnetOf(k.Addr)
 		inside[in] = append(inside[in], k)
 	}
-	// owner keeps the families of one pod together in subnets that never had a node.
+	// owner is a pod: it groups subnets that never had a node, so that both families of the pod stay together.
 	type key struct{ node, owner string }
 	groups := map[key]*OrphanedSubnets{}
 	group := func(k key) *OrphanedSubnets {
@@ -116,7 +117,7 @@ func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string
 	return orphans
 }
 
-// first is the lowest address of an orphan, to sort by.
+// first returns the lowest address of an orphan, by which orphans are sorted.
 func (o OrphanedSubnets) first() netip.Addr {
 	if len(o.Subnets) > 0 {
 		return o.Subnets[0].CIDR.Addr()
@@ -124,8 +125,9 @@ func (o OrphanedSubnets) first() netip.Addr {
 	return o.Reserved[0].Addr
 }
 
-// containing returns a function that returns the smallest subnet that contains an address; the zero Prefix: none. It
-// looks up the address at each length that a subnet has, because subnets and addresses may both be very many.
+// containing returns a function that returns the smallest subnet that contains an address; the zero Prefix if there is none.
+// It looks up the prefix of the address at each length that a subnet has, because there may be very many subnets and
+// addresses.
 func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
 	known, lengths := map[netip.Prefix]bool{}, map[int]bool{}
 	for _, s := range subnets {
@@ -143,10 +145,10 @@ func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
 	}
 }
 
-// Missing returns the subnets of reserved addresses that are in a cluster pool and that neither a NodeSubnet nor a
-// node has: a backup was restored, or a person reserved an address in a subnet that is not in use. They have to be
-// claimed, for the node that the FixedIPs name, before a new subnet is. has reports whether a node has subnets: then
-// it is not the node that lost these.
+// Missing returns the subnets of reserved addresses that are in a cluster pool and that neither a NodeSubnet nor a node has:
+// a backup was restored, or a user reserved an address in a subnet that is not in use. They have to be claimed, for the node
+// that the FixedIPs name, before any new subnet. has reports whether a node has subnets: such a node did not lose these
+// subnets.
 func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []reservation.Address, has func(node string) bool) []Subnet {
 	inside := map[netip.Prefix][]reservation.Address{}
 	for _, k := range kept {
@@ -168,8 +170,8 @@ func Outside(pools []address.ClusterPool, cidr netip.Prefix) bool {
 	})
 }
 
-// lostNode returns the node without subnets that most FixedIPs name. The FixedIP of an address that lives on another
-// node than its home names that node, which has subnets as a rule.
+// lostNode returns the node without subnets that most FixedIPs name; empty if they name none. The FixedIP of an address that
+// has moved names the node to which it moved, which usually has subnets.
 func lostNode(kept []reservation.Address, has func(string) bool) string {
 	named := map[string]int{}
 	for _, k := range kept {
@@ -186,34 +188,35 @@ func lostNode(kept []reservation.Address, has func(string) bool) string {
 	return most
 }
 
-// OrphanPolicy says what becomes of the subnets of a node that is gone while FixedIPs reserve addresses in them.
+// OrphanPolicy defines what happens to the subnets of a node that is gone while FixedIPs reserve addresses in them.
 type OrphanPolicy string
 
 const (
-	// Inherit means that after the grace period another node gets them: one that can run the pods that wait.
+	// Inherit means that after the grace period another node inherits the subnets: a node that can run the waiting pods.
 	Inherit OrphanPolicy = "Inherit"
-	// Hold means that they wait for a node of the same name.
+	// Hold means that the subnets wait for a node with the same name.
 	Hold OrphanPolicy = "Hold"
-	// Free means that after the grace period the FixedIPs in them are deleted.
+	// Free means that after the grace period the FixedIPs that reserve addresses in the subnets are deleted.
 	Free OrphanPolicy = "Free"
 )
 
-// Policies are all there are.
+// Policies contains all policies.
 var Policies = []OrphanPolicy{Inherit, Hold, Free}
 
-// Rules say where subnets come from, and what becomes of orphans.
+// Rules contains the configuration of subnets: where they come from, and what happens to orphans.
 type Rules struct {
-	// Pools are what subnets are cut from, in this order. There are none if each node brings its own subnets.
+	// Pools are the cluster pools from which subnets are taken, in this order. Empty if each node brings its own subnets.
 	Pools []address.ClusterPool
-	// Policy and Hold, the grace period, are for orphans.
+	// Policy is the policy for orphans.
 	Policy OrphanPolicy
-	Hold   time.Duration
-	// Failover is the policy of FixedIPs that name none.
+	// Hold is the grace period of orphans.
+	Hold time.Duration
+	// Failover is the failover policy for FixedIPs without one of their own.
 	Failover v1alpha1.Failover
 }
 
-// migrateGracePeriod is how long at most a node that is gone may come back to subnets with an address that may migrate. A
-// node that only registers again is back in seconds.
+// migrateGracePeriod is the maximum grace period of subnets with an address that may migrate. It is enough for a node that
+// only registers again, which takes seconds.
 const migrateGracePeriod = 10 * time.Second
 
 // Origin is where the subnets of a node come from.
@@ -221,15 +224,15 @@ type Origin string
 
 // The origins.
 const (
-	// FromClusterPool means that they were cut from the cluster pools.
+	// FromClusterPool means that the subnets were taken from the cluster pools.
 	FromClusterPool Origin = "cluster_pool"
-	// FromNodeSpec means that Node.spec.podCIDRs has them.
+	// FromNodeSpec means that Node.spec.podCIDRs contains the subnets.
 	FromNodeSpec Origin = "node_spec"
-	// Restored means that the node had them before.
+	// Restored means that the node had the subnets before.
 	Restored Origin = "restored"
-	// ByNewNode means that a node that joined took them over from a node that is gone.
+	// ByNewNode means that a node without subnets inherited those of a node that is gone.
 	ByNewNode Origin = "new_node"
-	// ByExistingNode means that a node that had others took them over from a node that is gone.
+	// ByExistingNode means that a node with other subnets inherited those of a node that is gone.
 	ByExistingNode Origin = "existing_node"
 )
 
@@ -239,20 +242,21 @@ var Origins = []Origin{FromClusterPool, FromNodeSpec, Restored, ByNewNode, ByExi
 // CandidateNode is a node that may inherit the subnets of a node that is gone.
 type CandidateNode struct {
 	Name string
-	// Subnets is how many it has.
+	// Subnets is the number of subnets that the node has.
 	Subnets int
-	// SuccessorOf is the node that its label says it replaces.
+	// SuccessorOf is the node that the label fixedip.io/replaces-node of this node names; empty if there is none.
 	SuccessorOf string
-	// Ready: pods can be placed there now.
+	// Ready is true if pods can be placed on the node now.
 	Ready bool
 	// Joined is when its Node was created.
 	Joined      time.Time
 	Constraints v1alpha1.NodeConstraints
-	// Labels are those of its Node.
+	// Labels are the labels of its Node.
 	Labels map[string]string
 }
 
-// admits reports whether the labels of a node, and its taints but for those of its state, admit a pod.
+// admits reports whether a pod can run on the node, by the labels of the node and by its taints, except the taints that
+// follow the state of the node.
 func (h CandidateNode) admits(pod *corev1.Pod) bool {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name, Labels: h.Labels}, Spec: corev1.NodeSpec{Taints: h.Constraints.Taints}}
 	match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
@@ -260,22 +264,25 @@ func (h CandidateNode) admits(pod *corev1.Pod) bool {
 	return err == nil && match && !untolerated
 }
 
-// chosen reports whether a node has to inherit an orphan, whatever the policy: a person chose it, or it has been given
-// a part already.
+// chosen reports whether a node has to inherit an orphan, whatever the policy: the administrator named it, or it has
+// inherited some of the subnets already.
 func (o OrphanedSubnets) chosen(h CandidateNode) bool {
 	return o.Candidate == h.Name || o.Successor == h.Name || o.Node != "" && h.SuccessorOf == o.Node
 }
 
-// mayInherit reports whether a node may inherit an orphan now. If not, at is when it may; zero: not before something
-// changes.
+// mayInherit reports whether a node may inherit an orphan now. If not, at is when it may; zero if that depends on an event.
 //
-// A node that was chosen may at once. Others may by policy Inherit, after the grace period: a node to which the scheduler
-// has nominated one of the waiting pods; a node without subnets, which runs no pods yet, if its labels and taints admit
-// one of them; and while no pod waits, a node that joined late. The last two have to suit the same pods as the node that
-// is gone.
+// A chosen node may inherit at once. If the policy is Inherit, these nodes may inherit after the grace period:
+//   - a node to which the scheduler has nominated one of the waiting pods;
+//   - a node without subnets, which runs no pods yet, if no pod waits or if its labels and taints admit one of the waiting
+//     pods;
+//   - a node that joined late, if no pod waits.
 //
-// If an address may migrate, a node that has subnets and suits may soon, whatever the policy: its pods may leave it for
-// where they can run.
+// The last two have to suit the pods of the node that is gone.
+//
+// If an address may migrate, a ready node that has subnets may inherit after at most migrateGracePeriod, whatever the
+// policy, if it suits the pods or one of them is nominated to it: the pods can then migrate from it to nodes that can run
+// them.
 func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok bool, at time.Time) {
 	hold := r.Hold
 	switch {
@@ -296,7 +303,8 @@ func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok
 	return true, time.Time{}
 }
 
-// fits reports whether a node may inherit an orphan by policy Inherit as far as the waiting pods decide.
+// fits reports whether a node may inherit an orphan by policy Inherit, as far as that depends on the waiting pods and on
+// when the node joined.
 func (r Rules) fits(o OrphanedSubnets, h CandidateNode) bool {
 	switch {
 	case o.nominated(h.Name) > 0:
@@ -307,20 +315,21 @@ func (r Rules) fits(o OrphanedSubnets, h CandidateNode) bool {
 	return h.Subnets == 0 && slices.ContainsFunc(o.Waiting, h.admits)
 }
 
-// joinedLate reports whether a node joined while an orphan was reserved for its own node, or at most as long before:
-// replacements often join before what they replace is deleted.
+// joinedLate reports whether a node joined after the node of the orphan was gone, or at most one grace period before: a
+// replacement often joins before the node that it replaces is deleted.
 func (r Rules) joinedLate(o OrphanedSubnets, h CandidateNode) bool {
 	return !h.Joined.Before(o.Since.Add(-r.Hold))
 }
 
-// InheritancePending reports whether another node inherits an orphan as soon as one may. If so, the scheduler nominates the
-// waiting pods.
+// InheritancePending reports whether the rules allow that another node inherits an orphan. If so, the scheduler nominates
+// nodes for the waiting pods.
 func (r Rules) InheritancePending(o OrphanedSubnets) bool {
 	return len(o.Subnets) > 0 && (r.Policy == Inherit || r.migrates(o))
 }
 
-// JoinerInherits returns the orphan that a node inherits instead of a new subnet. After those that it was chosen for
-// comes the orphan that has waited longest.
+// JoinerInherits returns the orphan that node j inherits instead of a new subnet; ok is false if there is none. Orphans for
+// which j was chosen come first, then the one that has waited longest. A node that has subnets inherits only orphans for
+// which it was chosen.
 func (r Rules) JoinerInherits(j CandidateNode, orphans []OrphanedSubnets, now time.Time) (found OrphanedSubnets, ok bool) {
 	for _, o := range orphans {
 		better := !ok || o.chosen(j) && !found.chosen(j) || o.chosen(j) == found.chosen(j) && o.Since.Before(found.Since)
@@ -331,12 +340,12 @@ func (r Rules) JoinerInherits(j CandidateNode, orphans []OrphanedSubnets, now ti
 	return found, ok
 }
 
-// PickExistingNode returns the node that inherits an orphan in addition to its subnets. In this order: a node that was
-// chosen for it, the one to which most waiting pods are nominated, one that joined late, one of the same node pool, the
-// one with the fewest subnets, the first by name. No heir: none may have it now. at is when to ask again; zero: not
-// before something changes.
+// PickExistingNode returns the node that inherits an orphan in addition to its own subnets; empty if none may inherit it
+// now. Nodes are preferred in this order: a chosen node, the node to which most waiting pods are nominated, a node that
+// joined late, a node of the same node pool, the node with the fewest subnets, the first by name. If heir is empty, at is
+// when to decide again; zero if that depends on an event.
 func (r Rules) PickExistingNode(o OrphanedSubnets, heirs []CandidateNode, now time.Time) (heir string, at time.Time) {
-	// first orders nodes for which something is true before others.
+	// first compares a condition of two nodes: the node for which it is true comes first.
 	first := func(x, y bool) int {
 		switch {
 		case x == y:
@@ -372,16 +381,17 @@ func (r Rules) PickExistingNode(o OrphanedSubnets, heirs []CandidateNode, now ti
 	return "", at
 }
 
-// migrates reports whether an address of an orphan may follow its pod to another node. One that lives elsewhere has
-// done so.
+// migrates reports whether an address of an orphan may migrate with its pod. An address that has moved to another node
+// already does not count.
 func (r Rules) migrates(o OrphanedSubnets) bool {
 	return slices.ContainsFunc(o.Reserved, func(k reservation.Address) bool {
 		return k.Node == o.Node && cmp.Or(k.Failover, r.Failover) == v1alpha1.Migrate
 	})
 }
 
-// ExpiredReservations returns the addresses of an orphan that policy Free gives up now, or when it will. An address that lives on
-// another node is not given up: only its home is gone.
+// ExpiredReservations returns the reserved addresses of an orphan whose FixedIPs policy Free deletes now. If it is too
+// early, at is when they are deleted. Addresses whose FixedIPs do not name the node are left out: if they live on another
+// node, only their home is gone.
 func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (kept []reservation.Address, at time.Time) {
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}
@@ -392,8 +402,8 @@ func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (kept []res
 	return slices.DeleteFunc(slices.Clone(o.Reserved), func(k reservation.Address) bool { return k.Node != o.Node }), time.Time{}
 }
 
-// Releasable reports whether an orphan can be given up because no FixedIP reserves an address in it, or when it will
-// be: a node of the same name may come back to its subnets within the grace period.
+// Releasable reports whether the NodeSubnets of an orphan can be deleted because no FixedIP reserves an address in them. If
+// it is too early, at is when they can be: a node with the same name may come back to its subnets within the grace period.
 func (r Rules) Releasable(o OrphanedSubnets, now time.Time) (ok bool, at time.Time) {
 	switch {
 	case len(o.Reserved) > 0 || len(o.Subnets) == 0 || o.Candidate != "":
@@ -408,7 +418,7 @@ func (r Rules) Releasable(o OrphanedSubnets, now time.Time) (ok bool, at time.Ti
 	return true, time.Time{}
 }
 
-// ReservedIn returns the reserved addresses that are in some subnets.
+// ReservedIn returns the addresses of kept that are in one of the subnets.
 func ReservedIn(subnets []netip.Prefix, kept []reservation.Address) []reservation.Address {
 	set := address.Union(subnets)
 	return slices.DeleteFunc(slices.Clone(kept), func(k reservation.Address) bool { return !set.Contains(k.Addr) })

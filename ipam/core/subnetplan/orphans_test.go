@@ -39,7 +39,7 @@ func cidrsOf(texts ...string) []netip.Prefix {
 	return out
 }
 
-// of is a NodeSubnet whose node was observed to be gone so long ago; 0: it was not.
+// of returns a subnet whose node was observed to be gone that long ago; 0: the node was not observed to be gone.
 func of(text, node string, gone time.Duration) subnetplan.Subnet {
 	s := subnetplan.Subnet{CIDR: cidr(text), Node: node}
 	if gone > 0 {
@@ -48,7 +48,7 @@ func of(text, node string, gone time.Duration) subnetplan.Subnet {
 	return s
 }
 
-// kept is an address reserved for pod mysql-0, or another, by a FixedIP that names the node.
+// kept returns an address that a FixedIP reserves for pod mysql-0. The FixedIP names the node. change changes the result.
 func kept(a, node string, change ...func(*reservation.Address)) reservation.Address {
 	k := reservation.Address{
 		Addr: addr(a), Node: node, Entry: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),

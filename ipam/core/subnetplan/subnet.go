@@ -17,20 +17,20 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// Subnet is a NodeSubnet as the decisions read it.
+// Subnet contains the fields of a NodeSubnet from which this package decides.
 type Subnet struct {
 	CIDR netip.Prefix
-	// Node has the subnet, or had it last; empty: no node ever had it.
+	// Node is the node that has the subnet, or had it last; empty if no node ever had it.
 	Node string
 	// Previous is the node that Node inherited it from.
 	Previous string
-	// Successor is the heir that a person chose.
+	// Successor is the node that the administrator named to inherit the subnet; empty if there is none.
 	Successor string
-	// OrphanedSince is when the controller first observed that the node is gone; zero: it has not.
+	// OrphanedSince is when the controller first observed that the node is gone; zero if it has not.
 	OrphanedSince time.Time
-	// Constraints are what the node required of its pods; nil: not recorded.
+	// Constraints are the requirements of the node for its pods; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints
-	// Object is the NodeSubnet, to write it; nil: there is none. It must not be changed.
+	// Object is the NodeSubnet that writes start from; nil if there is none. It must not be changed.
 	Object *v1alpha1.NodeSubnet
 }
 
@@ -40,7 +40,7 @@ func (s Subnet) Family() address.Family { return address.Of(s.CIDR.Addr()) }
 // FromNodeSubnet returns the subnet of a NodeSubnet. ok is false if it has no valid CIDR: the API server refuses such
 // an object.
 func FromNodeSubnet(ns *v1alpha1.NodeSubnet) (s Subnet, ok bool) {
-	// The API server refuses an object whose name does not say the same.
+	// The name need not be compared: the API server refuses an object whose name does not match its CIDR.
 	cidr, err := address.ParseSubnet(ns.Spec.CIDR)
 	if err != nil {
 		return Subnet{}, false
@@ -52,7 +52,7 @@ func FromNodeSubnet(ns *v1alpha1.NodeSubnet) (s Subnet, ok bool) {
 	return s, true
 }
 
-// FromNodeSubnets returns the subnets of several NodeSubnets, in their order.
+// FromNodeSubnets returns the subnets of several NodeSubnets, in their order, without those that have no valid CIDR.
 func FromNodeSubnets(list []v1alpha1.NodeSubnet) []Subnet {
 	var subnets []Subnet
 	for i := range list {
@@ -63,7 +63,7 @@ func FromNodeSubnets(list []v1alpha1.NodeSubnet) []Subnet {
 	return subnets
 }
 
-// Find returns the subnet with a CIDR. Its Object is nil if there is none.
+// Find returns the subnet with the given CIDR, or the zero Subnet, whose Object is nil.
 func Find(list []Subnet, cidr netip.Prefix) Subnet {
 	if i := slices.IndexFunc(list, func(s Subnet) bool { return s.CIDR == cidr }); i >= 0 {
 		return list[i]
@@ -80,10 +80,10 @@ func CIDRs(subnets []Subnet) []netip.Prefix {
 	return cidrs
 }
 
-// Clash returns a subnet of the list that forbids a node to keep a claim that it has just made: one that overlaps it,
-// or another one of the same family that the node has claimed meanwhile. Each controller creates its claim before it
-// lists all claims, so that of two claims the later one always sees the earlier. Two that see each other are both
-// withdrawn.
+// Clash returns a subnet of the list because of which a node may not keep a claim that it has just created: a subnet that
+// overlaps the claim or, if perFamily is true, another subnet of the node in the same family. The claim itself does not
+// count. Each controller creates its claim before it lists all claims, so that the later of two claims always sees the
+// earlier one. Two claims that see each other are both withdrawn.
 func Clash(claim Subnet, all []Subnet, perFamily bool) (clash Subnet, found bool) {
 	for _, s := range all {
 		switch {
@@ -95,7 +95,7 @@ func Clash(claim Subnet, all []Subnet, perFamily bool) (clash Subnet, found bool
 	return Subnet{}, false
 }
 
-// Lacking returns the families that the cluster has pools for and that a node has no subnet in.
+// Lacking returns the families with a cluster pool in which a node has no subnet. has are the subnets of the node.
 func Lacking(pools []address.ClusterPool, has []netip.Prefix) []address.Family {
 	var lacking []address.Family
 	for _, f := range address.Families {
@@ -107,14 +107,13 @@ func Lacking(pools []address.ClusterPool, has []netip.Prefix) []address.Family {
 	return lacking
 }
 
-// nodePoolLabels name the pool or group of a node at its provider.
+// nodePoolLabels are the labels in which providers write the node pool or node group of a node.
 var nodePoolLabels = []string{
 	"cloud.google.com/gke-nodepool", "eks.amazonaws.com/nodegroup", "kubernetes.azure.com/agentpool", "karpenter.sh/nodepool",
 	"kops.k8s.io/instancegroup", "node.cluster.x-k8s.io/pool", "cluster.x-k8s.io/deployment-name", "node.kubernetes.io/instance-pool",
 }
 
-// ConstraintsOf returns what a node requires of pods. It leaves out the taints that come and go with the state of the
-// node or of its agent.
+// ConstraintsOf returns the zone, region and node pool of a node, and those of its taints for which keepsAway is true.
 func ConstraintsOf(node *corev1.Node) v1alpha1.NodeConstraints {
 	c := v1alpha1.NodeConstraints{Zone: node.Labels[corev1.LabelTopologyZone], Region: node.Labels[corev1.LabelTopologyRegion]}
 	for _, key := range nodePoolLabels {
@@ -134,14 +133,16 @@ func ConstraintsOf(node *corev1.Node) v1alpha1.NodeConstraints {
 	return c
 }
 
-// keepsAway reports whether a taint is one that somebody chose for the node and that keeps pods from it.
+// keepsAway reports whether a taint keeps pods from a node permanently. Taints that follow the state of the node or of its
+// agent do not count, nor does the effect PreferNoSchedule.
 func keepsAway(t corev1.Taint) bool {
 	ofState := strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.HasPrefix(t.Key, "node.cilium.io/") || strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")
 	return !ofState && t.Effect != corev1.TaintEffectPreferNoSchedule
 }
 
-// suits reports whether a node can take the pods of a node that is gone: it is in the same zone and region, and has no
-// taint that these pods might not tolerate.
+// suits reports whether a node with the constraints h can take the pods of a node that is gone: it is in the same zone and
+// region, and has no taint that these pods might not tolerate. Every node suits if the constraints of the lost node are not
+// recorded.
 func suits(h v1alpha1.NodeConstraints, lost *v1alpha1.NodeConstraints) bool {
 	if lost == nil {
 		return true
@@ -154,12 +155,13 @@ func suits(h v1alpha1.NodeConstraints, lost *v1alpha1.NodeConstraints) bool {
 	})
 }
 
-// samePool reports whether a node is of the node pool of a node that is gone.
+// samePool reports whether a node with the constraints h is in the same node pool as the node that is gone. It is false if
+// the constraints or the node pool of the lost node are not recorded.
 func samePool(h v1alpha1.NodeConstraints, lost *v1alpha1.NodeConstraints) bool {
 	return lost != nil && len(lost.NodePool) > 0 && maps.Equal(h.NodePool, lost.NodePool)
 }
 
-// Holder is the node that a subnet is claimed for.
+// Holder is the node for which a subnet is claimed.
 type Holder struct {
 	Node string
 	// NodeUID is the UID of the Node, and CiliumNodeUID that of its CiliumNode; either may be empty.

@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// confirmTries bounds the looks at the API server after one write.
+// confirmTries bounds how often Confirm is called after one write.
 const confirmTries = 4
 
 // ErrUndone reports that a change was written, was not confirmed, and was undone. The caller decides again from
@@ -25,23 +25,23 @@ var ErrUndone = errors.New("the change was undone because the cluster changed me
 
 // Change is a request that takes an entry from a pod, or gives one to a pod that already runs with the address.
 //
-// A restart in place writes nothing: a scheduler may bind a pod that relies on an entry between the decision to
-// take that entry and the write. No precondition of the write can exclude that, because the pod is another object.
-// Confirm therefore looks at the API server again after the write. Nobody can have received the address in
-// between: an entry that was taken from a pod is in its cooldown.
+// A restart in place writes nothing: a scheduler may bind a pod that relies on an entry between the decision to take that
+// entry and the write. No precondition of the write can exclude that, because the pod is another object. Confirm therefore
+// reads the API server again after the write. No other pod can have received the address in between: an entry that was
+// taken from a pod is in its cooldown.
 type Change struct {
 	WriteRequest
-	// Confirm looks at the API server and returns those of the written edits that have to be undone. An error that
-	// comes with edits to undo is final, and is returned after they were undone; any other error is retried.
+	// Confirm reads the API server and returns those of the written edits that have to be undone. An error that comes with
+	// edits to undo is final, and is returned after they were undone; any other error is retried.
 	Confirm func(ctx context.Context, written []pool.EntryChange) (undo []pool.EntryChange, err error)
 }
 
-// Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly what was written and
-// not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. Its error matches
-// ErrUndone if any edit was undone.
+// Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly the edits that were written
+// and not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. Its error
+// matches ErrUndone if any edit was undone.
 //
-// A process that dies between the write and the confirmation leaves a cooldown entry that names the previous
-// owner. The controller returns the address to a pod of that name that waits for an address on the node.
+// A process that dies between the write and the confirmation leaves a cooldown entry that names the previous owner. The
+// controller restores the entry for a pod with that name that waits for an IP on the node.
 func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange, err error) {
 	// written has the latest edit of each address. Decide runs again after a failed try; after a write whose answer
 	// was lost it finds nothing left to do.
@@ -90,7 +90,8 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange,
 	return stand, fmt.Errorf("pool of node %s: %w: %w", c.Node, ErrUndone, err)
 }
 
-// confirm calls Confirm until it has a verdict. It is an error if the Writer ends before.
+// confirm calls Confirm until it succeeds or returns edits to undo, at most confirmTries times. It returns an error if the
+// Writer ends before.
 func (w *Writer) confirm(ctx context.Context, c Change, made []pool.EntryChange) (undo []pool.EntryChange, err error) {
 	retry := w.retry
 	retry.Steps = confirmTries

@@ -20,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Finding C12. An unconfirmed change is undone at once, whatever the rate limit says, and exactly: an entry that
-// did not exist before is removed again.
+// TestApply checks that an unconfirmed change is undone at once, whatever the rate limit is, and exactly: an entry that
+// did not exist before is removed again (finding C12).
 func TestApply(t *testing.T) {
 	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -44,7 +44,7 @@ func TestApply(t *testing.T) {
 	confirmAll := func(*apiServer, int, []pool.EntryChange) ([]pool.EntryChange, error) { return nil, nil }
 	for name, c := range map[string]struct {
 		decide func(pool.NodePool) ([]pool.EntryChange, error)
-		// confirm is Change.Confirm; call counts from 1.
+		// confirm is Change.Confirm. call is the number of the call, from 1.
 		confirm func(api *apiServer, call int, written []pool.EntryChange) ([]pool.EntryChange, error)
 		fail    func(n int) (error, bool)
 		want    map[netip.Addr]pool.Entry
@@ -123,14 +123,14 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// A change whose Writer ends before anything has confirmed it does not count as confirmed.
+// TestApplyEndsWithItsWriter checks that a change does not count as confirmed if its Writer ends before Confirm succeeds.
 func TestApplyEndsWithItsWriter(t *testing.T) {
 	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.100": {Owner: "db/mysql-0"}}
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
-	// The patch is applied.
+	// End the Writer when the patch is applied.
 	w.OnPatch = func(int, bool) { cancel() }
 	_, err := w.Apply(t.Context(), Change{
 		WriteRequest: WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -144,7 +144,7 @@ func TestApplyEndsWithItsWriter(t *testing.T) {
 	}
 }
 
-// A caller that gives up does not leave a written change unconfirmed.
+// TestApplyOutlivesItsCaller checks that a written change is confirmed or undone even if the context of the caller ends.
 func TestApplyOutlivesItsCaller(t *testing.T) {
 	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.100": {Owner: "db/mysql-0"}}

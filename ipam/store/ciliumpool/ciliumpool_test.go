@@ -39,7 +39,7 @@ func ciliumNode(change ...func(*ciliumv2.CiliumNode)) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// reports is what an agent reports at first.
+// reports adds the first report of an agent.
 func reports(cn *ciliumv2.CiliumNode) {
 	cn.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.250": {Owner: "router"}}
 }
@@ -90,8 +90,8 @@ func TestFromCiliumNode(t *testing.T) {
 	}
 }
 
-// Subnets that overlap would have their addresses counted and handed out twice; those of IPv4 that are written as
-// IPv6 have addresses that no agent would find by their text.
+// TestSubnets checks which podCIDRs are malformed: subnets that overlap, whose addresses would be counted and assigned
+// twice, and IPv4 subnets that are written as IPv6, whose addresses no agent would find by their text.
 func TestSubnets(t *testing.T) {
 	for name, c := range map[string]struct{ podCIDRs, want, malformed []string }{
 		"apart":                               {podCIDRs: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}, want: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}},
@@ -119,13 +119,12 @@ func TestTrimLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// apiServer holds one CiliumNode and patches it as the API server does, tests included. It can be
-// told to fail.
+// apiServer has one CiliumNode and patches it as the API server does, tests included. Its patches can fail.
 type apiServer struct {
 	mu   sync.Mutex
 	node []byte
-	// fail decides about the nth patch, counted from 1: what to answer, and whether to do it all
-	// the same. nil, or a nil error: no fault.
+	// fail returns the error with which the nth patch fails, from 1, and whether the patch is applied nevertheless. If
+	// fail or the error is nil, the patch succeeds.
 	fail    func(n int) (answer error, done bool)
 	patches int
 	reads   int
@@ -206,7 +205,8 @@ func (s *apiServer) apply(form types.PatchType, data []byte) ([]byte, error) {
 	return ops.Apply(s.node)
 }
 
-// Status patches the same object: what a resource keeps of a patch is not what is tested here.
+// Status returns a writer that patches the whole object: which fields the API server keeps of a patch of the status is not
+// tested here.
 func (s *apiServer) Status() client.SubResourceWriter { return statusOf{apiServer: s} }
 
 type statusOf struct {

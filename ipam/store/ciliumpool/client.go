@@ -33,7 +33,7 @@ var (
 	ErrRefused = errors.New("the API server refuses the request")
 )
 
-// API is what Client needs of the API server: reads that do not come from a cache, and patches.
+// API is the part of a Kubernetes client that Client needs: reads that do not come from a cache, and patches.
 type API interface {
 	Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error
 	Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error
@@ -64,7 +64,8 @@ func (p *Client) Get(ctx context.Context, name string) (pool.NodePool, error) {
 	return FromCiliumNode(&cn), nil
 }
 
-// classifyAPIError returns an ErrRefused if the error is about the request and not temporary, and the error otherwise.
+// classifyAPIError returns an ErrRefused if the API server rejects the request and would reject it again. It returns any
+// other error as it is.
 func classifyAPIError(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -72,7 +73,7 @@ func classifyAPIError(err error) error {
 	}
 	switch code := status.Status().Code; {
 	case code == http.StatusUnauthorized, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooManyRequests:
-		// A token may just have run out.
+		// These are temporary: for example, a token may just have expired.
 		return err
 	case code < 400 || code >= 500:
 		return err
@@ -80,8 +81,8 @@ func classifyAPIError(err error) error {
 	return fmt.Errorf("%w: %w", ErrRefused, err)
 }
 
-// isPatchTestFailure reports whether a patch failed because of one of its tests. That is 422 Invalid, as for an object that
-// validation or an admission policy rejects, but without the causes that these name.
+// isPatchTestFailure reports whether a patch failed because of one of its tests. The API server answers 422 Invalid, as
+// for an object that validation or an admission policy rejects, but without causes.
 func isPatchTestFailure(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsInvalid(err) && errors.As(err, &status) && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
@@ -94,8 +95,9 @@ func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []poo
 	return p.patch(ctx, n, types.JSONPatchType, encode(n, nil, edits, whole, p.StripManagedFields && n.Tracked), false)
 }
 
-// Publish adds subnets to a node, together with the first entries in them: every reader that sees the subnets sees what is
-// reserved there. It returns ErrChanged if the node's subnets are no longer those of n.
+// Publish adds subnets to a node, together with the first entries in them, so that every reader that sees the subnets also
+// sees their reserved addresses. It returns the node after the write, and ErrChanged if the node's subnets are no longer
+// those of n.
 func (p *Client) Publish(ctx context.Context, n pool.NodePool, subnets []netip.Prefix, edits []pool.EntryChange) (pool.NodePool, error) {
 	podCIDRs := append([]string{}, n.PodCIDRs...)
 	for _, s := range subnets {
@@ -122,7 +124,7 @@ func (p *Client) patch(ctx context.Context, n pool.NodePool, kind types.PatchTyp
 	case apierrors.IsNotFound(err):
 		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: %w", n.Name, ErrGone)
 	case isPatchTestFailure(err), apierrors.IsConflict(err):
-		// A conflict means that the API server met one five times while it applied the patch.
+		// The API server returns a conflict after five conflicts with other writes while it applied the patch.
 		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: %w: %w", n.Name, ErrChanged, err)
 	default:
 		return pool.NodePool{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, classifyAPIError(err))
@@ -141,12 +143,13 @@ func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, chan
 	})
 }
 
-// Ask writes a probe into the status of a CiliumNode, in one patch, and returns the node as it is with the probe: the
-// agent answers by removing it (see package agentview). Other probes stay: only a report of the agent removes one.
+// Ask writes a probe into the status of a CiliumNode, in one patch, and returns the node with the probe. The agent answers
+// by removing the probe (see package agentview). Other probes stay: only a report of the agent removes one.
 //
-// The patch has two keys. The one in release-ips, an address that is released and not in the pool, makes the agent write
-// its status (Cilium fact 24). The one in used disappears with that write, since the agent builds used from its allocators,
-// and also if a change of the node's labels has made the agent forget what it was about to do about the first key.
+// The patch adds two keys. The key in release-ips, with state released for an address that is not in the pool, makes the
+// agent write its status (Cilium fact 24). The key in used disappears with that write, since the agent builds used from
+// its allocators. It also disappears with the next report if a write of the node's labels has made the agent lose its
+// answer to the first key (Cilium fact 28).
 //
 // ErrChanged, ErrGone and ErrRefused mean that nothing was written; after any other error the probe may exist.
 func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
@@ -156,14 +159,15 @@ func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (po
 	}
 	after, err := p.patch(ctx, n, kind, content, true)
 	if err == nil && !slices.Contains(after.Probes, probe) {
-		// A probe that was not stored would look like one that is answered.
+		// The absence of a probe that was not stored would look like the answer to it.
 		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for a webhook or policy that changes the status of CiliumNodes", n.Name, probe)
 	}
 	return after, err
 }
 
-// ChangeHandshakes applies all changes to the release handshakes of a node in one write, or none of them. The handshakes
-// are in the status, which is written separately from the pool. It returns what Edit does.
+// ChangeHandshakes applies all changes to the release handshakes of a node in one write, or none of them, and returns the
+// node after the write. The handshakes are in the status, which is written separately from the pool. The errors are those
+// of ChangeEntries.
 func (p *Client) ChangeHandshakes(ctx context.Context, n pool.NodePool, changes []pool.HandshakeChange) (pool.NodePool, error) {
 	return p.patch(ctx, n, types.JSONPatchType, encodeHandshakes(n, changes), true)
 }

@@ -62,7 +62,8 @@ func DecodeEntry(raw ipamtypes.AllocationIP) (e pool.Entry, canonical bool) {
 	return e, EncodeEntry(e).Resource == raw.Resource
 }
 
-// decodePurpose reads the resource of an owned entry: "namespace/Kind/name" or bare-pod. What follows a ";" is ignored.
+// decodePurpose reads the resource of an owned entry: "namespace/Kind/name" or bare-pod. It ignores a ";" and the text
+// after it.
 func decodePurpose(e *pool.Entry, resource string) {
 	purpose, _, _ := strings.Cut(resource, ";")
 	namespace, _, _ := pool.SplitOwnerKey(e.Owner)
@@ -75,7 +76,7 @@ func decodePurpose(e *pool.Entry, resource string) {
 	case ok && strings.HasPrefix(purpose, namespace+"/"):
 		e.Purpose, e.Workload = pool.ForWorkload, purpose
 	case ok:
-		// The workload of a pod is in its namespace, whatever is written.
+		// The workload of a pod is in the namespace of the pod, whatever the resource names.
 		e.Purpose, e.Workload = pool.ForWorkload, pool.WorkloadKey(namespace, kind, name)
 	}
 }
@@ -124,7 +125,8 @@ func encodePurpose(e pool.Entry) string {
 	return ""
 }
 
-// parseFields reads the fields of a resource. Of a key that is there twice the first counts.
+// parseFields reads the fields of a resource. If a key occurs twice, its first value counts. Key: the key, or the word of
+// a field without a value.
 func parseFields(resource string) map[string]string {
 	fields := map[string]string{}
 	for field := range strings.SplitSeq(resource, ";") {
@@ -136,7 +138,7 @@ func parseFields(resource string) map[string]string {
 	return fields
 }
 
-// podKey returns a field that names a pod, and "" for any other text.
+// podKey returns text if it names a pod, and "" otherwise.
 func podKey(text string) string {
 	if !pool.IsPodKey(text) {
 		return ""
@@ -144,7 +146,8 @@ func podKey(text string) string {
 	return text
 }
 
-// parseTime reads a time in Unix seconds; 0 if it can't be read: that counts as long ago.
+// parseTime returns a time in RFC 3339 format as Unix seconds. It returns 0, which counts as long ago, if text is no such
+// time.
 func parseTime(text string) int64 {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -160,10 +163,11 @@ func formatTime(at int64) string {
 	return time.Unix(at, 0).UTC().Format(time.RFC3339)
 }
 
-// restoredSuffix is what an agent appends to the owners in status.ipam.used after a restart.
+// restoredSuffix is the text that an agent appends to the owners in status.ipam.used after a restart.
 const restoredSuffix = " [restored]"
 
-// FromCiliumNode reads the pool of a node. What it can't read is in Malformed.
+// FromCiliumNode returns the pool of a node. Malformed lists the podCIDRs and the keys of the pool that can't be read;
+// such keys of the status are left out.
 func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 	n := pool.NodePool{
 		Name:            cn.Name,
@@ -209,8 +213,8 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 	return n
 }
 
-// subnets reads podCIDRs. Of those that overlap it keeps the largest, which has the addresses of the others:
-// they would be counted and handed out twice.
+// subnets parses podCIDRs. Of subnets that overlap it returns only the largest, which contains the addresses of the
+// others: they would be counted and assigned twice. malformed describes all other elements.
 func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
 	for _, s := range podCIDRs {
 		subnet, err := netip.ParsePrefix(s)
@@ -235,8 +239,8 @@ func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
 	return subnets, malformed
 }
 
-// NodeAddresses returns the addresses that a CiliumNode names as the node's own, by the names under which its agent
-// takes them from the pool. Trim drops them.
+// NodeAddresses returns the addresses of the node itself that a CiliumNode names. Key: the owner under which the agent
+// takes the addresses from the pool. Trim drops the fields that it reads.
 func NodeAddresses(cn *ciliumv2.CiliumNode) map[string][]netip.Addr {
 	own := map[string][]netip.Addr{}
 	add := func(owner, text string) {
@@ -256,7 +260,7 @@ func NodeAddresses(cn *ciliumv2.CiliumNode) map[string][]netip.Addr {
 	return own
 }
 
-// Reference returns a CiliumNode to record events on.
+// Reference returns the CiliumNode of n as the object on which events are recorded.
 func Reference(n pool.NodePool) *ciliumv2.CiliumNode {
 	return &ciliumv2.CiliumNode{
 		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
@@ -264,8 +268,9 @@ func Reference(n pool.NodePool) *ciliumv2.CiliumNode {
 	}
 }
 
-// Trim is a cache transform: it keeps what FromCiliumNode reads and the identity of the object,
-// since a cluster has thousands of CiliumNodes and most of each is of no use here.
+// Trim is a cache transform that keeps the fields of a CiliumNode that FromCiliumNode reads, and the metadata that
+// identifies the object: a cluster has thousands of CiliumNodes, and most fields are not used here. It returns other
+// objects unchanged.
 func Trim(obj any) (any, error) {
 	cn, ok := obj.(*ciliumv2.CiliumNode)
 	if !ok {
@@ -284,7 +289,7 @@ func Trim(obj any) (any, error) {
 		},
 	}
 	if len(cn.ManagedFields) > 0 {
-		// That there is field tracking is of interest, what is in it is not.
+		// Only the presence of managedFields matters, not their content.
 		trimmed.ManagedFields = []metav1.ManagedFieldsEntry{{}}
 	}
 	trimmed.Spec.IPAM.Pool = cn.Spec.IPAM.Pool
@@ -294,9 +299,10 @@ func Trim(obj any) (any, error) {
 	return trimmed, nil
 }
 
-// handshakes returns the release handshakes in release-ips; nil if there are none. Keys that are not addresses are left
-// out, and probes that wait for their answer. The key of another probe was left behind by a write of the labels, which
-// makes the agent forget it (Cilium fact 28): it is withdrawn as any handshake without an answer is.
+// handshakes returns the release handshakes in release-ips; nil if there are none. It leaves out keys that are not
+// addresses, and probes, which wait for their answer. A probe in release-ips that used no longer has was left behind when
+// a write of the labels made the agent lose its answer (Cilium fact 28): it is withdrawn like any handshake without an
+// answer.
 func handshakes(keys map[string]ipamtypes.IPReleaseStatus, probes []netip.Addr) map[netip.Addr]pool.Handshake {
 	var states map[netip.Addr]pool.Handshake
 	for key, status := range keys {

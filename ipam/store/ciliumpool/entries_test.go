@@ -13,7 +13,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The spelling of entries is a format that other tools and other versions read: each row is a promise.
+// TestEntrySpelling checks the text of entries, which other tools and other versions read: it must not change.
 func TestEntrySpelling(t *testing.T) {
 	at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
 	for spelling, want := range map[[2]string]pool.Entry{
@@ -46,7 +46,7 @@ func TestEntrySpelling(t *testing.T) {
 	}
 }
 
-// Entries that users, other tools or later versions wrote are understood as far as possible.
+// TestEntryDecodedLeniently checks that entries of users, other tools and later versions are decoded as far as possible.
 func TestEntryDecodedLeniently(t *testing.T) {
 	at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
 	for spelling, want := range map[[2]string]pool.Entry{
@@ -75,7 +75,7 @@ func TestEntryDecodedLeniently(t *testing.T) {
 	}
 }
 
-// Whatever is written in a pool, decoding never fails, the owner survives, and what fixedip would write instead means the
+// FuzzEntry checks that decoding any entry keeps its owner, and that the entry as fixedip would write it decodes to the
 // same.
 func FuzzEntry(f *testing.F) {
 	for _, s := range [][2]string{
@@ -106,7 +106,8 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// Every entry that fixedip makes survives encoding and decoding, whatever the pod and the node are called.
+// FuzzEntryRoundTrip checks that every entry that fixedip writes survives encoding and decoding, for all valid names of
+// pods, nodes and workloads.
 func FuzzEntryRoundTrip(f *testing.F) {
 	for _, s := range [][4]string{{"db", "mysql-0", "node-1", "mysql"}, {"db", "leaving", "node-1", "w"}, {"leaving", "leaving", "leaving", "leaving"}, {"since", "owner", "fixedip.io", "pod"}, {"db", "a.b", "node.example.com", "c.d"}} {
 		f.Add(s[0], s[1], s[2], s[3], int64(1795600000))

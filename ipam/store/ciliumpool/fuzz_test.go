@@ -26,9 +26,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Whatever people, agents and other controllers have written into a CiliumNode: it is read without losing an
-// entry, what the controller and the scheduler plan on it takes no address from anybody, and the patch for it is
-// one that the API server would apply, with exactly that outcome.
+// FuzzCiliumNode checks, for any content of a CiliumNode, that it is read without losing an entry, that the edits which
+// the controller and the scheduler plan for it take no address from a pod, and that the API server could apply their
+// patches, with exactly the planned result.
 func FuzzCiliumNode(f *testing.F) {
 	for _, seed := range []written{
 		{"10.0.1.0/24,fd00::/120", "10.0.1.1,10.0.1.254=db/mysql-0=db/StatefulSet/mysql,fd00::a=router", "10.0.1.254=db/mysql-0 [restored],10.0.1.1=db/other", "-"},
@@ -74,8 +74,8 @@ func FuzzCiliumNode(f *testing.F) {
 	})
 }
 
-// written is what a CiliumNode says, as short as a fuzzer needs it: lists with commas between their elements, of
-// which an entry is address=owner=resource and a handshake address=state; "-" where there is no list at all.
+// written is the content of a CiliumNode in a short form for the fuzzer. Each field is a list whose elements are separated
+// by commas: an entry is address=owner=resource, a handshake is address=state. "-" means that the list is missing.
 type written struct{ podCIDRs, pool, used, releases string }
 
 func (w written) ciliumNode() ciliumv2.CiliumNode {
@@ -83,7 +83,7 @@ func (w written) ciliumNode() ciliumv2.CiliumNode {
 		if list == "-" {
 			return nil, false
 		}
-		// What comes from the API server is valid text.
+		// The API server returns valid UTF-8 only.
 		return strings.FieldsFunc(strings.ToValidUTF8(list, "?"), func(r rune) bool { return r == ',' }), true
 	}
 	allocations := func(list string) ipamtypes.AllocationMap {
@@ -113,7 +113,8 @@ func (w written) ciliumNode() ciliumv2.CiliumNode {
 	return cn
 }
 
-// readWhole checks that all that was written is read, once, or told.
+// readWhole checks that every element of the CiliumNode is either read or reported as malformed, and that Trim does not
+// change what is read.
 func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.NodePool) {
 	t.Helper()
 	if told := len(cn.Spec.IPAM.Pool) + len(cn.Spec.IPAM.PodCIDRs) - len(n.Entries) - len(n.Subnets); len(n.Malformed) != told {
@@ -155,7 +156,7 @@ func writtenResource(n pool.NodePool, a netip.Addr) string {
 	return EncodeEntry(n.Entries[a]).Resource
 }
 
-// around is what stands around a node: it goes by the variant, so that the fuzzer finds its way to it.
+// around is the state of the cluster around a node. It is derived from variant, so that the fuzzer can vary it.
 type around struct {
 	variant byte
 	n       pool.NodePool
@@ -179,7 +180,7 @@ func (w around) watermark(f address.Family) nodepool.Watermark {
 	return nodepool.Watermark{Free: int(w.variant%11) + 2, Excess: int(w.variant % 3)}.ForNode(20, size)
 }
 
-// occupants are the pods that the node may have: those of its entries, and those that use its addresses.
+// occupants returns the pods that the node may have: the owners of its entries, the users of its addresses, and a new pod.
 func (w around) occupants() []nodepool.PodAddresses {
 	var pods []nodepool.PodAddresses
 	add := func(owner string, addrs ...netip.Addr) {
@@ -200,7 +201,7 @@ func (w around) occupants() []nodepool.PodAddresses {
 
 var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// plans are all that the controller may write to the node. Key: what for.
+// plans returns all edits that the controller may write to the node. Key: their purpose.
 func (w around) plans() map[string][]pool.EntryChange {
 	all := map[string][]pool.EntryChange{}
 	rested := nodepool.State{Now: fuzzNow, CoolDown: time.Minute, Held: w.held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}
@@ -214,8 +215,8 @@ func (w around) plans() map[string][]pool.EntryChange {
 	return all
 }
 
-// harmless checks that edits rely on what is there, write to each entry once, put nothing outside the subnets,
-// and take no address from a pod that has it; but for a release, which is for that.
+// harmless checks that edits require the current entries, change each entry once, add no entry outside the subnets, change
+// no moved or foreign entry, and take no address from a pod that has it, except for a release.
 func (w around) harmless(t *testing.T, what string, edits []pool.EntryChange) {
 	t.Helper()
 	for i, e := range edits {
@@ -241,8 +242,8 @@ func (w around) harmless(t *testing.T, what string, edits []pool.EntryChange) {
 	}
 }
 
-// schedule lets a ledger find an address for a pod: where it says that there is room it finds one, and nobody
-// has it.
+// schedule checks that a ledger finds an address for a pod if it reports available addresses, and that no other pod has
+// that address.
 func (w around) schedule(t *testing.T) {
 	t.Helper()
 	// No address is free before the agent has reported.
@@ -272,7 +273,7 @@ func (w around) schedule(t *testing.T) {
 	}
 }
 
-// applied is the node after a patch, as the API server applies it.
+// applied returns the node after a patch, as the API server applies it.
 func applied(t *testing.T, what string, cn ciliumv2.CiliumNode, operations []operation) pool.NodePool {
 	t.Helper()
 	doc, err := document(cn)
@@ -298,8 +299,8 @@ func applied(t *testing.T, what string, cn ciliumv2.CiliumNode, operations []ope
 	return FromCiliumNode(&changed)
 }
 
-// document is the CiliumNode as the API server keeps it: with what is empty and was written all the same, which
-// the type leaves out.
+// document returns the JSON of a CiliumNode as the API server stores it. It includes empty lists and maps, which the Go
+// type omits.
 func document(cn ciliumv2.CiliumNode) ([]byte, error) {
 	doc, err := json.Marshal(cn)
 	ipam, status := map[string]any{}, map[string]any{}

@@ -21,7 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// inHandshake is a CiliumNode with dynamic entries at .1 and .2 and the given release-ips.
+// inHandshake returns a CiliumNode with dynamic entries at 10.0.1.1 and 10.0.1.2 and the given release-ips.
 func inHandshake(keys map[string]ipamtypes.IPReleaseStatus) *ciliumv2.CiliumNode {
 	return ciliumNode(func(cn *ciliumv2.CiliumNode) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {}, "10.0.1.2": {}}
@@ -90,7 +90,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// An entry is taken out only while the agent agrees.
+// TestEditAgreed checks that an edit with ReadyForRelease removes an entry only while its handshake is ready-for-release.
 func TestEditAgreed(t *testing.T) {
 	for status, want := range map[ipamtypes.IPReleaseStatus]error{"ready-for-release": nil, "marked-for-release": ErrChanged, "do-not-release": ErrChanged, "": ErrChanged} {
 		seen := FromCiliumNode(inHandshake(keys{"10.0.1.1": "ready-for-release"}))
@@ -108,8 +108,8 @@ func TestEditAgreed(t *testing.T) {
 	}
 }
 
-// What is taken from a pod that is gone is written only while the agent does not list it, whether or not it has
-// listed anything before.
+// TestEditUnlisted checks that an edit with Unlisted is written only while the agent does not report the address as used,
+// whether or not status.ipam.used exists.
 func TestEditUnlisted(t *testing.T) {
 	using := func(used ...string) *ciliumv2.CiliumNode {
 		return ciliumNode(func(cn *ciliumv2.CiliumNode) {
@@ -148,7 +148,7 @@ func TestEditUnlisted(t *testing.T) {
 	}
 }
 
-// One request carries an entry and its handshake to the end: the entry first.
+// TestWriterMarks checks that one request removes an entry and then sets its handshake to released.
 func TestWriterMarks(t *testing.T) {
 	api := newAPI(t, inHandshake(keys{"10.0.1.1": "ready-for-release"}))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -177,7 +177,8 @@ func TestWriterMarks(t *testing.T) {
 	}
 }
 
-// Field tracking goes with the first write, and with a write of its own where that is asked for.
+// TestUntrack checks that managedFields are removed with the first write, or with a write of their own if the request asks
+// for it, and only if the Client has StripManagedFields.
 func TestUntrack(t *testing.T) {
 	tracked := func() *ciliumv2.CiliumNode {
 		return ciliumNode(reports, func(cn *ciliumv2.CiliumNode) {
@@ -192,7 +193,7 @@ func TestUntrack(t *testing.T) {
 		untrack bool
 		request WriteRequest
 		patches int
-		// stripped: the API server has been told that there is none.
+		// stripped is true if the write removes the managedFields.
 		stripped bool
 	}{
 		"with a claim":         {untrack: true, request: WriteRequest{Node: "n", Decide: claim}, patches: 1, stripped: true},
@@ -218,8 +219,8 @@ func TestUntrack(t *testing.T) {
 	}
 }
 
-// No minute sees more writes for a node than are allowed; what waits goes together, other nodes do
-// not wait, and who is urgent does not either.
+// TestPace checks that no minute has more writes to a node than the rate limit allows, that requests that wait are written
+// together, and that neither other nodes nor urgent requests wait.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t, ciliumNode())
@@ -253,7 +254,8 @@ func TestPace(t *testing.T) {
 		if w.Delay("n") == 0 || w.Delay("m") != 0 {
 			t.Errorf("delays %v and %v", w.Delay("n"), w.Delay("m"))
 		}
-		// Of two that come while the pace holds the first back, the urgent one takes it along.
+		// A request waits for the rate limit. An urgent request that comes later is written at once, and the first one
+		// with it.
 		waited := make(chan error, 1)
 		go func() { waited <- flip(false) }()
 		synctest.Wait()

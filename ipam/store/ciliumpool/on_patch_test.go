@@ -19,15 +19,15 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// OnPatch is called once for each patch whose end is known, with the number of its requests.
+// TestOnPatch checks that OnPatch is called once for each patch whose result is known, with the number of its requests.
 func TestOnPatch(t *testing.T) {
 	dynamic := ipamtypes.AllocationMap{"10.0.1.1": {}}
 	for name, c := range map[string]struct {
-		// pool is what the API server has; the writer believes that it is dynamic.
+		// pool is the pool at the API server. The cache of the Writer has the pool dynamic.
 		pool ipamtypes.AllocationMap
 		fail func(n int) (error, bool)
-		// pods ask for the address .200, .201 and so on; the first one's patch is under way when
-		// the others come.
+		// pods is the number of claims, for the addresses from 10.0.1.200 on. The patch of the first one is in flight when
+		// the others arrive.
 		pods int
 		want []string
 	}{
@@ -71,7 +71,7 @@ func TestOnPatch(t *testing.T) {
 				for i := range c.pods {
 					requests.Go(func() {
 						owner := pool.OwnedEntry("db", fmt.Sprintf("mysql-%d", i), "StatefulSet", "mysql")
-						// How it ends is what the other tests are about.
+						// Other tests check the result.
 						_ = w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 							return n.Claim([]netip.Addr{addr(fmt.Sprintf("10.0.1.%d", 200+i))}, owner)
 						}})

@@ -31,8 +31,8 @@ type operation struct {
 }
 
 // encode returns the patch for the edits. It applies only to the CiliumNode that n was read from, if its subnets are
-// unchanged and every edited entry is what the edit requires; with whole, only if the whole spec is unchanged. podCIDRs, if
-// not nil, are published in the same patch, and with untrack it removes managedFields.
+// unchanged and every edited entry is as its edit requires; with whole, only if the whole spec is unchanged. podCIDRs, if
+// not nil, are published in the same patch. With untrack, the patch removes managedFields.
 func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole, untrack bool) []operation {
 	ops := []operation{
 		{"test", uidPath, n.UID},
@@ -42,7 +42,8 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole,
 		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
 	}
 	if !n.HasUsed && slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.Unlisted }) {
-		// A test below a missing path fails whatever it requires. Any report of the agent makes another version.
+		// Without a used map there is no path to test: a test below a missing path always fails. Test the version instead,
+		// which any report of the agent changes.
 		ops = append(ops, operation{"test", versionPath, n.ResourceVersion})
 	}
 	if untrack {
@@ -85,9 +86,9 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole,
 	return ops
 }
 
-// expect returns the operations that test that an entry is unchanged. The fields of an entry with an owner are tested one by
-// one: a user may have written an empty resource, which the API server stores as none. resource is the resource as it is
-// written.
+// expect returns the operations that test that an entry is unchanged. e is the entry; nil: there must be none. The fields
+// of an entry with an owner are tested one by one: a user may have written an empty resource, which the API server stores
+// as none. resource is the resource as it is written.
 func expect(path string, e *pool.Entry, resource string) []operation {
 	switch {
 	case e == nil:
@@ -111,7 +112,8 @@ func nullable(value any, missing bool) any {
 }
 
 // encodeHandshakes returns the patch for the changes. It applies only to the CiliumNode that n was read from, and only if
-// every handshake has the state that its change requires and every entry whose release is asked for is still a dynamic one.
+// every handshake has the state that its change requires, every entry to be marked for release is still a dynamic one, and
+// every entry to be reported as released is gone.
 func encodeHandshakes(n pool.NodePool, changes []pool.HandshakeChange) []operation {
 	ops := statusOperations(n)
 	for _, c := range changes {
@@ -132,7 +134,8 @@ func encodeHandshakes(n pool.NodePool, changes []pool.HandshakeChange) []operati
 	return ops
 }
 
-// statusOperations returns the first operations of a patch of release-ips.
+// statusOperations returns the first operations of a patch of release-ips: the test of the CiliumNode, and the creation of
+// the map if it is missing.
 func statusOperations(n pool.NodePool) []operation {
 	ops := []operation{{"test", uidPath, n.UID}}
 	if !n.HasHandshakes {
@@ -153,8 +156,9 @@ func encodeProbe(n pool.NodePool, probe netip.Addr) any {
 		operation{"add", usedPath + "/" + probe.String(), ipamtypes.AllocationIP{Owner: probeOwner}})
 }
 
-// encodeFirstProbe returns the merge patch for a probe where there is no report: a running agent reports to a CiliumNode
-// that was made again only when it has a reason. A JSON patch can't make a status that may or may not exist.
+// encodeFirstProbe returns the merge patch that adds a probe to a CiliumNode without a report. An agent that was not
+// restarted when its CiliumNode was created again sends one only when an allocation changes. A JSON patch can't create a
+// status that may or may not exist.
 func encodeFirstProbe(n pool.NodePool, probe netip.Addr) any {
 	return map[string]any{
 		"metadata": map[string]any{"resourceVersion": n.ResourceVersion},

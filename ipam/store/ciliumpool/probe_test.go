@@ -31,11 +31,11 @@ func TestAsk(t *testing.T) {
 		cn.Status.IPAM.Used = ipamtypes.AllocationMap{old: {Owner: probeOwner}}
 	}
 	for name, row := range map[string]struct {
-		// now is the CiliumNode, seen is what was read before; nil: the same.
+		// now is the CiliumNode at the API server. seen is the version that was read before; nil: now.
 		now, seen *ciliumv2.CiliumNode
 		release   keys
 		err       error
-		// unreported means that the agent has not reported before, beside that another probe stands.
+		// unreported is true if the agent has not reported before, and beside is true if there is another probe.
 		unreported, beside bool
 	}{
 		"the first question":                   {now: reported(), release: keys{probe: "released"}},
@@ -90,7 +90,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// A probe that was not stored is no question: its absence would look like the answer.
+// TestAskThatIsNotStored checks that Ask fails if the probe is not stored: its absence would look like the answer.
 func TestAskThatIsNotStored(t *testing.T) {
 	n := FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.Used = ipamtypes.AllocationMap{} }))
 	api := dropping{newAPI(t, ciliumNode())}

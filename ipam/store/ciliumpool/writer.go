@@ -28,21 +28,22 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// WriteRequest is a change of the pool of one node. Decide returns the edits that fulfil it, from the current pool: none if it is
-// fulfilled already, an error if it can't be. It may be called several times, and must decide from its argument alone.
+// WriteRequest is a change of the pool of one node. Decide returns the edits that fulfil the request, from the current
+// pool: none if it is fulfilled already, an error if it can't be fulfilled. Decide may be called several times, and must
+// decide from its argument alone.
 type WriteRequest struct {
 	Node   string
 	Decide func(n pool.NodePool) ([]pool.EntryChange, error)
-	// FromAPIServer has the decision made from the pool at the API server, never from the cache.
+	// FromAPIServer requires that Decide gets the pool from the API server, never from the cache.
 	FromAPIServer bool
-	// RequireUnchangedSpec requires that the whole spec is what the decision was made from, not only the edited entries.
+	// RequireUnchangedSpec requires that the whole spec, and not only the edited entries, is unchanged since the decision.
 	RequireUnchangedSpec bool
 	// Marks returns the changes of release handshakes that belong to the request, from the pool after its edits. It may be
 	// nil. The rules for Decide apply.
 	Marks func(n pool.NodePool) []pool.HandshakeChange
 	// StripManagedFields makes a write even without edits if the CiliumNode has managedFields (see Client.StripManagedFields).
 	StripManagedFields bool
-	// SkipRateLimit requests do not wait for the rate limit.
+	// SkipRateLimit makes the request urgent: it does not wait for the rate limit.
 	SkipRateLimit bool
 }
 
@@ -68,10 +69,10 @@ type Writer struct {
 	retry wait.Backoff
 
 	mu sync.Mutex
-	// queues have the requests that wait for the patch of their node. Key: the node. A key exists exactly while a goroutine
-	// serves that node.
+	// queues contains the requests that wait for the next patch of each node. Key: the node. A key exists exactly while a
+	// goroutine serves that node.
 	queues map[string]*queue
-	// written are the pools after our own writes that the cache does not have yet. Key: the node.
+	// written contains the pools after writes of this Writer that the cache does not show yet. Key: the node.
 	written map[string]pool.NodePool
 	served  sync.WaitGroup
 }
@@ -98,7 +99,7 @@ type queued struct {
 	done chan error
 }
 
-// NewWriter returns a Writer that works until ctx ends.
+// NewWriter returns a Writer that works until ctx ends. known returns the pool of a node from a cache.
 func NewWriter(ctx context.Context, pools *Client, known func(node string) (pool.NodePool, bool)) *Writer {
 	return &Writer{
 		ctx:     ctx,
@@ -123,8 +124,9 @@ func (w *Writer) observe(requests int, err error) {
 	}
 }
 
-// Write returns when the request is fulfilled. An error of Decide is returned as it is. After it, ErrGone and ErrRefused
-// nothing was written for this request; after any other error it may have been written, or may still be.
+// Write returns when the request is fulfilled. It returns an error of Decide as it is. After such an error, ErrGone or
+// ErrRefused, nothing was written for the request, except that the edits of a request with Marks may have been written.
+// After any other error the request may have been written, or may still be.
 func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
 	q := &queued{WriteRequest: r, done: make(chan error, 1)}
 	w.mu.Lock()
@@ -149,13 +151,13 @@ func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
 // Wait returns when no write is in flight. Call it after the context of NewWriter has ended.
 func (w *Writer) Wait() { w.served.Wait() }
 
-// serve writes the requests for one node, batch by batch, until none waits. Each batch starts from the pool after the last
-// one, which the cache may not have yet.
+// serve writes the requests for one node, batch by batch, until no request waits. Each batch starts from the pool after
+// the last one, which the cache may not show yet.
 func (w *Writer) serve(node string) {
 	n, known := w.latest(node)
 	for {
 		if w.dwell(node) {
-			// Much may have happened meanwhile.
+			// The pool may have changed during the wait.
 			known = false
 		}
 		w.mu.Lock()
@@ -176,7 +178,8 @@ func (w *Writer) serve(node string) {
 	}
 }
 
-// latest returns the newest known version of a node's pool: that of the cache, or that after our own last write.
+// latest returns the newest known version of a node's pool: the pool after the last write of this Writer if the cache is
+// behind, otherwise the pool in the cache. It returns false if there is none.
 func (w *Writer) latest(node string) (pool.NodePool, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,7 +189,8 @@ func (w *Writer) latest(node string) (pool.NodePool, bool) {
 	return w.known(node)
 }
 
-// keep stores the pool after the last batch, and drops those that the cache has by now. Called under mu.
+// keep stores the pool after the last batch if it is known, and drops the stored pools that the cache shows by now. The
+// caller must hold mu.
 func (w *Writer) keep(n pool.NodePool, known bool) {
 	if known {
 		w.written[n.Name] = n
@@ -194,13 +198,13 @@ func (w *Writer) keep(n pool.NodePool, known bool) {
 	maps.DeleteFunc(w.written, func(_ string, last pool.NodePool) bool { return !w.ahead(last) })
 }
 
-// ahead reports whether the cache has an older spec of the same CiliumNode.
+// ahead reports whether last has a newer spec of the same CiliumNode than the cache.
 func (w *Writer) ahead(last pool.NodePool) bool {
 	shown, ok := w.known(last.Name)
 	return ok && shown.UID == last.UID && shown.Generation < last.Generation
 }
 
-// write writes one batch until every request has its answer. It returns the pool after it, if that is known.
+// write writes one batch until every request is answered. It returns the pool after the batch, and whether that is known.
 func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool) (pool.NodePool, bool) {
 	logger := klog.FromContext(w.ctx).WithValues("node", node)
 	retry := w.retry
@@ -209,7 +213,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 	}
 	var err error
 	for try := range writeTries {
-		// The first conflict is most likely one other write, and is over.
+		// The first conflict was most likely caused by one other write, which is complete: the next try needs no pause.
 		if again := try > 1 || try == 1 && !errors.Is(err, ErrChanged); again && !pause(w.ctx, retry.Step()) {
 			err = context.Cause(w.ctx)
 			break
@@ -224,7 +228,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 				answer(batch, err)
 				return pool.NodePool{}, false
 			}
-			// One of the requests may be at fault. Each goes alone, so that the others do not fail with it.
+			// One of the requests may be at fault. Write each of them separately, so that the others do not fail with it.
 			for _, q := range batch {
 				after, known = w.write(node, []*queued{q}, pool.NodePool{}, false)
 			}
@@ -264,7 +268,7 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 	var marks []pool.HandshakeChange
 	for _, q := range open {
 		if q.Marks != nil {
-			// Each is decided from the node with those of the others applied.
+			// Each request decides from the node with the marks of the requests before it applied.
 			marks = append(marks, q.Marks(n.WithHandshakes(marks))...)
 		}
 	}
@@ -279,8 +283,8 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 	return open, after, err
 }
 
-// decide calls Decide of each request in turn, with the edits of those before it applied, and answers those that are
-// fulfilled or can't be. A request with handshakes or StripManagedFields stays open.
+// decide calls Decide of each request in turn, with the edits of the requests before it applied. It answers the requests
+// that are fulfilled already or can't be fulfilled. A request with handshakes or StripManagedFields stays open.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
@@ -301,7 +305,7 @@ func answer(batch []*queued, err error) {
 	}
 }
 
-// pause waits for d or the end of ctx, and reports whether it was d.
+// pause waits for d. It returns false if ctx ends before.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -322,7 +326,7 @@ type RateLimiter struct {
 	perMinute int
 
 	mu sync.Mutex
-	// nodes have a limiter for each node that was written to recently.
+	// nodes contains a limiter for each node that was written to recently. Key: the node.
 	nodes map[string]*rate.Limiter
 }
 
@@ -365,7 +369,7 @@ func (p *RateLimiter) Spend(node string) {
 		l = rate.NewLimiter(rate.Limit(float64(spread)/time.Minute.Seconds()), p.perMinute-spread)
 		p.nodes[node] = l
 	}
-	// A reservation may go below zero, unlike a wait.
+	// ReserveN lets the number of tokens become negative, so that urgent writes count too.
 	l.ReserveN(p.clock.Now(), 1)
 }
 
@@ -374,7 +378,7 @@ func (p *RateLimiter) Spend(node string) {
 func (w *Writer) Delay(node string) time.Duration { return w.RateLimit.Wait(node) }
 
 // dwell returns when the next write for the node may be made: after its delay, when an urgent request arrives, or when the
-// context ends. waited reports whether it blocked.
+// context ends. It returns at once if no request waits. waited reports whether it blocked.
 func (w *Writer) dwell(node string) (waited bool) {
 	for {
 		d := w.Delay(node)
@@ -398,7 +402,7 @@ func (w *Writer) dwell(node string) (waited bool) {
 	}
 }
 
-// Ask is Client.Ask, and counts as a write of the node: ask when Delay is 0.
+// Ask calls Client.Ask with a timeout. It counts as a write to the node: call it when Delay is 0.
 func (w *Writer) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -408,7 +412,7 @@ func (w *Writer) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (po
 	return after, err
 }
 
-// Get is Client.Get.
+// Get calls Client.Get with a timeout.
 func (w *Writer) Get(ctx context.Context, node string) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()

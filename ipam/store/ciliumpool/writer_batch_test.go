@@ -18,7 +18,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// policy is an API server that refuses every patch that names the pod db/bad-0, and holds back the first patch.
+// policy is an API server that refuses every patch that names the pod db/bad-0, and delays the first patch until first is
+// closed.
 type policy struct {
 	*apiServer
 	first chan struct{}
@@ -39,7 +40,8 @@ func (p *policy) Patch(ctx context.Context, obj client.Object, patch client.Patc
 	return p.apiServer.Patch(ctx, obj, patch, opts...)
 }
 
-// Finding S10. A request that the API server refuses fails alone: the other requests of its patch are fulfilled.
+// TestRefusedRequestFailsAlone checks that a request that the API server refuses fails alone: the other requests of its
+// patch are fulfilled (finding S10).
 func TestRefusedRequestFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &policy{newAPI(t, ciliumNode(reports)), make(chan struct{})}
@@ -79,7 +81,8 @@ func TestRefusedRequestFailsAlone(t *testing.T) {
 	})
 }
 
-// Finding S10. The first conflict of a write costs no pause, and the ones after it do.
+// TestFirstConflictCostsNoPause checks that a write pauses before a retry from the second conflict on, and not after the
+// first one (finding S10).
 func TestFirstConflictCostsNoPause(t *testing.T) {
 	for conflicts, paused := range []bool{false, false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Whatever happens to a write and its answer, the request ends as its pool says, and no goroutine
-// stays behind.
+// TestWriterFaults checks that, whatever happens to a write and its answer, the result of the request matches the pool,
+// and that no goroutine remains.
 func TestWriterFaults(t *testing.T) {
 	unavailable := apierrors.NewServiceUnavailable("down")
 	for name, c := range map[string]struct {
@@ -90,7 +90,7 @@ func TestWriterNodeGone(t *testing.T) {
 	}
 }
 
-// A request that asks for the API server's own word is not decided from a cache.
+// TestWriterLive checks that a request with FromAPIServer is decided from the API server and not from the cache.
 func TestWriterLive(t *testing.T) {
 	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.200": {Owner: "db/mysql-0"}, "10.0.1.201": {Owner: "db/mysql-1"}}
@@ -111,8 +111,8 @@ func TestWriterLive(t *testing.T) {
 	}
 }
 
-// Claims that follow one another are decided from what the writer itself wrote last, as long as the
-// watch is behind, and from the watch again when it has caught up, or shows another CiliumNode.
+// TestWriterStartsFromItsLastWrite checks that successive claims are decided from the last write of the Writer as long as
+// the watch is behind, and from the watch when it has caught up or shows another CiliumNode.
 func TestWriterStartsFromItsLastWrite(t *testing.T) {
 	api := newAPI(t, ciliumNode(reports))
 	shown := FromCiliumNode(ciliumNode(reports))
@@ -127,7 +127,7 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 	}
 	for _, step := range []struct {
 		what string
-		// watch is what the watch does before a claim.
+		// watch changes what the watch shows, or the API server has, before a claim; nil: nothing changes.
 		watch          func()
 		patches, reads int
 		kept           bool
@@ -169,8 +169,8 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 	cancel()
 }
 
-// A request that comes while the batch before it is written is decided from what the watch shows by then: it may have
-// been made because of that.
+// TestWriterSeesWhatTheWatchShows checks that a request that arrives while the previous batch is written is decided from
+// what the watch shows after that write: the request may have been made because of it.
 func TestWriterSeesWhatTheWatchShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t, ciliumNode(reports))

@@ -94,7 +94,7 @@ func mapper() meta.RESTMapper {
 	return m
 }
 
-// server answers every request with the object that was sent, and fails the test if a request is not a dry run.
+// server answers every request with the same FixedIP, and fails the test if a request is not a dry run.
 type server struct {
 	t      *testing.T
 	status int

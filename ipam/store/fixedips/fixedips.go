@@ -22,8 +22,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
-// ReservationOf returns the reservation of a FixedIP. It lasts until the FixedIP is gone, not until it is deleted: the
-// controller releases its addresses in between.
+// ReservationOf returns the reservation of a FixedIP. A FixedIP that is being deleted keeps its reservation until it is
+// gone: the controller releases its addresses in between.
 func ReservationOf(fip *v1alpha1.FixedIP) ledger.Reservation {
 	return ledger.Reservation{
 		Record: fip.Namespace + "/" + fip.Name,
@@ -47,21 +47,21 @@ func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, chan
 	})
 }
 
-// Reserves reports whether a change of a FixedIP may affect where its pod can be placed. A change of its status does
-// not.
+// Reserves reports whether a FixedIP was created again, or whether its spec has changed or its deletion has begun.
+// HandsOver reports changes of its status.
 func Reserves(before, after *v1alpha1.FixedIP) bool {
 	return before.UID != after.UID || before.Generation != after.Generation ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }
 
-// HandsOver reports whether the status has begun to say that another pod may take the addresses over, or that their pod may
-// take them to another node.
+// HandsOver reports whether a change of a FixedIP affects which pod may take its addresses over (status.vacatedBy), or
+// which pod may take them to another node (status.movableFor).
 func HandsOver(before, after *v1alpha1.FixedIP) bool {
 	return before.Status.VacatedBy != after.Status.VacatedBy || before.Status.MovableFor != after.Status.MovableFor
 }
 
-// Read reads the FixedIPs that a ledger knows from a cache, without those that are gone. Reading the known ones is
-// cheaper than listing all FixedIPs of a large cluster.
+// Read returns the FixedIPs of the given reservations from a cache, except those that the cache does not have. Reading
+// known FixedIPs is cheaper than listing all FixedIPs of a large cluster.
 func Read(ctx context.Context, cached client.Reader, known []ledger.Reservation) ([]*v1alpha1.FixedIP, error) {
 	var found []*v1alpha1.FixedIP
 	for _, k := range known {

@@ -48,7 +48,7 @@ func TestPhases(t *testing.T) {
 			t.Errorf("%s (-want +got): %s", step.name, diff)
 		}
 	}
-	// An informer reports a deletion that it missed in this form.
+	// An informer passes this type to OnDelete if the watch missed the deletion.
 	watch.Handler(p.change).OnDelete(toolscache.DeletedFinalStateUnknown{Obj: in(v1alpha1.PhaseInUse)})
 	if got := p.Counts()[v1alpha1.PhaseInUse]; got != 0 {
 		t.Errorf("%d are in use after the last was missed, want 0", got)

@@ -18,9 +18,9 @@ import (
 // Own is the minor version of the Kubernetes libraries of this program.
 var Own = version.MustParseGeneric(baseversion.DefaultKubeBinaryVersion).Minor()
 
-// Check returns an error if the API server is older than Kubernetes 1.oldest; why is the reason for that minimum. It logs that
-// the API server is newer than Own and the next minor version, which are tested. If the API server does not answer, Check logs
-// that and returns nil: it may be restarting, and later requests are retried.
+// Check returns an error if the API server is older than Kubernetes 1.oldest; why is the reason for that minimum. Own and
+// the next minor version are tested: if the API server is newer, Check logs that. If the API server does not answer, Check
+// logs that and returns nil: it may be restarting, and later requests are retried.
 func Check(ctx context.Context, server discovery.ServerVersionInterface, oldest uint, why string) error {
 	log := klog.FromContext(ctx)
 	info, err := server.ServerVersion()

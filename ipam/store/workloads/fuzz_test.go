@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Whatever the author of a kind has put into the places that are read, it is read as numbers that pods can be
-// counted with, and the pods that it takes in for certain are not left out.
+// FuzzDecode checks that decode accepts any object and does not change it, that the numbers that it reads are not
+// negative, and that the first pod of a workload with replicas is not excluded.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"db","name":"web"},"spec":{"replicas":3,"strategy":{"rollingUpdate":{"maxSurge":"25%"}}}}`,

@@ -36,12 +36,13 @@ import (
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
-// ErrUnknown means that the workloads of a kind have not been listed yet, or that the kind is not configured.
+// ErrUnknown means that it is not known whether a workload exists: the workloads of its kind have not been listed yet, the
+// kind is not configured, or the API server does not serve it.
 var ErrUnknown = errors.New("the workloads of this kind are not known yet")
 
 const (
-	// A kind without an API is looked up again after firstLookup, and then less and less often, at least every
-	// lastLookup.
+	// firstLookup and lastLookup are the first and the longest interval between two lookups of a kind whose API is not
+	// installed.
 	firstLookup = time.Second
 	lastLookup  = 30 * time.Second
 )
@@ -55,7 +56,7 @@ type Store struct {
 	mu sync.RWMutex
 	// watches contains the started watches, which are never removed. Key: the kind.
 	watches map[schema.GroupKind]watched
-	// handlers are called for each change; before or after is nil if there was or is no workload.
+	// handlers are called for each change. before is nil for a new workload, after is nil for a deleted one.
 	handlers []func(before, after *identity.Workload)
 }
 
@@ -151,8 +152,9 @@ func workloadOf(obj any) *identity.Workload {
 	return nil
 }
 
-// find returns a workload. An object that has been seen counts before all have been listed, so that event handlers
-// find it.
+// find returns a workload, or nil if there is none. It returns ErrUnknown if the kind is not watched, or if the workload
+// has not been seen and not all have been listed yet. A workload that has been seen is returned before, so that event
+// handlers find it.
 func (s *Store) find(gk schema.GroupKind, namespace, name string) (*seen, error) {
 	s.mu.RLock()
 	w, ok := s.watches[gk]
@@ -189,8 +191,8 @@ func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Work
 	return &o.workload, nil
 }
 
-// Live returns a workload as the API server has it, or nil if the API server says that this object does not exist.
-// It returns ErrUnknown if the kind is not watched yet, or if the API server does not serve the resource.
+// Live returns a workload as the API server has it, or nil if the API server answers that the object does not exist. It
+// returns ErrUnknown if Get does, or if the API server does not serve the resource.
 func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	if _, err := s.find(gk, namespace, name); err != nil {
 		return nil, err
@@ -212,7 +214,8 @@ func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name s
 	return Decode(obj), nil
 }
 
-// Controller returns the controller of a controller of pods; it is an identity.Controllers.
+// Controller returns the controller of a workload that controls a pod, for example the Deployment of a ReplicaSet. known
+// is false if the workload, with that UID, is unknown. Controller is an identity.Controllers.
 func (s *Store) Controller(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	o, err := s.find(schema.FromAPIVersionAndKind(of.APIVersion, of.Kind).GroupKind(), namespace, of.Name)
 	if err != nil || o == nil || o.UID != of.UID {
@@ -221,7 +224,8 @@ func (s *Store) Controller(namespace string, of metav1.OwnerReference) (by *meta
 	return o.controller, true
 }
 
-// seen is the part of an object that an informer keeps: a cluster has many, and most of each is not used here.
+// seen is the part of a workload that an informer keeps in memory: a cluster has many workloads, and most fields are not
+// used here.
 type seen struct {
 	// ObjectMeta contains name and namespace, which caches use as the key.
 	metav1.ObjectMeta
@@ -236,15 +240,16 @@ func (s *seen) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind
 // DeepCopyObject returns the same object, because it is never changed.
 func (s *seen) DeepCopyObject() runtime.Object { return s }
 
-// surges are the fields in which kinds define how many pods an update may add: Deployment, Rollout of Argo, and
-// CloneSet of OpenKruise.
+// surges are the paths of the fields that define how many pods an update may add: of a Deployment, of a Rollout of Argo,
+// and of a CloneSet of OpenKruise.
 var surges = [][]string{
 	{"spec", "strategy", "rollingUpdate", "maxSurge"},
 	{"spec", "strategy", "canary", "maxSurge"},
 	{"spec", "updateStrategy", "maxSurge"},
 }
 
-// decode converts an object of an informer: converted already, typed, or unstructured.
+// decode converts an object of an informer, which may be a *seen already, a typed StatefulSet or ReplicaSet, or
+// unstructured.
 func decode(obj any) (*seen, error) {
 	switch o := obj.(type) {
 	case *seen:
@@ -343,8 +348,8 @@ func ordinals(v any, err error) ([]identity.OrdinalRange, error) {
 	return disjoint, nil
 }
 
-// count returns a number of pods; negative numbers and numbers of more than 32 bits count as absent, so that no
-// address is released because of them.
+// count returns the number at a path. It returns false if there is none, or if it is negative or has more than 32 bits: no
+// address is released because of such a number.
 func count(o *unstructured.Unstructured, path ...string) (int32, bool) {
 	n, ok, _ := unstructured.NestedInt64(o.Object, path...)
 	if !ok || n < 0 || n > math.MaxInt32 {
@@ -353,7 +358,8 @@ func count(o *unstructured.Unstructured, path ...string) (int32, bool) {
 	return int32(n), true
 }
 
-// surge is a maxSurge in percent as pods, rounded up as the kinds do that have one.
+// surge returns a maxSurge in percent as a number of pods, rounded up as the workload controllers do. It returns 0 if
+// percent can't be parsed.
 func surge(percent string, replicas *int32) int32 {
 	surge := intstr.FromString(percent)
 	n, err := intstr.GetScaledValueFromIntOrPercent(&surge, int(ptr.Deref(replicas, 0)), true)

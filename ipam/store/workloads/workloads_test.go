@@ -41,7 +41,7 @@ func object(apiVersion, kind, name string, spec fields, change ...func(*unstruct
 	return o
 }
 
-// Workload kinds of many projects have these fields in the same place.
+// TestDecode checks the fields that the workload kinds of many projects have at the same path.
 func TestDecode(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec fields
@@ -90,7 +90,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// late is a mapper of an API server that gets its kind later.
+// late is a RESTMapper that knows no kind until installed is true.
 type late struct {
 	meta.RESTMapper
 	installed *atomic.Bool
@@ -103,8 +103,8 @@ func (l late) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMa
 	return l.RESTMapper.RESTMapping(gk, versions...)
 }
 
-// A kind that is not installed is not known, which is no reason to think that its workloads are
-// gone; it is found when it is there, and so are those of its workloads that go.
+// TestKindInstalledLater checks that the workloads of a kind that is not installed are unknown, and not deleted. After the
+// kind was installed, its workloads are found, and their deletion is seen.
 func TestKindInstalledLater(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -198,8 +198,8 @@ func TestLiveOfALentKind(t *testing.T) {
 	}
 }
 
-// Finding C13. Only a 404 that is about the object says that a workload is gone. One that says that the API server
-// does not serve the resource says nothing about the workload.
+// TestLiveNotFound checks that only a 404 about the object means that a workload is deleted (finding C13). After a 404
+// because the API server does not serve the resource, the workload is unknown.
 func TestLiveNotFound(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "a.b", Version: "v1", Kind: "Thing"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{gvk.GroupVersion()})

@@ -33,10 +33,11 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// ErrNotReady is the error of Find while the cache is not complete. Nothing is decided from a part of the cluster.
+// ErrNotReady is the error of Find, and of Fits on strict nodes, while the cache is not complete. No decision is made from a
+// part of the cluster.
 var ErrNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; check that their CRDs are installed, and that the scheduler may list and watch them")
 
-// Refusal is an error that says why a pod cannot be placed, and what may help it.
+// Refusal is the error for a pod that cannot be placed. WakeOn lists the causes that may help the pod.
 type Refusal struct {
 	// Reason is shown in the pod's events.
 	Reason string
@@ -50,10 +51,10 @@ func refuse(on requeue.WakeOn, format string, args ...any) *Refusal {
 	return &Refusal{Reason: fmt.Sprintf(format, args...), WakeOn: on}
 }
 
-// Shared is what the profiles of a scheduler have in common.
+// Shared contains the state that all profiles of a scheduler share.
 type Shared struct {
 	Cache *cache.Cache
-	// Client reads and writes pods.
+	// Client reads nodes, and reads and writes pods.
 	Client kubernetes.Interface
 	Nodes  corelisters.NodeLister
 	Pods   corelisters.PodLister
@@ -62,7 +63,7 @@ type Shared struct {
 	slots slotWaiters
 }
 
-// Binder decides for the pods of one profile.
+// Binder makes the decisions for the pods of one profile.
 type Binder struct {
 	*Shared
 	// snapshot returns a node of the scheduling cycle; nil if it does not exist. Only Find, Assume and Explain, which the
@@ -70,19 +71,18 @@ type Binder struct {
 	snapshot     func(node string) fwk.NodeInfo
 	families     []address.Family
 	claimTimeout time.Duration
-	// failover is the policy for workloads without one of their own.
+	// failover is the policy for workloads that define none.
 	failover v1alpha1.Failover
-	// movable: an address may live on another node than its home.
+	// movable is true if addresses may be migrated (allowAddressMigration).
 	movable bool
-	// strict selects the nodes whose pools have entries with an owner only: every pod on them needs a claim.
-	// strictNodes is how many there are.
+	// strict selects the strict nodes, on which every pod needs a claim. strictNodes is their number.
 	strict      labels.Selector
 	strictNodes atomic.Int64
-	// widenNext are the pods whose next plan has all nodes. widened are those that had such a plan, and so may have
-	// preempted others on another node: a nominated node that another program wrote is no reason to leave the pod's own
-	// node. Key: the UID of a pod that the watch shows.
+	// widenNext contains the pods whose next plan has all nodes. widened contains the pods that have had such a plan, and so
+	// may have preempted pods on another node. A nominated node counts only for these: another program may have written it.
+	// Key: the UID of a pod that the watch shows.
 	widenNext, widened sync.Map
-	// orphaned are the pods whose last plan was that of an orphaned pod. Key: as widened.
+	// orphaned contains the pods whose last plan was for an orphaned pod. Key: as of widened.
 	orphaned sync.Map
 }
 
@@ -105,7 +105,7 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fw
 			return nil, fmt.Errorf("strictNodes: %w", err)
 		}
 	}
-	// The queueing hints of the framework do not help: it asks none for a node that would not admit the pod.
+	// Queueing hints cannot replace this handler: the framework calls none for a node that would not admit the pod.
 	if _, err := f.Core().V1().Nodes().Informer().AddEventHandler(watch.Handler(b.nodeChanged)); err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
@@ -122,8 +122,9 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fw
 	return b, nil
 }
 
-// nodeChanged makes events of nodes whose state changes, and of nodes that are not strict any more: pods that waited for
-// room there need none. A node that is created or deleted has no before or after.
+// nodeChanged notifies of a node that is deleted, or whose readiness or taint out-of-service changes, and of a node that is
+// no longer strict: unreserved pods that waited for an address there need none. before is nil for a created node, after for
+// a deleted one.
 func (b *Binder) nodeChanged(before, after *corev1.Node) {
 	was, is := b.isStrict(before), b.isStrict(after)
 	switch {
@@ -142,8 +143,8 @@ func (b *Binder) isStrict(node *corev1.Node) bool {
 	return node != nil && b.strict.Matches(labels.Set(node.Labels))
 }
 
-// onStrictNode reports whether a node is strict, as the watch of nodes shows it: the same view that wakes pods, while the
-// snapshot of a cycle may be behind.
+// onStrictNode reports whether a node is strict in the watch of nodes. The events that wake pods come from the same watch,
+// while the snapshot of a cycle may be older.
 func (b *Binder) onStrictNode(name string) bool {
 	node, err := b.Nodes.Get(name)
 	return err == nil && b.isStrict(node)
@@ -167,7 +168,7 @@ func (b *Binder) podsOn(name string) (pods []*corev1.Pod) {
 	return pods
 }
 
-// remember adds a pod that the watch shows to a set. If the pod is deleted later, Remove follows.
+// remember adds a pod to a set if the watch shows the pod. If the pod is deleted later, Remove follows.
 func (s *Shared) remember(set *sync.Map, pod *corev1.Pod) {
 	set.Store(pod.UID, true)
 	if !s.exists(pod) {
@@ -181,7 +182,8 @@ func (s *Shared) exists(pod *corev1.Pod) bool {
 	return err == nil && now.UID == pod.UID
 }
 
-// Remove drops all that is remembered of a pod.
+// Remove drops all state of a pod. If the pod has searched for a slot, Remove notifies that the slot is free for another
+// pod.
 func (b *Binder) Remove(pod *corev1.Pod) {
 	b.widenNext.Delete(pod.UID)
 	b.widened.Delete(pod.UID)
@@ -191,11 +193,11 @@ func (b *Binder) Remove(pod *corev1.Pod) {
 	}
 }
 
-// The queue of waiting pods asks the Binder. Its answers come from the cache only, never from the snapshot of a cycle.
+// A Binder is the Domain of the queue of waiting pods. The methods of Domain read the caches, never the snapshot of a cycle.
 var _ requeue.Domain = &Binder{}
 
-// CanRun reports whether the node's labels let the pod run there, and the node is not cordoned: an address that becomes
-// free wakes no pod that cannot run there.
+// CanRun reports whether the node exists, is not cordoned, and matches the pod's node selector and required node affinity:
+// an address that becomes free wakes no pod that cannot run there.
 func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 	node, err := b.Nodes.Get(name)
 	if err != nil || node.Spec.Unschedulable {
@@ -205,7 +207,7 @@ func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 	return err == nil && match
 }
 
-// HasFreeAddress reports whether the node has the address that the pod waits for.
+// HasFreeAddress reports whether the node has an address that room describes and that the pod can use.
 func (b *Binder) HasFreeAddress(pod *corev1.Pod, room requeue.FreeAddress, name string) bool {
 	if len(room.Carried) > 0 {
 		return b.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), room.Carried) == nil
@@ -227,12 +229,12 @@ func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
 	return found, nil
 }
 
-// MayUse reports whether a node that is new may take a pod that was refused. The framework asks after it knows the node
-// itself, which an event of our own watch could precede.
+// MayUse reports whether a new node may take a refused pod. It serves a queueing hint, which the framework calls after it
+// has added the node itself, while an event of our own watch may come earlier.
 func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	if err != nil || !fixed {
-		// A node mends neither an annotation, nor a workload that is not known.
+		// A new node helps neither an invalid annotation nor an unknown workload.
 		return false
 	}
 	r, err := b.reservationOf(context.Background(), id)
@@ -250,7 +252,7 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	return id.Slot && b.hasSlots(id, node)
 }
 
-// hasSlots reports whether the workload of a pod has addresses on the node, or FixedIPs of its namespace do.
+// hasSlots reports whether the workload has slots on the node, or FixedIPs of its namespace reserve addresses there.
 func (b *Binder) hasSlots(id identity.Identity, node string) bool {
 	n, _ := b.Cache.Ledger.Node(node)
 	return slices.ContainsFunc(b.Cache.Ledger.Slots(id.Resource()), func(s ledger.Slot) bool { return s.Node == node }) ||

@@ -27,12 +27,14 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// LostError is the error of Bind if the addresses went to another pod, or may be in use. The next cycle decides again.
+// LostError is the error of Bind if the addresses decided for the pod are not available any more, or may be in use. The next
+// cycle decides again.
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return e.Reason }
 
-// Assume reserves the addresses for the pod, in the ledger. The error is a *Refusal.
+// Assume reserves the addresses for the pod on the node, in the ledger only. It reserves none for an unreserved pod unless
+// the node is strict. The error is a *Refusal.
 func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	owner, r := p.id.Key(), p.reservation
 	claim := ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: node}, Families: b.families}
@@ -70,28 +72,28 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 			return nil
 		}
 	}
-	// The scheduler writes the number of nodes before it: "1 node(s) ...".
+	// The scheduler writes the number of nodes in front of the reason: "1 node(s) ...".
 	return refuse(wake.And(metrics.Node, node), "node(s) couldn't give the pod its address: %v", err)
 }
 
-// claimedElsewhere refuses a node if the pod has got an address on another node since the plan, or may get one.
+// claimedElsewhere returns a Refusal if the pod has got an address on another node since the plan, or if a claim for another
+// pod of its name is in flight on another node; nil otherwise.
 func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	owner := p.id.Key()
 	if len(b.Cache.Ledger.HeldOn(owner, node)) == 0 {
-		// A claim on this node would be its second.
+		// The pod would have addresses on two nodes.
 		if h, ok := b.newHolder(owner, p.reservation.holders); ok {
 			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s since; it is tried again there", address.Join(h.Addrs), h.Node)
 		}
 	}
-	// That claim may be taking the address from the very node on which the new pod would count on it. Forget makes an event
-	// of its end.
+	// That claim may take the address from this node. Forget notifies when the claim has ended.
 	if at, ok := b.Cache.Ledger.ClaimedElsewhere(p.uid, owner, node); ok {
 		return refuse(p.wakeOn(), "node(s) may be losing the pod's address, which is being claimed on node %s for the former pod of its name; it is tried again when that has ended", at)
 	}
 	return nil
 }
 
-// newHolder returns addresses that the cache shows for a pod on a node that is not known.
+// newHolder returns addresses that the pools give to a pod on a node that is not among the known ones.
 func (b *Binder) newHolder(owner string, known []string) (ledger.NodeAddresses, bool) {
 	for _, h := range b.Cache.Ledger.Held(owner) {
 		if !slices.Contains(known, h.Node) {
@@ -101,8 +103,8 @@ func (b *Binder) newHolder(owner string, known []string) (ledger.NodeAddresses, 
 	return ledger.NodeAddresses{}, false
 }
 
-// Forget drops the decision for a pod. A bind that reported failure may have happened, and then the entry in the pool
-// is the pod's. Forget may be called at any time, and does no I/O.
+// Forget drops the claim that Assume made for a pod. An entry that was written stays: a bind that reported failure may have
+// happened, and then the entry is the pod's. Forget may be called at any time, and does no I/O.
 func (b *Binder) Forget(pod *corev1.Pod) {
 	claim, claimed := b.Cache.Ledger.Claimed(pod.UID)
 	if !claimed {
@@ -119,8 +121,8 @@ func (b *Binder) Forget(pod *corev1.Pod) {
 	b.Cache.Notify(e)
 }
 
-// Claimed reports whether Bind has nothing to do: the pools give the pod its addresses for certain, and it needs no
-// MAC address.
+// Claimed reports whether Bind has nothing to do: the pod needs no claim, or the pools give it the claimed addresses for
+// certain and it asks for no MAC address.
 func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 	claim, claimed := b.Cache.Ledger.Claimed(pod.UID)
 	switch {
@@ -139,12 +141,13 @@ func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 	return false
 }
 
-// certain reports whether a claim that stands needs no look at the API server. It needs one as long as no FixedIP names
-// its addresses: the former pod of the name may have got others than were claimed for it, and the watch be behind.
+// certain reports whether a claim that the cache shows in the pool needs no check at the API server. It needs one while no
+// FixedIP names its addresses: the former pod of the name may have got other addresses than were claimed for it, which a
+// late watch does not show yet.
 func (p *Plan) certain() bool { return p.Unreserved || p.reservation.recorded }
 
-// Bind writes the claim into the node's pool, and the MAC address into the pod. The error is a *LostError if the pod is
-// to be tried again.
+// Bind writes the claim into the node's pool, or moves the addresses to it, and writes the MAC address into a pod that asks
+// for one. The error is a *LostError if the pod is to be tried again.
 func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
 	if err := b.confirmOptedOut(ctx, p, pod, node); err != nil {
 		return err
@@ -209,9 +212,9 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 	return nil
 }
 
-// claim writes a claim into the pool of its node, unless it stands there for certain.
+// claim writes a claim into the pool of its node, unless the claim stands there for certain.
 func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
-	// The binding invariant is checked for what the cache shows before the pool is read, since the cache learns from reads.
+	// planned is read before the pool, because each read of the pool updates the cache.
 	stands, planned := b.Cache.Ledger.IsClaimed(c), b.Cache.Ledger.HeldOn(c.Owner, c.Node)
 	if stands && p.certain() {
 		return nil
@@ -221,7 +224,7 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 		Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			switch {
 			case p.Unreserved:
-				// If another pod was faster, any other address will do.
+				// If another pod has taken the address meanwhile, any other address will do.
 				return b.Cache.Ledger.ClaimUnreserved(n, c, pool.UnreservedEntry(p.id.Namespace, p.id.PodName))
 			case stands:
 				return nil, n.CheckBinding(c.Owner, planned)
@@ -230,15 +233,15 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 			}
 			return n.Claim(c.Addrs, p.id.Entry())
 		},
-		// What the agent lists as used decides whether a slot can be taken over.
+		// TakeOver and CheckBinding depend on the addresses in use, which the cache may show late.
 		FromAPIServer: c.From != "" || stands,
-		// The decision read that no other entry names the pod. A JSON patch cannot test that, so that it tests the version
-		// of the spec.
+		// The decision requires that no other entry names the pod. A JSON patch cannot test that, so it tests the version of
+		// the spec.
 		RequireUnchangedSpec: true,
 	})
 }
 
-// resultOf names how a claim ended that had to be written.
+// resultOf returns the result of a claim that had to be written.
 func resultOf(ctx context.Context, err error) metrics.Result {
 	switch {
 	case err == nil:
@@ -256,9 +259,9 @@ func resultOf(ctx context.Context, err error) metrics.Result {
 	}
 }
 
-// setMAC writes the MAC address of the identity to its pod, if the pod asks for one, before the pod is bound: the agent
-// reads it when it creates the interface. (The Binding could carry the annotation, Cilium fact 25, but only a Bind
-// plugin creates the Binding.)
+// setMAC writes the MAC address of the identity to a pod that asks for one, before the pod is bound: the agent reads it when
+// it creates the interface. (The Binding could carry the annotation, Cilium fact 25, but only a Bind plugin creates the
+// Binding.)
 func (b *Binder) setMAC(ctx context.Context, pod *corev1.Pod, id identity.Identity, addrs []netip.Addr) error {
 	wanted, err := identity.WantsMAC(pod)
 	if err != nil || !wanted {
@@ -267,7 +270,7 @@ func (b *Binder) setMAC(ctx context.Context, pod *corev1.Pod, id identity.Identi
 	mac := id.MAC(addrs)
 	// Maps of text can always be encoded.
 	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{
-		// The UID in a patch is a precondition: a later pod of the name is not meant.
+		// The UID in a patch is a precondition: a later pod of the name is not patched.
 		"uid":         pod.UID,
 		"annotations": map[string]string{identity.AnnotationCiliumMAC: mac.String()},
 	}})

@@ -17,7 +17,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// A claim that the cache has is confirmed if the API server has the same entries and the agent lists no other pod.
+// TestClaimIsConfirmed checks that CheckBinding accepts a claim that the cache shows only if the API server has the same
+// entries and the agent reports no other pod as their user.
 func TestClaimIsConfirmed(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.1.6"), netip.MustParseAddr("10.0.1.7")
 	mine := movedID.Entry()
@@ -46,7 +47,8 @@ func TestClaimIsConfirmed(t *testing.T) {
 	}
 }
 
-// A claim that the cache has and the API server no longer has is lost. The read that finds this is in the cache then.
+// TestClaimThatWasReplaced checks that a claim that the cache shows is lost if the API server does not have it any more, and
+// that the read that finds this updates the cache.
 func TestClaimThatWasReplaced(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -20,11 +20,12 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// policyOf returns the failover policy of a pod. Before the FixedIP is written, it is what the annotations say from
-// which the FixedIP will get its policy. If they are not readable, or the workload is not known, the pod waits.
+// policyOf returns the failover policy of a pod: that of its FixedIP or, before the FixedIP exists, that of the annotations
+// from which the FixedIP will get it, and the scheduler's default if these define none. It returns Wait if the annotations
+// are invalid, the workload is not known, or the pod has a slot.
 func (b *Binder) policyOf(p *Plan) v1alpha1.Failover {
 	if p.id.Slot {
-		// It has only claimed what it has, and never run with it.
+		// The pod has claimed its slot, but has never run with it.
 		return v1alpha1.Wait
 	}
 	policy := p.reservation.failover
@@ -43,8 +44,8 @@ func (b *Binder) policyOf(p *Plan) v1alpha1.Failover {
 	return policy
 }
 
-// whyNotElsewhere says why a pod whose node cannot take it does not go to another, and what helps, as the end of a sentence.
-// If that is empty, it goes to home, or to any node if home is empty.
+// whyNotElsewhere returns why a pod whose node cannot take it does not go to another node, and what helps, as the end of a
+// sentence. If why is empty, the pod goes to home, or to any node if home is empty, too.
 func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home string) {
 	if policy == v1alpha1.Wait || policy == v1alpha1.Migrate && !b.movable {
 		home = b.homeNodeIfMoved(p.id, p.reservation)
@@ -76,8 +77,8 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 	return "", ""
 }
 
-// homeNodeIfMoved returns the home of addresses that were moved to a node that does not exist any more; empty otherwise. They
-// return even if they may not move: nothing runs on a deleted node, and their subnet is at home.
+// homeNodeIfMoved returns the home of addresses that were moved to a node that does not exist any more; empty otherwise.
+// They return home even if they may not migrate: nothing runs on a deleted node, and their subnet is at home.
 func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 	if r.node == "" || id.Slot {
 		return ""
@@ -95,8 +96,8 @@ func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 	return home
 }
 
-// nodeUnavailable says why the node of the reservation cannot take the pod, whatever room it has, as the end of the sentence that
-// ownedByPrefix begins; empty if Fits has to look.
+// nodeUnavailable returns why the node of the reservation cannot take the pod, whatever its free resources, as the end of
+// the sentence that ownedByPrefix begins; empty if Fits has to decide.
 func (b *Binder) nodeUnavailable(p *Plan) string {
 	r := p.reservation
 	if b.node(r.node) == nil {
@@ -110,8 +111,8 @@ func (b *Binder) nodeUnavailable(p *Plan) string {
 	return ""
 }
 
-// widens reports whether a pod looks beyond the node that owns its addresses: once after Explain said so, and while it
-// is nominated to another node where it has preempted pods.
+// widens reports whether the plan of a pod has more nodes than the one with its addresses: once after Explain requested
+// that, and while the pod is nominated to another node, where it may have preempted pods.
 func (b *Binder) widens(pod *corev1.Pod, node string) bool {
 	_, next := b.widenNext.LoadAndDelete(pod.UID)
 	_, before := b.widened.Load(pod.UID)
@@ -119,7 +120,8 @@ func (b *Binder) widens(pod *corev1.Pod, node string) bool {
 	return next || before && nominated != "" && nominated != node
 }
 
-// widenSearch plans with other nodes than that of the reservation: with the home of its addresses, or with all.
+// widenSearch changes the plan to other nodes than that of the reservation: to home if it is not empty, to the nodes with
+// requested addresses for the policy Reassign, or to all nodes.
 func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover, home string) (*Plan, error) {
 	b.remember(&b.widened, pod)
 	p.failover, p.home, p.Nodes = policy, home, nil
@@ -132,8 +134,8 @@ func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover,
 	return p, nil
 }
 
-// wakeOnRemaining returns what helps a pod that waits for its node: its reservation, the node or the home of its
-// addresses changes, or its failover policy.
+// wakeOnRemaining returns the causes that help a pod that waits for its node: its reservation, its workload, the node, or
+// the home of its addresses changes.
 func (b *Binder) wakeOnRemaining(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).And(metrics.Node, p.reservation.node).AndHome(p.reservation.addrs...)
 	for _, a := range p.reservation.addrs {
@@ -144,7 +146,7 @@ func (b *Binder) wakeOnRemaining(p *Plan) requeue.WakeOn {
 	return wake
 }
 
-// wakeOnNowhere returns what helps a pod that may leave its node, and that no node could take.
+// wakeOnNowhere returns the causes that help a pod that may leave its node, but that no node could take.
 func (b *Binder) wakeOnNowhere(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn()
 	switch {
@@ -159,11 +161,13 @@ func (b *Binder) wakeOnNowhere(p *Plan) requeue.WakeOn {
 	return wake
 }
 
-// Explain says why no node could take the pod, and what helps; nil if nothing helps that the binder knows of. refused
-// returns the reasons for one node. It adds to the scheduler's count of nodes which node the pod's address belongs to, and
-// why that one cannot take the pod. If the pod may leave its node, and this plan had that one only, the next plan has all
-// nodes, and retry is true: the pod is to be tried again at once. That is not so while pods that the pod preempted there
-// are still terminating. A plan with all nodes is not followed by another: the pod waits for an event.
+// Explain returns why no node could take the pod, and the causes that may help it; nil if the binder knows of none. refused
+// returns the reasons for which filters refused one node. Explain adds to the scheduler's count of nodes which node has the
+// pod's address, and why that node cannot take the pod.
+//
+// If the pod may leave its node, and the plan had only that node, retry is true and the next plan has all nodes: the pod is
+// to be tried again at once. That does not apply while pods that the pod preempted on its node are still terminating. After
+// a plan with all nodes the pod waits for an event.
 func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []string) (why *Refusal, retry bool) {
 	switch {
 	case p.Unreserved:
@@ -178,7 +182,7 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	stuck := b.nodeUnavailable(p)
 	switch {
 	case stuck != "" && p.failover == "":
-		// The node has gone since Find.
+		// The node has become unavailable since Find.
 		return &Refusal{WakeOn: b.wakeOnRemaining(p)}, false
 	case stuck != "":
 		return &Refusal{Reason: p.ownedByPrefix() + b.stuckReason(p, stuck, refused), WakeOn: b.wakeOnNowhere(p)}, false
@@ -200,7 +204,7 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + remains, WakeOn: b.wakeOnRemaining(p)}, false
 }
 
-// stuckReason says that no other node can take the pod either, as the end of the sentence that ownedByPrefix begins.
+// stuckReason returns why no other node can take the pod either, as the end of the sentence that ownedByPrefix begins.
 func (b *Binder) stuckReason(p *Plan, stuck string, refused func(string) []string) string {
 	home := b.node(p.home)
 	if home == nil {
@@ -210,7 +214,7 @@ func (b *Binder) stuckReason(p *Plan, stuck string, refused func(string) []strin
 	return fmt.Sprintf("does not exist; it returns to node %s, whose subnet it is in, and that node %s%s", p.home, reason, remedy)
 }
 
-// hindrance says why a node cannot take a pod, and what helps if that is plain.
+// hindrance returns why a node cannot take a pod. remedy is what helps, or empty if that depends on the cluster.
 func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
 	switch {
 	case !nodeutil.IsReady(node):
@@ -225,12 +229,13 @@ func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
 	return "can't take it now", ""
 }
 
-// aboutVolume reports whether a filter of the scheduler refused a node because of a volume.
+// aboutVolume reports whether a filter of the scheduler refused a node because of a volume. reason is the text of the
+// filter.
 func aboutVolume(reason string) bool {
 	return strings.Contains(reason, "persistent volumes") || strings.Contains(reason, "PersistentVolume") || strings.Contains(reason, "volume zone")
 }
 
-// preempting reports whether pods that make room for this one on a node are still terminating.
+// preempting reports whether the pod is nominated to the node and pods of lower priority are still terminating there.
 func (b *Binder) preempting(pod *corev1.Pod, node string) bool {
 	return pod.Status.NominatedNodeName == node && slices.ContainsFunc(b.podsOn(node), func(other *corev1.Pod) bool {
 		return other.DeletionTimestamp != nil && corev1helpers.PodPriority(other) < corev1helpers.PodPriority(pod)

@@ -19,14 +19,15 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// migrateTries bounds how often a step of a migration is decided again because others write to the same pool.
+// migrateTries bounds how often a step of a migration is decided again because the same pool was written to meanwhile.
 const migrateTries = 8
 
-// errPoolChanged: the pool was written to since it was read.
+// errPoolChanged means that the pool was written to after it was read.
 var errPoolChanged = errors.New("the pool has changed since it was looked at")
 
-// migrate makes the steps of pool.Move that remain. What each of them takes away is decided at the API server, where the
-// pod is read once more: another scheduler, which writes nothing for that, may have bound it to its old node.
+// migrate performs the steps of pool.Move that remain. Each step that takes addresses away is decided from the pool at the
+// API server, and the pod is read after it: another scheduler, which writes no entry, may have bound the pod to its old
+// node.
 func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim ledger.Claim) error {
 	if b.Cache.Ledger.IsClaimed(claim) {
 		return nil
@@ -48,7 +49,7 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 	case m.Home:
 		err = b.takeAway(ctx, pod, m.From, m.Home, m.CommitAtHome)
 	case m.To:
-		// A migration that was about to go on from there stays.
+		// The addresses are on To already. This ends a migration that was about to leave it.
 		err = b.write(ctx, m.Home, m.CommitAtHome)
 	default:
 		err = b.vacate(ctx, pod, m)
@@ -65,7 +66,8 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 	return nil
 }
 
-// vacate makes the steps MarkLeaving, VacateSource and CommitAtHome, for addresses that leave a node that is not their home.
+// vacate performs the steps MarkLeaving, VacateSource and CommitAtHome, for addresses that leave a node that is not their
+// home.
 func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 	at := time.Now()
 	return untilUnchanged(m.Home, func() error {
@@ -84,15 +86,15 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 	})
 }
 
-// takeAway makes the edits of a step that takes addresses away, in the pool of a node, and then reads the pod. If a pod
-// of its name was bound to the node that it is to leave, that pod gets the entries back. No other pod can have got the
-// addresses in between.
+// takeAway writes a step that takes addresses away, into the pool of node, and then reads the pod. If a pod of this name was
+// bound to from, the node that the addresses leave, takeAway undoes the edits and returns an error. No other pod can have
+// got the addresses in between.
 func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	var made []pool.EntryChange
 	err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := decide(n)
 		if len(edits) > 0 {
-			// After a write whose answer was lost, there is nothing left to take away.
+			// If decide is called again after a write whose answer was lost, it returns no edits.
 			made = edits
 		}
 		return edits, err
@@ -115,12 +117,12 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 	return nil
 }
 
-// write makes edits that are decided from the pool as the API server has it.
+// write writes the edits that decide returns for the pool at the API server.
 func (b *Binder) write(ctx context.Context, node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: decide})
 }
 
-// writeUnchanged is write for a pool that has to be unchanged as a whole since it was read; else errPoolChanged.
+// writeUnchanged is like write, but returns errPoolChanged if any part of the pool has changed since seen was read.
 func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{Node: seen.Name, FromAPIServer: true, RequireUnchangedSpec: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		if n.UID != seen.UID || n.Generation != seen.Generation {
@@ -130,8 +132,8 @@ func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide 
 	}})
 }
 
-// complete makes the step CompleteAtTarget. The pool of the target is read first, then that of the home, and the write
-// happens only if the pool of the target is still the same: a later migration changes it before it commits at the home.
+// complete performs the step CompleteAtTarget. It reads the pool of the target, then that of the home, and writes only if
+// the pool of the target is unchanged: a later migration changes that pool before it commits at the home.
 func (b *Binder) complete(ctx context.Context, m pool.Move) error {
 	return untilUnchanged(m.To, func() error {
 		there, err := b.Cache.Pools.Get(ctx, m.To)
@@ -149,7 +151,7 @@ func (b *Binder) complete(ctx context.Context, m pool.Move) error {
 	})
 }
 
-// untilUnchanged repeats a step until others leave the pool of the node alone from its first read to its write.
+// untilUnchanged repeats a step while it returns errPoolChanged, at most migrateTries times.
 func untilUnchanged(node string, step func() error) error {
 	for range migrateTries {
 		if err := step(); !errors.Is(err, errPoolChanged) {

@@ -23,7 +23,8 @@ var (
 	onA    = map[string]pool.Entry{"home": pool.MovedEntry("a", movedOwner), "a": movedID.Entry()}
 )
 
-// A scheduler dies after each write of a move. The next scheduler completes it, to the same node or to another.
+// TestMoveResumed checks that the next scheduler completes a move whose scheduler died after any of its writes, to the same
+// node or to another, unless an address is in cooldown there.
 func TestMoveResumed(t *testing.T) {
 	for name, leg := range map[string]struct {
 		from   map[string]pool.Entry
@@ -71,7 +72,7 @@ func TestMoveResumed(t *testing.T) {
 	}
 }
 
-// A pod that another scheduler has bound to its old node meanwhile gets its entries back.
+// TestMoveTakenBack checks that a pod that another scheduler has bound to its old node meanwhile gets its entries back.
 func TestMoveTakenBack(t *testing.T) {
 	for name, from := range map[string]map[string]pool.Entry{"home": atHome, "a": onA} {
 		t.Run(name, func(t *testing.T) {
@@ -90,9 +91,9 @@ func TestMoveTakenBack(t *testing.T) {
 	}
 }
 
-// Two schedulers move one pod, while a controller removes expired cooldown entries and another one releases the addresses
-// and gives them to another pod at home. Requests come in any order, and some watches are late. At no time do two pools
-// offer an address.
+// TestMovesAtOnce checks that at no time two pools offer an address, while two schedulers move one pod, an actor removes
+// expired cooldown entries, and another one, for some seeds, releases the addresses and gives them to another pod at home.
+// Requests come in random order, and some watches are late.
 func TestMovesAtOnce(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,23 +14,23 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// A pod is orphaned if the subnet of its address is: the node is gone, and another node inherits the subnet. Only the
-// scheduler knows which nodes can run the pod, and nominates the pod to one of them (status.nominatedNodeName). The
-// controller reads the nominations and gives the subnet to a node that pods are nominated to (ADR 0027).
+// A pod is orphaned if the subnet of its address is orphaned and another node will inherit it. Only the scheduler knows
+// which nodes can run the pod, so it nominates the pod to one of them (status.nominatedNodeName). The controller reads the
+// nominations and gives the subnet to a node that pods are nominated to (ADR 0027).
 
 // Orphaned reports whether no node has the subnet of the pod's address, and another node will inherit it.
 func (p *Plan) Orphaned() bool { return p.reservation.lost != "" }
 
-// Lost returns the node that had the address of an orphaned pod and is gone.
+// Lost returns the deleted node that had the address of an orphaned pod; empty if the pod is not orphaned.
 func (p *Plan) Lost() string { return p.reservation.lost }
 
-// ForCandidates returns the plan of an orphaned pod by which Fits accepts the nodes that may inherit the subnet.
+// ForCandidates returns a plan for an orphaned pod with which Fits accepts the nodes that may inherit the subnet.
 func (p *Plan) ForCandidates() *Plan {
 	return &Plan{id: p.id, uid: p.uid, reservation: p.reservation, candidates: true}
 }
 
-// ExplainOrphaned says what an orphaned pod waits for, and what helps. nominated is the node that it is nominated to;
-// empty: no node can run it, for the reasons in refused.
+// ExplainOrphaned returns what an orphaned pod waits for, and the causes that help. nominated is the node that the pod is
+// nominated to; if it is empty, no node can run the pod, for the reasons in refused.
 func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 	addrs := address.Join(p.reservation.addrs)
 	reason := fmt.Sprintf("its address %s was on node %s, which is gone; node %s can run the pod and inherits the subnet of the address when the grace period ends", addrs, p.Lost(), nominated)
@@ -45,7 +45,7 @@ func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 	return &Refusal{Reason: reason, WakeOn: wake}
 }
 
-// fitsCandidate accepts a node that may inherit a subnet: it is ready, and its agent works with the subnets that it has.
+// fitsCandidate returns nil for a node that may inherit a subnet: it has a subnet already, is ready, and takes new pods.
 func (b *Binder) fitsCandidate(node *corev1.Node) error {
 	n, ok := b.Cache.Ledger.Node(node.Name)
 	if !ok || len(n.Subnets) == 0 || !nodeutil.IsSchedulable(node) {
@@ -63,7 +63,7 @@ func (b *Binder) noteOrphaned(pod *corev1.Pod, orphaned bool) {
 	}
 }
 
-// IsOrphaned reports whether the last plan of a pod was that of an orphaned pod: a change of any node may help it.
+// IsOrphaned reports whether the last plan of a pod was for an orphaned pod, which a change of any node may help.
 func (b *Binder) IsOrphaned(pod *corev1.Pod) bool {
 	_, orphaned := b.orphaned.Load(pod.UID)
 	return orphaned

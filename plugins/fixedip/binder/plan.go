@@ -24,55 +24,55 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// Plan is what Find decided about a pod. Nothing but lacked changes afterwards, so that parallel calls of Fits may share
-// it.
+// Plan is the decision of Find about a pod. Only lacked changes afterwards, so that parallel calls of Fits may share a Plan.
 type Plan struct {
-	// Unreserved: the pod has no fixed address. It needs a pool entry on strict nodes only.
+	// Unreserved is true if the pod has no fixed address. It needs a pool entry on strict nodes only.
 	Unreserved bool
-	// Nodes are the only nodes to look at; nil: all.
+	// Nodes contains the only nodes that may take the pod; nil: all.
 	Nodes sets.Set[string]
 
-	// exempt: the pod uses the network of its host, and gets no address.
+	// exempt is true if the pod uses the host network, and gets no address.
 	exempt bool
-	// blocked are nodes that cannot take the unreserved pod: their pools have an entry for its name.
+	// blocked contains the nodes that cannot take the unreserved pod, because their pools have an entry for its name.
 	blocked []blockedNode
-	// optedOut: the unreserved pod could have had a fixed address under its name, and opted out.
+	// optedOut is true if the unreserved pod could have had a fixed address under its name, and opted out.
 	optedOut bool
 
-	// id is the identity of the pod. That of an unreserved pod has no Owner.
+	// id is the identity of the pod. It has no Owner if the pod is unreserved.
 	id          identity.Identity
 	uid         types.UID
 	reservation reservation
-	// failover is Migrate or Reassign if the plan has other nodes than that of the reservation, which cannot take the
-	// pod. home is the only node of such a plan; empty: all nodes.
+	// failover is Migrate or Reassign if the node of the reservation cannot take the pod and the plan has other nodes; empty
+	// otherwise. home is the only node of such a plan; empty: all nodes.
 	failover v1alpha1.Failover
 	home     string
-	// candidates: the plan of an orphaned pod accepts the nodes that may inherit the subnet of its address.
+	// candidates is true in a plan with which Fits accepts the nodes that may inherit the subnet of an orphaned pod.
 	candidates bool
-	// searching: the pod takes over one of slots.
+	// searching is true if the pod has to take over one of slots.
 	searching bool
 	slots     []freeSlot
-	// requested are the addresses that the pod asks for. They count only without a reservation.
+	// requested contains the addresses that the pod requests. They count only for a first placement and for Reassign.
 	requested request.Requested
-	// lacked is set by Fits if a node has no room.
+	// lacked is set by Fits if a node has no address for the pod.
 	lacked atomic.Bool
 }
 
-// wakeOn returns a WakeOn of the pod's entries and its FixedIP.
+// wakeOn returns a WakeOn for changes of the pod's entries and of its FixedIP.
 func (p *Plan) wakeOn() requeue.WakeOn { return requeue.On(metrics.Owner, p.id.Key()) }
 
-// moves reports whether a pod that goes to the node takes its addresses there, or completes a migration to it.
+// moves reports whether the addresses of a pod that goes to the node move there, or complete a migration to it.
 func (p *Plan) moves(node string) bool {
 	r := p.reservation
 	return r.node != "" && (r.moving && r.node == node || p.failover == v1alpha1.Migrate && r.node != node)
 }
 
-// ownedByPrefix begins the sentence that says why the pod cannot be placed.
+// ownedByPrefix returns the beginning of the sentence that explains why the pod cannot be placed.
 func (p *Plan) ownedByPrefix() string {
 	return fmt.Sprintf("its address %s belongs to node %s, which ", address.Join(p.reservation.addrs), p.reservation.node)
 }
 
-// Find plans for a pod. It has no side effect but that a pod may become one that searches for a slot.
+// Find returns the plan for a pod. The error is a *Refusal if a change may help the pod. Find changes only what the Binder
+// remembers of the pod: whether it searches for a slot, is orphaned, or has had a plan with other nodes.
 func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	if err != nil {
@@ -98,7 +98,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	p := &Plan{id: id, uid: pod.UID, reservation: r}
 	b.noteOrphaned(pod, p.Orphaned())
 	if p.Orphaned() {
-		// No node has the name "".
+		// No node has the empty name: the plan has no nodes.
 		p.Nodes = sets.New("")
 		return p, nil
 	}
@@ -112,7 +112,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		return nil, refuse(p.wakeOn(), "the pool of node %s has IP %s for its name, which its FixedIP does not name and which is being released; the pod is placed when that is done", r.node, address.Join(r.unexpected))
 	}
 	if !r.moving {
-		// The addresses of an interrupted migration are not there yet. Bind checks them.
+		// The entries of an interrupted migration are not in the pool of the node yet. Bind checks them.
 		if refusal := b.usedByOthers(pod, r.node, r.addrs); refusal != nil {
 			return nil, refusal
 		}
@@ -138,9 +138,9 @@ func (b *Binder) Skip(p *Plan) bool {
 	return p.exempt || p.Unreserved && len(p.blocked) == 0 && b.strictNodes.Load() == 0
 }
 
-// Fits decides whether a node can take the pod: the node that owns its addresses, a node that they can move to, or,
-// without a reservation, a node with room in each family. It returns a *Refusal if the node cannot, and has no side
-// effect. No preemption helps a pod that is refused: a pod that is evicted keeps its address.
+// Fits returns nil if the node can take the pod: the node has its addresses, the addresses can move there, or, without a
+// reservation, the node has a free address in each family. Otherwise it returns a *Refusal, or ErrNotReady. Its only side
+// effect is on lacked. Preemption does not help a pod that is refused: a pod that is evicted keeps its address.
 func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	switch {
 	case p.Unreserved:
@@ -164,7 +164,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 			return &Refusal{Reason: "node(s) couldn't carry the pod's address: " + err.Error()}
 		}
 		if missing := b.missing(r.addrs); len(missing) > 0 && !b.atHome(node.Name, r.addrs) && b.onStrictNode(node.Name) {
-			// The agent would not start the pod.
+			// Without that address the agent of the strict node would not start the pod.
 			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %v, which it gets at home only", missing)
 		}
 		return nil
@@ -177,27 +177,26 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	return b.fitsRequested(p, node.Name)
 }
 
-// missing returns the families of the cluster in which there is no address: the cluster has got them since.
+// missing returns the families of the cluster of which addrs has no address, because the family was added later.
 func (b *Binder) missing(addrs []netip.Addr) []address.Family {
 	return slices.DeleteFunc(slices.Clone(b.families), func(f address.Family) bool {
 		return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == f })
 	})
 }
 
-// atHome reports whether the addresses are in the subnets of a node.
+// atHome reports whether the node is the home of all addresses.
 func (b *Binder) atHome(node string, addrs []netip.Addr) bool {
 	n, ok := b.Cache.Ledger.Node(node)
 	return ok && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !n.Home(a) })
 }
 
-// Scores reports whether the free addresses of nodes matter: not for pods without a fixed address, nor for those that
-// have theirs.
+// Scores reports whether the free addresses of nodes matter, because the pod may get new addresses.
 func (b *Binder) Scores(p *Plan) bool {
 	return !p.Unreserved && !p.candidates && (p.reservation.node == "" || p.failover == v1alpha1.Reassign)
 }
 
-// Score returns the share of a node's addresses that are free, in the family with fewer. A node on which an earlier try
-// has claimed addresses comes first.
+// Score returns the share of a node's addresses that are free, from 0 to 1, in the family with the smaller share. It returns
+// 1 for a node on which an earlier try has claimed addresses.
 func (b *Binder) Score(p *Plan, node string) float64 {
 	if p.reservation.holds(node) {
 		return 1
@@ -209,12 +208,11 @@ func (b *Binder) Score(p *Plan, node string) float64 {
 	return share
 }
 
-// requests reports whether the pod asks for addresses. That counts only for a first placement: an identity keeps what
-// it has.
+// requests reports whether the plan has requested addresses: see requested.
 func (p *Plan) requests() bool { return len(p.requested.Families()) > 0 }
 
-// requestOf returns the addresses that a pod asks for; zero: none. The workload has to be known: it may have the
-// annotation, and says where ordinals start. Errors are for people.
+// requestOf returns the addresses that a pod requests; the zero value if it requests none. The workload has to be known: it
+// may have the annotation, and defines the first ordinal. Errors are shown in the events of the pod.
 func (b *Binder) requestOf(pod *corev1.Pod, id identity.Identity) (request.Requested, error) {
 	workload, err := b.workloadOf(id)
 	if err != nil {
@@ -224,7 +222,8 @@ func (b *Binder) requestOf(pod *corev1.Pod, id identity.Identity) (request.Reque
 	return requested, err
 }
 
-// workloadOf returns the workload of an identity, and no other workload of its name. Errors are for people.
+// workloadOf returns the workload of an identity. It is an error if the workload is not known, or another one has its name.
+// Errors are shown in the events of the pod.
 func (b *Binder) workloadOf(id identity.Identity) (*identity.Workload, error) {
 	if id.IsBarePod() {
 		return &identity.Workload{GroupKind: id.Owner.GroupKind(), Namespace: id.Namespace, Name: id.Owner.Name, UID: id.Owner.UID}, nil
@@ -241,8 +240,8 @@ func (b *Binder) workloadOf(id identity.Identity) (*identity.Workload, error) {
 	return workload, nil
 }
 
-// findRequested plans a first placement with the nodes whose subnets have what the pod asks for; with all nodes if it
-// asks for nothing.
+// findRequested restricts the plan to the nodes whose subnets contain the addresses that the pod requests. If the pod
+// requests none, the plan keeps all nodes.
 func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource())
 	requested, err := b.requestOf(pod, p.id)
@@ -271,14 +270,15 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	case len(reach) == 0:
 		return nil, refuse(b.wakeOnFreeAddress(p), "asks for %s, which is in no node's subnet; ask for addresses that are", requested)
 	case len(existing) == 0:
-		// MayUse wakes it.
+		// The queueing hint for new nodes wakes the pod (MayUse).
 		return nil, refuse(wake, "asks for %s, which is in the subnets of node %s, which does not exist; it waits for that node to come back", requested, reach[0])
 	}
 	p.Nodes = sets.New(existing...)
 	return p, nil
 }
 
-// fitsRequested accepts a node that has a free address in each family, and in those that the pod asks for one of these.
+// fitsRequested returns nil if the node has a free address in each family: one of the requested addresses in a family of
+// which the pod requests some, any address otherwise.
 func (b *Binder) fitsRequested(p *Plan, node string) error {
 	for _, f := range b.families {
 		asks := len(p.requested.Ranges(f)) > 0
@@ -300,8 +300,9 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 	return nil
 }
 
-// wakeOnFreeAddress returns what helps a pod without a reservation: an address, of those that it asks for, becomes free. A pod
-// of a workload with slots is also helped by a free slot, and by that alone if it searches for one.
+// wakeOnFreeAddress returns the causes that help a pod that needs new addresses: an address becomes free, one of the
+// requested addresses if the pod requests some. A pod of a workload with slots is also helped by a free slot, and only by
+// that if it searches for one.
 func (b *Binder) wakeOnFreeAddress(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn()
 	if p.id.Slot {
@@ -316,7 +317,7 @@ func (b *Binder) wakeOnFreeAddress(p *Plan) requeue.WakeOn {
 	}
 	for _, f := range p.requested.Families() {
 		if a, single := p.requested.Single(f); single {
-			// The address may be in no subnet.
+			// The address may be in no subnet yet.
 			wake = wake.AndHome(a)
 		}
 	}

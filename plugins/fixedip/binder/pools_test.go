@@ -45,35 +45,35 @@ import (
 const movedOwner = "db/mysql-0"
 
 var (
-	// The addresses that move, at home on "home".
+	// movedAddrs are the addresses that move. Their home is the node "home".
 	movedAddrs = []netip.Addr{netip.MustParseAddr("10.0.1.9"), netip.MustParseAddr("fd00:1::9")}
 	movedID    = identity.Identity{Namespace: "db", PodName: "mysql-0", Owner: identity.Owner{Kind: "StatefulSet", Name: "mysql"}}
 	errDead    = errors.New("the process is dead")
 )
 
-// pools holds CiliumNodes and patches them as the API server does. After each patch it checks that no two of them offer
+// pools contains CiliumNodes and patches them as the API server does. After each patch it checks that no two of them offer
 // one of the addresses.
 type pools struct {
 	t     *testing.T
 	mu    sync.Mutex
 	nodes map[string]*ciliumv2.CiliumNode
-	// actors see every change, some of them late.
+	// actors are the processes whose watches show every change, some of them late.
 	actors []*actor
 	rand   *rand.Rand
 	log    []string
 }
 
-// actor is one process: a scheduler that moves, or a controller that releases.
+// actor is one process: a scheduler that moves addresses, or a controller that releases them or ends cooldowns.
 type actor struct {
 	*pools
 	name   string
 	binder *Binder
-	// dies is how many more patches are applied before the process is dead; negative: it does not die.
+	// dies is the number of patches that are still applied before the process is dead; negative: it does not die.
 	dies int
 	// turn lets one request through; nil: requests do not wait.
 	turn    chan struct{}
 	waiting bool
-	// late are changes that its watch has not shown yet.
+	// late contains the changes that the watch of the actor has not shown yet.
 	late []*ciliumv2.CiliumNode
 }
 
@@ -93,7 +93,7 @@ func newPools(t *testing.T, seed uint64, entries map[string]pool.Entry) *pools {
 	return s
 }
 
-// process starts an actor whose ledger has all pools.
+// process starts an actor whose ledger contains all pools.
 func (s *pools) process(ctx context.Context, name string, clients kubernetes.Interface) *actor {
 	a := &actor{pools: s, name: name, dies: -1}
 	c := &cache.Cache{Ledger: ledger.New()}
@@ -127,7 +127,7 @@ func (a *actor) Get(_ context.Context, key client.ObjectKey, obj client.Object, 
 	return nil
 }
 
-// Status is not written by the scheduler.
+// Status returns nil, because the scheduler does not write the status.
 func (a *actor) Status() client.SubResourceWriter { return nil }
 
 func (a *actor) Patch(_ context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption) error {
@@ -180,7 +180,7 @@ func (a *actor) Patch(_ context.Context, obj client.Object, patch client.Patch, 
 	return nil
 }
 
-// show lets the actor's watch show the changes that it has not shown yet. Called under mu.
+// show passes the late changes to the cache of the actor. Called under mu.
 func (a *actor) show() {
 	for _, cn := range a.late {
 		a.binder.Cache.PoolChanged(cn.Name, a.binder.Cache.Ledger.SetNode(ciliumpool.FromCiliumNode(cn)))
@@ -188,7 +188,7 @@ func (a *actor) show() {
 	a.late = nil
 }
 
-// judge fails the test if two pools offer an address, or if a pool offers one whose home says that another node has it.
+// judge fails the test if two pools offer an address, or if a pool offers an address that its home has not moved there.
 // Called under mu.
 func (s *pools) judge() {
 	for _, addr := range movedAddrs {
@@ -228,7 +228,7 @@ func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
 	return a.binder.migrate(ctx, pod, p, claim)
 }
 
-// settled fails the test unless the addresses are on one node and their home knows it.
+// settled fails the test unless the pool of the node gives the addresses to the pod, and their home has moved them there.
 func (s *pools) settled(t *testing.T, node string) {
 	t.Helper()
 	for _, addr := range movedAddrs {
@@ -248,7 +248,7 @@ func movedPod() (*corev1.Pod, kubernetes.Interface) {
 	return pod, objects
 }
 
-// drive lets one request after the other through, in random order, until all actors are done.
+// drive lets one waiting request after the other through, in random order, until all actors are done.
 func (s *pools) drive(done <-chan struct{}) {
 	for {
 		synctest.Wait()
@@ -285,7 +285,7 @@ func (s *pools) note(line string) {
 	s.log = append(s.log, line)
 }
 
-// expire removes cooldown entries as the controller does, with a cooldown of 0.
+// expire removes cooldown entries as the controller does, with a cooldown of 0 and agents that acknowledge at once.
 func (a *actor) expire(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.binder.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {

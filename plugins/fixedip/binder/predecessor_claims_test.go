@@ -24,8 +24,9 @@ func namedPod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(name)}}
 }
 
-// A pod was deleted while its address was being moved to another node. The next pod of its name would have counted on the
-// entry that was being taken away: it waits until the claim of the former pod has ended, and not longer.
+// TestPredecessorClaim checks that a pod waits until the claim of the former pod of its name has ended, and not longer, if
+// the former pod was deleted while its address was being moved. Otherwise the pod would rely on an entry that is being taken
+// away.
 func TestPredecessorClaim(t *testing.T) {
 	const owner = "db/mysql-0"
 	mine := netip.MustParseAddr("10.0.1.6")

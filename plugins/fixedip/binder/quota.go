@@ -16,8 +16,8 @@ import (
 // fixedIPCount is the resource by which a ResourceQuota limits the FixedIPs of a namespace.
 const fixedIPCount corev1.ResourceName = "count/fixedips.fixedip.io"
 
-// findFirst plans a first placement. An address that is claimed without a FixedIP is lost with its node, so that nothing
-// is claimed in a namespace whose quota of FixedIPs is used up.
+// findFirst plans a first placement. It refuses a pod without a FixedIP if the namespace's quota of FixedIPs is used up: an
+// address that is claimed but has no FixedIP is lost with its node.
 func (b *Binder) findFirst(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	quotas, err := b.Quotas.ResourceQuotas(p.id.Namespace).List(labels.Everything())
 	if err != nil {
@@ -44,7 +44,7 @@ func full(q *corev1.ResourceQuota) bool {
 	return limited && used.Cmp(hard) >= 0
 }
 
-// quotaChanged makes an event of a quota that allows further FixedIPs.
+// quotaChanged notifies of a quota that allows further FixedIPs again.
 func (b *Binder) quotaChanged(before, after *corev1.ResourceQuota) {
 	if full(before) && !full(after) {
 		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Quota, before.Namespace)})

@@ -17,7 +17,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// A pod that asks for one address waits for that address, not for every change of the pool that has it in its subnets.
+// TestRequestedAddressIsWaitedFor checks that a pod that requests one address waits for this address and its home, and not
+// for every change of the pool whose subnet contains it.
 func TestRequestedAddressIsWaitedFor(t *testing.T) {
 	single, set := netip.MustParseAddr("10.0.1.9"), request.Exactly(netip.MustParseAddr("10.0.1.9"), netip.MustParseAddr("10.0.1.11"))
 	l := ledger.New()

@@ -27,36 +27,36 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// reservation is where the addresses of an identity are. The zero reservation is none: a first placement.
+// reservation describes where the addresses of an identity are. The zero value means that there is none: a first placement.
 type reservation struct {
 	node  string
 	addrs []netip.Addr
-	// projected: the addresses are in the FixedIP and in no pool, so that exactly these have to be claimed.
+	// projected is true if the addresses are in the FixedIP and in no pool, so that exactly these have to be claimed.
 	projected bool
-	// moving: the home of the addresses says that they are on the node, whose pool does not say so yet: a migration
-	// that was interrupted.
+	// moving is true if the pool of the home has moved entries for the node, and the pool of the node does not have the
+	// addresses yet: a migration was interrupted.
 	moving bool
-	// holders are the nodes whose pools gave the identity an address when this was found. More nodes than node have
-	// claims that were never used.
+	// holders contains the nodes whose pools gave the identity an address when the reservation was read. Several nodes have
+	// entries if a scheduler died after a claim or during a migration.
 	holders []string
-	// unexpected are addresses that the FixedIP does not name, although it names others of the family: the agent would
-	// choose one of them.
+	// unexpected contains addresses in the pool of the node that the FixedIP does not name, although it names another one of
+	// the family. The agent would choose one of the two.
 	unexpected []netip.Addr
-	// recorded: a FixedIP of just the pod's workload names all of the addresses.
+	// recorded is true if the FixedIP is for the pod's own workload and names all of the addresses.
 	recorded bool
-	// lost is the node that had the addresses and is gone: no node has their subnet now, and another node will inherit it.
-	// Empty otherwise.
+	// lost is the deleted node that had the addresses, if no node has their subnet now and another node will inherit it;
+	// empty otherwise.
 	lost string
-	// hasFixedIP tells whether there is a FixedIP, and failover is its policy.
+	// hasFixedIP is true if the identity has a FixedIP. failover is the policy of the FixedIP.
 	hasFixedIP bool
 	failover   v1alpha1.Failover
-	// movableFor is the pod that may take the addresses to another node: see v1alpha1.FixedIPStatus.
+	// movableFor is the UID of the pod that may take the addresses to another node: see v1alpha1.FixedIPStatus.
 	movableFor types.UID
 }
 
 func (r *reservation) holds(node string) bool { return slices.Contains(r.holders, node) }
 
-// reservationOf finds the reservation of an identity. The pools come first: the pool of its home decides about an
+// reservationOf returns the reservation of an identity. It reads the pools first: the pool of its home decides about an
 // address, and a claim may have no FixedIP yet. The error may be a *Refusal.
 func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reservation, error) {
 	fip, err := b.Cache.FixedIP(ctx, id.Namespace, id.PodName)
@@ -64,7 +64,7 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 		return reservation{}, err
 	}
 	if fip != nil && (id.Slot || fip.Spec.Slot) {
-		// A slot is not named after its pod. It is found through its workload.
+		// The FixedIP of a slot is found through its workload, not by the name of a pod.
 		fip = nil
 	}
 	wake := requeue.On(metrics.Owner, id.Key())
@@ -100,9 +100,9 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	return r, nil
 }
 
-// fromPools chooses among the nodes on which the pools have addresses of an identity. In the order of their weight: a
-// node on which all addresses of the FixedIP are, one to which they were migrated, the preferred node, an entry that a
-// person wrote, and the first. There are several if a scheduler died between claim and bind, or during a migration.
+// fromPools chooses one of the nodes whose pools have addresses of an identity. By decreasing weight: a node with all
+// addresses of the FixedIP (ips), a node that they were migrated to, the preferred node, a node with an entry that a user
+// wrote, and the first node. There are several if a scheduler died between claim and bind, or during a migration.
 func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddresses, preferred string, ips []string) reservation {
 	var choice []reservation
 	var holders, byHand []string
@@ -139,7 +139,8 @@ func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddr
 	return chosen
 }
 
-// fromFixedIP places a reservation that is in no pool at the home of its addresses.
+// fromFixedIP returns the reservation of a FixedIP whose addresses are in no pool. Its node is the home of the addresses.
+// The error is a *Refusal.
 func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 	r := reservation{projected: true}
 	wake := requeue.On(metrics.Owner, cache.KeyOf(fip)).AndHome(address.ParseAll(fip.Spec.IPs)...)
@@ -164,7 +165,8 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 	return r, nil
 }
 
-// isOrphaned reports whether no node has the addresses of a FixedIP, and another node will inherit their subnet.
+// isOrphaned reports whether no node has the addresses of a FixedIP in its subnets, and another node will inherit the
+// subnet.
 func (b *Binder) isOrphaned(fip *v1alpha1.FixedIP) bool {
 	return reserved.InheritancePending(fip) && fip.Spec.NodeName != "" &&
 		!slices.ContainsFunc(address.ParseAll(fip.Spec.IPs), func(a netip.Addr) bool { return len(b.Cache.Ledger.HomesOf(a)) > 0 })
@@ -175,10 +177,11 @@ func containsAll(addrs, wanted []netip.Addr) bool {
 }
 
 // A pod that is gone from the API may still run: it was deleted by force, or its node does not answer. The binder does not
-// judge that. It reads what the controller has published in the status of a FixedIP: that a slot is vacated, or that its
+// judge that. It reads the judgement of the controller in the status of a FixedIP: that a slot is vacated, or that the
 // addresses may move.
 
-// usedByOthers refuses a pod while another pod may have the addresses that the pool of a node gives to it. Nil: none.
+// usedByOthers returns a Refusal while another pod may use addresses that the pool of a node gives to the pod; nil if none
+// does.
 func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) *Refusal {
 	owner := pool.OwnerKey(pod.Namespace, pod.Name)
 	wake := requeue.On(metrics.Owner, owner).And(metrics.Node, node)
@@ -186,7 +189,7 @@ func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) 
 		if len(other.Status.PodIPs) > 0 && !has(other, addrs) || other.Spec.HostNetwork || other.UID == pod.UID {
 			continue
 		}
-		// The scheduler's snapshot may be behind the event that woke the pod.
+		// The scheduler's snapshot may be older than the event that woke the pod.
 		now, err := b.Pods.Pods(other.Namespace).Get(other.Name)
 		if err != nil || now.UID == pod.UID || podutil.IsTerminal(now) || !has(now, addrs) {
 			continue
@@ -208,13 +211,12 @@ func has(pod *corev1.Pod, addrs []netip.Addr) bool {
 	return slices.ContainsFunc(podutil.IPs(pod), func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 }
 
-// isDown reports whether a node runs nothing: it was deleted (nil), or an administrator says so with the taint
-// out-of-service.
+// isDown reports whether a node is fenced: it was deleted (nil), or has the taint out-of-service.
 func isDown(node *corev1.Node) bool {
 	return node == nil || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
-// orNil returns nil for an object that does not exist, without an error.
+// orNil returns nil and no error for an object that does not exist, and its arguments otherwise.
 func orNil[T any](obj *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -222,13 +224,14 @@ func orNil[T any](obj *T, err error) (*T, error) {
 	return obj, err
 }
 
-// formerPod says why the former pod of the name may still run with the addresses of the reservation, on its node; empty:
-// it does not. moves tells that the addresses go to another node, which the controller has to allow.
+// formerPod returns why the former pod of the name may still run on its node with the addresses of the reservation; empty if
+// it does not. node is nil if it was deleted. moves is true if the addresses go to another node, which the controller has to
+// allow.
 func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
 	r := &p.reservation
 	n, known := b.Cache.Ledger.Node(r.node)
-	// The former pod did not run with addresses that were only on their way there, unless they were released there from
-	// it. Of a CiliumNode that was deleted and created again the pool does not say what it had.
+	// The former pod never ran with addresses whose migration to this node was interrupted, unless they cool down here after
+	// a release from that pod. The pool of a CiliumNode that was deleted, or created again, does not show that.
 	wereUsed := !r.moving || !known || n.Unreported || slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return n.Entries[a].CoolsDownFrom(p.id.Key()) })
 	used := slices.IndexFunc(r.addrs, n.InUse)
 	switch {
@@ -248,8 +251,8 @@ func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
 	return ""
 }
 
-// mayLeave asks the API server for the node that addresses are about to leave. down is true if nothing runs there,
-// whatever its agent reported last.
+// mayLeave reads the node that addresses are about to leave from the API server, and returns an error if the former pod may
+// still run there. down is true if the node is fenced: nothing runs there, whatever its agent reported last.
 func (b *Binder) mayLeave(ctx context.Context, p *Plan) (down bool, err error) {
 	node, err := orNil(b.Client.CoreV1().Nodes().Get(ctx, p.reservation.node, metav1.GetOptions{}))
 	if err != nil {
@@ -261,8 +264,9 @@ func (b *Binder) mayLeave(ctx context.Context, p *Plan) (down bool, err error) {
 	return isDown(node), nil
 }
 
-// lives reports whether a pod exists, and whether it is being deleted. Pods that have ended do not exist: the
-// scheduler's watch leaves them out.
+// lives reports whether a pod exists and is not being deleted; leaves reports whether it is being deleted. Both are false
+// for a pod that has ended, because the scheduler's watch leaves it out. If owner is no pod, or the read fails, lives is
+// true.
 func (b *Binder) lives(owner string) (lives, leaves bool) {
 	namespace, name, ok := pool.SplitOwnerKey(owner)
 	if !ok {
@@ -273,7 +277,7 @@ func (b *Binder) lives(owner string) (lives, leaves bool) {
 	return err != nil || pod != nil && !leaves, leaves
 }
 
-// formerGone returns an error unless the API server says that the former pod of a slot is gone or has ended: another
+// formerGone returns an error unless the API server shows that the former pod of a slot is gone or has ended: another
 // scheduler may have claimed the slot for a pod that the watch does not show yet.
 func (b *Binder) formerGone(ctx context.Context, owner string) error {
 	namespace, name, ok := pool.SplitOwnerKey(owner)

@@ -28,8 +28,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// A FixedIP without pool entries is placed at the home of its addresses. If they have none in common, the pod waits for
-// a change of the subnets that they are in.
+// TestFromFixedIP checks that a FixedIP without pool entries is placed at the home of its addresses. If they have no common
+// home, the pod waits for a change of the subnets that contain them.
 func TestFromFixedIP(t *testing.T) {
 	dual := func(name, v4, v6 string) pool.NodePool {
 		return pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
@@ -39,7 +39,7 @@ func TestFromFixedIP(t *testing.T) {
 		keptOn     string
 		wantNode   string
 		wantReason string
-		// mends are versions of nodes after which the record can be placed.
+		// mends contains versions of nodes after which the FixedIP can be placed.
 		mends []pool.NodePool
 	}{
 		"any":  {},
@@ -87,16 +87,16 @@ func TestFromFixedIP(t *testing.T) {
 	}
 }
 
-// A pod that opts out waits for addresses of its name that are being released, and not for those that stay reserved.
-// Finding S8: also if its kind is of another API group than apps.
+// TestReleasing checks that a pod that opts out waits for addresses of its name that are being released, and not for those
+// that stay reserved. Finding S8: also if its kind is of another API group than apps.
 func TestReleasing(t *testing.T) {
 	kinds := map[string][2]string{"apps": {"apps/v1", "StatefulSet"}, "Kruise": {"apps.kruise.io/v1", "StatefulSet.apps.kruise.io"}}
 	retained := v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
 	for name, c := range map[string]struct {
 		held []string
-		// reclaim is the policy of the FixedIP, which keeps 10.0.1.9; nil: there is none.
+		// reclaim is the policy of the FixedIP, which names 10.0.1.9; nil: there is no FixedIP.
 		reclaim *v1alpha1.ReclaimPolicy
-		// workload is the template of its StatefulSet; nil: there is none.
+		// workload contains the annotations of the template of its StatefulSet; nil: there is no StatefulSet.
 		workload map[string]string
 		want     string
 	}{
@@ -160,7 +160,8 @@ func TestReleasing(t *testing.T) {
 // noNodes is a snapshot of a cluster without nodes.
 func noNodes(string) fwk.NodeInfo { return nil }
 
-// Finding S11. Pods of the host's network get no address, whatever is reserved for their name.
+// TestHostNetworkIsExempt checks that no node is blocked for a pod on the host network, whatever is reserved for its name.
+// Finding S11.
 func TestHostNetworkIsExempt(t *testing.T) {
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes}
 	b.Cache.Ledger.SetNode(pool.NodePool{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}})

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// As many pods search for free slots as there are, each once; the next pod gets a slot of its own.
+// TestSlotWaiters checks that at most as many pods of a workload search as slots are free, and that each pod counts once.
 func TestSlotWaiters(t *testing.T) {
 	exists := func() bool { return true }
 	type step struct {
@@ -47,7 +47,8 @@ func TestSlotWaiters(t *testing.T) {
 	}
 }
 
-// Finding S5. A pod that was deleted during its own cycle does not search: the next pod of the workload finds the free slot.
+// TestDeletedPodDoesNotSearch checks that a pod that was deleted during its own cycle does not search, so that the next pod
+// of the workload gets the free slot. Finding S5.
 func TestDeletedPodDoesNotSearch(t *testing.T) {
 	var s slotWaiters
 	if s.search("db/Deployment/web", "deleted", 1, func() bool { return false }) {

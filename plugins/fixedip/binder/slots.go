@@ -23,35 +23,35 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// A workload whose pods have no stable names has a set of slots, each the addresses of one pod on one node. A new pod
-// takes over a slot whose pod is gone. Only if there are too few it creates a slot, as in a first placement: there are
-// as many slots as pods lived at once. A pod that is being deleted frees its slot soon, and a new pod waits for that;
-// otherwise each rollout would need one more address.
+// A workload whose pods have no stable names has a set of slots, each the addresses of one pod on one node. A new pod takes
+// over a slot whose pod is gone. If too few slots are free, it gets a slot of its own, as in a first placement: the number
+// of slots is the largest number of pods that lived at once. A pod that is being deleted frees its slot soon, and a new pod
+// waits for that; otherwise each rollout would need one more address.
 //
-// At most as many pods search for a slot as slots are free: a slot whose node cannot take a pod must not keep a second
-// one waiting.
+// At most as many pods search for a slot as slots are free: a slot whose node cannot take a pod must not keep a second pod
+// waiting.
 
 // freeSlot is a slot whose pod is gone or being deleted.
 type freeSlot struct {
-	// from is the former holder, as pool entries name it.
+	// from is the last holder, as pool entries name it.
 	from  string
 	node  string
 	addrs []netip.Addr
-	// blocked says why it cannot be taken over yet; empty if it can.
+	// blocked is why the slot cannot be taken over yet; empty if it can.
 	blocked string
 }
 
-// freeSlots returns the slots of a workload that no living pod has, sorted by node and then by address from the top
-// down. asker is the pod that asks, as pool entries name it.
+// freeSlots returns the slots of a workload that no living pod has, sorted by node and then by address, the highest first.
+// asker is the pod that needs a slot, as pool entries name it; empty: no particular pod.
 func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
 	records, err := b.Cache.FixedIPsOf(workload)
 	if err != nil {
 		return nil, err
 	}
 	var free []freeSlot
-	// pooled are the addresses that the slots have in pools.
+	// pooled contains the addresses that slots have in pools. Key: the address.
 	pooled := map[string]bool{}
-	// reservedBy is the FixedIP of an address. Of two it is the one that is being deleted.
+	// reservedBy contains the FixedIP that names an address; of several, one that is being deleted. Key: the address.
 	reservedBy := map[string]*v1alpha1.FixedIP{}
 	for i := range records {
 		for _, ip := range records[i].Spec.IPs {
@@ -90,7 +90,8 @@ func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
 	return free, nil
 }
 
-// slotOf returns a slot of the pools; ok is false if its pod lives. record is its FixedIP; nil: there is none.
+// slotOf returns a slot that is in a pool; ok is false if its pod lives. record is the FixedIP of the slot; nil: there is
+// none.
 func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok bool) {
 	f = freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs}
 	switch lives, leaves := b.lives(s.Owner); {
@@ -106,7 +107,8 @@ func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok
 	return f, true
 }
 
-// freeRecord returns a slot that only its FixedIP knows: its entries went with their node, or were lost.
+// freeRecord returns a slot that is in no pool, but has a FixedIP: its entries went with their node, or were lost. ok is
+// false if another pod than asker has the slot and lives, or if the FixedIP names no addresses.
 func (b *Binder) freeRecord(r *v1alpha1.FixedIP, asker string) (f freeSlot, ok bool) {
 	owner := cache.KeyOf(r)
 	if lives, _ := b.lives(owner); lives && owner != asker || len(r.Spec.IPs) == 0 {
@@ -133,8 +135,8 @@ func available(free []freeSlot) []freeSlot {
 	return slices.DeleteFunc(slices.Clone(free), func(f freeSlot) bool { return f.blocked != "" })
 }
 
-// findSlot plans for a pod without a slot with the nodes that have one to take over. If as many other pods search for
-// the free slots as there are, the pod gets a slot of its own, on any node with room.
+// findSlot plans for a pod without a slot. The plan has the nodes with a slot that the pod can take over. If as many other
+// pods search as slots are free, the pod gets a slot of its own, on any node with a free address.
 func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	workload := p.id.Resource()
 	if _, err := b.workloadOf(p.id); err != nil {
@@ -175,7 +177,7 @@ func counted(free int) string {
 // shownSlots is how many slots a message names.
 const shownSlots = 3
 
-// describe says where slots are and why they cannot be taken over.
+// describe returns where the first shownSlots slots are and why they cannot be taken over, and how many more there are.
 func describe(free []freeSlot) string {
 	var parts []string
 	for _, f := range free[:min(shownSlots, len(free))] {
@@ -192,7 +194,7 @@ func describe(free []freeSlot) string {
 	return text
 }
 
-// fitsSlot accepts the nodes that have a slot to take over.
+// fitsSlot returns nil if the node has a slot that the pod can take over.
 func (p *Plan) fitsSlot(node string) error {
 	if slices.ContainsFunc(p.slots, func(f freeSlot) bool { return f.node == node }) {
 		return nil
@@ -200,7 +202,7 @@ func (p *Plan) fitsSlot(node string) error {
 	return refuse(requeue.WakeOn{}, "node(s) didn't have an address of the pod's %s that is free", p.id.Owner.Kind)
 }
 
-// explainSlots says why none of the nodes with a free slot can take the pod.
+// explainSlots returns why none of the nodes with a free slot can take the pod.
 func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
 	var parts []string
 	for _, f := range p.slots[:min(shownSlots, len(p.slots))] {
@@ -214,16 +216,17 @@ func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
 	return fmt.Sprintf("of the addresses of its %s that are free, %s", p.id.Owner.Kind, strings.Join(parts, "; "))
 }
 
-// slotWaiters are the pods that search for a free slot of their workload and have none yet. The zero value is ready.
+// slotWaiters contains the pods that search for a free slot of their workload. The zero value is ready for use.
 type slotWaiters struct {
 	mu sync.Mutex
-	// workloads are the workloads of the pods, named as in pool entries. Key: the UID of a pod that the watch shows, from
-	// the cycle that told it to search until an address is decided for it.
+	// workloads contains the workload of each searching pod, named as in pool entries. Key: the UID of a pod that the watch
+	// shows. The pod is added by search, and removed when an address is decided for it.
 	workloads map[types.UID]string
 }
 
-// search reports whether a pod searches for one of so many free slots: unless as many other pods do. exists reports
-// whether the watch shows the pod: it is asked under the lock, so that remove follows if it is deleted.
+// search registers a pod as searching for one of the free slots, unless as many other pods search already or the pod does
+// not exist any more, and reports whether it did. free is the number of free slots. exists reports whether the watch shows
+// the pod. It is called under mu, so that remove follows if the pod is deleted later.
 func (s *slotWaiters) search(workload string, uid types.UID, free int, exists func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +248,7 @@ func (s *slotWaiters) count(workload string) int {
 	return s.searching(workload)
 }
 
-// searching is count under mu.
+// searching returns how many pods search for a slot of the workload. Called under mu.
 func (s *slotWaiters) searching(workload string) (n int) {
 	for _, w := range s.workloads {
 		if w == workload {
@@ -255,7 +258,7 @@ func (s *slotWaiters) searching(workload string) (n int) {
 	return n
 }
 
-// remove removes a pod, and returns the workload for whose slot it has searched; empty if it has not.
+// remove removes a pod, and returns the workload of which it searched for a slot; empty if it did not search.
 func (s *slotWaiters) remove(uid types.UID) (workload string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,8 +21,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// Slots are free if their pods are gone or being deleted. A slot that is still in use is waited for; one whose FixedIP
-// is being deleted is not a slot any more. Finding S4: a slot is free only when the controller says so.
+// TestFreeSlots checks that slots are free if their pods are gone or being deleted, that a slot in use cannot be taken over
+// yet, and that a slot whose FixedIP is being deleted is not free. Finding S4: a slot can be taken over only if the
+// controller has published that it is vacated.
 func TestFreeSlots(t *testing.T) {
 	const addr = "10.0.1.6"
 	entry := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "Deployment", "web") }
@@ -51,7 +52,7 @@ func TestFreeSlots(t *testing.T) {
 		pod     *corev1.Pod
 		record  *v1alpha1.FixedIP
 		claimed bool
-		// asks is the pod that looks; web-y if empty.
+		// asks is the pod that needs a slot; web-y if empty.
 		asks string
 		want []freeSlot
 	}{

@@ -24,24 +24,24 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// liveCheckTimeout bounds the look at the API server for a pod that opted out.
+// liveCheckTimeout bounds the read of a pool for a pod that opted out.
 const liveCheckTimeout = 2 * time.Second
 
-// blockedNode is a node that cannot take a pod without a fixed address. The agent matches by name: it would assign the
-// pod an address that is reserved for its name, which is not the pod's or which another pod may use.
+// blockedNode is a node that cannot take an unreserved pod, because its pool has an entry for the pod's name. The agent
+// matches by name: it would give the pod an address that belongs to another workload, or that another pod may use.
 type blockedNode struct {
 	node, why string
 }
 
-// findUnreserved plans for a pod without a fixed address. Pods of the host's network get no address.
+// findUnreserved plans for a pod without a fixed address. A pod on the host network gets no address.
 func (b *Binder) findUnreserved(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	p := &Plan{Unreserved: true, exempt: pod.Spec.HostNetwork, id: identity.Identity{Namespace: pod.Namespace, PodName: pod.Name}, uid: pod.UID}
 	if p.exempt {
 		return p, nil
 	}
 	owner, optsOut := b.controllerOf(pod), identity.OptsOut(pod)
-	// The pod could have had a fixed address under its name if its workload is of a kind whose pods keep their names, or
-	// if it has none.
+	// The pod could have had a fixed address under its name if it is a bare pod, or if pods of its workload's kind keep
+	// their names.
 	kind, known := b.Cache.Kinds.Of(owner.GroupKind())
 	p.optedOut = optsOut && (owner.Name == "" || known && kind.Identity != identity.Slot)
 	held := b.Cache.Ledger.Held(p.id.Key())
@@ -59,7 +59,8 @@ func (b *Binder) findUnreserved(ctx context.Context, pod *corev1.Pod) (*Plan, er
 	return p, nil
 }
 
-// controllerOf returns what controls a pod, past a ReplicaSet; the zero Owner: nothing.
+// controllerOf returns the workload that controls a pod: for a pod of a ReplicaSet, the controller of the ReplicaSet if that
+// is known. The zero Owner means that the pod has no controller.
 func (b *Binder) controllerOf(pod *corev1.Pod) identity.Owner {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -73,7 +74,7 @@ func (b *Binder) controllerOf(pod *corev1.Pod) identity.Owner {
 	return identity.OwnerFrom(owner)
 }
 
-// wakeOnWorkload returns a WakeOn of what controls a pod.
+// wakeOnWorkload returns a WakeOn for changes of the workload of a pod; the zero WakeOn if the pod has no controller.
 func (b *Binder) wakeOnWorkload(pod *corev1.Pod) requeue.WakeOn {
 	owner := b.controllerOf(pod)
 	if owner.Name == "" {
@@ -82,8 +83,9 @@ func (b *Binder) wakeOnWorkload(pod *corev1.Pod) requeue.WakeOn {
 	return requeue.On(metrics.Workload, owner.Resource(pod.Namespace))
 }
 
-// blockedBy returns the nodes that cannot take the pod, and what helps it. An entry whose resource names no workload
-// was written by hand for just this pod; an unreserved entry is for no other pod either.
+// blockedBy returns the nodes that cannot take the unreserved pod, and the causes that may help it. An entry whose resource
+// names no workload was written by a user for this pod, and the entry of an unreserved pod is for this pod, too: such
+// entries block the pod only while another pod uses the address.
 func (b *Binder) blockedBy(p *Plan, pod *corev1.Pod) (blocked []blockedNode, wake requeue.WakeOn) {
 	owner := b.controllerOf(pod)
 	wake = p.wakeOn()
@@ -99,9 +101,9 @@ func (b *Binder) blockedBy(p *Plan, pod *corev1.Pod) (blocked []blockedNode, wak
 	return blocked, wake
 }
 
-// releasing says why a pod that opted out waits: the agent would assign it the address that its name has. The
-// controller releases that once no pod has it. What a FixedIP reserves for a while or for good, or for the next pod
-// because the workload has opted in again, is not waited for; other addresses of the name are.
+// releasing returns why a pod that opted out waits; empty if it does not. The agent would give it the address that the pool
+// has for its name, which the controller releases once no pod uses it. The pod does not wait for addresses that a FixedIP
+// keeps because of its retention or TTL, or for the next pod because the workload has opted in again.
 func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.Owner, held []ledger.NodeAddresses) string {
 	for _, h := range held {
 		kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef()
@@ -128,7 +130,7 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 	return ""
 }
 
-// fitsUnreserved accepts the nodes that are not blocked, and of the strict ones those with room for the pod.
+// fitsUnreserved returns nil if the node is not blocked and, if it is strict, has an entry or a free address for the pod.
 func (b *Binder) fitsUnreserved(p *Plan, node *corev1.Node) error {
 	if i := slices.IndexFunc(p.blocked, func(n blockedNode) bool { return n.node == node.Name }); i >= 0 {
 		return &Refusal{Reason: p.blocked[i].why}
@@ -144,7 +146,8 @@ func (b *Binder) fitsUnreserved(p *Plan, node *corev1.Node) error {
 	return b.fitsRequested(p, node.Name)
 }
 
-// explainUnreserved returns what helps a pod without a fixed address that no node could take; nil: nothing here.
+// explainUnreserved returns the causes that help an unreserved pod that no node could take; nil if the plugin refused no
+// node.
 func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 	if len(p.blocked) == 0 && !p.lacked.Load() {
 		return nil
@@ -156,9 +159,9 @@ func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 	return &Refusal{WakeOn: wake}
 }
 
-// confirmOptedOut looks at the API server whether the pool of the node has an entry for the name of a pod that opted
-// out that the watch does not show yet: the former pod of the name may have got one. If the API server does not
-// answer in time, the pod is bound: the controller repairs what was missed.
+// confirmOptedOut reads the pool of the node from the API server if the pod opted out. It returns a *LostError if the pool
+// has entries for the pod's name that the cache does not show: the former pod of the name may have got one. If the API
+// server does not answer in time, the pod is bound, and the controller corrects a mismatch later.
 func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
 	if !p.optedOut {
 		return nil
@@ -166,7 +169,7 @@ func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, 
 	ctx, cancel := context.WithTimeout(ctx, liveCheckTimeout)
 	defer cancel()
 	owner := p.id.Key()
-	// As in claim, before the pool is read.
+	// As in claim, this is read before the pool.
 	planned := b.Cache.Ledger.HeldOn(owner, node)
 	n, err := b.Cache.Pools.Get(ctx, node)
 	if err != nil {

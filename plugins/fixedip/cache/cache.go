@@ -42,10 +42,10 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// WorkloadIndex finds the FixedIPs of a workload, which is named as in pool entries.
+// WorkloadIndex is the index of FixedIPs by workload. Its values are workloads as pool entries name them.
 const WorkloadIndex = "workload"
 
-// Cache is the view of the cluster. The fields are set once.
+// Cache is the view of the cluster. The fields above mu are set once, before the first event.
 type Cache struct {
 	Ledger *ledger.Ledger
 	// FixedIPs reads FixedIPs from the cache, which has the index WorkloadIndex.
@@ -53,20 +53,20 @@ type Cache struct {
 	Workloads *workloads.Store
 	// Kinds are the kinds of workloads whose pods may have fixed addresses.
 	Kinds identity.Kinds
-	// Pools reads pools at the API server, and Writer writes them.
+	// Pools reads pools from the API server, and Writer writes them.
 	Pools  *ciliumpool.Client
 	Writer *ciliumpool.Writer
-	// synced reports of each watch whether it has delivered all objects that existed at the start. Key: the plural
-	// name of the resource.
+	// synced contains a function for each watch that reports whether the watch has delivered all objects that existed at the
+	// start. Key: the plural name of the resource.
 	synced map[string]toolscache.InformerSynced
 
 	mu sync.Mutex
-	// subscribers get every event: one for each profile, and one for all.
+	// subscribers are called with every event. Each profile subscribes once.
 	subscribers []func(requeue.Event)
 }
 
-// Start starts the watches, which end with ctx. It does not wait for them, so that an API server that is not
-// reachable does not keep the scheduler from starting: see join. shared are the informers of the scheduler.
+// Start returns a Cache and starts its watches, which end with ctx. It does not wait for the watches, so that the scheduler
+// starts even if the API server is not reachable: see join. shared contains the informers of the scheduler.
 func Start(ctx context.Context, base *restclient.Config, shared informers.SharedInformerFactory, args *config.FixedIPArgs, newCache cache.NewCacheFunc) (*Cache, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration uses protobuf, which custom resources do not support.
@@ -119,8 +119,8 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 	return c, nil
 }
 
-// WritePools sets Pools, and a Writer that works until ctx ends. What that reads and writes is in the ledger before its
-// call returns.
+// WritePools sets Pools, and a Writer that works until ctx ends. Every pool that the Writer reads or writes is in the ledger
+// before the call returns.
 func (c *Cache) WritePools(ctx context.Context, api *ciliumpool.Client) {
 	c.Pools, c.Writer = api, ciliumpool.NewWriter(ctx, api, c.Ledger.Node)
 	c.Writer.OnPatch = metrics.PoolWrite
@@ -139,7 +139,8 @@ func (c *Cache) Ready() bool {
 
 var _ metrics.Sources = &Cache{}
 
-// Synced reports for each watch what Ready reports for all.
+// Synced reports for each watch whether it has delivered all objects that existed when the scheduler started. Key: the
+// plural name of the resource.
 func (c *Cache) Synced() map[string]bool {
 	all := make(map[string]bool, len(c.synced))
 	for resource, synced := range c.synced {
@@ -148,10 +149,10 @@ func (c *Cache) Synced() map[string]bool {
 	return all
 }
 
-// Size returns how much the ledger holds.
+// Size returns the number of objects in the ledger.
 func (c *Cache) Size() ledger.Size { return c.Ledger.Size() }
 
-// Subscribe has f called with every event, from the goroutines of watches and writes.
+// Subscribe registers a function that is called with every event, from the goroutines of watches and writes.
 func (c *Cache) Subscribe(f func(requeue.Event)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,8 +169,8 @@ func (c *Cache) Notify(e requeue.Event) {
 	}
 }
 
-// PoolChanged makes an event of a change of a node's pool, unless no pod can depend on it: most versions of a
-// CiliumNode only report which dynamic addresses are in use.
+// PoolChanged notifies of a change of a node's pool, unless no waiting pod can depend on it: most versions of a CiliumNode
+// only report which dynamic addresses are in use.
 func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 	if !change.Appeared && len(change.Subnets) == 0 && !change.Entries && !change.Fixed && change.Freed == 0 {
 		return
@@ -178,7 +179,7 @@ func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 	c.Notify(requeue.Event{Node: node, Freed: change.Freed, Subnets: change.Subnets, Keys: keys})
 }
 
-// fixedIPChanged makes events of a change of a FixedIP, and of addresses that it does not reserve any more.
+// fixedIPChanged notifies of a change of a FixedIP. freed contains the nodes of addresses that it does not reserve any more.
 func (c *Cache) fixedIPChanged(fip *v1alpha1.FixedIP, freed []string) {
 	keys := requeue.Keys(metrics.Owner, KeyOf(fip))
 	if fip.Spec.Slot {
@@ -190,17 +191,17 @@ func (c *Cache) fixedIPChanged(fip *v1alpha1.FixedIP, freed []string) {
 	}
 }
 
-// KeyOf returns the identity that a FixedIP is for, as pool entries name it.
+// KeyOf returns the pod that a FixedIP names, as pool entries name it: "namespace/name".
 func KeyOf(fip *v1alpha1.FixedIP) string { return pool.OwnerKey(fip.Namespace, fip.Spec.PodName) }
 
-// WorkloadOf returns the workload of a FixedIP, as pool entries name it.
+// WorkloadOf returns the workload of a FixedIP, as pool entries name it. It is the index function of WorkloadIndex.
 func WorkloadOf(obj client.Object) []string {
 	fip := obj.(*v1alpha1.FixedIP)
 	o := identity.OwnerOf(fip)
 	return []string{identity.Resource(fip.Namespace, o.GroupKind(), o.Name)}
 }
 
-// FixedIP returns the FixedIP of a pod name; nil if there is none.
+// FixedIP returns the FixedIP with the name of a pod; nil if there is none.
 func (c *Cache) FixedIP(ctx context.Context, namespace, name string) (*v1alpha1.FixedIP, error) {
 	var fip v1alpha1.FixedIP
 	err := c.FixedIPs.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &fip)
@@ -223,8 +224,8 @@ func (c *Cache) FixedIPsOf(workload string) ([]v1alpha1.FixedIP, error) {
 	return list.Items, nil
 }
 
-// newMapper returns a mapper that knows the resources of the two kinds that the plugin reads. Asking the API server
-// would make the start fail if it is not reachable, or if a CRD is not installed yet.
+// newMapper returns a RESTMapper for the two kinds that the plugin watches. With discovery, the start would fail if the API
+// server is not reachable or a CRD is not installed yet.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{ciliumv2.SchemeGroupVersion, v1alpha1.GroupVersion})
 	m.Add(ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CNKindDefinition), meta.RESTScopeRoot)
@@ -233,17 +234,18 @@ func newMapper() meta.RESTMapper {
 }
 
 const (
-	// syncPoll is how often join looks whether the cache is ready.
+	// syncPoll is the interval at which join checks whether the cache is ready.
 	syncPoll = 100 * time.Millisecond
-	// resync is when join's informer passes its objects, of which there are none, to its handlers again. Without a time,
-	// tests with testing/synctest hang.
+	// resync is the resync period of join's informer, which has no objects. Without a period, tests with testing/synctest
+	// hang.
 	resync = 24 * time.Hour
 )
 
-// join makes the scheduler wait for the cache as it waits for its own informers: until then it is not ready
-// (sched-handler-sync of /readyz) and does not compete for the lease. A plugin cannot add a check to /readyz, but
-// the factory takes informers of other clients. This one lists nothing, when the cache is ready. It is a real
-// informer, so that every way of waiting for one, those of later versions of client-go too, waits for the cache.
+// join registers an informer, so that the scheduler waits for the cache as it waits for its own informers: until then it is
+// not ready (sched-handler-sync of /readyz) and does not compete for the lease. A plugin cannot add a check to /readyz, but
+// the factory accepts informers of other clients. This informer lists no objects, and its list returns when the cache is
+// ready. It is a real informer, so that every way of waiting for informers, including those of later versions of client-go,
+// waits for the cache.
 func (c *Cache) join(f informers.SharedInformerFactory) {
 	f.InformerFor(&v1alpha1.FixedIP{}, func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
 		return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
@@ -253,7 +255,7 @@ func (c *Cache) join(f informers.SharedInformerFactory) {
 			},
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				if o.SendInitialEvents != nil {
-					// The informer lists instead.
+					// Refuse the initial list as a stream: the informer then lists.
 					return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 				}
 				return watch.NewFake(), nil
@@ -262,8 +264,8 @@ func (c *Cache) join(f informers.SharedInformerFactory) {
 	})
 }
 
-// followWorkloads starts the watches of workloads, which end with ctx. The scheduler already has the watches of
-// StatefulSets and ReplicaSets.
+// followWorkloads starts the watches of workloads, which end with ctx. For StatefulSets and ReplicaSets it uses the
+// informers of the scheduler.
 func (c *Cache) followWorkloads(ctx context.Context, cfg *restclient.Config, shared informers.SharedInformerFactory) error {
 	web, err := restclient.HTTPClientFor(cfg)
 	if err != nil {
@@ -300,7 +302,8 @@ func (c *Cache) followWorkloads(ctx context.Context, cfg *restclient.Config, sha
 	return nil
 }
 
-// workloadChanged makes an event of a workload that appears, or that changes what its pods may have.
+// workloadChanged notifies of a workload that appears, or changes the addresses, the opt-out or the failover policy of its
+// pods.
 func (c *Cache) workloadChanged(before, after *identity.Workload) {
 	if after == nil {
 		return
@@ -310,7 +313,7 @@ func (c *Cache) workloadChanged(before, after *identity.Workload) {
 	}
 }
 
-// failover returns what the annotations of a workload say about failover, an error as well.
+// failover returns the failover policy that the annotations of a workload define, or the error text if they are invalid.
 func failover(w *identity.Workload) string {
 	policy, err := identity.Failover(w.Annotations, w.Template)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// Finding S1. What agents report about dynamic addresses makes no event, and so costs no waiting pod anything. A report
-// about a fixed address makes one, which names the workload.
+// TestReportsMakeEvents checks that agents' reports about dynamic addresses cause no event, and that a report about a fixed
+// address causes an event that names the workload. Finding S1.
 func TestReportsMakeEvents(t *testing.T) {
 	fixed, dynamic := netip.MustParseAddr("10.0.1.14"), netip.MustParseAddr("10.0.1.1")
 	version := func(generation int64, change func(*pool.NodePool)) pool.NodePool {
@@ -51,7 +51,8 @@ func TestReportsMakeEvents(t *testing.T) {
 	}
 }
 
-// Finding S7. A workload makes an event if it changes what its pods may have, its failover policy as well.
+// TestWorkloadChangesMakeEvents checks that a workload causes an event if it appears, or changes the addresses or the
+// failover policy of its pods. Finding S7.
 func TestWorkloadChangesMakeEvents(t *testing.T) {
 	annotated := func(key, value string) *identity.Workload {
 		return &identity.Workload{Namespace: "db", Name: "web", Annotations: map[string]string{key: value}}

@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// Finding S12. What waits for the scheduler's informers, as the scheduler does before it is ready, waits for the cache
-// too, by whatever method of the informer.
+// TestJoin checks that waiting for the scheduler's informers, as the scheduler does before it is ready, also waits for the
+// cache. Finding S12.
 func TestJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var nodes, records atomic.Bool
@@ -53,7 +53,8 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// newMapper knows the resources as the API server serves them.
+// TestMapper checks that newMapper maps the kinds CiliumNode and FixedIP, and no others, to the resources that the API
+// server serves.
 func TestMapper(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

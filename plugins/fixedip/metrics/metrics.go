@@ -25,11 +25,11 @@ const (
 	Written Result = "written"
 	// Standing means that the pool already had the entries of the pod, and nothing was written.
 	Standing Result = "existing"
-	// Taken means that another pod has the address.
+	// Taken means that the address is not available, for example because another pod has it.
 	Taken Result = "conflict"
 	// Gone means that the CiliumNode does not exist.
 	Gone Result = "node_gone"
-	// TimedOut means that the claim was not written within claimTimeout. It may have been written.
+	// TimedOut means that the claim did not succeed within claimTimeout. It may have been written all the same.
 	TimedOut Result = "timeout"
 	// Moved means that the addresses were moved to the pool of the pod's new node.
 	Moved Result = "migrated"
@@ -90,8 +90,8 @@ func histogram(name string, buckets []float64, help string) *k8smetrics.Histogra
 
 var register sync.Once
 
-// Register adds the metrics to those that the scheduler serves. Gauges are read from w. All profiles
-// share one w; a later call replaces it.
+// Register adds the metrics to those that the scheduler serves. Gauges read w, which all profiles share; a later call only
+// replaces it.
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {
@@ -111,7 +111,7 @@ func ClaimEnded(r Result, took time.Duration) {
 // MoveEnded counts a migration.
 func MoveEnded(r Result) { moves.WithLabelValues(string(r)).Inc() }
 
-// Cycle counts a scheduling cycle that passed PreFilter.
+// Cycle counts a scheduling cycle that passed PreFilter. narrowed is true if PreFilter restricted the nodes.
 func Cycle(narrowed bool) {
 	cycles.WithLabelValues(strconv.FormatBool(narrowed)).Inc()
 }
@@ -119,7 +119,8 @@ func Cycle(narrowed bool) {
 // Woken counts a pod that was put back into the scheduling queue.
 func Woken(c Cause) { wakeups.WithLabelValues(string(c)).Inc() }
 
-// PoolWrite counts a patch of the pool writer: it was applied, or refused because of a conflict.
+// PoolWrite observes a patch of the pool writer: the number of its requests if it was applied, or that it was refused
+// because of a conflict.
 func PoolWrite(requests int, conflict bool) {
 	if conflict {
 		conflicts.Inc()
@@ -128,7 +129,7 @@ func PoolWrite(requests int, conflict bool) {
 	batchSize.Observe(float64(requests))
 }
 
-// Sources is the state that the gauges are read from whenever metrics are served.
+// Sources provides the values of the gauges. It is read whenever metrics are served.
 type Sources interface {
 	// Size returns the size of the ledger.
 	Size() ledger.Size
@@ -137,7 +138,7 @@ type Sources interface {
 	Synced() map[string]bool
 }
 
-// sources are those of the last call of Register.
+// sources is the argument of the last call of Register.
 var sources atomic.Pointer[Sources]
 
 // registerGauges adds the gauges to the metrics that the scheduler serves.

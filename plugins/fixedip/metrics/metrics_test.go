@@ -22,8 +22,8 @@ type someWorld struct {
 func (w someWorld) Size() ledger.Size       { return w.size }
 func (w someWorld) Synced() map[string]bool { return w.synced }
 
-// TestMetrics compares all metrics as they are served, after one event of each kind. The second
-// registration replaces the source of the gauges; counters continue.
+// TestMetrics compares the metrics that the scheduler serves with the events that were counted. The gauges are read from the
+// source that was registered last.
 func TestMetrics(t *testing.T) {
 	Register(someWorld{size: ledger.Size{Nodes: 99}})
 	Register(someWorld{

@@ -15,47 +15,47 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
-// Domain answers what depends on the cluster. It is called by one goroutine, without the lock of a queue.
+// Domain answers the questions of a queue that depend on the cluster. One goroutine calls it, without the lock of the queue.
 type Domain interface {
 	// CanRun reports whether the node's labels let the pod run there, and the node is not cordoned.
 	CanRun(pod *corev1.Pod, node string) bool
-	// HasFreeAddress reports whether the node has what the pod waits for.
+	// HasFreeAddress reports whether the node has an address that room describes and that the pod can use.
 	HasFreeAddress(pod *corev1.Pod, room FreeAddress, node string) bool
-	// FreeSlots returns the free slots of a workload.
+	// FreeSlots returns the free slots of a workload, named as in pool entries.
 	FreeSlots(workload string) (FreeSlots, error)
 }
 
-// FreeSlots are the slots of a workload whose pods are gone or being deleted.
+// FreeSlots describes the slots of a workload whose last pods are gone or being deleted.
 type FreeSlots struct {
-	// Count is how many there are, and Searching how many pods look for one.
+	// Count is the number of these slots, and Searching the number of pods that search for one.
 	Count, Searching int
-	// Nodes are the nodes of those that a pod can take over now, one element for each slot.
+	// Nodes contains the node of each slot that a pod can take over now, once for each slot.
 	Nodes []string
 }
 
-// window selects the pods that arrived in it, after excluded, until included.
+// window selects the pods whose arrival is greater than after, and at most until.
 type window struct{ after, until uint64 }
 
-// offer is what a pod was woken for. If the pod does not use it, the next pod in the window gets it.
+// offer is a free address or slot for which a pod was woken. If the pod does not use it, the next pod in the window gets it.
 type offer struct {
-	// by is what the pods wait for: room, or the slots of a workload.
+	// by is the key that the pods wait for: a kind of free address, or the slots of a workload.
 	by Key
-	// node is where addresses became free.
+	// node is the node of the address or slot; empty if a task is about all slots of a workload.
 	node   string
 	window window
 }
 
-// task is a look at the cluster that has to be made for pods that wait.
+// task is a look at the cluster that has to be taken on behalf of waiting pods.
 type task struct {
 	offer
-	// count is how many addresses became free.
+	// count is the number of addresses that became free. It has no meaning for slots.
 	count int
-	// moment is that of the event: a second event alike is a second task. It is zero for slots, of which one look is
-	// enough for all events until then.
+	// moment is the moment of the event, so that two equal events are two tasks. It is zero for slots, because one look
+	// serves all events before it, and for an offer that a pod passed on.
 	moment uint64
 }
 
-// enqueueFreeAddress adds the work that an event makes for pods in a window that wait for room. Called under mu.
+// enqueueFreeAddress adds the tasks of an event for the pods in a window that wait for a free address. Called under mu.
 func (q *Queue) enqueueFreeAddress(e Event, in window) {
 	add := func(by Key, count int) {
 		if e.Node != "" && count > 0 && len(q.byKey[by]) > 0 {
@@ -64,12 +64,12 @@ func (q *Queue) enqueueFreeAddress(e Event, in window) {
 	}
 	add(anyFreeAddress, e.Freed)
 	add(carriedFreeAddress, AllFreeAddresses)
-	// A requested address may become free while another one is taken, so that the node has no more than before. If
+	// A requested address may become free while another one is taken, so that the number of free addresses does not grow. If
 	// several become free, the claim of the first pod is the event that wakes the next.
 	add(requestedFreeAddress, max(1, e.Freed))
 }
 
-// process makes one look at the cluster; false if the queue has stopped.
+// process handles one task. It returns false if the queue has stopped.
 func (q *Queue) process() bool {
 	t, stopped := q.work.Get()
 	if stopped {
@@ -84,7 +84,7 @@ func (q *Queue) process() bool {
 	return true
 }
 
-// offerFreeAddress wakes one pod for each address that became free on a node, in the order of their arrival.
+// offerFreeAddress wakes one pod for each address that became free on a node. Pods are woken in the order of their arrival.
 func (q *Queue) offerFreeAddress(t task) {
 	for _, w := range q.candidates(t.by, t.window) {
 		if t.count == 0 {
@@ -97,12 +97,12 @@ func (q *Queue) offerFreeAddress(t task) {
 	}
 }
 
-// offerSlots wakes one pod for each slot that can be taken over and that no woken pod is about to take, and the
-// pods that search in vain, since more of them do than there are slots.
+// offerSlots wakes one pod for each slot that can be taken over and is not offered to a woken pod yet. If more pods search
+// than slots are free, it also wakes the surplus, the last arrivals first: they get slots of their own.
 func (q *Queue) offerSlots(t task) {
 	free, err := q.domain.FreeSlots(t.by.Name)
 	if err != nil {
-		// The scheduler tries the pods again in any case.
+		// The scheduler also tries unschedulable pods again periodically.
 		return
 	}
 	waiting := q.candidates(t.by, window{until: math.MaxUint64})
@@ -134,7 +134,7 @@ func (q *Queue) candidates(k Key, in window) []*waitingPod {
 	return slices.DeleteFunc(waiting, func(w *waitingPod) bool { return w.arrival <= in.after || w.arrival > in.until })
 }
 
-// notOffered returns the nodes of free slots without those that a woken pod is about to take.
+// notOffered returns the elements of nodes, each the node of a free slot, without those that are offered to woken pods.
 func (q *Queue) notOffered(by Key, nodes []string) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -147,7 +147,7 @@ func (q *Queue) notOffered(by Key, nodes []string) []string {
 	return left
 }
 
-// give wakes a pod for an offer; false if the pod does not wait for it any more.
+// give wakes a pod for an offer. It returns false if the pod does not wait any more, or already has an offer.
 func (q *Queue) give(w *waitingPod, o offer, reason metrics.Cause) bool {
 	q.mu.Lock()
 	defer q.unlock()
@@ -161,7 +161,7 @@ func (q *Queue) give(w *waitingPod, o offer, reason metrics.Cause) bool {
 	return true
 }
 
-// PassOn lets the next pod have what the pod was woken for. Call it when a pod could not use it.
+// PassOn passes the offer for which a pod was woken to the next pod. Call it when the pod could not use the offer.
 func (q *Queue) PassOn(uid types.UID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

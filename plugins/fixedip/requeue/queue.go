@@ -23,50 +23,51 @@ import (
 )
 
 const (
-	// wakeInterval is the shortest time between two wake-ups of a pod: the first backoff of the scheduler.
+	// wakeInterval is the shortest time between two wake-ups of a pod. It equals the scheduler's default initial backoff.
 	wakeInterval = time.Second
-	// recentEvents is how many events may come while a pod is being refused before it is tried again whatever they
-	// are.
+	// recentEvents is the number of events that the queue remembers. If more events occur while a pod is being refused, the
+	// pod is tried again whatever they are.
 	recentEvents = 128
 )
 
-// Queue is the pods of one profile that wait. It is safe for concurrent use.
+// Queue contains the waiting pods of one profile. It is safe for concurrent use.
 type Queue struct {
 	activate func(pods map[string]*corev1.Pod)
 	domain   Domain
-	// cached are the pods as the watch last showed them. The informer changes it before it calls a handler.
+	// cached contains the pods as the watch last showed them. The informer updates it before it calls a handler.
 	cached toolscache.Store
-	// work are the looks at the cluster that have to be made. One goroutine makes them.
+	// work contains the tasks. One goroutine handles them.
 	work   workqueue.TypedInterface[task]
 	served sync.WaitGroup
 
 	mu sync.Mutex
 	// moment counts the events. The first event has moment 1.
 	moment uint64
-	// recent are the last events. That of a moment is at the moment modulo the length.
+	// recent contains the last events. The event of a moment is at index moment%recentEvents.
 	recent [recentEvents]Event
 	// arrivals counts the calls of Add.
 	arrivals uint64
-	// waiting are the pods in the queue. Key: the pod's UID. Invariant: a pod is in it only while cached has it.
+	// waiting contains the pods in the queue. Key: the pod's UID. Invariant: each of these pods is in cached.
 	waiting map[types.UID]*waitingPod
-	// byKey finds the pods that wait for a key. Invariant: it has a pod under the keys of its WakeOn exactly while waiting
-	// has the pod.
+	// byKey contains the waiting pods by the keys that they wait for (WakeOn.index). Key of the inner map: the pod's UID.
+	// Invariant: a pod is under its keys exactly while it is in waiting.
 	byKey map[Key]map[types.UID]*waitingPod
-	// woken is when the queue last woke a pod. Key: its UID. Invariant: as waiting, until the pod has an address.
+	// woken contains the time at which the queue last woke a pod, until the pod has an address. Key: the pod's UID.
+	// Invariant: as for waiting.
 	woken map[types.UID]time.Time
-	// offers are the free addresses and slots that pods were woken for and have not used yet. Key: the pod's UID.
-	// Invariant: as woken.
+	// offers contains the free addresses and slots for which pods were woken and which they have not used yet. Key: the
+	// pod's UID. Invariant: as for waiting.
 	offers map[types.UID]offer
-	// activated are the pods to activate when mu is released.
+	// activated contains the pods to activate when mu is released. Key: "namespace/name".
 	activated map[string]*corev1.Pod
 }
 
 type waitingPod struct {
 	pod *corev1.Pod
 	on  WakeOn
-	// arrival orders the pods that wait for the same thing.
+	// arrival orders the pods that wait for the same key. It is the number of the call of Add.
 	arrival uint64
-	// timer wakes the pod when its last wake-up was wakeInterval ago; nil: it has no reason to.
+	// timer wakes the pod when wakeInterval has passed since its last wake-up; nil: no wake-up is delayed.
 	timer *time.Timer
 }
 
@@ -96,15 +97,16 @@ func newQueue(cached toolscache.Store, domain Domain, activate func(map[string]*
 // Wait returns when the queue has stopped. Call it after the context of New has ended.
 func (q *Queue) Wait() { q.served.Wait() }
 
-// Now returns the moment to pass to Add later. Take it before the decision looks at the cluster.
+// Now returns the moment of the last event. Call it before the decision reads the cluster, and pass the result to Add.
 func (q *Queue) Now() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.moment
 }
 
-// Add records what a refused pod waits for, in place of what it waited for before. decided is the moment before the
-// decision: an event since then that helps the pod wakes it at once. A pod that is deleted is not added.
+// Add adds a refused pod to the queue, or replaces the causes that the pod waits for. decided is the moment before the
+// decision (see Now): if an event since then helps the pod, the pod is woken at once. Add passes on the pod's offer, and
+// ignores a pod that was deleted.
 func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -129,8 +131,8 @@ func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
 	}
 }
 
-// missed reports whether something helped the pod between the decision and Add. Events that only Domain can judge
-// become work. Called under mu.
+// missed reports whether an event between the decision and Add helps the pod. Events that only Domain can judge become
+// tasks. Called under mu.
 func (q *Queue) missed(w *waitingPod, now *corev1.Pod, decided uint64) bool {
 	// The scheduler may have decided from an older version of the pod than the watch shows.
 	if !maps.Equal(now.Annotations, w.pod.Annotations) || q.moment-decided > recentEvents {
@@ -157,7 +159,7 @@ func (q *Queue) current(pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// Notify wakes the pods that the event helps.
+// Notify records an event and wakes the pods that it helps.
 func (q *Queue) Notify(e Event) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -183,7 +185,7 @@ func (q *Queue) Notify(e Event) {
 	q.enqueueFreeAddress(e, all)
 }
 
-// wake activates a pod that waits, now or when its last wake-up was wakeInterval ago. Called under mu.
+// wake activates a waiting pod, at once or when wakeInterval has passed since its last wake-up. Called under mu.
 func (q *Queue) wake(w *waitingPod, reason metrics.Cause) {
 	if wait := time.Until(q.woken[w.pod.UID].Add(wakeInterval)); wait > 0 {
 		if w.timer == nil {
@@ -221,7 +223,7 @@ func (q *Queue) unlock() {
 	}
 }
 
-// Retry activates a pod that does not wait for anything: its next cycle tries other nodes.
+// Retry removes a pod from the queue and activates it at once: its next cycle tries other nodes.
 func (q *Queue) Retry(pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -265,8 +267,8 @@ func (q *Queue) drop(uid types.UID) {
 	}
 }
 
-// podChanged wakes a pod whose annotations change, which the scheduling queue does not do, and the pods that wait for
-// this pod to end. It forgets a pod that is deleted: after is nil, or another pod of the name.
+// podChanged wakes a pod whose annotations changed, which the scheduling queue does not do, and the pods that wait until
+// this pod has ended. It forgets a deleted pod: after is nil, or another pod with the same name.
 func (q *Queue) podChanged(before, after *corev1.Pod) {
 	if before == nil {
 		return

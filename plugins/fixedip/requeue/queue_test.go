@@ -22,16 +22,16 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
-// cluster is a fake Domain, and the pods that the watch shows.
+// cluster is a Queue with a fake Domain and the pods that the watch shows.
 type cluster struct {
 	*Queue
 	store toolscache.Store
-	// unfit are pods and nodes, "pod/node", that do not fit. full are nodes without room.
+	// unfit contains the pods that cannot run on a node. Key: "pod/node". full contains the nodes without a free address.
 	unfit, full map[string]bool
 	slots       FreeSlots
 	// evaluations counts the calls of each method.
 	evaluations map[string]int
-	// activations has the pods that were activated since the last look. Timers add to it too.
+	// activations contains the pods that were activated since the last call of expect. Timers add to it, too.
 	activations struct {
 		sync.Mutex
 		pods []string
@@ -79,14 +79,14 @@ func (c *cluster) waits(name string, on WakeOn) *corev1.Pod {
 	return pod
 }
 
-// wakes fails the test unless the event wakes the pods.
+// wakes fails the test unless the event wakes exactly the pods want. what describes the event.
 func (c *cluster) wakes(t *testing.T, what string, e Event, want ...string) {
 	t.Helper()
 	c.Notify(e)
 	c.expect(t, what, want...)
 }
 
-// settle makes all looks at the cluster that have to be made.
+// settle handles all tasks.
 func (c *cluster) settle() {
 	for c.work.Len() > 0 {
 		c.process()
@@ -105,7 +105,7 @@ func (c *cluster) expect(t *testing.T, what string, want ...string) {
 	c.activations.pods = nil
 }
 
-// Each pod is woken by each of its causes, once, and by nothing else. Finding S7.
+// TestEachCauseWakes checks that each cause wakes the pods that wait for it, once, and no other pods. Finding S7.
 func TestEachCauseWakes(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.1.9")
 	on := map[string]WakeOn{
@@ -116,7 +116,7 @@ func TestEachCauseWakes(t *testing.T) {
 		"slots":    {Keys: Keys(metrics.Slot, "db/Deployment/web"), Searching: true},
 		"room":     {FreeAddress: &FreeAddress{}},
 		"carried":  {FreeAddress: &FreeAddress{Carried: []netip.Addr{addr}}},
-		// An address that it asks for is free on node-2 only.
+		// This pod can run on node-2 only: see unfit below.
 		"requested": {FreeAddress: &FreeAddress{Requested: request.Exactly(addr)}},
 	}
 	for name, tc := range map[string]struct {
@@ -150,7 +150,8 @@ func TestEachCauseWakes(t *testing.T) {
 	}
 }
 
-// An event between the decision and Add is not lost, and an event that does not help wakes nothing.
+// TestNoEventIsMissed checks that an event between the decision and Add wakes the pod if it helps, and does not if it does
+// not help. More events than the queue remembers wake the pod in any case.
 func TestNoEventIsMissed(t *testing.T) {
 	idle := slices.Repeat([]Event{{Node: "node-9"}}, recentEvents-1)
 	helps := Event{Node: "node-1", Freed: 1}
@@ -181,7 +182,7 @@ func TestNoEventIsMissed(t *testing.T) {
 	}
 }
 
-// A pod whose annotations changed while it was refused is tried again, once.
+// TestOutdatedPodIsNotRefused checks that a pod whose annotations changed while it was refused is tried again, once.
 func TestOutdatedPodIsNotRefused(t *testing.T) {
 	c := newCluster()
 	before := c.pod("mysql-0")
@@ -193,15 +194,15 @@ func TestOutdatedPodIsNotRefused(t *testing.T) {
 	c.expect(t, "refused as it is")
 }
 
-// A pod that waits for another pod to end is tried again when that has ended or is deleted, also if that happens while
-// it is being refused.
+// TestPodsThatEndWake checks that a pod that waits for another pod is woken when the other pod has ended or is deleted, even
+// if that happens while the first one is being refused.
 func TestPodsThatEndWake(t *testing.T) {
 	with := func(uid types.UID, phase corev1.PodPhase) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "other", UID: uid}, Status: corev1.PodStatus{Phase: phase}}
 	}
 	running := with("other", corev1.PodRunning)
 	for name, tc := range map[string]struct {
-		// now is the other pod as the watch shows it then; nil: it is deleted.
+		// now is the other pod after the change; nil: it is deleted.
 		now  *corev1.Pod
 		want []string
 	}{
@@ -227,8 +228,8 @@ func TestPodsThatEndWake(t *testing.T) {
 	}
 }
 
-// Finding S1. With 100 slot pods waiting, what agents report about ordinary pods costs no look at the cluster, and one
-// report about a slot costs one, whatever the number of pods.
+// TestSlotsAreEvaluatedOncePerEvent checks, with 100 waiting slot pods, that reports about unreserved pods need no look at
+// the cluster, and that a burst of reports about a slot needs one. Finding S1.
 func TestSlotsAreEvaluatedOncePerEvent(t *testing.T) {
 	c := newCluster()
 	c.slots = FreeSlots{Count: 100, Searching: 100}
@@ -251,8 +252,8 @@ func TestSlotsAreEvaluatedOncePerEvent(t *testing.T) {
 	}
 }
 
-// Finding S3. One freed address wakes one pod, the first that the node suits, and a pod that cannot use it leaves it to
-// the next, once.
+// TestFreedAddressWakesOnePod checks that a freed address wakes the first pod that can run on the node, and that the next
+// pod is woken, once, if the first cannot use the address. Finding S3.
 func TestFreedAddressWakesOnePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -266,7 +267,7 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 		}
 		c.wakes(t, "an address of another node group", Event{Node: "other-group", Freed: 1})
 		c.wakes(t, "an address", Event{Node: "node-1", Freed: 1}, "db/b")
-		// The pod b does not fit for another reason: it waits for something else, or for the same again.
+		// Pod b could not be placed for another reason, and waits for a free address again.
 		c.Add(pods["b"], WakeOn{FreeAddress: &FreeAddress{}}, c.Now())
 		c.expect(t, "the first pod could not use it", "db/c")
 		c.PassOn("c")
@@ -285,8 +286,9 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 	})
 }
 
-// A pod that asks for an address is woken when that is free, also if the node has no more free addresses than before,
-// and by nothing else that happens on the node. One change wakes one pod, since the claim of the first wakes the next.
+// TestRequestedAddressWakes checks that a pod that requests an address is woken when this address becomes free, even if the
+// node has no more free addresses than before, and by no other change of the node. One change wakes one pod, since the claim
+// of the first pod wakes the next.
 func TestRequestedAddressWakes(t *testing.T) {
 	c := newCluster()
 	asks := WakeOn{FreeAddress: &FreeAddress{Requested: request.Exactly(netip.MustParseAddr("10.0.1.9"))}}
@@ -303,7 +305,8 @@ func TestRequestedAddressWakes(t *testing.T) {
 	c.wakes(t, "both are free", Event{Node: "node-1", Freed: 2}, "db/other")
 }
 
-// A free slot wakes one pod. Pods that search although there are fewer slots than pods that search are woken, too.
+// TestFreeSlotWakesOnePod checks that a free slot wakes one pod, that searching pods are woken if more pods search than
+// slots are free, and that other pods are woken if fewer search.
 func TestFreeSlotWakesOnePod(t *testing.T) {
 	c := newCluster()
 	for _, name := range []string{"a", "b", "c"} {
@@ -325,7 +328,7 @@ func TestFreeSlotWakesOnePod(t *testing.T) {
 	c.wakes(t, "more slots than pods that search", event, "db/d")
 }
 
-// A pod is woken at most once per interval. Finding S7.
+// TestWakeInterval checks that a pod is woken at most once per wakeInterval. Finding S7.
 func TestWakeInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -344,8 +347,8 @@ func TestWakeInterval(t *testing.T) {
 	})
 }
 
-// Finding S5. A pod that is deleted during its own cycle does not stay in the queue, and neither does one that is
-// deleted later.
+// TestDeletedPodsDoNotRemain checks that the queue forgets a pod that is deleted while it waits, and does not add a pod that
+// was deleted during its cycle. Finding S5.
 func TestDeletedPodsDoNotRemain(t *testing.T) {
 	c := newCluster()
 	deleted := c.waits("deleted", WakeOn{FreeAddress: &FreeAddress{}})
@@ -364,7 +367,7 @@ func TestDeletedPodsDoNotRemain(t *testing.T) {
 	c.expect(t, "deleted pods")
 }
 
-// A pod whose annotations change is woken, whatever it waits for.
+// TestAnnotationsWake checks that a pod is woken if its annotations change, whatever it waits for.
 func TestAnnotationsWake(t *testing.T) {
 	c := newCluster()
 	before := c.waits("a", WakeOn{})

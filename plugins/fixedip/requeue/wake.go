@@ -11,14 +11,15 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
-// Key is one thing that pods wait for, and that events are about.
+// Key is one cause that pods wait for and that events are about.
 type Key struct {
-	// Cause says what Name is. Owner: the identity, "namespace/name", whose pool entries or FixedIP change, or the pod of
-	// that name that ends. Workload: a workload, named as in pool entries, that becomes known or has other annotations.
-	// Node: a node whose pool, or whose readiness, changes. Slot: the workload of which a slot becomes free.
+	// Cause determines what Name is. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, or which ends.
+	// Workload: a workload, named as in pool entries, that becomes known or whose annotations change. Node: a node whose
+	// pool or readiness changes. Slot: a workload, named as in pool entries, of which a slot becomes free. Quota: a
+	// namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
 	Cause metrics.Cause
 	Name  string
-	// Addr is an address whose home changes: a subnet with it comes or goes. It has no Name.
+	// Addr is an address whose home changes, because a node gets or loses a subnet that contains it. Name is empty then.
 	Addr netip.Addr
 }
 
@@ -33,35 +34,35 @@ func Keys(cause metrics.Cause, names ...string) []Key {
 	return keys
 }
 
-// WakeOn lists what helps a refused pod. The zero value waits for a change of the pod's annotations, which wakes every
-// pod.
+// WakeOn lists the causes that may help a refused pod. A change of its annotations wakes the pod in any case, even with the
+// zero value.
 type WakeOn struct {
 	Keys []Key
-	// FreeAddress is an address that becomes free on some node; nil: none helps.
+	// FreeAddress describes the address that helps if it becomes free on some node; nil: no free address helps.
 	FreeAddress *FreeAddress
-	// Searching tells that the pod waits for a slot alone, of the workload among Keys.
+	// Searching is true if the pod waits only for a slot of the workload among Keys.
 	Searching bool
 }
 
-// On returns a WakeOn of names.
+// On returns a WakeOn with a Key of the cause for each name that is not empty.
 func On(cause metrics.Cause, names ...string) WakeOn { return WakeOn{Keys: Keys(cause, names...)} }
 
-// And adds names to a WakeOn.
+// And returns w with a further Key of the cause for each name that is not empty.
 func (w WakeOn) And(cause metrics.Cause, names ...string) WakeOn {
 	w.Keys = slices.Concat(w.Keys, Keys(cause, names...))
 	return w
 }
 
-// anySubnet is the key of pods that any node may help that gets a subnet.
+// anySubnet is the key of pods that any node may help when it gets a subnet.
 var anySubnet = Key{Cause: metrics.Node, Name: "*"}
 
-// AndAnySubnet adds every node that gets a subnet, or loses one, to a WakeOn.
+// AndAnySubnet returns w with a further cause: any node gets or loses a subnet.
 func (w WakeOn) AndAnySubnet() WakeOn {
 	w.Keys = append(slices.Clip(w.Keys), anySubnet)
 	return w
 }
 
-// AndHome adds addresses whose home changes to a WakeOn.
+// AndHome returns w with further causes: the home of one of the addresses changes.
 func (w WakeOn) AndHome(addrs ...netip.Addr) WakeOn {
 	for _, a := range addrs {
 		w.Keys = append(slices.Clip(w.Keys), Key{Cause: metrics.Node, Addr: a})
@@ -71,15 +72,16 @@ func (w WakeOn) AndHome(addrs ...netip.Addr) WakeOn {
 
 // FreeAddress describes the address that a pod waits for.
 type FreeAddress struct {
-	// Requested are the addresses that the pod asks for; none: any helps.
+	// Requested contains the addresses that the pod requests; empty: any address helps.
 	Requested request.Addresses
-	// Carried are addresses that a node has to carry for the pod, which keeps them.
+	// Carried contains the fixed addresses of the pod, which waits for a node that can carry them.
 	Carried []netip.Addr
-	// Strict: the pod has no fixed address, and waits for any address of a strict node.
+	// Strict is true for an unreserved pod, which waits for any address of a strict node.
 	Strict bool
 }
 
-// The keys of pods that wait for room, by what makes room for them.
+// The keys of pods that wait for a free address: for any address, for a node that can carry their addresses, and for an
+// address that they request.
 var (
 	anyFreeAddress       = Key{Cause: metrics.FreeAddress}
 	carriedFreeAddress   = Key{Cause: metrics.FreeAddress, Name: "carried"}
@@ -102,18 +104,18 @@ func (w WakeOn) index() []Key {
 // Event is a change of the cluster. Each field that is set may help pods.
 type Event struct {
 	Keys []Key
-	// Node is a node whose pool or readiness has changed.
+	// Node is a node whose pool or readiness has changed; empty: none.
 	Node string
-	// Freed is how many addresses of Node became free; AllRoom: as many as pods wait.
+	// Freed is the number of addresses of Node that became free. AllFreeAddresses wakes every pod that can use Node.
 	Freed int
-	// Subnets came to a node or left it.
+	// Subnets contains the subnets that were added to a node or removed from one.
 	Subnets []netip.Prefix
 }
 
 // AllFreeAddresses is the number of freed addresses of a node that wakes every pod that can use the node.
 const AllFreeAddresses = int(^uint(0) >> 1)
 
-// about reports whether the event is about a key, other than one of room.
+// about reports whether the event concerns a key, other than the keys for free addresses.
 func (e Event) about(k Key) bool {
 	return slices.Contains(e.Keys, k) || e.Node != "" && k == Key{Cause: metrics.Node, Name: e.Node} || len(e.Subnets) > 0 && k == anySubnet ||
 		slices.ContainsFunc(e.Subnets, func(s netip.Prefix) bool { return s.Contains(k.Addr) })

@@ -23,13 +23,13 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// disturbance is what happens to an agent while it is asked.
+// disturbance disturbs an agent while a barrier asks it.
 type disturbance struct {
 	name string
-	// calm means that no pods come and go meanwhile.
+	// calm is true if no pods are created and deleted meanwhile.
 	calm bool
-	// run withholds, asks, and returns when the disturbance is over. Before impossible no answer can have been given;
-	// zero: one can have been given at any time.
+	// run withholds addresses, asks the agent, and returns when the disturbance is over. No answer can have been given
+	// before the time impossible; if it is zero, an answer can have been given at any time.
 	run func(ctx context.Context, a *attempt) (impossible time.Time, err error)
 }
 
@@ -43,7 +43,7 @@ var disturbances = []disturbance{
 	{name: "no-pool", run: noPool},
 }
 
-// choose returns the disturbances with these names; none: all.
+// choose returns the disturbances with these names; all if names is nil.
 func choose(names []string) ([]disturbance, error) {
 	if names == nil {
 		return disturbances, nil
@@ -59,12 +59,12 @@ func choose(names []string) ([]disturbance, error) {
 	return chosen, nil
 }
 
-// some is a time around one report interval.
+// some returns a random duration between a quarter and one and a quarter of the update rate, plus up to one second.
 func (s *site) some() time.Duration {
 	return s.options.updateRate/4 + rand.N(s.options.updateRate+time.Second)
 }
 
-// quiet does nothing.
+// quiet withholds addresses and asks, without a disturbance.
 func quiet(ctx context.Context, a *attempt) (time.Time, error) {
 	if err := a.withhold(ctx); err != nil {
 		return time.Time{}, err
@@ -72,8 +72,8 @@ func quiet(ctx context.Context, a *attempt) (time.Time, error) {
 	return time.Time{}, a.ask(ctx)
 }
 
-// restart kills the agent and starts it again: before the write, between the write and the question, or after the
-// question.
+// restart kills the agent at a random step and starts it again: before the addresses are withheld, before the agent is
+// asked, or after that.
 func restart(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	kill := rand.IntN(3)
 	for step, do := range []func(context.Context) error{a.withhold, a.ask, func(context.Context) error { return nil }} {
@@ -96,7 +96,8 @@ func restart(ctx context.Context, a *attempt) (impossible time.Time, err error) 
 	return impossible, a.node.Start(ctx, realcluster.Agent)
 }
 
-// labels changes the labels of the node all the time, so that the agent writes its CiliumNode again and again.
+// labels changes a label of the node repeatedly until the barrier is answered or a time limit is over, so that the agent
+// rewrites its CiliumNode again and again.
 func labels(ctx context.Context, a *attempt) (time.Time, error) {
 	changing, end := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -121,7 +122,8 @@ func labels(ctx context.Context, a *attempt) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// between stops the agent before the write, before the question or after it, and lets it go on after some time.
+// between calls stop at a random step and resume some time later. The step is before the addresses are withheld, before the
+// agent is asked, or after that.
 func between(ctx context.Context, a *attempt, stop, resume func() error) (impossible time.Time, err error) {
 	when := rand.IntN(3)
 	for step, do := range []func(context.Context) error{a.withhold, a.ask, func(context.Context) error { return nil }} {
@@ -141,19 +143,19 @@ func between(ctx context.Context, a *attempt, stop, resume func() error) (imposs
 	return impossible, resume()
 }
 
-// stopped stops the agent's process.
+// stopped suspends the process of the agent with SIGSTOP.
 func stopped(ctx context.Context, a *attempt) (time.Time, error) {
 	agent := a.node.Process(realcluster.Agent)
 	return between(ctx, a, func() error { return agent.Signal(syscall.SIGSTOP) }, func() error { return agent.Signal(syscall.SIGCONT) })
 }
 
-// partitioned cuts the node off from the API server.
+// partitioned cuts the node off from the network.
 func partitioned(ctx context.Context, a *attempt) (time.Time, error) {
 	return between(ctx, a, a.node.Partition, a.node.Heal)
 }
 
-// noPool asks while the CiliumNode has no pool, and writes the pool again. An agent without a pool does not answer the
-// question itself, but each of its reports is an answer, and a pod that ends makes it report.
+// noPool asks while the CiliumNode has no pool, and restores the pool. An agent without a pool ignores the probe, but each
+// of its reports is an answer, and a pod that ends makes it report.
 func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	if err := a.withhold(ctx); err != nil {
 		return time.Time{}, err

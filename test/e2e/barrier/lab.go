@@ -33,13 +33,15 @@ import (
 )
 
 const (
-	// poolSize is small, so that a pod that comes is likely to take an address that was offered a moment ago.
+	// poolSize is the number of entries of a pool. It is small, so that a new pod is likely to take an address that was
+	// withheld a moment ago.
 	poolSize = 9
-	// podsPerNode is how many pods come and go on each node. One address is the router's, and two are withheld.
+	// podsPerNode is the number of pods that are created and deleted on each node. Of the other addresses, the router has
+	// one, and two are withheld.
 	podsPerNode = 4
 )
 
-// lab is a running cluster on which barriers are tried out.
+// lab is a running cluster on which barriers are tested.
 type lab struct {
 	options options
 	cluster *realcluster.Cluster
@@ -48,7 +50,7 @@ type lab struct {
 	nodes   []*site
 	end     context.CancelFunc
 	running sync.WaitGroup
-	// calm stops the coming and going of pods.
+	// calm is true while no pods are created or deleted.
 	calm atomic.Bool
 
 	mu      sync.Mutex
@@ -61,7 +63,7 @@ type site struct {
 	name   string
 	node   *realcluster.Node
 	prefix netip.Prefix
-	// changed gets a value after each change of the CiliumNode.
+	// changed gets a value after each change of the CiliumNode, unless it has one already.
 	changed chan struct{}
 	truth   *truth
 }
@@ -101,7 +103,7 @@ func (l *lab) stop() {
 	l.cluster.Stop()
 }
 
-// connect makes the clients, and a first pool for each node that joins: the agent does not get ready without one.
+// connect creates the clients, and a first pool for each node that joins, without which its agent does not become ready.
 func (l *lab) connect(ctx context.Context, c *realcluster.Cluster) error {
 	cfg, err := c.RESTConfig(cluster.Admin)
 	if err != nil {
@@ -144,8 +146,8 @@ func (s *site) patchSpec(ctx context.Context, ipam map[string]any) error {
 	return s.api.Patch(ctx, cn, client.RawPatch(types.MergePatchType, data))
 }
 
-// get reads the node from the API server. On a busy machine the API server may not answer in time; then it is read
-// again.
+// get reads the CiliumNode from the API server. It retries until ctx ends, because the API server of a busy machine may not
+// answer in time.
 func (s *site) get(ctx context.Context) (pool.NodePool, error) {
 	for {
 		n, err := s.getOnce(ctx)
@@ -179,7 +181,7 @@ func (s *site) watch(ctx context.Context) {
 	}
 }
 
-// churn has one pod name come and go on the node.
+// churn creates a pod with this name on the node and deletes it after some seconds, repeatedly until ctx ends.
 func (s *site) churn(ctx context.Context, name string) {
 	meta := metav1.ObjectMeta{Namespace: "default", Name: name}
 	for ctx.Err() == nil {
@@ -216,7 +218,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// add keeps a result and writes it to the file of results, if there is one.
+// add stores a result and appends it to the file of results, if there is one.
 func (l *lab) add(r result) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,7 +229,7 @@ func (l *lab) add(r result) error {
 	return appendResult(l.options, r)
 }
 
-// runDisturbance asks each node n times while it is disturbed.
+// runDisturbance tries n barriers on each node under the disturbance.
 func (l *lab) runDisturbance(ctx context.Context, d disturbance, n int) error {
 	l.calm.Store(d.calm)
 	began := time.Now()
@@ -236,7 +238,7 @@ func (l *lab) runDisturbance(ctx context.Context, d disturbance, n int) error {
 	for i, s := range l.nodes {
 		wg.Go(func() {
 			for range n {
-				// Nodes do not ask at the same moment of their agents' report intervals.
+				// Spread the barriers of the nodes over the report intervals of their agents.
 				pause(ctx, rand.N(time.Second))
 				r, err := s.try(ctx, d)
 				if err != nil {

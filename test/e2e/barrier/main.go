@@ -1,17 +1,22 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command barrier asks unmodified Cilium agents on real nodes the question of package agentview, again and again, while
-// pods come and go and the agents are disturbed, and compares each answer with the containers of the node:
+// Command barrier tests the agent barrier of package agentview with unmodified Cilium agents on real nodes, while pods are
+// created and deleted and the agents are disturbed, and compares each answer with the containers of the node:
 //
 //	barrier -cilium 1.19 -update-rate 15s -nodes 4 -barriers 70
 //
 // It prints one line for each disturbance: how many barriers were answered, how fast, with how many writes, and how many
-// answers were wrong. An answer is wrong if an address that it calls clear is used by a container, or if a container
-// gets an address after the answer although the pool did not offer it any more when the question was written.
+// answers were wrong. An answer is wrong if
 //
-// Exit code 1: an answer was wrong, or a barrier was not answered although its agent ran. Exit code 2: this machine
-// can't run such a cluster; the message says what it lacks.
+//   - a container uses an address that the answer calls clear,
+//   - a container gets an address after the answer although it was withheld before the agent was asked,
+//   - the answer lacks an address that a container has had since before that,
+//   - the answer ignores a withheld entry, or
+//   - the agent could not have answered at that time.
+//
+// Exit status 1: an answer was wrong, or a barrier was not answered. Exit status 2: this machine lacks a prerequisite,
+// which is named.
 package main
 
 import (
@@ -37,7 +42,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// options are those of the command line.
+// options contains the command-line flags.
 type options struct {
 	bin, dir, source string
 	cilium           string
@@ -71,7 +76,7 @@ func run() error {
 	flag.StringVar(&o.only, "only", "", "run only these disturbances, separated by commas")
 	flag.StringVar(&o.out, "out", "", "file that gets each barrier as a line of JSON")
 	flag.Parse()
-	// Warnings of the API server and the logs of libraries would stand between the lines of the report.
+	// Warnings of the API server and logs of libraries would be mixed with the report.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
@@ -101,7 +106,7 @@ func run() error {
 	return report(lab.results)
 }
 
-// appendResult writes a barrier as a line of JSON.
+// appendResult appends a result as a line of JSON to the file o.out.
 func appendResult(o options, r result) error {
 	line, err := json.Marshal(struct {
 		Cilium string
@@ -122,7 +127,8 @@ func appendResult(o options, r result) error {
 	return nil
 }
 
-// clusterOptions are those of the cluster. Nothing of fixedip runs on it: the pools are written by the lab.
+// clusterOptions returns the options of the cluster. No program of fixedip runs on it: product prepares the pools, which the
+// lab writes.
 func (o options) clusterOptions(product func(context.Context, *realcluster.Cluster) error) (realcluster.Options, error) {
 	source, err := filepath.Abs(o.source)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// report prints a table and returns an error if an answer was wrong or missing.
+// report prints a table with one line for each disturbance, and returns an error if an answer was wrong or missing.
 func report(results []result) error {
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nDISTURBANCE\tBARRIERS\tANSWERED\tP50\tP99\tMAX\tAFTER P50\tAFTER MAX\tWRITES\tCONFLICTS\tINCOMPLETE\tNO POOL\tCLEAR\tIN USE\tUNKNOWN\tWRONG")
@@ -63,7 +63,7 @@ func number(b bool) int {
 	return 0
 }
 
-// quantile is that of the durations; "-" if there are none.
+// quantile returns the q-quantile of the durations, rounded to 10 ms; "-" if there are none.
 func quantile(d []time.Duration, q float64) string {
 	if len(d) == 0 {
 		return "-"

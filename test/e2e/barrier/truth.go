@@ -18,20 +18,20 @@ import (
 	"fixedip.io/fixedip/hack/realcluster"
 )
 
-// truth records which container of a node has which address, from what the container runtime keeps of each CNI ADD that
-// succeeded. It does not depend on the agent.
+// truth records which sandbox of a node has which address, from the file that the container runtime keeps of each successful
+// CNI ADD. It does not depend on the agent.
 type truth struct {
 	cluster *realcluster.Cluster
 	node    string
-	// dir has a file for each sandbox with a network.
+	// dir is the folder with a file for each sandbox that has a network.
 	dir string
 
 	mu sync.Mutex
-	// boxes are all sandboxes that were ever seen. Key: the file.
+	// boxes contains all sandboxes that were ever seen. Key: the name of the file.
 	boxes map[string]*sandbox
 }
 
-// sandbox is a pod's sandbox.
+// sandbox is the sandbox of the pod namespace/name. first and last are the times at which its file was first and last seen.
 type sandbox struct {
 	pod         string
 	addrs       []netip.Addr
@@ -45,7 +45,7 @@ func newTruth(c *realcluster.Cluster, node string) *truth {
 	}
 }
 
-// run looks ten times a second.
+// run calls look ten times a second until ctx ends.
 func (t *truth) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		t.look()
@@ -53,6 +53,7 @@ func (t *truth) run(ctx context.Context) {
 	}
 }
 
+// look reads dir and updates boxes.
 func (t *truth) look() {
 	now := time.Now()
 	files, err := os.ReadDir(t.dir)
@@ -71,7 +72,7 @@ func (t *truth) look() {
 	}
 }
 
-// read reads one file; nil: it is gone, or not written yet, or the file of the loopback interface.
+// read returns the sandbox of a file. It returns nil if the file is gone, incomplete, or that of the loopback interface.
 func (t *truth) read(name string) *sandbox {
 	data, err := os.ReadFile(filepath.Join(t.dir, name))
 	if err != nil {
@@ -98,7 +99,7 @@ func (t *truth) read(name string) *sandbox {
 	return box
 }
 
-// seen returns the sandboxes that stood after a time, as they are now.
+// seen looks and returns copies of the sandboxes that were last seen after the given time.
 func (t *truth) seen(after time.Time) []sandbox {
 	t.look()
 	t.mu.Lock()
@@ -112,8 +113,8 @@ func (t *truth) seen(after time.Time) []sandbox {
 	return list
 }
 
-// endpoint reports whether the agent has an endpoint with the address. A sandbox whose network is being removed keeps
-// its file for a moment after the agent has let the address go. An agent that does not answer is asked until it does.
+// endpoint reports whether the agent has an endpoint with the address. The file of a sandbox exists for a moment after the
+// agent has released its address, so the file alone proves nothing. endpoint retries until the agent answers or ctx ends.
 func (t *truth) endpoint(ctx context.Context, a netip.Addr) bool {
 	for ctx.Err() == nil {
 		found, err := t.endpoints(ctx)
@@ -125,6 +126,7 @@ func (t *truth) endpoint(ctx context.Context, a netip.Addr) bool {
 	return false
 }
 
+// endpoints returns the addresses of all endpoints of the agent.
 func (t *truth) endpoints(ctx context.Context) (map[netip.Addr]bool, error) {
 	socket := fmt.Sprintf("/proc/%d/root/run/cilium/cilium.sock", t.cluster.Process(t.node).PID())
 	agent := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{

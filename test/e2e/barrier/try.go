@@ -22,48 +22,50 @@ import (
 )
 
 const (
-	// withheldOwner is the owner of an entry that no pod gets.
+	// withheldOwner is the owner of a withheld entry. No pod has that name.
 	withheldOwner = "fixedip.io/withheld"
-	// hold is how long after an answer no container may get a withheld address.
+	// hold is the time for which the containers are watched after an answer.
 	hold = 2 * time.Second
-	// patience is how long an answer may take after the disturbance is over, beside three report intervals.
+	// patience is the time limit for an answer after the disturbance is over, in addition to three report intervals.
 	patience = 90 * time.Second
 )
 
-// result is what became of one barrier.
+// result is the result of one barrier.
 type result struct {
 	Node, Disturbance string
-	// Latency is the time from the write of the probe to the answer, After is that from the end of the disturbance.
+	// Latency is the time from the write of the probe to the answer. After is the time from the end of the disturbance, or
+	// from that write if it is later, to the answer; 0 if the answer came before.
 	Latency, After time.Duration
-	// Writes are the writes of the lab that asked, Conflicts are those of them that were refused, and Versions are the
-	// versions of the CiliumNode that were read.
+	// Writes counts the writes of a probe, Conflicts the attempts that failed because the CiliumNode had changed, and
+	// Versions the reads of the CiliumNode while waiting for the answer.
 	Writes, Conflicts, Versions int
 	Answered                    bool
-	// Last is the last answer but Complete. Incomplete and NoPool were seen on the way.
+	// Last is the last answer before Complete. Incomplete and NoPool are true if there was such an answer before Complete.
 	Last               string
 	Incomplete, NoPool bool
 	Clear, InUse       int
-	// Unknown are addresses that a pod may have that had not reported its address.
+	// Unknown counts withheld addresses whose use is unknown, as Clear and InUse count the others.
 	Unknown int
 	Wrong   []string
 }
 
-// attempt is a barrier that is under way.
+// attempt is one barrier and its disturbance.
 type attempt struct {
 	*site
 	result
-	// withheld are the addresses that the question is about.
+	// withheld contains the addresses that are withheld for this barrier.
 	withheld []netip.Addr
 	barrier  agentview.Barrier
 	asked    time.Time
-	// evidence is valid when answered is closed, unless the wait was given up.
+	// evidence and at are set when answered is closed, if Answered is true.
 	evidence agentview.Evidence
 	at       time.Time
 	answered chan struct{}
 	giveUp   context.Context
 }
 
-// try withholds addresses, asks the agent while it is disturbed, and checks the answer.
+// try tries one barrier: it withholds addresses, asks the agent while it is disturbed, checks the answer, and makes the
+// withheld entries dynamic again.
 func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 	giveUp, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -104,7 +106,8 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// withhold writes an owner that no pod has on a free address and, if there is one, on an address in use.
+// withhold writes withheldOwner into the entries of one free address and of one address in use, if there are such dynamic
+// entries.
 func (a *attempt) withhold(ctx context.Context) error {
 	n, err := a.get(ctx)
 	if err != nil {
@@ -131,7 +134,7 @@ func (a *attempt) withhold(ctx context.Context) error {
 	})
 }
 
-// edit changes the entries of the withheld addresses.
+// edit writes the changes of the entries of the withheld addresses, and retries if the CiliumNode has changed.
 func (a *attempt) edit(ctx context.Context, change func(pool.NodePool, netip.Addr) pool.EntryChange) error {
 	for {
 		n, err := a.get(ctx)
@@ -148,7 +151,7 @@ func (a *attempt) edit(ctx context.Context, change func(pool.NodePool, netip.Add
 	}
 }
 
-// ask writes the probe and starts to wait for the answer.
+// ask writes the probe and starts await.
 func (a *attempt) ask(ctx context.Context) error {
 	for {
 		n, err := a.get(ctx)
@@ -172,8 +175,7 @@ func (a *attempt) ask(ctx context.Context) error {
 	}
 }
 
-// await reads the CiliumNode after each change until the barrier is answered. The agent may answer before it is read
-// for the first time.
+// await reads the CiliumNode at once and after each change, until the barrier is answered or giveUp ends.
 func (a *attempt) await() {
 	defer close(a.answered)
 	for {
@@ -192,14 +194,15 @@ func (a *attempt) await() {
 		select {
 		case <-a.changed:
 		case <-time.After(5 * time.Second):
-			// The watch of the lab may have been broken.
+			// The watch of the lab may have missed a change.
 		case <-a.giveUp.Done():
 			return
 		}
 	}
 }
 
-// check compares the answer with the containers of the node, at the answer and for some time after it.
+// check judges the withheld addresses, compares the answer with the containers of the node until hold after the answer, and
+// adds the errors to Wrong.
 func (a *attempt) check(ctx context.Context) error {
 	pods, err := a.pods(ctx)
 	for err != nil && ctx.Err() == nil {
@@ -249,7 +252,7 @@ func has(used map[netip.Addr]string, a netip.Addr) bool {
 	return ok
 }
 
-// pods are the pods that are bound to the node.
+// pods returns the pods that are bound to the node.
 func (s *site) pods(ctx context.Context) ([]agentview.Pod, error) {
 	var list corev1.PodList
 	if err := s.api.List(ctx, &list, client.MatchingFields{"spec.nodeName": s.name}); err != nil {

@@ -17,9 +17,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Scenarios about which addresses pods get: requested, hand-written, the last ones.
+// Scenarios about the addresses that pods get: requested addresses, entries written by hand, the last free address.
 
-// ask returns n free addresses of each family on a node, from the upper half of its subnets.
+// ask returns n addresses of each family without an entry on a node, from the upper half of its subnets.
 func (s *scene) ask(ctx context.Context, node string, n int) (v4, v6 []string, err error) {
 	var cn ciliumv2.CiliumNode
 	if err := s.api.Get(ctx, client.ObjectKey{Name: node}, &cn); err != nil {
@@ -74,7 +74,8 @@ func askedFor(ctx context.Context, s *scene) error {
 	return err
 }
 
-// lastAddress reserves the IPv4 subnet of a node except one address, which two pods want.
+// lastAddress leaves one free IPv4 address on a node, for which two pods compete. The other pod gets it when the StatefulSet
+// of the first is deleted.
 func lastAddress(ctx context.Context, s *scene) error {
 	last, err := s.fill(ctx, victimNode)
 	if err != nil {
@@ -131,7 +132,8 @@ func lastAddress(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// fill reserves all IPv4 addresses of a node without an entry except one, which it returns.
+// fill creates FixedIPs for all IPv4 addresses of a node that have no entry, except one, and returns that address. It waits
+// until the others have entries.
 func (s *scene) fill(ctx context.Context, node string) (string, error) {
 	var cn ciliumv2.CiliumNode
 	// Addresses of an earlier scenario may be in cooldown, and would become free during this one.
@@ -187,7 +189,7 @@ func (s *scene) fill(ctx context.Context, node string) (string, error) {
 	})
 }
 
-// handWritten writes pool entries as an administrator would, before the pod exists.
+// handWritten writes owned pool entries as an administrator would, before the pods exist.
 func handWritten(ctx context.Context, s *scene) error {
 	v4, v6, err := s.ask(ctx, calmNode, 2)
 	if err != nil {
@@ -220,15 +222,15 @@ func handWritten(ctx context.Context, s *scene) error {
 	return err
 }
 
-// adopted checks pods of the default scheduler that are adopted: by an annotation of their template, or by
-// --label-selector.
+// adopted checks that the addresses of pods of the default scheduler are adopted: because of an annotation of their
+// template, or because of the label-selector of the controller.
 func adopted(ctx context.Context, s *scene) error {
 	s.witness.AnyOrder()
 	for _, w := range []workload{
 		{name: "annotated", podAnnotations: map[string]string{"fixedip.io/enabled": "true"}},
 		{name: "labelled", labels: map[string]string{"fixed": "by-label"}},
 	} {
-		// Each pod is pinned to a node, because the default scheduler does not steer it back.
+		// The pods are pinned to a node, because the default scheduler does not place them on the node of their address.
 		w.replicas, w.scheduler, w.nodes = 2, stockScheduler, []string{calmNode}
 		before, err := s.placed(ctx, w)
 		if err != nil {
@@ -284,7 +286,7 @@ func burst(ctx context.Context, s *scene) error {
 	return err
 }
 
-// crowdAnswers sends a request to each unreserved pod at its addresses, from another node.
+// crowdAnswers sends a request to each unreserved pod at its addresses, and checks that no two pods share an address.
 func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
 	var list corev1.PodList
 	if err := s.api.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{"app": "crowd"}); err != nil {

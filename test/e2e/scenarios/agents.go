@@ -46,7 +46,7 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	// Repeat with pods that start together with the agents.
+	// Repeat with pods that start while the agents restart.
 	if err := s.deletePods(ctx, false, before.names()...); err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	return err
 }
 
-// agentRestartedOften restarts the agent of a node ten times. It has the addresses of its node again each time: in crd mode an
-// agent that does not find the address of its router in the pool takes another one (cilium #17691, #20879).
+// agentRestartedOften restarts the agent of a node ten times. Each time it must have the same addresses for the node: in CRD
+// mode an agent that does not find the address of its router in the pool takes another one (cilium #17691, #20879).
 func agentRestartedOften(ctx context.Context, s *scene) error {
 	name := calmNodes[0]
 	node := s.cluster.Node(name)
@@ -70,8 +70,8 @@ func agentRestartedOften(ctx context.Context, s *scene) error {
 		if err := node.Start(ctx, realcluster.Agent); err != nil {
 			return err
 		}
-		// An agent that is killed while it regenerates a pod's eBPF programs leaves the pod without a network until it has done so
-		// after its next start.
+		// If an agent is killed while it regenerates the eBPF programs of a pod, the pod has no network until the agent has
+		// started again and completed that.
 		if err := errors.Join(node.WaitReady(ctx), node.WaitEndpoints(ctx)); err != nil {
 			return err
 		}
@@ -86,8 +86,8 @@ func agentRestartedOften(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// nodeAddresses asks the agent of a node which addresses the node itself uses, and returns them with their owners, and with the
-// addresses that the CiliumNode says are the node's.
+// nodeAddresses returns, sorted, the addresses that the agent of a node uses for the node itself, each after its owner, and
+// the addresses of type CiliumInternalIP of the CiliumNode. An agent barrier makes sure that they are current.
 func (s *scene) nodeAddresses(ctx context.Context, name string) (found []string, err error) {
 	pools := ciliumpool.New(s.api)
 	var probe netip.Addr
@@ -203,8 +203,8 @@ func agentPorts(ss string) []string {
 	return slices.Compact(ports)
 }
 
-// agentCutOff replaces a pod and places a new one while the agent of their node is partitioned. The first pod gets
-// its addresses, because its entries already existed. The second may get other addresses than the claimed ones.
+// agentCutOff replaces a pod and places a new one while the agent of their node is partitioned. The first pod gets its
+// addresses, because its entries already exist. The second may get other addresses than the claimed ones.
 func agentCutOff(ctx context.Context, s *scene) error {
 	before, err := s.placed(ctx, workload{name: "old", replicas: 1, nodes: []string{victimNode}})
 	if err != nil {
@@ -236,8 +236,8 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	return err
 }
 
-// placeWhileCut returns when the new pod is bound and has addresses, or has waited for them for a while. It returns
-// the claimed and the actual addresses.
+// placeWhileCut deletes the old pod, creates the new one, and waits until it is bound and then for a while longer. It
+// returns the claimed and the actual addresses of the new pod.
 func (s *scene) placeWhileCut(ctx context.Context) (claimed, got []string, err error) {
 	if err := s.deletePods(ctx, false, "old-0"); err != nil {
 		return nil, nil, err
@@ -269,8 +269,8 @@ func (s *scene) placeWhileCut(ctx context.Context) (claimed, got []string, err e
 	return claimed, got, err
 }
 
-// agentCutOffStrict does the same on a strict node. Its pool has no dynamic entry, so the pod waits until the
-// partition ends and then has the claimed addresses.
+// agentCutOffStrict does the same as agentCutOff on a strict node. The pool has no dynamic entry, so the new pod waits until
+// the partition ends and then has the claimed addresses.
 func agentCutOffStrict(ctx context.Context, s *scene) error {
 	const key = "fixedip.io/strict"
 	if err := s.label(ctx, victimNode, key, "true"); err != nil {

@@ -26,7 +26,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// saveArchive writes logs and objects for the analysis of a failure, and returns the path of the file or an error.
+// saveArchive writes logs and objects to an archive for the analysis of a failure. It returns the path of the archive, or
+// the text of the error.
 func (t *trial) saveArchive(name string) string {
 	path := fmt.Sprintf("%s-%s.tar.gz", t.options.folder(t.line), name)
 	if err := t.writeArchive(path); err != nil {
@@ -63,7 +64,8 @@ func (t *trial) writeArchive(path string) error {
 // archive is an archive that is being written.
 type archive struct {
 	tar *tar.Writer
-	// problems are items that could not be collected; err is the error after which nothing more can be written.
+	// problems are the errors of items that could not be collected. err is the first write error; nothing is written after
+	// it.
 	problems []error
 	err      error
 }
@@ -142,7 +144,7 @@ func (t *trial) addObjects(a *archive) error {
 	return errors.Join(errs...)
 }
 
-// addKernels adds network state of the nodes and the log of the machine, which shows when it was stalled.
+// addKernels adds the network state of the nodes and the kernel log of the machine, which shows whether it was stalled.
 func (t *trial) addKernels(a *archive) error {
 	if t.cluster == nil || t.wire == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// bystanders are pods that no scenario touches: two with fixed addresses, and unreserved pods of a Deployment and a
+// bystanders are control pods that no scenario touches: two with fixed addresses, and unreserved pods of a Deployment and a
 // DaemonSet, all on the calm nodes.
 type bystanders struct {
 	trial *trial
@@ -30,7 +30,7 @@ type bystanders struct {
 const (
 	bystanderNamespace = "bystanders"
 	pingEvery          = 500 * time.Millisecond
-	// bystanderCPU is requested so that the pods get CPU time on a busy machine and can answer pings.
+	// bystanderCPU is the CPU request of the bystanders. It ensures that they can answer pings on a busy machine.
 	bystanderCPU = "300m"
 )
 
@@ -84,7 +84,7 @@ func startBystanders(ctx context.Context, t *trial) (*bystanders, error) {
 	return b, nil
 }
 
-// bystandersWhole returns when the bystanders with fixed addresses are whole.
+// bystandersWhole makes b the bystanders of the watch and returns when those with fixed addresses are whole.
 func (t *trial) bystandersWhole(ctx context.Context, s *scene, b *bystanders) (identities, error) {
 	t.watch.bystanders = b
 	return s.settled(ctx, "fixed", 2)
@@ -98,7 +98,7 @@ func (b *bystanders) list(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// undisturbed reports whether the bystanders are the same pods, with the same addresses and without restarts.
+// undisturbed returns an error unless the bystanders are still the same pods, with the same addresses and without restarts.
 func (b *bystanders) undisturbed(ctx context.Context) error {
 	list, err := b.list(ctx)
 	if err != nil {
@@ -122,15 +122,15 @@ func (b *bystanders) undisturbed(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pair is a pod that sends requests to another one.
+// pair is a pod that sends requests to an address of another pod.
 type pair struct {
 	from    sandbox
 	to      string
 	address string
 }
 
-// pairs returns which pods send requests to which: between nodes in both directions, on one node, fixed and
-// unreserved, in both families.
+// pairs returns the pairs of bystanders: between nodes in both directions, and from unreserved pods to unreserved and fixed
+// ones, in both families.
 func (b *bystanders) pairs() []pair {
 	var list []pair
 	ask := func(from, to string) {
@@ -153,7 +153,8 @@ func (b *bystanders) pairs() []pair {
 	return list
 }
 
-// ping sends requests repeatedly. An answer of another pod counts as none.
+// ping sends requests repeatedly until ctx ends. A request without an answer is lost, unless the machine was stalled. A lost
+// request and an answer of another pod are violations.
 func (w *watch) ping(ctx context.Context, p pair) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -169,7 +170,7 @@ func (w *watch) ping(ctx context.Context, p pair) {
 			late.Stop()
 			return
 		}
-		// A late answer is no loss.
+		// A request with a late answer is not lost.
 		lost := err != nil
 		if err == nil && a.Hostname != p.to {
 			w.violate("%s asked %s at %s, and there answers %s", p.from.key(), p.to, p.address, a.Hostname)
@@ -197,14 +198,14 @@ func (w *watch) ping(ctx context.Context, p pair) {
 }
 
 const (
-	// lateAfter is when a ping without an answer gets a control measurement.
+	// lateAfter is the time after which a ping without an answer gets a control measurement.
 	lateAfter = time.Second
-	// stallAfter is longer than any answer inside a pod takes, unless the machine is stalled.
+	// stallAfter is the time after which the answer to a control measurement shows that the machine is stalled.
 	stallAfter = time.Second
 )
 
-// stalled repeats the control measurements of a late ping until the ping ends, because an idle process may be served
-// once and then wait for CPU time.
+// stalled reports whether a control measurement shows that the machine is stalled. It measures until the ping ends, because
+// an idle process may be served once and then wait for CPU time.
 func (w *watch) stalled(asking, ctx context.Context, p pair) bool {
 	for {
 		if w.standsStill(ctx, p) {
@@ -216,8 +217,8 @@ func (w *watch) stalled(asking, ctx context.Context, p pair) bool {
 	}
 }
 
-// standsStill reports whether the machine is stalled rather than the pod network: the pod answers slowly within its
-// own network, where no packet is lost, or the kubelet of its node answers slowly without a tunnel.
+// standsStill reports whether the machine is stalled rather than the pod network: the pod does not answer in time within its
+// own network, where no packet is lost, or the kubelet of its node does not accept a connection in time, without a tunnel.
 func (w *watch) standsStill(ctx context.Context, p pair) bool {
 	late := make(chan bool, 2)
 	began := time.Now()

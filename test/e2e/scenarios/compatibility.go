@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// compatibilityPage is a page of the documentation: the modules that the product and its tests are built with, and the pairs of
-// Kubernetes and Cilium that it ran with.
+// compatibilityPage is the template of a page of the documentation: the versions of the modules that fixedip and its tests
+// are built with, and the pairs of Kubernetes and Cilium that it was tested with.
 var compatibilityPage = template.Must(template.New("").Parse(`# Compatibility
 
 Written by ` + "`make e2e-table`" + ` from the last complete runs of ` + "`make e2e`" + `.
@@ -47,7 +47,7 @@ IP addresses, so fixedip-controller ends with an error on an API server older th
 than those they were tested with, and run.
 `))
 
-// usedModules are the modules of the page, with what each is used for.
+// usedModules are the modules of the page and the use of each.
 var usedModules = []struct{ Path, Version, Use string }{
 	{Path: "k8s.io/kubernetes", Use: "the scheduler framework in fixedip-scheduler; in tests the API server and the controller manager"},
 	{Path: "github.com/cilium/cilium", Use: "the types CiliumNode and CiliumEndpoint; in tests the agent's allocator (`pkg/ipam`, mode `crd`)"},
@@ -55,7 +55,7 @@ var usedModules = []struct{ Path, Version, Use string }{
 	{Path: "go.etcd.io/etcd/server/v3", Use: "in tests the store of the API server"},
 }
 
-// combination is a row of the page.
+// combination is a row of the table of runs.
 type combination struct {
 	Kubernetes, Cilium, Routing, Commit, Date string
 	Passed, Failed                            int

@@ -15,13 +15,14 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// podLanes is the number of scenarios that need only pods and run at the same time. One more lane has the third node.
+// podLanes is the number of scenarios with the need itsPods that run at the same time. Scenarios that need the third node
+// run in one more lane.
 const podLanes = 2
 
 // scenarioPatience is the time limit of a scenario; its steps have shorter limits.
 const scenarioPatience = 10 * time.Minute
 
-// patience returns the time limit of a scenario; the one that measures has its own.
+// patience returns the time limit of the scenario. ratio needs more time than the others.
 func (s scenario) patience() time.Duration {
 	if s.name == ratioScenario {
 		return ratioTimes[len(ratioTimes)-1] + 2*time.Minute
@@ -29,9 +30,9 @@ func (s scenario) patience() time.Duration {
 	return scenarioPatience
 }
 
-// runAll runs all scenarios: first those that can run in parallel, then each of the others alone; then both again
-// while our programs are killed; and then those that leave a changed cluster behind. A failed scenario does not end
-// the run.
+// runAll runs all scenarios: first those that can run in parallel, then one by one those that need the whole cluster; then
+// it repeats both while our programs are killed. Scenarios that leave a changed cluster behind come last, also twice. A
+// failed scenario does not end the run.
 func (t *trial) runAll(ctx context.Context) {
 	t.runTwice(ctx, []need{itsPods, theVictim, everything}, func(kills bool, m *murder) {
 		t.runBeside(ctx, kills, m)
@@ -45,7 +46,7 @@ func (t *trial) runAll(ctx context.Context) {
 	t.record(outcome{name: throughout, detail: end.String(), err: err}, throughout)
 }
 
-// runTwice runs the scenarios with certain needs, and repeats those that allow it while our programs are killed.
+// runTwice runs the scenarios with these needs, and repeats those that allow it while our programs are killed.
 func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool, m *murder)) {
 	run(false, nil)
 	if !t.options.kills || len(t.chosen(true, needs...)) == 0 {
@@ -58,7 +59,7 @@ func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool,
 	}
 }
 
-// chosen returns the selected scenarios with certain needs.
+// chosen returns the selected scenarios with these needs. If kills is true, only those that allow kills.
 func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	var list []scenario
 	for _, n := range needs {
@@ -71,7 +72,7 @@ func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	return list
 }
 
-// runBeside runs the scenarios that may run in parallel.
+// runBeside runs the scenarios that need only pods or the third node, in parallel lanes.
 func (t *trial) runBeside(ctx context.Context, kills bool, m *murder) {
 	queue := make(chan scenario)
 	var lanes sync.WaitGroup
@@ -90,7 +91,7 @@ func (t *trial) runBeside(ctx context.Context, kills bool, m *murder) {
 	lanes.Wait()
 }
 
-// runLane runs the scenarios with one need, one after the other.
+// runLane runs the scenarios with this need, one after the other.
 func (t *trial) runLane(ctx context.Context, kills bool, m *murder, n need) {
 	nodes := []string{calmNode, otherNode, victimNode, spareNode}
 	if n == theVictim {
@@ -101,8 +102,8 @@ func (t *trial) runLane(ctx context.Context, kills bool, m *murder, n need) {
 	}
 }
 
-// runOne runs a scenario in its own namespace; with a murder, our programs are killed repeatedly. The programs of the
-// nodes it uses have to run when it begins.
+// runOne runs a scenario in its own namespace, after it has restarted programs of the nodes that have exited. If m is not
+// nil, our programs are killed meanwhile.
 func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []string) {
 	if s.name == ratioScenario {
 		t.options.machine.Lock()
@@ -154,8 +155,8 @@ func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []st
 // killed returns the name of a scenario that runs while our programs are killed.
 func killed(name string) string { return name + ", our programs killed" }
 
-// supervise restarts programs of nodes that exited, so that the next scenario finds them running, and reports the
-// exit as an error.
+// supervise restarts the programs of nodes that have exited, so that the next scenario finds them running. It returns an
+// error for each.
 func (t *trial) supervise(ctx context.Context, nodes []string) error {
 	var errs []error
 	for _, name := range nodes {

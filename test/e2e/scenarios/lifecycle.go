@@ -25,7 +25,8 @@ func (s *scene) placed(ctx context.Context, w workload) (identities, error) {
 	return s.settled(ctx, w.name, int(w.replicas))
 }
 
-// placedOn creates a StatefulSet whose first pods run on one node. Pods that replace them may run on all nodes of w.
+// placedOn creates a StatefulSet whose first pods run on one node, and returns when they are whole. Pods that replace them
+// may run on all nodes of w.
 func (s *scene) placedOn(ctx context.Context, node string, w workload) (identities, error) {
 	first := w
 	first.nodes = []string{node}
@@ -74,7 +75,7 @@ func deleted(ctx context.Context, s *scene, force bool) error {
 	if before, err = s.back(ctx, before, "web-1"); err != nil {
 		return err
 	}
-	// The TTLs run in parallel, so the pods are checked together.
+	// Delete all pods at once, so that their waits run in parallel.
 	if err := s.deletePods(ctx, force, before.names()...); err != nil {
 		return err
 	}
@@ -161,8 +162,8 @@ func (s *scene) removeSet(ctx context.Context, name string) error {
 	return s.remove(ctx, &appsv1.StatefulSet{ObjectMeta: s.meta(name)}, client.PropagationPolicy("Foreground"))
 }
 
-// sandboxKilled kills the process that holds the namespaces of a pod. The pod stays, and its containers are
-// restarted.
+// sandboxKilled kills the process that keeps the namespaces of a pod. The kubelet keeps the pod and restarts its containers
+// in a new sandbox.
 func sandboxKilled(ctx context.Context, s *scene) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 2})
 	if err != nil {
@@ -213,8 +214,8 @@ func stickyMAC(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// deploymentSlots replaces all pods of a Deployment. Its set of addresses grows to the maximum of pods that lived at
-// the same time, and no further.
+// deploymentSlots replaces all pods of a Deployment several times. The number of its slots must not exceed the maximum
+// number of pods that existed at the same time.
 func deploymentSlots(ctx context.Context, s *scene) error {
 	const replicas, rollouts = 3, 3
 	counting, end := context.WithCancel(ctx)
@@ -248,7 +249,8 @@ func deploymentSlots(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// goneFor is how long a scheduler may not have seen that a pod is gone.
+// goneFor is the time for which a pod still counts after its deletion, because the scheduler may not have seen the deletion
+// yet.
 const goneFor = 2 * time.Second
 
 // mostAtOnce counts the pods of the namespace until ctx ends, and then returns the maximum. Terminating pods count,
@@ -256,8 +258,8 @@ const goneFor = 2 * time.Second
 func (s *scene) mostAtOnce(ctx context.Context) <-chan int {
 	most := make(chan int, 1)
 	go func() {
-		n, seen := 0, map[string]time.Time{} // seen: by UID of the pod, when it was there last
-		// It ends with ctx only; the state at that time does not matter.
+		n, seen := 0, map[string]time.Time{} // seen: the time at which each pod was last seen; key: its UID
+		// Await ends only with ctx, and returns its error.
 		_, _ = s.witness.Await(ctx, s.namespace, func(rows []witness.Row) bool {
 			now := time.Now()
 			for _, row := range rows {
@@ -279,8 +281,8 @@ func (s *scene) mostAtOnce(ctx context.Context) <-chan int {
 	return most
 }
 
-// rolledOut returns when all pods of a Deployment have the last revision and are whole, with the number of its
-// reserved addresses.
+// rolledOut returns when all pods of a Deployment have the last revision and are whole. It returns the number of FixedIPs in
+// the namespace.
 func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, error) {
 	err := eventually(ctx, func() error {
 		d := &appsv1.Deployment{ObjectMeta: s.meta(name)}
@@ -308,10 +310,10 @@ func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, 
 	return len(s.witness.Records(s.namespace)), err
 }
 
-// soon is a wait for an event that must not happen, long enough that it would have happened.
+// soon is the time for which stays watches for an event that must not happen. The event would happen sooner.
 const soon = 5 * time.Second
 
-// stays fails if the condition does not hold throughout a period.
+// stays returns an error if the condition does not hold throughout the time soon.
 func stays(ctx context.Context, holds func() error) error {
 	end := time.Now().Add(soon)
 	for time.Now().Before(end) {

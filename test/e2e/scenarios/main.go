@@ -48,7 +48,7 @@ type options struct {
 	updateRate            time.Duration
 	profile
 	only *regexp.Regexp
-	// table and compatibility are files for the results; empty: none.
+	// table and compatibility are the paths of files for the results; empty if they are not to be written.
 	table, compatibility string
 	// kills is true if scenarios that allow it run a second time while our programs are killed.
 	kills bool
@@ -136,11 +136,11 @@ func run() error {
 	return nil
 }
 
-// whole reports whether no scenario is left out.
+// whole reports whether the run is complete: no scenario is left out, and kills are enabled.
 func (o options) whole() bool { return o.kills && o.only.String() == "" }
 
-// runVersions runs the scenarios on all versions and returns the results in order. An error of one version cancels
-// the others.
+// runVersions runs the scenarios on all versions of Cilium and returns the results in their order. An error of one version
+// cancels the others.
 func runVersions(ctx context.Context, o options) ([]results, error) {
 	all := make([]results, len(o.cilium))
 	running, ctx := errgroup.WithContext(ctx)

@@ -130,8 +130,8 @@ func kubeletStopped(ctx context.Context, s *scene) error {
 	return err
 }
 
-// silent checks a deleted pod whose kubelet is dead: nothing shows that it has stopped, so its addresses stay
-// reserved.
+// silent checks a deleted pod whose kubelet is dead: no evidence shows that the pod has stopped, so it is not replaced and
+// its addresses stay reserved.
 func (s *scene) silent(ctx context.Context, i identity) error {
 	if err := eventually(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || pod.DeletionTimestamp == nil {
@@ -153,8 +153,8 @@ func nodeRebooted(ctx context.Context, s *scene) error { return s.reboot(ctx, tr
 
 func nodeReinstalled(ctx context.Context, s *scene) error { return s.reboot(ctx, false) }
 
-// reboot kills everything on a node at once and starts it again. If the disk is kept, the kubelet restarts the
-// containers of its pods; otherwise it learns of the pods from the API server.
+// reboot kills all processes of a node at once and starts it again. If the disk is kept, the kubelet finds its pods there
+// and restarts their containers; otherwise it gets the pods from the API server.
 func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 3, nodes: []string{victimNode}})
 	if err != nil {
@@ -170,8 +170,8 @@ func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	return err
 }
 
-// drainedWithBudget drains a node as an upgrade does. With failover policy Wait the pod that waits for the node uses up the
-// budget. Its message names the node, and an event of the node names the pod.
+// drainedWithBudget drains a node as an upgrade does. With failover policy Wait, the pod that waits for the node uses up the
+// budget. The message of the pod names the node, and an event of the Node names the pod.
 func drainedWithBudget(ctx context.Context, s *scene) error {
 	before, err := s.drainBegun(ctx, workload{name: "waits"})
 	if err != nil {
@@ -198,7 +198,7 @@ func drainedWithBudget(ctx context.Context, s *scene) error {
 	return err
 }
 
-// drainedWithBudgetAndMoved drains the third node while the addresses of its pods may move.
+// drainedWithBudgetAndMoved drains the third node while the failover policy of its pods is Migrate.
 func drainedWithBudgetAndMoved(ctx context.Context, s *scene) error {
 	before, err := s.drainBegun(ctx, workload{name: "moves", annotations: map[string]string{"fixedip.io/failover": "Migrate"}})
 	if err != nil {
@@ -241,8 +241,8 @@ func (s *scene) drainBegun(ctx context.Context, w workload) (identities, error) 
 	return before, eventually(ctx, func() error { return s.evict(ctx, before.names()[0]) })
 }
 
-// nodeRemoved removes a node for good, and none is added: a node that joined at the start inherits its subnet. At the end a
-// new machine joins under the name of the removed node.
+// nodeRemoved removes a node for good without a new one: a node that joined at the start inherits its subnet. In the end a
+// reinstalled node joins under the name of the removed one.
 func nodeRemoved(ctx context.Context, s *scene) error {
 	old, _, err := s.standing(ctx)
 	if err != nil {
@@ -265,8 +265,8 @@ func nodeRemoved(ctx context.Context, s *scene) error {
 	return errors.Join(err, node.Reboot(ctx, false), node.WaitReady(ctx))
 }
 
-// standing returns which of the victim and the spare node is in the cluster, and the other one: earlier scenarios have replaced
-// one by the other.
+// standing returns the one of the victim and the spare node that is in the cluster, and the other one: earlier scenarios may
+// have replaced one by the other.
 func (s *scene) standing(ctx context.Context) (node, other string, err error) {
 	switch err := s.api.Get(ctx, client.ObjectKey{Name: victimNode}, &corev1.Node{}); {
 	case err == nil:
@@ -278,7 +278,7 @@ func (s *scene) standing(ctx context.Context) (node, other string, err error) {
 	}
 }
 
-// deleteNode removes a node for good.
+// deleteNode powers a node off and deletes its Node.
 func (s *scene) deleteNode(ctx context.Context, name string) error {
 	if err := s.cluster.Node(name).PowerOff(); err != nil {
 		return err
@@ -286,11 +286,11 @@ func (s *scene) deleteNode(ctx context.Context, name string) error {
 	return s.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// nodeReplaced removes a node for good. The next node that joins inherits its subnet: first the spare node, then a
-// new machine with the name of the first.
+// nodeReplaced removes a node for good. Another node joins after it and inherits its subnet: the spare node or, if the spare
+// node is the removed one, the reinstalled victim.
 func nodeReplaced(ctx context.Context, s *scene) error { return s.replaceNode(ctx, false) }
 
-// nodeSurged does the same, but the other node joins first, longer ago than the grace period.
+// nodeSurged does the same as nodeReplaced, but the other node joins before the removal, longer ago than the grace period.
 func nodeSurged(ctx context.Context, s *scene) error { return s.replaceNode(ctx, true) }
 
 func (s *scene) replaceNode(ctx context.Context, surge bool) error {
@@ -336,7 +336,7 @@ func (s *scene) replaceNode(ctx context.Context, surge bool) error {
 	return nil
 }
 
-// joinedBefore returns when a node joined longer ago than the given time.
+// joinedBefore returns when the age of a Node exceeds ago.
 func (s *scene) joinedBefore(ctx context.Context, name string, ago time.Duration) error {
 	return eventually(ctx, func() error {
 		var node corev1.Node

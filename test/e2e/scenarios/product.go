@@ -26,7 +26,7 @@ const productNamespace = "fixedip-system"
 // programs are the programs of fixedip, each with an image and a Deployment of the same name.
 var programs = []string{"fixedip-scheduler", "fixedip-controller"}
 
-// images are the archives that each node imports.
+// images returns the paths of the archives that each node imports.
 func (t *trial) images() []string {
 	var list []string
 	for _, p := range programs {
@@ -35,8 +35,8 @@ func (t *trial) images() []string {
 	return list
 }
 
-// installation contains the files that a user writes beside the manifests. Leases and cooldowns are short to shorten
-// the run.
+// installation is the format of the kustomization that a user writes beside the manifests. Its arguments are the path of the
+// manifests and the tag of each image.
 const installation = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%s]
@@ -48,6 +48,7 @@ configMapGenerator:
 - {name: fixedip-scheduler-config, namespace: fixedip-system, behavior: replace, files: [config.yaml=scheduler.yaml]}
 `
 
+// controllerConfig is the configuration of the controller. Leases and times are short to shorten the run.
 var controllerConfig = `apiVersion: config.fixedip.io/v1alpha1
 kind: FixedIPControllerConfiguration
 cluster-pool-ipv4-cidr: [` + layout.PodCIDR(layout.IPv4) + `]
@@ -62,6 +63,7 @@ leader-election-retry-period: 500ms
 v: 2
 `
 
+// schedulerConfig is the format of the configuration of the scheduler. Its argument is the value of allowAddressMigration.
 const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection:
@@ -86,13 +88,13 @@ profiles:
       - {apiGroup: apps, kind: Deployment, identity: Slot}
 `
 
-// gracePeriod is how long the subnet of a node that is gone waits for a node of its name.
+// gracePeriod is the grace period of orphaned subnets.
 const gracePeriod = 15 * time.Second
 
 // coolDown is the address cooldown.
 const coolDown = 20 * time.Second
 
-// install installs our programs before nodes exist, so their pods are the first ones.
+// install installs our programs before nodes exist, so that their pods are the first pods.
 func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
 	dir := filepath.Join(t.dir, "installation")
 	manifests, err := filepath.Rel(dir, filepath.Join(t.options.source, "manifests"))
@@ -123,8 +125,8 @@ func (t *trial) productPods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// killProduct kills the containers of all replicas of our programs with SIGKILL, and deletes their pods, because
-// kubelets delay restarts of failing containers.
+// killProduct kills the containers of all replicas of our programs with SIGKILL and deletes their pods, because kubelets
+// delay the restart of a container that exits repeatedly.
 func (t *trial) killProduct(ctx context.Context) error {
 	pods, err := t.productPods(ctx)
 	if err != nil {
@@ -148,7 +150,7 @@ func (t *trial) killProduct(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// killContainer kills the first container of a pod on its node.
+// killContainer kills the first container of a pod on its node, if it runs.
 func (t *trial) killContainer(ctx context.Context, pod *corev1.Pod) error {
 	node := t.cluster.Node(pod.Spec.NodeName)
 	if node == nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Running == nil {
@@ -157,7 +159,7 @@ func (t *trial) killContainer(ctx context.Context, pod *corev1.Pod) error {
 	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
 	err := t.killTask(ctx, node, id)
 	if err != nil && !node.Process(realcluster.Containerd).Running() {
-		return nil // A node that is off, or goes off now, has killed it.
+		return nil // The power-off of the node has killed the container.
 	}
 	return err
 }
@@ -168,7 +170,7 @@ func (t *trial) killTask(ctx context.Context, node *realcluster.Node, id string)
 	return err
 }
 
-// productReady returns when at least one replica of each program runs.
+// productReady returns when at least one pod of each program is ready.
 func (t *trial) productReady(ctx context.Context) error {
 	return eventually(ctx, func() error {
 		pods, err := t.productPods(ctx)
@@ -203,8 +205,9 @@ type murder struct {
 }
 
 const (
-	// killWhenReady is how long programs run between kills, beside one report interval of the agents: long enough to become
-	// leader, ask an agent, and act on the answer. On a busy machine their start alone may take longer.
+	// killWhenReady is the time, in addition to one report interval of the agents, from the readiness of the programs to the
+	// next kill. It suffices to become leader, ask an agent, and act on the answer. On a busy machine the start alone may
+	// take longer.
 	killWhenReady = 8 * time.Second
 	// killAfter is the time from the start of a scenario to the first kill.
 	killAfter = time.Second
@@ -244,7 +247,7 @@ func (m *murder) fail(err error) {
 	m.errs = append(m.errs, err)
 }
 
-// wait returns false if ctx ends first.
+// wait returns true after the duration d, or false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -254,7 +257,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// next returns shortly before the next kill, so that no scenario ends before the first kill.
+// next returns killAfter before the next kill, so that no scenario ends before its first kill.
 func (m *murder) next(ctx context.Context) error {
 	m.mu.Lock()
 	soon := m.soon
@@ -269,7 +272,7 @@ func (m *murder) next(ctx context.Context) error {
 	}
 }
 
-// stop stops the kills and returns when our programs run again.
+// stop stops the kills and returns when our programs are ready, with the errors of all kills.
 func (m *murder) stop(ctx context.Context) error {
 	m.end()
 	<-m.done

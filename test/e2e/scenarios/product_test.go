@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 )
 
-// TestTagIsText checks tags that YAML would read as numbers, such as commits of digits only.
+// TestTagsAreText checks that the kustomization keeps tags that YAML would read as numbers, such as commits of digits only.
 func TestTagsAreText(t *testing.T) {
 	for _, tag := range []string{"v1.0.0", "3200406", "12e4567", "0x10", "1_000"} {
 		var k types.Kustomization

@@ -22,20 +22,22 @@ const (
 	maxRatio      = 1.05
 )
 
-// ratioTimes is the number of measurements. Times of one pod differ by up to two seconds, and ratios of medians had a
-// standard deviation of 0.025 over seven runs. If the first result is too large, three times as many measurements are
-// taken and judged together with the first, once: repeating until the result fits would prove nothing.
+// ratioTimes are the durations after which the ratio is judged. Times of one pod differ by up to two seconds, and ratios of
+// medians had a standard deviation of 0.025 over seven runs. If the ratio is too large after the first duration, the
+// measurements continue until the second, and all of them are judged once more. Repeating that until the ratio fits would
+// prove nothing.
 var ratioTimes = []time.Duration{8 * time.Minute, 24 * time.Minute}
 
-// comeback contains the times from the deletion of a pod until its replacement was created, bound and ready.
+// comeback contains the times from the deletion of a pod until its replacement was seen created, bound and ready.
 type comeback struct{ made, bound, ready time.Duration }
 
-// ratio compares the time from the deletion of pods until they are ready again, for two StatefulSets on one node that
-// differ only in their scheduler. They take turns, because two pods that start together delay each other.
-// The kubelet looks at its containers once per second. If rounds began right after one another they would always
-// begin at the same phase of that second, and a few milliseconds could become a second. So the starts of rounds are
-// spread evenly over the second. Pods that have just started stop a second later, because their kubelet is busy; that
-// is over by the next turn.
+// ratio compares the time from the deletion of pods until their replacements are ready, for two StatefulSets on one node
+// that differ only in their scheduler. The StatefulSets take turns, because pods that start together delay each other.
+//
+// The kubelet looks at its containers once per second. If rounds followed one another directly, they would always begin at
+// the same phase of that second, and a few milliseconds could become a second. So the starts of rounds are spread evenly
+// over the second. Pods that have just started stop a second later, because their kubelet is busy; that is over by the next
+// turn.
 func ratio(ctx context.Context, s *scene) error {
 	for name, scheduler := range map[string]string{"ours": ourScheduler, "stock": stockScheduler} {
 		w := workload{name: name, replicas: ratioReplicas, scheduler: scheduler, nodes: []string{calmNode}}
@@ -96,7 +98,7 @@ func ratio(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// timeReplacements deletes pods and returns how long it took until their replacements were ready.
+// timeReplacements deletes pods and returns the times of their replacements when all are ready, in no particular order.
 func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comeback, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not so after %s", patience))
 	defer cancel()
@@ -137,7 +139,7 @@ func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comebac
 	return slices.Collect(maps.Values(came)), err
 }
 
-// median returns the median of one of the times, rounded to milliseconds.
+// median returns the median of the times that of returns, rounded to milliseconds; 0 for an empty list.
 func median(list []comeback, of func(comeback) time.Duration) time.Duration {
 	var sorted []time.Duration
 	for _, c := range list {

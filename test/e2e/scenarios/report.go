@@ -18,11 +18,11 @@ type outcome struct {
 	began        time.Time
 	took         time.Duration
 	err          error
-	// archive is the file with logs and objects of a failure.
+	// archive is the path of the archive with logs and objects; empty if the scenario passed.
 	archive string
 }
 
-// results are the results on one version.
+// results contains the results of a run on one version of Cilium.
 type results struct {
 	line, cilium, kubernetes string
 
@@ -31,7 +31,7 @@ type results struct {
 	took       time.Duration
 	outcomes   []outcome
 	watch      sums
-	// told are the violations that are already part of an outcome.
+	// told contains the violations that are already part of an outcome. Key: the text.
 	told map[string]bool
 }
 
@@ -52,7 +52,8 @@ func (r results) failures() int {
 	return n
 }
 
-// passed is false if nothing ran: a misspelt -run proves nothing.
+// passed reports whether no outcome is a failure. It is false if no scenario ran, and only the checks throughout have an
+// outcome: a misspelt -run proves nothing.
 func (r results) passed() bool { return r.failures() == 0 && len(r.outcomes) > 1 }
 
 func (o outcome) String() string {

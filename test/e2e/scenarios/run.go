@@ -23,8 +23,8 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// The nodes. Only the agents of the first two (calm) nodes are restarted; pods there that no scenario touches have to
-// answer throughout. Scenarios about nodes use the third node, and the fourth takes its place.
+// Names of the nodes. The first two are the calm nodes: only their agents are restarted, and pods there that no scenario
+// touches must answer throughout. Scenarios about nodes use the third node, and the fourth node replaces it.
 const (
 	calmNode, otherNode, victimNode, spareNode = "node-1", "node-2", "node-3", "node-4"
 )
@@ -47,14 +47,14 @@ type trial struct {
 	witness *witness.Witness
 	wire    *wire
 	watch   *watch
-	// mu guards results, which all lanes extend, and the lines of the report.
+	// mu guards results, to which all lanes append, and keeps the lines of the report apart.
 	mu      sync.Mutex
 	results results
-	// running is true while scenarios run; progress of the cluster is not printed between their lines.
+	// running is true while scenarios run. The progress of the cluster is then not printed.
 	running atomic.Bool
 }
 
-// runVersion starts a cluster, runs all scenarios on it and stops it. An error means that there are no results.
+// runVersion starts a cluster, runs all scenarios on it and stops it. The results are complete only if the error is nil.
 func runVersion(ctx context.Context, o options, line string) (results, error) {
 	t := &trial{options: o, line: line, dir: o.folder(line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
 	t.say(fmt.Sprintf("Cilium %s, Kubernetes %s, %s routing, agents report every %s\n", line, o.kubernetes, o.routing, o.updateRate))
@@ -134,7 +134,7 @@ func (t *trial) newViolations() []string {
 	return list
 }
 
-// record prints an outcome and stores it. A failed one gets an archive.
+// record prints an outcome and stores it. If the outcome is a failure, it also saves an archive with this name.
 func (t *trial) record(o outcome, archive string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,7 +145,7 @@ func (t *trial) record(o outcome, archive string) {
 	t.say(o.String())
 }
 
-// progress prints what the cluster does until the first scenario.
+// progress prints a step of the cluster until the first scenario starts.
 func (t *trial) progress(format string, args ...any) {
 	if t.running.Load() {
 		return

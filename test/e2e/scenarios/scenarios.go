@@ -3,8 +3,8 @@
 
 package main
 
-// need is what a scenario needs for itself. Others run at the same time, each in its own namespace, because most of
-// the time is spent waiting for agents that report rarely.
+// need is the part of the cluster that a scenario must have for itself. Other scenarios run at the same time, each in its
+// own namespace, because most of the time is spent waiting for agents that report rarely.
 type need int
 
 const (
@@ -12,14 +12,14 @@ const (
 	itsPods need = iota
 	// theVictim needs the third node.
 	theVictim
-	// everything is for scenarios that measure, or that would affect all others.
+	// everything is for scenarios that measure, or that would affect all other scenarios.
 	everything
 	// everythingForGood is for scenarios that leave a changed cluster behind.
 	everythingForGood
 )
 
-// scenarios contains all scenarios. Those with one need run in this order: long ones first, so that others run beside
-// them until the end, and those that exhaust the addresses of a node last.
+// scenarios contains all scenarios. Scenarios with the same need run in this order: long ones first, so that others run
+// beside them until the end, and those that use up the addresses of a node last.
 var scenarios = []scenario{
 	{"first placement", "pods get an address of each family, claimed before they are bound", firstPlacement, itsPods, true, false},
 	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, itsPods, true, false},

@@ -20,16 +20,16 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// scenario is a situation for pods with fixed addresses.
+// scenario is a test of pods with fixed addresses on the cluster.
 type scenario struct {
 	name string
-	// proves is the expectation that holds if it passes.
+	// proves is the expectation that holds if the scenario passes.
 	proves string
 	run    func(context.Context, *scene) error
 	needs  need
 	// kills is true if it runs a second time while our programs are killed.
 	kills bool
-	// tunnel is true if an address leaves the subnet of its node, to which native routing has no route.
+	// tunnel is true if an address is carried by a node other than its home node, to which native routing has no route.
 	tunnel bool
 }
 
@@ -47,9 +47,10 @@ type scene struct {
 // machine.
 const patience = 3 * time.Minute
 
-// eventually retries until there is no error, and returns the last error when patience or ctx is over.
+// eventually calls try until it returns nil. It returns the last error when patience is over or ctx ends.
 func eventually(ctx context.Context, try func() error) error { return within(ctx, patience, try) }
 
+// within is eventually with another time limit.
 func within(ctx context.Context, patience time.Duration, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -194,7 +195,7 @@ func (t *trial) label(ctx context.Context, node, key, value string) error {
 	return nil
 }
 
-// nodeReady returns when a node is ready, or not ready.
+// nodeReady returns when the condition Ready of a Node is true, or not true if want is false.
 func (t *trial) nodeReady(ctx context.Context, name string, want bool) error {
 	return eventually(ctx, func() error {
 		var node corev1.Node
@@ -210,7 +211,7 @@ func (t *trial) nodeReady(ctx context.Context, name string, want bool) error {
 	})
 }
 
-// waiting returns when a pod is unschedulable, with the message of the scheduler.
+// waiting returns when a pod is unschedulable. It returns the message of the scheduler.
 func (s *scene) waiting(ctx context.Context, name string) (string, error) {
 	var message string
 	err := eventually(ctx, func() error {
@@ -229,7 +230,7 @@ func (s *scene) waiting(ctx context.Context, name string) (string, error) {
 	return message, err
 }
 
-// nodeTells returns when a Node has an event with a reason and a text.
+// nodeTells returns when a Node has an event with this reason whose message contains text.
 func (s *scene) nodeTells(ctx context.Context, node, reason, text string) error {
 	return eventually(ctx, func() error {
 		var list corev1.EventList
@@ -245,7 +246,7 @@ func (s *scene) nodeTells(ctx context.Context, node, reason, text string) error 
 	})
 }
 
-// noRecord returns when nothing is reserved for a pod: no FixedIP and no entry.
+// noRecord returns when the named pods have no FixedIP and no pool entry.
 func (s *scene) noRecord(ctx context.Context, names ...string) error {
 	return eventually(ctx, func() error {
 		for _, name := range names {
@@ -260,7 +261,7 @@ func (s *scene) noRecord(ctx context.Context, names ...string) error {
 	})
 }
 
-// reserved returns when a FixedIP without a pod reserves these addresses.
+// reserved returns when the FixedIP with this name is in the phase Reserved with these addresses.
 func (s *scene) reserved(ctx context.Context, name string, addresses []string) error {
 	return eventually(ctx, func() error {
 		r := s.witness.Record(s.namespace, name)

@@ -19,7 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// identity contains the addresses of a pod.
+// identity contains the node, UID, MAC address and addresses of a pod.
 type identity struct {
 	node, uid, mac string
 	addresses      []string
@@ -46,8 +46,8 @@ func (s *scene) settled(ctx context.Context, set string, replicas int) (identiti
 	return all, err
 }
 
-// back returns when the named pods were replaced and all pods are whole again. It fails if a pod has other addresses
-// than before.
+// back returns when the pods in replaced were replaced and all pods in before are whole again. It returns an error if a pod
+// has other addresses than before, or was replaced although it is not in replaced.
 func (s *scene) back(ctx context.Context, before identities, replaced ...string) (identities, error) {
 	after := identities{}
 	err := eventually(ctx, func() error {
@@ -78,8 +78,8 @@ func (s *scene) back(ctx context.Context, before identities, replaced ...string)
 	return after, nil
 }
 
-// whole returns the addresses of a pod if it is ready and its status, FixedIP, pool entries, CiliumEndpoint and
-// interface agree, and if it answers requests of pods on both calm nodes.
+// whole returns the identity of a pod. It returns an error unless the pod is ready, its status, FixedIP, pool entries,
+// CiliumEndpoint and interface agree, and it answers requests of pods on both calm nodes.
 func (s *scene) whole(ctx context.Context, name string) (identity, error) {
 	i, err := s.running(name)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *scene) whole(ctx context.Context, name string) (identity, error) {
 	return s.answers(ctx, name, i)
 }
 
-// running returns the addresses in the status of a pod, one of each family.
+// running returns the identity of a pod from its status. It returns an error unless the pod is ready and has two addresses.
 func (s *scene) running(name string) (identity, error) {
 	pod := s.witness.Pod(s.namespace, name)
 	switch {
@@ -112,7 +112,7 @@ func (s *scene) running(name string) (identity, error) {
 	return i, nil
 }
 
-// checkRecord compares with the FixedIP of the pod.
+// checkRecord compares a pod with its FixedIP.
 func (s *scene) checkRecord(name string, i identity) error {
 	record := s.witness.Record(s.namespace, name)
 	if record == nil {
@@ -139,7 +139,8 @@ func (s *scene) checkRecord(name string, i identity) error {
 	return nil
 }
 
-// checkEntries compares with the pools: only the pool of the node of the pod has entries that it owns.
+// checkEntries compares a pod with the pools: it owns an entry for each of its addresses in the pool of its node, and no
+// other entry.
 func (s *scene) checkEntries(name string, i identity) error {
 	var want []string
 	for _, a := range i.addresses {
@@ -151,7 +152,7 @@ func (s *scene) checkEntries(name string, i identity) error {
 	return nil
 }
 
-// checkEndpoint compares with the CiliumEndpoint.
+// checkEndpoint compares a pod with its CiliumEndpoint.
 func (s *scene) checkEndpoint(ctx context.Context, name string, i identity) error {
 	var cep ciliumv2.CiliumEndpoint
 	if err := s.api.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &cep); err != nil {
@@ -183,8 +184,8 @@ func endpointAddresses(cep *ciliumv2.CiliumEndpoint) []string {
 	return list
 }
 
-// answers checks that the interface has the addresses, and that the pod answers at them to pods on its own and on
-// other nodes.
+// answers checks that the interface of a pod has its addresses, and that the pod answers there to one pod on each calm node.
+// It returns the identity with the MAC address.
 func (s *scene) answers(ctx context.Context, name string, i identity) (identity, error) {
 	box, err := s.wire.sandboxOf(i.node, i.uid)
 	if err != nil {
@@ -229,7 +230,7 @@ func same(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// ofFamily returns the address with the same family as another one.
+// ofFamily returns the first IPv6 address if is6 is true, and otherwise the first IPv4 address; empty if there is none.
 func ofFamily(addresses []string, is6 bool) string {
 	for _, a := range addresses {
 		if ip, err := netip.ParseAddr(a); err == nil && ip.Is6() == is6 {

@@ -17,23 +17,23 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// summary is the part of a complete run that the table needs. It is stored in the work folder, so that versions can
-// run at different times.
+// summary contains the results of a complete run that the table shows. It is stored in the work folder, so that versions can
+// be run at different times.
 type summary struct {
 	Cilium     string
 	Routing    layout.Routing
 	Kubernetes string
-	// Commit is the commit of this repository, as described by git.
+	// Commit is the tag of the images, which is the commit of this repository as described by git.
 	Commit     string
 	UpdateRate time.Duration
 	Began      time.Time
 	Took       time.Duration
 	Scenarios  []line
-	// Watch is the result of the checks that ran throughout.
+	// Watch describes the checks that ran throughout.
 	Watch string
 }
 
-// line is a scenario in a summary.
+// line is the result of a scenario in a summary.
 type line struct {
 	Name, Detail string
 	Took         time.Duration
@@ -43,14 +43,15 @@ type line struct {
 // profile contains the options in which runs on one version of Cilium differ.
 type profile struct {
 	routing layout.Routing
-	// kubernetes is the line of the control plane and the kubelets.
+	// kubernetes is the minor version of the control plane and the kubelets.
 	kubernetes string
 }
 
-// profiles are the profiles in the table. A complete run of the first is required for each version; the others are optional.
+// profiles are the profiles of the table. Each version of Cilium must have a complete run of the first profile; the others
+// are optional.
 var profiles = []profile{{layout.Tunnel, layout.OwnKubernetes}, {layout.Native, layout.OwnKubernetes}, {layout.Tunnel, "1.35"}}
 
-// folder returns the work folder of a version.
+// folder returns the work folder of a run on a version of Cilium.
 func (o options) folder(version string) string {
 	name := "cilium-" + version
 	if o.routing == layout.Native {
@@ -64,7 +65,7 @@ func (o options) folder(version string) string {
 
 func (o options) summaryFile(version string) string { return o.folder(version) + ".json" }
 
-// keep stores the summary of a run.
+// keep stores the summary of the results.
 func (r results) keep(o options) error {
 	s := summary{Cilium: r.cilium, Routing: o.routing, Kubernetes: r.kubernetes, Commit: o.tag, UpdateRate: r.updateRate, Began: r.began, Took: r.took, Watch: r.watch.String()}
 	for _, x := range r.outcomes {
@@ -118,7 +119,8 @@ func (s summary) title() string {
 	return title
 }
 
-// writeTable writes the last complete run on each version as a page of the documentation.
+// writeTable writes the last complete run on each version as a page of the documentation, and the page of compatibility if
+// it is wanted.
 func writeTable(o options) error {
 	all, err := lastRuns(o)
 	if err != nil {
@@ -184,6 +186,7 @@ func rows(all []summary) []string {
 	return names
 }
 
+// cell returns the seconds that a scenario took, or "-" if it did not run.
 func (s summary) cell(name string) string {
 	for _, l := range s.Scenarios {
 		switch {

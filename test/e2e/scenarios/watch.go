@@ -20,7 +20,7 @@ import (
 
 const (
 	sampleEvery = time.Second
-	// disagreement is how long status, CiliumEndpoint and interface of a pod may differ: different programs write
+	// disagreement is the time for which status, CiliumEndpoint and interface of a pod may differ: different programs write
 	// them, and an agent may be restarting.
 	disagreement = time.Minute
 )
@@ -29,7 +29,7 @@ const (
 type sums struct {
 	samples, pods         int
 	pings, lost, overlaps int
-	// stalled counts pings without an answer while the machine was stalled.
+	// stalled counts pings that got no answer while the machine was stalled.
 	stalled int
 	slowest time.Duration
 }
@@ -39,8 +39,8 @@ func (s sums) String() string {
 		s.samples, s.pods, s.pings, s.lost, s.stalled, s.slowest.Round(time.Millisecond), s.overlaps)
 }
 
-// watch checks all pods of the cluster from before the first scenario until after the last: no two pods share an
-// address at any time, and untouched pods answer.
+// watch checks all pods of the cluster from before the first scenario until after the last: no two pods may share an address
+// at any time, and the bystanders must answer.
 type watch struct {
 	trial      *trial
 	bystanders *bystanders
@@ -48,16 +48,16 @@ type watch struct {
 	done       sync.WaitGroup
 
 	mu sync.Mutex
-	// scenarios are the running scenarios.
+	// scenarios contains the names of the running scenarios.
 	scenarios []string
 	sums      sums
 	found     []string
-	// differs contains pods whose addresses differ between sources. Key: the UID and the difference. Value: since
-	// when.
+	// differs contains the pods whose sources of addresses differ. Key: the UID, and the source that differs from the
+	// status. Value: the time since which it differs, or was last reported.
 	differs map[string]time.Time
 }
 
-// startWatch creates the bystanders and starts the watch.
+// startWatch creates the bystanders, waits until they are whole, and starts the watch.
 func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{trial: t, end: cancel, differs: map[string]time.Time{}}
@@ -85,13 +85,14 @@ func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	return w, nil
 }
 
-// enter and leave record that a scenario runs, for the description of violations.
+// enter records that a scenario runs, for the description of violations.
 func (w *watch) enter(scenario string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.scenarios = append(w.scenarios, scenario)
 }
 
+// leave records that a scenario has ended.
 func (w *watch) leave(scenario string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,7 +112,7 @@ func (w *watch) violate(format string, args ...any) {
 	w.found = append(w.found, fmt.Sprintf("%s, during %q: %s", time.Now().Format("15:04:05.000"), w.scenarios, text))
 }
 
-// askers are pods that send requests, one on each calm node.
+// askers returns the bystanders that send requests, one on each calm node; nil before the bystanders run.
 func (w *watch) askers() []sandbox {
 	if w.bystanders == nil {
 		return nil
@@ -119,7 +120,8 @@ func (w *watch) askers() []sandbox {
 	return w.bystanders.askers
 }
 
-// finish ends the watch and returns its counters.
+// finish ends the watch. It returns the counters, and an error for violations that were not reported before, for bystanders
+// that are not undisturbed, and if nothing was watched.
 func (w *watch) finish(ctx context.Context) (sums, error) {
 	w.end()
 	w.done.Wait()
@@ -134,8 +136,8 @@ func (w *watch) finish(ctx context.Context) (sums, error) {
 	return w.sums, errors.Join(errs...)
 }
 
-// sample checks everything once. Objects that cannot be read, for example while the API server restarts, are read the
-// next time.
+// sample checks all pods once. Objects that cannot be read, for example while the API server restarts, are left out this
+// time.
 func (w *watch) sample(ctx context.Context) {
 	var boxes []sandbox
 	for _, node := range append(slices.Clone(calmNodes), victimNode, spareNode) {
@@ -161,7 +163,8 @@ func (w *watch) sample(ctx context.Context) {
 	})
 }
 
-// checkWire finds an address at two interfaces. Nodes are read one after the other, so a hit is checked again.
+// checkWire reports an address that the interfaces of two pods have. Nodes are read one after the other, so it reads both
+// interfaces again before it reports.
 func (w *watch) checkWire(boxes []sandbox) {
 	at := map[string]sandbox{} // by address
 	for _, b := range boxes {
@@ -189,7 +192,7 @@ func stillHas(b sandbox, address string) bool {
 	return err == nil && slices.Contains(now, address)
 }
 
-// checkStatus finds an address in the status of two running pods.
+// checkStatus reports an address that the status of two running pods contains.
 func (w *watch) checkStatus(pods []corev1.Pod) {
 	at := map[string]string{} // by address
 	for _, p := range pods {
@@ -206,8 +209,8 @@ func (w *watch) checkStatus(pods []corev1.Pod) {
 	}
 }
 
-// compare finds pods whose status, CiliumEndpoint and interface differ for too long, and returns how many pods it
-// compared.
+// compare reports pods whose status, CiliumEndpoint and interface differ for longer than disagreement. It returns the number
+// of pods that it compared.
 func (w *watch) compare(pods []corev1.Pod, ceps []ciliumv2.CiliumEndpoint, boxes []sandbox) int {
 	endpoints := map[string][]string{} // by namespace/name
 	for i := range ceps {
@@ -229,7 +232,7 @@ func (w *watch) compare(pods []corev1.Pod, ceps []ciliumv2.CiliumEndpoint, boxes
 			ips = append(ips, ip.IP)
 		}
 		for place, have := range map[string][]string{"its CiliumEndpoint": endpoints[key], "its interface": interfaces[string(p.UID)]} {
-			// A missing sandbox may be on a node that is powered off.
+			// A pod without a sandbox may be on a node that is powered off.
 			if have != nil && !same(have, ips) {
 				differs[string(p.UID)+place] = fmt.Sprintf("pod %s has %v in its status, and %s has %v", key, ips, place, have)
 			}
@@ -246,7 +249,7 @@ func (w *watch) compare(pods []corev1.Pod, ceps []ciliumv2.CiliumEndpoint, boxes
 		}
 		if time.Since(began) > disagreement {
 			late = append(late, text)
-			began = time.Now() // told once a minute
+			began = time.Now() // reported again only after disagreement
 		}
 		w.differs[key] = began
 	}

@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster"
 )
 
-// sandbox is a pod in the kernel of its node.
+// sandbox is the network sandbox of a pod, as containerd and the kernel show it.
 type sandbox struct {
 	node string
 	// id is the id of the sandbox in containerd.
@@ -41,18 +41,19 @@ type sandbox struct {
 
 func (s sandbox) key() string { return s.namespace + "/" + s.pod }
 
-// wire inspects the networks of pods: the addresses of interfaces, and which pod answers there.
+// wire inspects the networks of pods through containerd and the kernel, independently of Kubernetes and Cilium.
 type wire struct {
 	cluster *realcluster.Cluster
 
 	mu sync.Mutex
-	// known contains the sandboxes whose configuration was read. Key: the path of the configuration.
+	// known contains the containers whose configuration was read; path is empty if one is not a sandbox with its own
+	// network. Key: the path of the configuration.
 	known map[string]sandbox
 }
 
 func newWire(c *realcluster.Cluster) *wire { return &wire{cluster: c, known: map[string]sandbox{}} }
 
-// tasks is the folder in which containerd has the configuration of running containers.
+// tasks is the folder, relative to the root of a node, in which containerd keeps the configuration of running containers.
 const tasks = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 // runtimeSpec is the relevant part of the configuration of a container (OCI runtime specification).
@@ -63,7 +64,7 @@ type runtimeSpec struct {
 	} `json:"linux"`
 }
 
-// sandboxes returns all pods with an interface of their own on running nodes.
+// sandboxes returns the sandboxes on a node that have an interface with addresses; nil if the node does not run.
 func (w *wire) sandboxes(node string) ([]sandbox, error) {
 	init := w.cluster.Process(node)
 	if init == nil || !init.Running() {
@@ -73,7 +74,7 @@ func (w *wire) sandboxes(node string) ([]sandbox, error) {
 	entries, err := os.ReadDir(filepath.Join(root, tasks))
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			return nil, nil // it was just switched on or off
+			return nil, nil // the node is being powered on or off
 		}
 		return nil, fmt.Errorf("look for the pods of node %s: %w", node, err)
 	}
@@ -83,7 +84,7 @@ func (w *wire) sandboxes(node string) ([]sandbox, error) {
 		if !ok {
 			continue
 		}
-		// A sandbox that is gone has no address.
+		// A sandbox that is gone has no address, and is left out.
 		if s.addresses, s.mac, err = interfaceOf(s.path); err == nil && len(s.addresses) > 0 {
 			found = append(found, s)
 		}
@@ -91,7 +92,8 @@ func (w *wire) sandboxes(node string) ([]sandbox, error) {
 	return found, nil
 }
 
-// read reads the configuration of a container; ok is false if it is no sandbox with its own network.
+// read returns the sandbox of a container from its configuration. The second result is false if the container is no sandbox
+// with its own network, or its configuration cannot be read.
 func (w *wire) read(root, node, id string) (sandbox, bool) {
 	path := filepath.Join(root, tasks, id, "config.json")
 	w.mu.Lock()
@@ -106,7 +108,7 @@ func (w *wire) read(root, node, id string) (sandbox, bool) {
 	}
 	var spec runtimeSpec
 	if err := json.Unmarshal(data, &spec); err != nil {
-		return s, false // it is being written
+		return s, false // the configuration is being written
 	}
 	const prefix = "io.kubernetes.cri."
 	if spec.Annotations[prefix+"container-type"] == "sandbox" {
@@ -128,7 +130,7 @@ func (w *wire) read(root, node, id string) (sandbox, bool) {
 	return s, s.path != ""
 }
 
-// interfaceOf returns the addresses of eth0 in a network namespace, without link-local ones.
+// interfaceOf returns the addresses of eth0 in a network namespace, without link-local ones, and its MAC address.
 func interfaceOf(path string) (addresses []string, mac string, err error) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -156,7 +158,7 @@ func interfaceOf(path string) (addresses []string, mac string, err error) {
 	return addresses, link.Attrs().HardwareAddr.String(), nil
 }
 
-// sandboxOf returns the sandbox of the pod with a UID on a node.
+// sandboxOf returns the sandbox on a node of the pod with this UID.
 func (w *wire) sandboxOf(node, uid string) (sandbox, error) {
 	all, err := w.sandboxes(node)
 	if err != nil {
@@ -173,13 +175,13 @@ func (w *wire) sandboxOf(node, uid string) (sandbox, error) {
 // fetchTimeout is longer than any answer takes, including three lost packets in a row.
 const fetchTimeout = 8 * time.Second
 
-// answer is the answer of a test pod; see hack/realcluster/testpod.
+// answer is the answer of a test pod: its hostname and addresses. See hack/realcluster/testpod.
 type answer struct {
 	Hostname  string   `json:"hostname"`
 	Addresses []string `json:"addresses"`
 }
 
-// fetch sends a request to the pod at an address, from the network of another pod, over a new connection.
+// fetch sends a request to an address from the network of this pod, over a new connection, and returns the answer.
 func (s sandbox) fetch(ctx context.Context, address string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -205,7 +207,7 @@ func (s sandbox) fetch(ctx context.Context, address string) (answer, error) {
 	return a, json.Unmarshal(data, &a)
 }
 
-// dial connects from within the network of the pod. A socket stays in the network in which it was created.
+// dial connects to an address from the network of the pod. A socket stays in the network in which it was created.
 func (s sandbox) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -234,7 +236,7 @@ func (s sandbox) dial(ctx context.Context, network, address string) (net.Conn, e
 	return r.conn, nil
 }
 
-// reach connects from one node to the kubelet of another.
+// reach connects from the network of one node to the kubelet of another. It returns an error if that fails.
 func (w *wire) reach(ctx context.Context, from, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()

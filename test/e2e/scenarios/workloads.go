@@ -19,7 +19,7 @@ const (
 	stockScheduler = "default-scheduler"
 )
 
-// workload describes a workload that differs from the default.
+// workload describes a workload for a test. Empty fields have defaults.
 type workload struct {
 	name     string
 	replicas int32
@@ -27,14 +27,14 @@ type workload struct {
 	nodes []string
 	// scheduler is the schedulerName of its pods; our scheduler if empty.
 	scheduler string
-	// annotations are set on the workload and its pods.
+	// annotations are set on a StatefulSet or Deployment, podAnnotations on its pods.
 	annotations, podAnnotations map[string]string
 	// labels are set on the pods.
 	labels map[string]string
-	// cpu is the CPU request of its pods; very little if empty. A pod without a request gets a 500th of the share of
-	// any other program, and cannot answer on a busy machine.
+	// cpu is the CPU request of each pod; 10m if empty. A pod without a request gets a 500th of the CPU share of any other
+	// program, and cannot answer on a busy machine.
 	cpu string
-	// leaves is true if pods leave a node that is not ready at once, and not after 5 minutes.
+	// leaves is true if pods are evicted from a node as soon as it is not ready, and not after 5 minutes.
 	leaves bool
 }
 

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is what a Cilium agent does with addresses in CRD mode, without its goroutines, its clock and
-// its watch: a model for the simulation. Its test holds it against Cilium's own allocator.
+// Package agent models how a Cilium agent allocates addresses in CRD mode, without its goroutines, its clock and its watch.
+// The simulation uses it, and TestAgainstCilium compares it with Cilium's own allocator.
 package agent
 
 import (
@@ -16,30 +16,29 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 )
 
-// Allocator is what Cilium's allocator of the CRD mode does with addresses (pkg/ipam/crd.go), without its
-// goroutines. Where that one goes by the order of a map, this one asks choose.
+// Allocator behaves like Cilium's allocator of the CRD mode (pkg/ipam/crd.go), without its goroutines. If the choice of
+// Cilium's allocator depends on the order of a map, Allocator calls choose.
 type Allocator struct {
-	// Node is the CiliumNode as the agent last saw it, with the agent's own answers in the release
-	// handshakes; nil: it has none.
+	// Node is the CiliumNode as the agent last saw it, with the agent's own answers in the release handshakes; nil: there is
+	// none.
 	Node *ciliumv2.CiliumNode
-	// seen is the CiliumNode as the watch last told of it, without the agent's answers; nil: there is none.
+	// seen is the CiliumNode as the watch last delivered it, without the agent's answers; nil: there is none.
 	seen *ciliumv2.CiliumNode
-	// Allocated are the addresses in use. Value: by whom.
+	// Allocated contains the addresses in use. Key: the address. Value: the owner for which it was allocated.
 	Allocated map[string]string
 	choose    func(n int) int
 }
 
-// New is the allocator of an agent that has just started. choose is asked for a number below n.
+// New returns the allocator of an agent that has just started. choose(n) returns a number from 0 to n-1.
 func New(choose func(n int) int) *Allocator {
 	return &Allocator{Allocated: map[string]string{}, choose: choose}
 }
 
-// See takes in a version of the CiliumNode; nil: it is gone. It tells whether the status is to be written
-// for the sake of a handshake (updateLocalNodeResource).
+// See processes a version of the CiliumNode; nil: the CiliumNode is gone. It reports whether the agent has answered a
+// handshake, so that the status has to be written (updateLocalNodeResource).
 //
-// The answers stand nowhere but in the agent's copy until they are written. A version with the spec and the
-// status of the one before takes the place of that copy, and the handshakes in it are not looked at
-// (setOwnNodeWithoutPoolUpdate): what was not written by then is forgotten.
+// Until the answers are written, only the agent's copy contains them. A version whose spec and status are unchanged replaces
+// that copy, and its handshakes are not processed (setOwnNodeWithoutPoolUpdate): unwritten answers are lost.
 func (a *Allocator) See(cn *ciliumv2.CiliumNode) (answered bool) {
 	before := a.seen
 	a.seen = cn
@@ -72,7 +71,7 @@ func (a *Allocator) See(cn *ciliumv2.CiliumNode) (answered bool) {
 	return answered
 }
 
-// withheld tells whether an address is kept back because of a handshake (isIPInReleaseHandshake).
+// withheld reports whether an address is not allocated because of a release handshake (isIPInReleaseHandshake).
 func (a *Allocator) withheld(ip string) bool {
 	switch a.Node.Status.IPAM.ReleaseIPs[ip] {
 	case ipamoption.IPAMMarkForRelease, ipamoption.IPAMReadyForRelease, ipamoption.IPAMReleased:
@@ -81,7 +80,7 @@ func (a *Allocator) withheld(ip string) bool {
 	return false
 }
 
-// Take allocates one certain address (Allocate).
+// Take allocates the address ip for an owner (Allocate).
 func (a *Allocator) Take(ip, owner string) error {
 	_, used := a.Allocated[ip]
 	switch {
@@ -101,8 +100,8 @@ func (a *Allocator) Take(ip, owner string) error {
 	return nil
 }
 
-// Next allocates an address of one family for an owner (AllocateNext): the one whose entry names it, in use or not, and
-// otherwise any that is free.
+// Next allocates an address of one family for an owner (AllocateNext): an address whose entry has that owner, even if it is
+// in use, and otherwise any address that Offered returns.
 func (a *Allocator) Next(owner string, v6 bool) (string, error) {
 	if a.Node == nil {
 		return "", fmt.Errorf("CiliumNode for own node is not available")
@@ -119,12 +118,12 @@ func (a *Allocator) Next(owner string, v6 bool) (string, error) {
 	return ip, nil
 }
 
-// Owned are the addresses of one family whose entries name an owner.
+// Owned returns the addresses of one family whose entries have the owner; none for the empty owner.
 func (a *Allocator) Owned(owner string, v6 bool) []string {
 	return a.entries(v6, func(_ string, e ipamtypes.AllocationIP) bool { return owner != "" && e.Owner == owner })
 }
 
-// Offered are the addresses of one family that any pod may get.
+// Offered returns the addresses of one family that any pod may get: those of unused dynamic entries that are not withheld.
 func (a *Allocator) Offered(v6 bool) []string {
 	return a.entries(v6, func(ip string, e ipamtypes.AllocationIP) bool {
 		_, used := a.Allocated[ip]
@@ -132,7 +131,7 @@ func (a *Allocator) Offered(v6 bool) []string {
 	})
 }
 
-// IsIPv6 reports whether an address is one of IPv6.
+// IsIPv6 reports whether ip is an IPv6 address.
 func IsIPv6(ip string) bool { return strings.Contains(ip, ":") }
 
 func (a *Allocator) entries(v6 bool, which func(string, ipamtypes.AllocationIP) bool) []string {
@@ -149,7 +148,7 @@ func (a *Allocator) entries(v6 bool, which func(string, ipamtypes.AllocationIP) 
 	return found
 }
 
-// Release gives an address back, whoever has it by now (Release).
+// Release frees an address, whichever owner it is allocated for (Release).
 func (a *Allocator) Release(ip string) error {
 	if _, used := a.Allocated[ip]; !used {
 		return fmt.Errorf("IP %s is not allocated", ip)
@@ -158,8 +157,8 @@ func (a *Allocator) Release(ip string) error {
 	return nil
 }
 
-// Used is what the agent reports as status.ipam.used. The resource is that of the entry at the time of the
-// allocation, which nobody reads.
+// Used returns what the agent reports as status.ipam.used. It leaves out the resources, which Cilium copies from the entries
+// when it allocates and which the product does not read.
 func (a *Allocator) Used() ipamtypes.AllocationMap {
 	used := ipamtypes.AllocationMap{}
 	for ip, owner := range maps.All(a.Allocated) {

@@ -29,7 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// api shows Cilium's allocator one CiliumNode, and takes its status.
+// api is the API server of Cilium's allocator: it serves one CiliumNode and stores its status.
 type api struct {
 	k8sclient.Clientset
 	typedciliumv2.CiliumV2Interface
@@ -39,11 +39,12 @@ type api struct {
 	mu      sync.Mutex
 	node    *ciliumv2.CiliumNode
 	reports int
-	// unseen are the versions that the model has not seen yet. Cilium's allocator sees each of them, too.
+	// unseen are the versions that the model has not processed yet. The watch has sent each of them to Cilium's allocator.
 	unseen []*ciliumv2.CiliumNode
-	// refuses: no report is taken. tried is the version that the last one was made from.
+	// refuses is true while UpdateStatus fails.
 	refuses bool
-	tried   string
+	// tried is the resource version on which the last call of UpdateStatus was based.
+	tried string
 }
 
 func (a *api) CiliumV2() typedciliumv2.CiliumV2Interface           { return a }
@@ -65,8 +66,8 @@ func (a *api) Watch(context.Context, metav1.ListOptions) (watch.Interface, error
 	return a.events, nil
 }
 
-// UpdateStatus is the agent's report. It comes back to it as any write does, but one that changes nothing is
-// none: the allocator would take it for somebody else's, and forget what it answers just then.
+// UpdateStatus stores the agent's report, and the watch delivers it like any write. A report that changes nothing makes no
+// version: the allocator would take it for the write of another client and lose its unwritten answers.
 func (a *api) UpdateStatus(_ context.Context, cn *ciliumv2.CiliumNode, _ metav1.UpdateOptions) (*ciliumv2.CiliumNode, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +84,7 @@ func (a *api) UpdateStatus(_ context.Context, cn *ciliumv2.CiliumNode, _ metav1.
 	return a.node.DeepCopy(), nil
 }
 
-// write makes a new version, and has the watch tell of it. Called under mu.
+// write makes a new version and sends it to the watch. The caller holds mu.
 func (a *api) write(change func(*ciliumv2.CiliumNode)) {
 	next := a.node.DeepCopy()
 	change(next)
@@ -97,7 +98,7 @@ func (a *api) write(change func(*ciliumv2.CiliumNode)) {
 	a.events.Modify(next.DeepCopy())
 }
 
-// cilium is Cilium's allocator, which a process has one of.
+// cilium returns Cilium's allocator. There is one in each process.
 var cilium = sync.OnceValue(func() *real {
 	nodetypes.SetName("n")
 	r := &real{server: &api{events: watch.NewRaceFreeFake(), node: &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1"}}}}
@@ -118,16 +119,17 @@ type real struct {
 	marks  int
 }
 
-// marking is whose the marker is.
+// marking is the owner of the marker's entry.
 const marking = "marker"
 
-// marker is that of the next version: an address by which it shows that the version was seen.
+// marker returns the marker of the next version: an address whose entry shows that Cilium's allocator has processed the
+// version.
 func (r *real) marker() string {
 	r.marks++
 	return fmt.Sprintf("10.%d.%d.%d", 9+r.marks/62500, r.marks/250%250, r.marks%250+1)
 }
 
-// write makes a version that differs from the one before, and returns when it was seen.
+// write makes a version with a new marker, and returns when Cilium's allocator has processed it.
 func (r *real) write(t *testing.T, change func(*ciliumv2.CiliumNode)) {
 	t.Helper()
 	marker := r.marker()
@@ -143,13 +145,13 @@ func (r *real) write(t *testing.T, change func(*ciliumv2.CiliumNode)) {
 		if _, err := r.AllocateIPWithoutSyncUpstream(ip, marking, ipam.PoolDefault()); err != nil {
 			return false
 		}
-		// A report follows.
+		// ReleaseIP makes the allocator report.
 		return r.ReleaseIP(ip, ipam.PoolDefault()) == nil
 	})
 }
 
-// touch makes a version of the same spec and status, and returns when it was seen. No report may be taken
-// meanwhile: one is tried again and again then, which shows what it is made from.
+// touch makes a version with the same spec and status, and returns when Cilium's allocator has seen it. Reports must be
+// refused meanwhile: the allocator then retries, and each try shows on which version it is based.
 func (r *real) touch(t *testing.T) {
 	t.Helper()
 	r.server.mu.Lock()
@@ -163,15 +165,15 @@ func (r *real) touch(t *testing.T) {
 	})
 }
 
-// refuse has no report taken, or has them taken again.
+// refuse makes UpdateStatus fail if all is true, and succeed again otherwise.
 func (r *real) refuse(all bool) {
 	r.server.mu.Lock()
 	defer r.server.mu.Unlock()
 	r.server.refuses = all
 }
 
-// settle has the model see what Cilium's allocator sees, and returns when that one has reported what the model
-// would. What it goes by is then the same.
+// settle lets the model process the versions that Cilium's allocator gets, and returns when the report of Cilium's allocator
+// equals that of the model. Both then have the same state.
 func (r *real) settle(t *testing.T, model *Allocator) {
 	t.Helper()
 	var diff string
@@ -188,7 +190,8 @@ func (r *real) settle(t *testing.T, model *Allocator) {
 	}, &diff)
 }
 
-// status is what is compared of a report: who has each address, and the handshakes.
+// status returns the compared parts of a report. Key: an address, or "handshake " and an address. Value: the owner, or the
+// state of the handshake.
 func status(used ipamtypes.AllocationMap, handshakes map[string]ipamtypes.IPReleaseStatus) map[string]string {
 	all := map[string]string{}
 	for ip, e := range used {
@@ -202,7 +205,8 @@ func status(used ipamtypes.AllocationMap, handshakes map[string]ipamtypes.IPRele
 
 const patience = 60 * time.Second
 
-// until waits for what goroutines of Cilium's do.
+// until waits for goroutines of Cilium until holds returns true. After patience it fails the test with what and the texts of
+// why.
 func until(t *testing.T, what string, holds func() bool, why ...*string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
@@ -215,8 +219,9 @@ func until(t *testing.T, what string, holds func() bool, why ...*string) {
 	}
 }
 
-// The model and Cilium's allocator are shown the same pools and asked for the same addresses. Where Cilium's
-// goes by the order of a map, its choice has to be one that the model may make, and the model makes it.
+// TestAgainstCilium gives the model and Cilium's allocator the same pools and requests, and compares their allocations and
+// reports. If the choice of Cilium's allocator depends on the order of a map, the model has to allow that choice, and then
+// makes the same.
 func TestAgainstCilium(t *testing.T) {
 	real, model := cilium(), New(func(int) int { return 0 })
 	real.refuse(false)
@@ -268,7 +273,7 @@ func TestAgainstCilium(t *testing.T) {
 				t.Fatalf("step %d: the model gives %s, %v", n, gives, err)
 			}
 		case "release":
-			// Cilium tells nobody that there was nothing to release.
+			// Cilium returns no error if there was nothing to release.
 			_ = model.Release(ip)
 			if err := real.ReleaseIP(net.ParseIP(ip), ipam.PoolDefault()); err != nil {
 				t.Fatal(err)
@@ -278,7 +283,7 @@ func TestAgainstCilium(t *testing.T) {
 			if _, err := real.AllocateIPWithoutSyncUpstream(net.ParseIP(ip), owner, ipam.PoolDefault()); (want == nil) != (err == nil) {
 				t.Fatalf("step %d: take %s: %v, and in the model %v", n, ip, err, want)
 			}
-			// It makes no report by itself, as the agent restores.
+			// AllocateIPWithoutSyncUpstream triggers no report, as when the agent restores endpoints. A write does.
 			real.write(t, func(*ciliumv2.CiliumNode) {})
 		case "pool":
 			real.write(t, func(cn *ciliumv2.CiliumNode) {

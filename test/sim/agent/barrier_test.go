@@ -31,7 +31,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// patches is the API server as ciliumpool sees it.
+// patches serves the CiliumNode of api to ciliumpool.
 type patches struct{ *api }
 
 func (p patches) Status() client.SubResourceWriter { return statusPatches{patches: p} }
@@ -39,7 +39,7 @@ func (p patches) Status() client.SubResourceWriter { return statusPatches{patche
 func (p patches) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// An empty map is none once it is stored, and a patch of a path in it fails.
+	// The API server does not store empty maps, and a patch of a path in one fails.
 	data, err := json.Marshal(p.node)
 	if err != nil {
 		return err
@@ -94,12 +94,13 @@ func (s statusPatches) Patch(ctx context.Context, obj client.Object, patch clien
 	return s.patches.Patch(ctx, obj, patch)
 }
 
-// holders are the pods of the test. An address that an answer called clear may come to none of them.
+// holders tracks which pod has which address. wrong notes each pod that has an address that was judged Clear and is
+// withheld.
 type holders struct {
 	mu sync.Mutex
-	// by has the pod with each address, clear are the addresses that were called clear and are withheld. Key: the
-	// address.
-	by    map[netip.Addr]string
+	// by contains the pod that has each address. Key: the address.
+	by map[netip.Addr]string
+	// clear contains the addresses that were judged Clear and are withheld. Key: the address.
 	clear map[netip.Addr]bool
 	wrong []string
 }
@@ -137,8 +138,8 @@ func (h *holders) offered(a netip.Addr) {
 	delete(h.clear, a)
 }
 
-// Cilium's own allocator answers barriers while pods come and go and the labels of the node change. No answer is wrong,
-// and none is missing.
+// TestBarrierAgainstCilium asks Cilium's own allocator by agent barriers while pods come and go and the labels of the node
+// change. It checks that each barrier is answered and no answer is wrong.
 func TestBarrierAgainstCilium(t *testing.T) {
 	real := cilium()
 	real.refuse(false)
@@ -218,7 +219,7 @@ func TestBarrierAgainstCilium(t *testing.T) {
 	}
 }
 
-// edit changes one entry.
+// edit changes the entry of one address. It retries if the CiliumNode was changed meanwhile.
 func edit(t *testing.T, pools *ciliumpool.Client, a netip.Addr, to pool.Entry) {
 	t.Helper()
 	for {
@@ -234,7 +235,7 @@ func edit(t *testing.T, pools *ciliumpool.Client, a netip.Addr, to pool.Entry) {
 	}
 }
 
-// ask writes a probe and returns the answer.
+// ask writes a probe and returns the evidence in the agent's answer.
 func ask(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
 	t.Helper()
 	var b agentview.Barrier
@@ -263,7 +264,7 @@ func ask(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
 	return evidence
 }
 
-// barriers is how often the agent is asked: FIXEDIP_BARRIERS, or what make test has time for.
+// barriers returns how often the agent is asked: FIXEDIP_BARRIERS, or 200, for which make test has time.
 func barriers(t *testing.T) int {
 	text, ok := os.LookupEnv("FIXEDIP_BARRIERS")
 	if !ok {

@@ -1,11 +1,11 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mutate breaks the product on purpose, one line at a time, and looks whether the model notices.
+// Command mutate puts bugs into the product, one at a time, and checks that the model notices each.
 //
 //	go run ./test/sim/mutate [-checks N] [name ...]
 //
-// A bug that goes unnoticed is an error: the model does not test what it says.
+// A bug that is not noticed is an error: the model does not check what it claims to check.
 package main
 
 import (
@@ -21,12 +21,13 @@ import (
 	"time"
 )
 
-// mutation is a bug: in file, the line from becomes to. Each breaks a promise by itself: what another guard of the product
-// makes up for is no bug that anybody could see.
+// mutation is a bug: the text from in file is replaced with to. Each one breaks a promise by itself. A change that another
+// guard of the product compensates is no bug that could be noticed.
 type mutation struct{ name, file, from, to string }
 
 var mutations = []mutation{
-	// Most writes test their entries and the whole spec: without one of the two tests the other one protects them.
+	// Most writes test their entries and the whole spec, and either test protects the write. So all tests except that of the
+	// UID are dropped.
 	{"drop the test operations", "ipam/store/ciliumpool/patch.go",
 		"	return ops\n}\n\n// expect returns", "	return slices.DeleteFunc(ops, func(o operation) bool { return o.Op == \"test\" && o.Path != uidPath })\n}\n\n// expect returns"},
 	{"give away the subnet of a node that has lost its CiliumNode", "ipam/controller/subnet/assign.go",
@@ -113,7 +114,7 @@ var mutations = []mutation{
 	{"leave the owner reference of a CiliumEndpoint as it is", "ipam/controller/ciliumendpoint/keeper.go",
 		"after.OwnerReferences[o].UID = pod.UID", "after.OwnerReferences[o].UID = cep.OwnerReferences[o].UID"},
 	{"leave CiliumEndpoints of former pods", "ipam/controller/ciliumendpoint/issue.go",
-		"gone, the next pod does not run before its own has been there.\n\treturn Stale", "gone, the next pod does not run before its own has been there.\n\treturn Healthy"},
+		"// CiliumEndpoint.\n\treturn Stale", "// CiliumEndpoint.\n\treturn Healthy"},
 	{"leave CiliumEndpoints without a pod", "ipam/controller/ciliumendpoint/issue.go",
 		"return Podless\n", "return Healthy\n"},
 	{"leave CiliumEndpoints with addresses of a former sandbox", "ipam/controller/ciliumendpoint/issue.go",
@@ -124,7 +125,7 @@ var mutations = []mutation{
 		"f.reason, f.grace = ReasonNoCiliumEndpoint, s.Grace.Endpoint", "f.reason, f.curable = ReasonNoCiliumEndpoint, false"},
 }
 
-// also has the second place of each bug that two places prevent independently. Key: the name of the mutation.
+// also contains the second place of each bug that two places prevent independently. Key: the name of the mutation.
 var also = map[string]mutation{
 	"give away the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/snapshot.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
 	"let moved entries expire":                                    {"", "ipam/core/nodepool/state.go", "case s.OnOtherNode(a):", "case e.Kind == pool.Cooldown && s.OnOtherNode(a):"},
@@ -181,7 +182,7 @@ func run(checks int, only []string) error {
 	return nil
 }
 
-// verdict is the line that says what was broken.
+// verdict returns the first violation in the output of the model.
 func verdict(out string) string {
 	for line := range strings.Lines(out) {
 		if _, text, ok := strings.Cut(line, "!! "); ok {
@@ -191,7 +192,7 @@ func verdict(out string) string {
 	return "?"
 }
 
-// texts returns the files with the bug. Key: the path in the tree.
+// texts returns the changed files. Key: the path below root.
 func (m mutation) texts(root string) (map[string]string, error) {
 	texts := map[string]string{}
 	for _, place := range m.places() {
@@ -210,7 +211,7 @@ func (m mutation) texts(root string) (map[string]string, error) {
 	return texts, nil
 }
 
-// places returns the mutation of each file.
+// places returns the mutation, and its second place if there is one.
 func (m mutation) places() []mutation {
 	if second, ok := also[m.name]; ok {
 		return []mutation{m, second}
@@ -218,13 +219,13 @@ func (m mutation) places() []mutation {
 	return []mutation{m}
 }
 
-// try runs the model against the product with the bug. The tree stays as it is.
+// try runs the model against the product with the bug and returns the output. The source tree is not changed.
 func (m mutation) try(root, dir string, checks int) (string, error) {
 	texts, err := m.texts(root)
 	if err != nil {
 		return "", err
 	}
-	// replace are the files with the bug. Key: the file that each stands for.
+	// replace contains the files with the bug. Key: the original file.
 	replace := map[string]string{}
 	for file, text := range texts {
 		broken := filepath.Join(dir, fmt.Sprintf("broken%d.go", len(replace)))
@@ -241,7 +242,7 @@ func (m mutation) try(root, dir string, checks int) (string, error) {
 	if err := os.WriteFile(list, overlay, 0o600); err != nil {
 		return "", err
 	}
-	// It fails where the model notices.
+	// The command fails if the model notices the bug.
 	out, _ := exec.Command("go", "test", "-count=1", "-timeout=2h", "-vet=off", "-ldflags=-s -w", "-overlay="+list, "./test/sim", "-run=TestModel$",
 		"-rapid.nofailfile", "-rapid.shrinktime=0s", "-sim.shrink=0s", "-rapid.seed=1", fmt.Sprintf("-rapid.checks=%d", checks)).CombinedOutput()
 	return string(out), nil

@@ -32,7 +32,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// Warnings of the API server about kinds in tests are not relevant here.
+	// Logs of libraries, such as warnings of the API server, go to standard error.
 	klog.SetOutput(os.Stderr)
 	err := command().ExecuteContext(ctx)
 	if err == nil {
@@ -83,7 +83,7 @@ func command() *cobra.Command {
 	return root
 }
 
-// progress prints each step and the time since the start.
+// progress returns a function that prints a step with the time since began.
 func progress(began time.Time) func(string, ...any) {
 	dir, err := os.Getwd()
 	return func(format string, args ...any) {

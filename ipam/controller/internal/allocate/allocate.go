@@ -31,16 +31,16 @@ type Allocator struct {
 	Clock clock.PassiveClock
 }
 
-// Request is what a pod is to have on a node.
+// Request names the addresses that a pod gets on a node.
 type Request struct {
 	Node  string
 	Addrs []netip.Addr
-	// Entry gives the addresses to the pod.
+	// Entry is the owned entry to write for each address.
 	Entry pool.Entry
 	// Pod is the pod, which may run with some of the addresses; nil: it does not exist.
 	Pod *corev1.Pod
-	// Seen is the pool that the agent has confirmed to have seen: what the pod has in a cooldown is proved for the entries in
-	// it alone.
+	// Seen are the entries that the agent has confirmed to have seen; may be nil. Key: the address. An address in cooldown
+	// is allocated only if its entry is still the one in Seen.
 	Seen map[netip.Addr]pool.Entry
 	// Check returns why the pool can't give the addresses to the pod; it may be nil.
 	Check func(n pool.NodePool) error
@@ -51,16 +51,17 @@ func (r Request) runsWith(a netip.Addr) bool {
 	return podutil.Runs(r.Pod) && r.Pod.Spec.NodeName == r.Node && podutil.RunsWith(r.Pod, a)
 }
 
-// Withdraw takes addresses that the pod runs with out of the offer to all pods. Its errors are those of Allocate.
+// Withdraw puts dynamic entries of addresses that the pod runs with into cooldown, so that no pod is offered them. Its
+// errors are those of Allocate.
 func (l *Allocator) Withdraw(ctx context.Context, r Request) error {
 	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return reclaim.WithdrawEntries(n, r.Addrs, r.Entry.Owner, l.Clock.Now())
 	})
 }
 
-// Allocate writes the entries of the addresses: all of them, or none. That the pod has those in a cooldown has to be
-// proved before: see Request.Seen. The error matches gather.ErrSuperseded if the pool or the pod has changed, and is that
-// of Check if there is one.
+// Allocate writes the entries of all addresses or, if one cannot be written, of none. Request.Seen has to prove that the pod
+// has the addresses in cooldown. The error matches gather.ErrSuperseded if the pool or the pod has changed, or the error of
+// Check if that fails.
 func (l *Allocator) Allocate(ctx context.Context, r Request) error {
 	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return reclaim.AllocateEntries(n, r.Addrs, r.Entry, func(a netip.Addr) bool {
@@ -70,8 +71,9 @@ func (l *Allocator) Allocate(ctx context.Context, r Request) error {
 	})
 }
 
-// write writes what decide returns. What the pod runs with is written only while it provably does: before the write, and
-// after it, or the write is undone.
+// write writes the edits that decide returns. If the pod runs with some of the addresses, it checks at the API server that
+// the pod still does: if not before the write, nothing is written; if not after it, the edits of existing entries of these
+// addresses are undone.
 func (l *Allocator) write(ctx context.Context, r Request, decide func(n pool.NodePool) ([]pool.EntryChange, error)) error {
 	if err := l.stillRuns(ctx, r); err != nil {
 		return err
@@ -102,8 +104,8 @@ func (l *Allocator) write(ctx context.Context, r Request, decide func(n pool.Nod
 	return nil
 }
 
-// stillRuns reads the pod. It returns gather.ErrSuperseded if it does not run any more with one of the addresses that it
-// ran with.
+// stillRuns reads the pod from the API server. It returns gather.ErrSuperseded if the pod was replaced or no longer runs
+// with one of the addresses that it ran with.
 func (l *Allocator) stillRuns(ctx context.Context, r Request) error {
 	if !slices.ContainsFunc(r.Addrs, r.runsWith) {
 		return nil

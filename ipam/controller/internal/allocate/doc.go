@@ -1,12 +1,13 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package allocate writes the entries of addresses that are a pod's: those that its FixedIP reserves, and those that it
-// runs with and that it is to keep.
+// Package allocate writes the pool entries of a pod's addresses: those that its FixedIP reserves, and those that it runs
+// with and that become its fixed addresses.
 //
-// An address that the pool offers to all pods becomes a pod's own in two steps, between which the agent has to confirm that
-// the pod has it (see gather.Prove). Withdraw takes it out of the offer. Allocate gives it to the pod: by then the agent
-// gives it to no other, even if the node was rebooted and the status of the pod is from before.
+// A dynamic entry becomes a pod's own in two steps. Withdraw puts the address into cooldown, so that the agent gives it to
+// no pod. When the agent has confirmed that the pod has the address (see gather.Prove), Allocate writes the owned entry. So
+// no other pod gets the address, even if the node was rebooted and the status of the pod is from before the reboot (ADR
+// 0025).
 //
-// It does not decide what a pod is to have: package reclaim and package conformance do.
+// The package does not decide which addresses a pod has: package reclaim and package conformance do.
 package allocate

@@ -1,11 +1,11 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gather collects what is known of an identity into a reclaim.State: from the caches, from the API server, or
-// from a reader that a controller made for one look.
+// Package gather collects the state of an identity into a reclaim.State: from the caches, from the API server, or from a
+// Reader that a controller provides.
 //
-// It only reads, and asks agents where that is not enough (Prove). Pools always come from the ledger: a writer tests what
-// was decided from.
+// It only reads, and asks agents if the objects are not sufficient evidence (Prove). Pools always come from the ledger: this
+// is safe because a writer tests the entries that the decision was made from.
 package gather
 
 import (
@@ -36,10 +36,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// ErrSuperseded is the error of a step whose state has changed since it was decided.
+// ErrSuperseded means that the state has changed since the step was decided.
 var ErrSuperseded = errors.New("the state has changed meanwhile")
 
-// Gatherer collects states. It has what the controllers share that decide from them.
+// Gatherer collects states. It has the dependencies that the controllers share.
 type Gatherer struct {
 	Ledger *ledger.Ledger
 	// Cached reads from the caches, and Live from the API server.
@@ -67,7 +67,7 @@ type Reader struct {
 	cached bool
 }
 
-// Workloads reads workloads: from their watches, and from the API server.
+// Workloads reads workloads: Get from their watches, and Live from the API server.
 type Workloads interface {
 	Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
 	Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
@@ -88,7 +88,8 @@ func (g *Gatherer) FromAPIServer() Reader {
 	return Reader{Objects: g.Live, Workload: g.Workloads.Live}
 }
 
-// slots returns the FixedIPs of the slots of a workload, named as in pool entries within its namespace.
+// slots returns the FixedIPs of the slots of a workload. resource names the workload as pool entries do:
+// "namespace/Kind/name".
 func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error) {
 	opts := []client.ListOption{client.InNamespace(namespace)}
 	if r.cached {
@@ -103,8 +104,8 @@ func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alph
 	}), nil
 }
 
-// Identity returns the state of a pod's identity. ok is false if the name is not one of an identity that has a FixedIP
-// or entries: also for the holder of a slot, which Slots returns.
+// Identity returns the state of a pod's identity. ok is false if the identity has neither a FixedIP nor entries, if the
+// workload of its entries is not known, or if the name is that of a slot: Slots returns these.
 func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectKey) (s reclaim.State, ok bool, err error) {
 	owner := pool.OwnerKey(key.Namespace, key.Name)
 	s = reclaim.State{
@@ -135,7 +136,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 			gk, s.Workload.OwnerReference = kind.GroupKind(), v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}
 		}
 	case len(s.Arriving)+len(s.Away) > 0:
-		// These entries name the pod alone.
+		// These entries name the pod, but not its workload.
 		name, named := identity.StatefulSetOf(key.Name)
 		if !named {
 			return s, false, nil
@@ -179,13 +180,13 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	} else {
 		s.Workload.Failover = &failover
 	}
-	// The annotations of a pod that opted out say nothing of the next pod of its name.
+	// The annotations of the pod do not count for Workload.OptsOut: they do not apply to the next pod of its name.
 	s.RequestsIPs = s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 	return s, true, nil
 }
 
-// Slots returns the states of all slots of a workload, named as in pool entries within its namespace: "Kind/name". How
-// many slots a workload needs can only be decided for all of them together.
+// Slots returns the states of all slots of a workload. key.Name names the workload as pool entries do within its namespace:
+// "Kind/name". How many slots the workload needs can only be decided for all of them together.
 func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey) ([]reclaim.State, error) {
 	label, name, _ := strings.Cut(key.Name, "/")
 	kind, ok := g.Kinds.Labelled(label)
@@ -235,7 +236,8 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 	return states, nil
 }
 
-// describe adds what every identity of a workload shares.
+// describe sets the fields of w that are the same for all identities of the workload. If the reclaim policy is invalid,
+// describe reports that in an event and leaves w.Reclaim nil.
 func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.Exists, w.UID, w.APIVersion = true, found.UID, found.APIVersion
 	w.OptsOut = found.OptsOut()
@@ -247,7 +249,7 @@ func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.Reclaim = &policy
 }
 
-// ownWorkload describes the workload of a bare pod: the pod itself.
+// ownWorkload sets the workload of the identity of a bare pod, which is the pod.
 func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	if s.Pod == nil {
 		return
@@ -265,7 +267,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	s.Workload.Reclaim = &policy
 }
 
-// Object returns the object that events about a workload are about.
+// Object returns the reference to a workload in events.
 func Object(w *identity.Workload) runtime.Object {
 	return &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: w.APIVersion, Kind: w.Kind},
@@ -273,8 +275,8 @@ func Object(w *identity.Workload) runtime.Object {
 	}
 }
 
-// addressHomes returns what the caches show at the homes of the addresses of a FixedIP. A write tests what was seen of the
-// pool.
+// addressHomes returns what the ledger and the caches show about the home of each address of a FixedIP; nil if there is no
+// FixedIP or it is being deleted. A later write tests the entries that were seen.
 func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) ([]reclaim.AddressHome, error) {
 	if record == nil || record.DeletionTimestamp != nil {
 		return nil, nil
@@ -342,7 +344,8 @@ func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (s
 	return "", nil
 }
 
-// conflictingFixedIP returns another FixedIP that names the address and precedes the given one; empty: there is none.
+// conflictingFixedIP returns another FixedIP, "namespace/name", that names the address and precedes the given one (see
+// reclaim.Precedes); empty: there is none.
 func (g *Gatherer) conflictingFixedIP(ctx context.Context, record *v1alpha1.FixedIP, a netip.Addr) (string, error) {
 	records, err := index.FixedIPsWithIP(ctx, g.Cached, a)
 	if err != nil {
@@ -359,7 +362,7 @@ func (g *Gatherer) conflictingFixedIP(ctx context.Context, record *v1alpha1.Fixe
 	return "", nil
 }
 
-// reports adds what the agents report about the held addresses, and what of that blocks their release.
+// reports adds the held addresses that agents report as used to the state, and a blocker for each that has another user.
 func (g *Gatherer) reports(owner string, s *reclaim.State) {
 	for _, h := range s.Held {
 		n, _ := g.Ledger.Node(h.Node)

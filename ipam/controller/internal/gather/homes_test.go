@@ -21,14 +21,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// An address is not released while another pod has it, or its agent may have assigned it to another.
+// TestReports checks that the release of an address is blocked if the agent reports that another pod uses it.
 func TestReports(t *testing.T) {
 	const owner = "db/mysql-0"
 	a := netip.MustParseAddr("10.0.1.6")
 	claimed := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	for name, c := range map[string]struct {
 		entry pool.Entry
-		// user is who has the address, as the agent reports it.
+		// user is the owner for which the agent reports the address as used; empty: it does not report it.
 		user   string
 		why    string
 		blocks string
@@ -59,11 +59,12 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// Seed 217105 of the model: a FixedIP whose address may be away waits while its home has no CiliumNode.
+// TestHomeMissing checks that a FixedIP whose address may be on another node waits while its home has no CiliumNode. Seed
+// 217105 of the model.
 func TestHomeMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.FixedIP)
-		// node exists, and hasPool means that its CiliumNode has the subnet.
+		// node is true if the home Node exists, and hasPool if its CiliumNode has the subnet.
 		node, hasPool bool
 		want          string
 	}{

@@ -25,8 +25,8 @@ type Agents interface {
 // ErrAsked is the error of Prove as long as the agent has not answered.
 var ErrAsked = errors.New("the agent has not answered yet")
 
-// NotProvedError is the error of Prove if the agent has answered and the answer does not prove enough. That may change
-// without an event.
+// NotProvedError is the error of Prove if the agent has answered and the evidence is not sufficient. That may change without
+// an event.
 type NotProvedError struct {
 	Why string
 	// Answered is when the agent answered.
@@ -35,18 +35,19 @@ type NotProvedError struct {
 
 func (e *NotProvedError) Error() string { return e.Why + ": not proved yet" }
 
-// minRetry is how long a caller of Prove waits at least before the pods of the node are read again.
+// minRetry is the minimum of RetryAfter.
 const minRetry = 5 * time.Second
 
-// RetryAfter is how long to wait until the pods of the node are read again. It doubles each time: a pod that cannot start
-// has no address for hours.
+// RetryAfter returns how long to wait before the pods of the node are read again: the age of the answer, at least minRetry.
+// The interval doubles each time, because a pod that cannot start may have no address for hours.
 func (e *NotProvedError) RetryAfter(now time.Time) time.Duration {
 	return max(minRetry, now.Sub(e.Answered))
 }
 
-// Prove returns no error if the agent of a node has confirmed that no pod but owner uses the addresses; if owner is empty,
-// no pod at all. It asks the agent if need be: the error is ErrAsked then, and notify is called when there is an answer. about
-// is what the answer depends on besides the CiliumNode and the entries of the addresses, such as the UID of a pod.
+// Prove returns the evidence of the agent of a node if it shows that no pod but owner uses the addresses; if owner is empty,
+// no pod at all. If the agent has to be asked, the error is ErrAsked, and notify is called when there is an answer. If the
+// answer does not prove enough, the error is a *NotProvedError. about lists everything else that the answer depends on,
+// besides the CiliumNode and the entries of the addresses, such as the UID of a pod.
 func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, owner string, notify func(), about ...any) (agentview.Evidence, error) {
 	n, _ := g.Ledger.Node(node)
 	parts := append(about, n.UID)
@@ -72,8 +73,7 @@ func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, o
 	for _, a := range addrs {
 		if v := evidence.Judge(a, owner, pods); v.State != agentview.Clear {
 			if user, listed := evidence.Used[a]; listed && user != owner {
-				// This answer will never prove it, whatever becomes of the pods. The agent is asked again when it does not list
-				// the address any more.
+				// This answer will never be sufficient, whatever happens to the pods. The next Prove asks the agent again.
 				g.Agents.Forget(node, question)
 			}
 			return evidence, &NotProvedError{Why: v.Why, Answered: answered}

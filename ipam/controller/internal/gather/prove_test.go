@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The longer the pods of a node leave a question open, the less often they are read.
+// TestRetryAfter checks that the pods of a node are read the less often, the older the answer of the agent is.
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	for age, want := range map[time.Duration]time.Duration{0: 5 * time.Second, time.Second: 5 * time.Second, time.Minute: time.Minute} {

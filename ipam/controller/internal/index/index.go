@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// Pods and FixedIPs are indexed by blocks of eight IPs. An index by IP would hold a set of one for each pod of the
-	// cluster, which needs more memory than everything else that is cached of the pod.
+	// Pods and FixedIPs are indexed by blocks of eight IPs. An index by IP would hold a set with one element for each pod,
+	// which needs more memory than the rest of the cached pod.
 	podIPBlock     = "podIPBlock"
 	fixedIPBlock   = "ipBlock"
 	podNode        = "place"
@@ -104,7 +104,8 @@ func PodsWithIP(ctx context.Context, cached client.Reader, a netip.Addr) ([]*cor
 	return found, nil
 }
 
-// PodsOnNode returns the pods of a node, including pods that a DaemonSet made for the node and that are not bound yet.
+// PodsOnNode returns the pods of a node, including pods that a DaemonSet has created for the node and that are not bound
+// yet.
 func PodsOnNode(ctx context.Context, cached client.Reader, node string) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := cached.List(ctx, &pods, client.MatchingFields{podNode: node}, client.UnsafeDisableDeepCopy); err != nil {

@@ -1,12 +1,12 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package informers says which objects the controller watches and which of their fields its cache holds.
+// Package informers defines which objects the controller watches and which of their fields its cache holds.
 //
-// The informers themselves are client-go's, run by controller-runtime's cache. A transform strips each object to
-// the fields that the controller reads before it is stored, because a cluster has far more pods and
-// CiliumEndpoints than anything else. The package makes no decisions and reads no objects: a field that a
-// decision needs is added to the transform of its kind, or the decision never sees it.
+// The informers themselves are client-go's, run by controller-runtime's cache. Before an object is stored, a transform
+// strips it to the fields that the controller reads, because a cluster has far more pods and CiliumEndpoints than anything
+// else. The package makes no decisions and reads no objects. A field that a decision needs must be added to the transform of
+// its kind.
 package informers
 
 import (
@@ -47,9 +47,9 @@ func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	return o
 }
 
-// Synced reports, per resource, whether the cache has every object that existed at the start. Key: the plural name of
-// the resource. A replica that does not lead fills its caches as well, so that a failover costs no second list of
-// everything.
+// Synced has, for each resource, a function that reports whether the cache has every object that existed at the start. Key:
+// the plural name of the resource. A replica that does not lead fills its caches as well, so that it need not list
+// everything when it takes over.
 type Synced map[string]func() bool
 
 // Start starts the informer of FixedIPs and of every kind in o, and makes readiness wait for all of them.
@@ -108,7 +108,7 @@ var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.c
 // nodeAnnotationDomains are the prefixes of the Node annotations that the controller reads.
 var nodeAnnotationDomains = []string{"fixedip.io/", "cluster-autoscaler.kubernetes.io/", "karpenter.sh/"}
 
-// keepAnnotations copies the annotations of some domains.
+// keepAnnotations copies the annotations whose keys begin with one of domains.
 func keepAnnotations(to *metav1.ObjectMeta, from map[string]string, domains []string) {
 	for key, value := range from {
 		if slices.ContainsFunc(domains, func(d string) bool { return strings.HasPrefix(key, d) }) {
@@ -117,8 +117,8 @@ func keepAnnotations(to *metav1.ObjectMeta, from map[string]string, domains []st
 	}
 }
 
-// transform returns a transform of objects of one kind. Others, such as those of a watch that has missed a deletion, stay
-// as they are.
+// transform returns a transform that applies trim to objects of type T and returns any other object unchanged, such as the
+// DeletedFinalStateUnknown of a missed deletion.
 func transform[T any](trim func(T) T) func(obj any) (any, error) {
 	return func(obj any) (any, error) {
 		if o, ok := obj.(T); ok {
@@ -140,7 +140,7 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 		}
 		keepAnnotations(&trimmed.ObjectMeta, pod.Annotations, annotationDomains)
 		if podutil.IsUnschedulable(pod) {
-			// A node that inherits the subnet of the pod's address has to suit the pod.
+			// A node that inherits the subnet of the pod's address has to be able to run the pod.
 			trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 			trimmed.Status.NominatedNodeName = pod.Status.NominatedNodeName
 			trimmed.Spec.NodeSelector, trimmed.Spec.Affinity, trimmed.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations
@@ -185,7 +185,8 @@ var endpointTransform = transform(func(e *ciliumv2.CiliumEndpoint) *ciliumv2.Cil
 	return trimmed
 })
 
-// trimMeta keeps the identity of an object. Annotations and labels are up to the transform of its kind.
+// trimMeta removes the metadata that the controller does not read. The transform of each kind adds the labels and
+// annotations that it keeps.
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	m.ManagedFields, m.Labels, m.Annotations, m.Finalizers = nil, nil, nil, nil
 	m.GenerateName, m.DeletionGracePeriodSeconds = "", nil

@@ -121,7 +121,7 @@ func event(kind string, object runtime.Object) metav1.WatchEvent {
 	return metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Object: object}}
 }
 
-// TestInitialList starts the cache on an API server whose continue tokens expire. Finding C9.
+// TestInitialList checks that the cache is filled from an API server whose continue tokens expire. Finding C9.
 func TestInitialList(t *testing.T) {
 	for name, c := range map[string]struct {
 		client, server bool
@@ -195,7 +195,7 @@ func TestInitialList(t *testing.T) {
 	}
 }
 
-// TestTransforms compares what the cache holds of an object with every field that the controller reads.
+// TestTransforms checks that the cache keeps exactly the fields that the controller reads.
 func TestTransforms(t *testing.T) {
 	at := metav1.Unix(1, 0)
 	full := metav1.ObjectMeta{

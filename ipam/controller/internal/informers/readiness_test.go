@@ -5,7 +5,7 @@ package informers
 
 import "testing"
 
-// The readiness check names exactly the informers that are not synced.
+// TestReadiness checks that the readiness check names exactly the informers that are not synced.
 func TestReadiness(t *testing.T) {
 	synced := map[string]bool{}
 	w := Synced{}

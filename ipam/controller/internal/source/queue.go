@@ -16,7 +16,7 @@ import (
 // Queue is the queue of a controller.
 type Queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
-// AddWithPriority adds requests to a queue. Requests of events have priority 0. A queue without priorities ignores them.
+// AddWithPriority adds requests to a queue. Requests of events have priority 0. A queue without priorities ignores priority.
 func AddWithPriority(queue Queue, priority int, requests ...ctrl.Request) {
 	if q, ok := queue.(priorityqueue.PriorityQueue[ctrl.Request]); ok {
 		q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)
@@ -32,9 +32,9 @@ func Workers(n int) controller.Options {
 	return controller.Options{MaxConcurrentReconciles: n, NewQueue: newQueue}
 }
 
-// requestQueue is a priority queue that releases its workers when it is shut down. The queue of controller-runtime, up
-// to v0.24, may hand an item to a worker that has left: it then blocks for ever with locks held that the other workers
-// need, the process ends after 30 seconds with an error, and keeps its lease until then (controller-runtime#3538).
+// requestQueue is a priority queue that releases its workers when it is shut down. The queue of controller-runtime, up to
+// v0.24, may hand an item to a worker that has ended. It then blocks for ever with locks held, and the other workers block
+// on these locks. The process ends after 30 seconds with an error, and keeps its lease until then (controller-runtime#3538).
 type requestQueue struct {
 	priorityqueue.PriorityQueue[ctrl.Request]
 	shutDown sync.Once

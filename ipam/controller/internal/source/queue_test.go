@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Busy workers end when the queue is shut down.
+// TestQueueReleasesWorkers checks that busy workers end when the queue is shut down.
 func TestQueueReleasesWorkers(t *testing.T) {
 	for round := range 200 {
 		limiter := workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()
@@ -47,7 +47,8 @@ func TestQueueReleasesWorkers(t *testing.T) {
 	}
 }
 
-// The queue returns requests by priority, each to one worker at a time, and again if it was added meanwhile.
+// TestQueueOrder checks that the queue returns requests by priority, each to one worker at a time, and again if the request
+// was added meanwhile.
 func TestQueueOrder(t *testing.T) {
 	q := newQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()).(priorityqueue.PriorityQueue[reconcile.Request])
 	defer q.ShutDownWithDrain()

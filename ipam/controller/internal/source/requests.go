@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source feeds the queues of controllers: from what the ledger has learned (Requests), from a periodic resync of
-// every identity (Resync), and from watches through the predicates that leave out what these two report. It also makes
+// Package source feeds the queues of controllers: from changes of the ledger (Requests), from a periodic resync of every
+// identity (Resync), and from watches, through predicates that leave out the events that these two cover. It also creates
 // the queues.
 //
 // It may not read an object or decide what a controller does with a request.
@@ -30,8 +30,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// Requests passes requests from the event handlers that fill the ledger to the queue of one controller. The ledger has
-// each change before the controller hears of it. The zero Requests is ready to use.
+// Requests passes requests from the event handlers that fill the ledger to the queue of one controller, so that the ledger
+// has each change before the controller reconciles it. The zero Requests is ready to use.
 type Requests struct {
 	mu sync.Mutex
 	// queue is nil until the controller starts, which is when this replica leads.
@@ -50,18 +50,19 @@ func (f *Requests) Add(requests ...ctrl.Request) {
 	}
 }
 
-// Source opens the feed when the controller starts, once ready reports true (nil: at once), and then queues initial.
+// Source returns a source for the controller. When the controller starts, the source waits until ready reports true (nil: it
+// does not wait), sets the queue, and queues initial.
 func (f *Requests) Source(ready func() bool, initial func() []ctrl.Request) source.Source {
 	return f.opened(ready, func(context.Context, Queue) { f.Add(initial()...) })
 }
 
-// Resynced is Source with a resync as its initial requests. The resync begins once the feed is open, so that no
+// Resynced is Source with a resync instead of initial requests. The resync begins after the queue is set, so that no
 // identity is missed in between.
 func (f *Requests) Resynced(r Resync) source.Source {
 	return f.opened(r.Ready, func(ctx context.Context, queue Queue) { go r.run(ctx, queue) })
 }
 
-// opened opens the feed once ready reports true, and then calls start.
+// opened returns a source that sets the queue once ready reports true, and then calls start.
 func (f *Requests) opened(ready func() bool, start func(context.Context, Queue)) source.Source {
 	return source.Func(func(ctx context.Context, queue Queue) error {
 		if ready != nil && !toolscache.WaitForCacheSync(ctx.Done(), ready) {
@@ -86,12 +87,13 @@ func ForOwner(owners ...string) []ctrl.Request {
 	return requests
 }
 
-// ForName returns the request with a name and no namespace, such as for a node.
+// ForName returns the request for an object without a namespace, such as a node.
 func ForName(name string) ctrl.Request {
 	return ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// Identities returns every identity that has a FixedIP, an entry or a marker, each once, for Resync.All.
+// Identities returns every identity that has a FixedIP, or an owned, moved or move-target entry, each once and sorted, for
+// Resync.All.
 func Identities(l *ledger.Ledger) []string {
 	all := l.OwnersAndMoving()
 	for _, k := range l.Reservations() {
@@ -101,8 +103,8 @@ func Identities(l *ledger.Ledger) []string {
 	return slices.Compact(all)
 }
 
-// BesideLedger leaves out events of FixedIPs that change what they reserve. The ledger reports these, once it has
-// them, and a Resync looks at the FixedIPs that existed at the start.
+// BesideLedger leaves out the events of FixedIPs that change a reservation: creations, deletions and some updates. The
+// ledger reports these after it has them, and a Resync queues the FixedIPs that existed at the start.
 var BesideLedger = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
@@ -111,31 +113,32 @@ var BesideLedger = predicate.Funcs{
 	},
 }
 
-// AfterStart leaves out objects that existed at the start. A Resync looks at these.
+// AfterStart leaves out the create events of objects that existed at the start, which a Resync queues.
 var AfterStart = predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList }}
 
-// ResyncPeriod is how often a controller looks at each object without an event, if its configuration says nothing
-// else.
+// ResyncPeriod is the default interval at which a controller reconciles each object without an event.
 const ResyncPeriod = 5 * time.Minute
 
-// AfterConflict is when a controller looks at an object again whose state has changed since it decided.
+// AfterConflict is the time until the next reconcile of an object if its state has changed since the decision.
 const AfterConflict = time.Second
 
 const (
-	// resyncBatch is how many identities a resync queues at once, and resyncPause how long it waits while the queue is
-	// that long. A queue never gives its memory back, and a large cluster has more identities than are worth it.
+	// resyncBatch is the number of identities that a resync queues at once, and the length of the queue at which it pauses
+	// for resyncPause. A queue never frees its memory, so that it should not hold all identities of a large cluster.
 	resyncBatch = 256
 	resyncPause = 10 * time.Millisecond
 )
 
-// Resync queues every identity: all of them when the controller starts, as fast as it works through them, and then
-// each once per period, evenly spread. It finds what events have missed and, at the start, what the watches leave out.
+// Resync queues every identity: all of them when the controller starts, as fast as it works through them, and then each once
+// per period, evenly spread. It covers changes whose events were missed and, at the start, the existing objects, whose
+// events the predicates leave out.
 type Resync struct {
 	Clock  clock.Clock
 	Period time.Duration
 	// All returns the identities, "namespace/name", each once.
 	All func() []string
-	// Ready must report true before the first resync: what existed at the start is known.
+	// Ready must report true before the first resync, when all objects that existed at the start are known; nil: it begins
+	// at once.
 	Ready func() bool
 }
 
@@ -147,7 +150,7 @@ func (r Resync) run(ctx context.Context, queue Queue) {
 			for queue.Len() >= resyncBatch && ctx.Err() == nil {
 				r.wait(ctx, resyncPause)
 			}
-			// Behind everything that events have queued.
+			// Requests of events have a higher priority.
 			AddWithPriority(queue, handler.LowPriority, ForOwner(batch...)...)
 			if !first {
 				r.wait(ctx, end.Sub(r.Clock.Now())/time.Duration(len(batches)-i))

@@ -24,7 +24,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// A resync begins when the caches are filled, queues each identity once per period, and keeps the queue short.
+// TestResync checks that a resync begins when the caches are filled, queues each identity once per period, and keeps the
+// queue short.
 func TestResync(t *testing.T) {
 	for name, newQueue := range map[string]func() workqueue.TypedRateLimitingInterface[reconcile.Request]{
 		"a queue with priorities": func() workqueue.TypedRateLimitingInterface[reconcile.Request] {
@@ -45,7 +46,8 @@ func TestResync(t *testing.T) {
 				}()
 				const many = 10*resyncBatch + 3
 				var ready atomic.Bool
-				// mu guards seen, how often each was queued, and waiting, the longest that the queue ever was.
+				// mu guards seen, the number of times that each identity was queued, and waiting, the maximum length of the
+				// queue.
 				var mu sync.Mutex
 				seen, waiting := map[string]int{}, 0
 				f := &Requests{}
@@ -107,7 +109,8 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// Every identity with a FixedIP, an entry or a marker is resynced, once.
+// TestIdentities checks that Identities returns every identity with a FixedIP or with an owned, moved or move-target entry,
+// once.
 func TestIdentities(t *testing.T) {
 	l := ledger.New()
 	at := netip.MustParseAddr
