@@ -61,6 +61,19 @@ func TestWake(t *testing.T) {
 					before: func(s *scene) { s.frees("a", "10.1.0.6") }},
 			}, onA...),
 		},
+		"a pod without a fixed address that all nodes block is woken by a new node": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.reserves("web-0", "a", "10.1.0.6")
+				s.barePod()
+			},
+			steps: []step{
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) kept an address for the pod's name, for a workload that it does not belong to*"},
+					before: func(s *scene) { s.node("b", "10.2.0.0/29") }},
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}},
+			},
+		},
 		"a pod that two nodes block is woken by the first of them that does not": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")

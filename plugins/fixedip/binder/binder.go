@@ -233,9 +233,13 @@ func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
 // has added the node itself, while an event of our own watch may come earlier.
 func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
-	if err != nil || !fixed {
-		// A new node helps neither an invalid annotation nor an unknown workload.
+	switch {
+	case err != nil:
+		// A new node changes neither an annotation nor an unknown workload.
 		return false
+	case !fixed:
+		// The other nodes are blocked for the pod, or are strict and have no free address.
+		return true
 	}
 	r, err := b.reservationOf(context.Background(), id)
 	switch {
