@@ -43,17 +43,20 @@ type scene struct {
 	note string
 }
 
-// patience is the time limit of one step. The slowest step waits for an agent that reports every 15 s, on a busy
-// machine.
+// patience is how long one step may take without progress. The slowest step waits for an agent that reports every 15 s, on a
+// busy machine; a rollout has one such step for each pod.
 const patience = 3 * time.Minute
 
-// eventually calls try until it returns nil. It returns the last error when patience is over or ctx ends.
+// eventually calls try until it returns nil. It returns the last error when ctx ends, or when no new error has come for the
+// time patience: an error that differs from all before is progress.
 func eventually(ctx context.Context, try func() error) error { return within(ctx, patience, try) }
 
-// within is eventually with another time limit.
+// within is eventually with another patience.
 func within(ctx context.Context, patience time.Duration, try func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	// seen are the errors so far. Key: the text.
+	seen := map[string]bool{}
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -61,9 +64,15 @@ func within(ctx context.Context, patience time.Duration, try func() error) error
 		if err == nil {
 			return nil
 		}
+		if !seen[err.Error()] {
+			seen[err.Error()] = true
+			limit.Reset(patience)
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not so after %s: %w", patience, err)
+			return fmt.Errorf("ended by %w: %w", context.Cause(ctx), err)
+		case <-limit.C:
+			return fmt.Errorf("not so, and no progress, after %s: %w", patience, err)
 		case <-tick.C:
 		}
 	}
