@@ -180,7 +180,7 @@ func find(s PodState) finding {
 	var missing []netip.Addr
 	for _, ip := range s.FixedIP.Spec.IPs {
 		a, err := address.Parse(ip)
-		if err == nil && !podutil.RunsWith(s.Pod, a) && podutil.HasFamily(s.Pod, address.Of(a)) {
+		if err == nil && podutil.RunsWithOther(s.Pod, a) {
 			missing = append(missing, a)
 		}
 	}

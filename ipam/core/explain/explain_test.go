@@ -225,6 +225,14 @@ func TestFindings(t *testing.T) {
 		"started before the agent saw the entry": {func(w *world) { w.Pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}} }, []explain.Finding{
 			wrong("The pod runs with 10.0.1.1, and 10.0.1.6 is reserved for it on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
 		}},
+		"with one of its two addresses": {func(w *world) {
+			w.Record.Spec.IPs = append(w.Record.Spec.IPs, "fd00::6")
+			w.pools[0].Subnets = append(w.pools[0].Subnets, netip.MustParsePrefix("fd00::/125"))
+			w.pools[0].Entries[netip.MustParseAddr("fd00::6")] = w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")]
+			w.Pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.6"}, {IP: "fd00::9"}}
+		}, []explain.Finding{
+			wrong("The pod runs with 10.0.1.6, fd00::9, and 10.0.1.6, fd00::6 is reserved for it on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
+		}},
 		"on another node with another address": {func(w *world) {
 			w.Pod.Spec.NodeName, w.Pod.Spec.SchedulerName, w.Pod.Status.PodIPs = "node-2", "default-scheduler", []corev1.PodIP{{IP: "10.0.2.1"}}
 		}, []explain.Finding{

@@ -90,7 +90,8 @@ func (e *explanation) bound() {
 		e.usedByOther(e.reserved)
 	case len(has) == 0:
 		e.wrong(e.bringBack(), "The pod is bound to node %s, and its address %s belongs to %s", node, address.Join(e.reserved), owner)
-	case slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return slices.Contains(has, a) }):
+	case slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return podutil.RunsWith(e.Pod, a) }) &&
+		!slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return podutil.RunsWithOther(e.Pod, a) }):
 		e.fine("The pod runs with its fixed address %s", address.Join(e.reserved))
 		e.usedByOther(e.reserved)
 	case e.owner == node:

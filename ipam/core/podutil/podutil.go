@@ -61,6 +61,11 @@ func HasFamily(pod *corev1.Pod, f address.Family) bool {
 	return slices.ContainsFunc(IPs(pod), func(a netip.Addr) bool { return address.Of(a) == f })
 }
 
+// RunsWithOther reports whether the pod runs with another IP of the family of a instead of a.
+func RunsWithOther(pod *corev1.Pod, a netip.Addr) bool {
+	return !RunsWith(pod, a) && HasFamily(pod, address.Of(a))
+}
+
 // IsUnschedulable reports whether the pod is not bound and a scheduler has marked it as unschedulable. It is false for a nil
 // pod.
 func IsUnschedulable(pod *corev1.Pod) bool {
