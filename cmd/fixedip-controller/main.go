@@ -151,7 +151,7 @@ func standDown(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Sche
 	}
 	cfg.Verify.Endpoints, err = ciliumendpoint.Enabled(ctx, live)
 	if err == nil && !cfg.Verify.Endpoints {
-		klog.FromContext(ctx).Info("Cilium makes no CiliumEndpoints; none is kept, and no pod is evicted for one")
+		klog.FromContext(ctx).Info("Cilium creates no CiliumEndpoints; the controller repairs none and evicts no pod because of them")
 	}
 	return err
 }

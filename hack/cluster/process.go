@@ -281,7 +281,7 @@ func (p *Process) RSS() (int64, error) {
 			return kb << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("read the memory of %s: %s does not tell", p.Name, path)
+	return 0, fmt.Errorf("read the memory of %s: no VmRSS in %s", p.Name, path)
 }
 
 func (p *Process) current() *run {
@@ -317,7 +317,7 @@ func (p *Process) launch() (*run, *os.File, error) {
 	if p.program.AwaitReady {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return nil, nil, fmt.Errorf("make the pipe that tells when it is ready: %w", err)
+			return nil, nil, fmt.Errorf("create the readiness pipe: %w", err)
 		}
 		defer w.Close()
 		cmd.ExtraFiles = []*os.File{w} // the first extra file is descriptor 3

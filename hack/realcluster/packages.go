@@ -79,7 +79,7 @@ func runApt(step []string, log func(string, ...any)) error {
 		}
 	}
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("run %s: %w; it said:\n%s", strings.Join(step, " "), err, all.String())
+		return fmt.Errorf("run %s: %w; output:\n%s", strings.Join(step, " "), err, all.String())
 	}
 	return nil
 }

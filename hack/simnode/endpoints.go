@@ -218,8 +218,10 @@ func (e *endpoints) takeOver(key podKey, ep *endpoint, cep *ciliumv2.CiliumEndpo
 	switch {
 	case err != nil:
 		return err
-	case pod == nil || !slices.Contains(e.opts.nodeIPs, pod.Status.HostIP):
-		return fmt.Errorf("cannot take ownership of CEP that is not local")
+	case pod == nil:
+		return fmt.Errorf("cannot take ownership of CiliumEndpoint %s/%s: the pod does not exist", cep.Namespace, cep.Name)
+	case !slices.Contains(e.opts.nodeIPs, pod.Status.HostIP):
+		return fmt.Errorf("cannot take ownership of CiliumEndpoint %s/%s: its pod runs on host %s", cep.Namespace, cep.Name, pod.Status.HostIP)
 	case ep.uid != "":
 		return fmt.Errorf("could not take ownership of CEP, endpoint UID (%q) did not match CEP UID: %q", ep.uid, cep.UID)
 	}

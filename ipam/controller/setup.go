@@ -107,7 +107,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		Waiting: func() []metrics.WaitingPods {
 			counts, err := waits.Counts(ctx)
 			if err != nil {
-				mgr.GetLogger().Error(err, "Waiting pods are not counted")
+				mgr.GetLogger().Error(err, "Failed to count waiting pods")
 			}
 			return counts
 		},

@@ -113,7 +113,7 @@ func told(text string, then func(*scene)) func(*scene) {
 const (
 	unschedulable = "Unschedulable: 0/2 nodes are available: *"
 	// unconfirmed is the reason why web-0 does not leave node a before the controller allows it.
-	unconfirmed = "its old pod may still run there: the controller waits for the agent on node a to confirm that nothing uses "
+	unconfirmed = "the former pod may still run there: the controller waits for the agent on node a to confirm that nothing uses "
 )
 
 // allows returns a change that the controller makes when the agent of node a has confirmed that nothing uses the addresses
@@ -201,7 +201,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},
-				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take it now*"}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; no other node can take it now", func(s *scene) {
+				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take it now*"}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon that node; no other node can take the pod now", func(s *scene) {
 					// One cycle for the pod, two when its addresses may move, and one for each late event of its FixedIP.
 					if got := s.passed[key("web-0", preFilter)]; got > 6 {
 						s.t.Errorf("PreFilter was called %d times for web-0, want at most 6", got)
@@ -218,7 +218,7 @@ func TestFailover(t *testing.T) {
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a still lists 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", ""); allows("10.1.0.6")(s) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon that node; the former pod may still run there: the agent on node a still reports 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", ""); allows("10.1.0.6")(s) })},
 				step{at: preBind, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
@@ -240,7 +240,7 @@ func TestFailover(t *testing.T) {
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.ready("a", corev1.ConditionUnknown); s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is not ready; it waits for that node to come back; its old pod may still run there: node a is not ready; delete the node or taint it node.kubernetes.io/out-of-service",
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is not ready; the pod waits for that node to come back; the former pod may still run there: node a is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service",
 					func(s *scene) {
 						s.patch(&corev1.Node{}, "a", `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`)
 					})},
@@ -253,7 +253,7 @@ func TestFailover(t *testing.T) {
 			world: failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon that node; its failover is Migrate, but allowAddressMigration of the scheduler is false", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),
@@ -319,7 +319,7 @@ func TestFailover(t *testing.T) {
 					s.deleteNode("b")
 					s.removes("web-0")
 				}},
-				{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node b, which does not exist; it returns to node a, whose subnet it is in, and that node is cordoned; uncordon it", func(s *scene) { s.cordon("a", false) })},
+				{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node b, which does not exist; the address returns to its home node a, but that node is cordoned; uncordon that node", func(s *scene) { s.cordon("a", false) })},
 				{at: preBind, then: backAtHome},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
@@ -333,7 +333,7 @@ func TestFailover(t *testing.T) {
 					s.cordon("b", true)
 					s.removes("web-0")
 				}},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"}, before: told("its address 10.1.0.6 belongs to node b, which is cordoned; uncordon it; it may not migrate", func(s *scene) { s.deleteNode("b") })},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"}, before: told("its address 10.1.0.6 belongs to node b, which is cordoned; uncordon that node; its failover is Migrate, but", func(s *scene) { s.deleteNode("b") })},
 				{at: preBind, then: backAtHome},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
@@ -360,7 +360,7 @@ func TestFailover(t *testing.T) {
 			world: failingOver("Wait"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it, or set failover to Reassign, which gives the pod another address", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon that node, or set failover to Reassign, which gives the pod another address", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),

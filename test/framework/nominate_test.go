@@ -133,7 +133,7 @@ func TestNominated(t *testing.T) {
 				s.subnetOf("web-0", "False", v1alpha1.ReasonNodeGone)
 			},
 			steps: []step{
-				{rest: map[string]string{"web-0": "Unschedulable: *its address 10.9.0.6 (FixedIP web-0) is in no node's subnet, and was kept on node gone; it waits for a node that has it*"},
+				{rest: map[string]string{"web-0": "Unschedulable: *its address 10.9.0.6 (FixedIP web-0) is in no node's subnet, and was on node gone; the pod waits for a node with that subnet*"},
 					before: nominated("", func(s *scene) { s.subnetOf("web-0", "False", v1alpha1.ReasonInheritancePending) })},
 				{rest: waits("b"), before: nominated("b", func(*scene) {})},
 			},

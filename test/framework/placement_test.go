@@ -58,10 +58,10 @@ func placed(then ...step) []step {
 }
 
 // supplanted is the reason why web-0 waits while the pool of node a has another address for it than its FixedIP names.
-const supplanted = "the pool of node a has IP 10.1.0.5 for its name, which its FixedIP does not name and which is being released; the pod is placed when that is done"
+const supplanted = "the pool of node a has IP 10.1.0.5 for the pod's name, but the FixedIP of the pod does not name that IP; the pod is placed after the controller has released the IP"
 
 // occupied is the reason why web-0 waits while another pod uses its address.
-const occupied = "IP 10.1.0.6 on node a is still in use by NS/filler, to which an agent assigned it before it had seen the reservation; the pod is placed when that pod is gone"
+const occupied = "IP 10.1.0.6 on node a is still in use by NS/filler, to which the agent assigned the IP before it had seen the reservation; the pod is placed when that pod is gone"
 
 // has sets the phase of a pod to Running, and its address. If the scheduler runs, it waits until the scheduler's watch shows
 // the address.
@@ -247,7 +247,7 @@ func TestPlacement(t *testing.T) {
 					s.seesAt("other-0", "a", true)
 					s.removes("web-0")
 				}},
-				step{at: preFilter, answer: "UnschedulableAndUnresolvable: the agent of node a lists IP 10.1.0.6 as used by NS/other-0; the pod is placed when that has ended"},
+				step{at: preFilter, answer: "UnschedulableAndUnresolvable: the agent of node a reports IP 10.1.0.6 as used by NS/other-0; the pod is placed when the agent no longer reports that"},
 				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preFilter},
 				step{at: bind, then: bound("web-0", "a")},

@@ -117,7 +117,7 @@ func TestVacated(t *testing.T) {
 }
 
 // bothOccupied is the standing of a pod of the flock that waits for one of two slots whose pods are gone.
-const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods are gone or going, and it takes over one of them: " +
+const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods are deleted or terminating, and the pod takes over one of them: " +
 	"10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped), 10.1.0.5 on node a (the controller waits for the agent there to confirm that NS/web-w has stopped)*"
 
 // recordedOnA is a cluster in which the address of web-0 on node a has a FixedIP without a failover policy, and node b has
@@ -135,12 +135,12 @@ func leavesA(s *scene) {
 }
 
 // belongsToA is the beginning of the reason why web-0 waits while node a is cordoned.
-const belongsToA = "its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; "
+const belongsToA = "its address 10.1.0.6 belongs to node a, which is cordoned; uncordon that node; "
 
 func TestMovable(t *testing.T) {
 	const (
-		listed   = "the agent on node a still lists fd00:1::7 as used"
-		notReady = "its old pod may still run there: node a is not ready"
+		listed   = "the agent on node a still reports fd00:1::7 as used"
+		notReady = "the former pod may still run there: node a is not ready"
 	)
 	says := func(text string) map[string]string {
 		return map[string]string{"web-0": "Unschedulable: *" + text + "*"}
@@ -231,7 +231,7 @@ func TestMovable(t *testing.T) {
 				{before: leavesA},
 				{rest: says(unconfirmed), before: allows()},
 				{at: preBind, before: func(s *scene) { s.ready("a", corev1.ConditionUnknown) },
-					answer: "Unschedulable: the address decided for the pod was lost: node a is not ready; delete the node or taint it node.kubernetes.io/out-of-service: its old pod may still run; it is tried again"},
+					answer: "Unschedulable: the pod lost the address that was chosen for it: node a is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service: the former pod may still use the address; the pod is tried again"},
 				{rest: says(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
 				{at: preBind, then: movedToB},
 			}, onB(nil)...)...),
@@ -243,9 +243,9 @@ func TestMovable(t *testing.T) {
 				{before: leavesA},
 				{rest: says(unconfirmed), before: allows()},
 				{at: preBind, before: func(s *scene) { s.line.hold(); s.uses("a", "10.1.0.6", "web-0") }, then: announced,
-					answer: "Unschedulable: the address decided for the pod was lost: move address 10.1.0.6 from node a to node b, in the pool of its home node a: 10.1.0.6 is listed as used on node a: its old pod may still run; it is tried again"},
+					answer: "Unschedulable: the pod lost the address that was chosen for it: move address 10.1.0.6 from node a to node b, in the pool of its home node a: IP 10.1.0.6 is still reported as used by the agent of node a: the former pod may still use the address; the pod is tried again"},
 				{at: unreserve, before: func(s *scene) { s.line.release() }},
-				{rest: says("the agent on node a still lists 10.1.0.6 as used"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				{rest: says("the agent on node a still reports 10.1.0.6 as used"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				{at: preBind, then: completed},
 			}, onB(nil)...)...),
 		},

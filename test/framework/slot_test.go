@@ -75,7 +75,7 @@ func (s *scene) vacant(pod, addr string) {
 }
 
 // notVacated is the standing of a pod of the flock before the controller has published that the slot of web-x is vacated.
-const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped)*"
+const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is deleted or terminating, and the pod takes over one of them: 10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped)*"
 
 // slotted returns a change of want to what PreBind stores for a pod of the flock: a slot of its own, or one that it takes
 // over.
@@ -136,7 +136,7 @@ func TestSlots(t *testing.T) {
 					s.cordon("b", false)
 					s.joins("web-y")
 				}},
-				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (the agent there still lists it as used by NS/web-x)*"},
+				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is deleted or terminating, and the pod takes over one of them: 10.1.0.6 on node a (the agent there still reports the address as used by NS/web-x)*"},
 					before: func(s *scene) { s.uses("a", "10.1.0.6", ""); s.vacates("web-x") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
@@ -148,7 +148,7 @@ func TestSlots(t *testing.T) {
 			steps: flocked(
 				step{before: func(s *scene) { s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
 				step{at: preBind, pod: "web-y", before: func(s *scene) { s.uses("a", "10.1.0.6", "web-x") },
-					answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a is still in use by pod NS/web-x; it is tried again"},
+					answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 on node a is still in use by pod NS/web-x; the pod is tried again"},
 				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address*"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
@@ -209,7 +209,7 @@ func TestSlots(t *testing.T) {
 					s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-w"}, Spec: func() corev1.PodSpec { p := s.podSpec(); p.SchedulerName = "another"; return p }()})
 					s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-w", s.ns+"/Flock.example.com/web"))
 					s.want.entry("a", "10.1.0.6", s.ns+"/web-w", s.ns+"/Flock.example.com/web")
-				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a belongs to pod NS/web-w; it is tried again"},
+				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/web-w; the pod is tried again"},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.5")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},

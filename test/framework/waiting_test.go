@@ -25,12 +25,12 @@ const unhelpful = " no new claims to deallocate, preemption: 0/1 nodes are avail
 const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets." + unhelpful
 
 // noReportOnA is the standing of a pod if the agent of the only node has not reported.
-const noReportOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) whose Cilium agent has not reported yet which addresses its pods use." + unhelpful
+const noReportOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had a Cilium agent that has not reported yet which addresses its pods use." + unhelpful
 
 // cordoned returns the standing of a pod whose address is on a cordoned node, one of two.
 func cordoned(addr, node string) string {
 	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +
-		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon it, or set failover to Reassign, which gives the pod another address"
+		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon that node, or set failover to Reassign, which gives the pod another address"
 }
 
 // needing returns a function that sets the CPU request of a pod template.
@@ -190,8 +190,8 @@ func TestWaiting(t *testing.T) {
 					s.seesAt("web-0", "a", true)
 					s.must(s.api.Delete(within(s.t), &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}}))
 					s.seesAt("web-0", "a", false)
-				}, answer: "UnschedulableAndUnresolvable: its former address ([10.1.0.3]) is being released; it gets a new one when FixedIP web-0 is gone"},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address ([10.1.0.3]) is being released; it gets a new one when FixedIP web-0 is gone." + unhelpful},
+				}, answer: "UnschedulableAndUnresolvable: its former address ([10.1.0.3]) is being released; the pod gets a new address when FixedIP web-0 is gone"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address ([10.1.0.3]) is being released; the pod gets a new address when FixedIP web-0 is gone." + unhelpful},
 					before: func(s *scene) {
 						s.patch(&v1alpha1.FixedIP{}, "web-0", `{"metadata":{"finalizers":null}}`)
 						delete(s.want.Records, "web-0")

@@ -57,7 +57,7 @@ func TestWake(t *testing.T) {
 				s.barePod()
 			},
 			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) kept an address for the pod's name, for a workload that it does not belong to*"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) had an IP reserved under the pod's name for another workload*"},
 					before: func(s *scene) { s.frees("a", "10.1.0.6") }},
 			}, onA...),
 		},
@@ -68,7 +68,7 @@ func TestWake(t *testing.T) {
 				s.barePod()
 			},
 			steps: []step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) kept an address for the pod's name, for a workload that it does not belong to*"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) had an IP reserved under the pod's name for another workload*"},
 					before: func(s *scene) { s.node("b", "10.2.0.0/29") }},
 				{at: bind, then: bound("web-0", "b")},
 				{rest: map[string]string{"web-0": "on b"}},

@@ -233,15 +233,15 @@ func TestAskedForInVain(t *testing.T) {
 	)
 	const annotated = " (annotation fixedip.io/ips)"
 	for name, message := range map[string]string{
-		"wants-0":     "asks for " + held + annotated + ": IP " + held + " on node node-1 belongs to pod default/holder-0; ask for another or release it",
-		"outside-0":   "asks for 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside): IP 192.168.9.9 is in no node's subnet; it becomes available when a node gets that subnet",
+		"wants-0":     "requests " + held + annotated + ": IP " + held + " on node node-1 belongs to pod default/holder-0; request another address, or release this one",
+		"outside-0":   "requests 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside): IP 192.168.9.9 is in no node's subnet; it becomes available when a node gets that subnet",
 		"malformed-0": `requests addresses by annotation fixedip.io/ips, which is invalid: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
 		"few-1":       "requests addresses " + e.in("node-1", "60") + annotated + ", which have no IPv4 address for ordinal 1 (the first is for ordinal 0); add one or scale down",
-		"dynamic-0":   "asks for " + e.in("node-1", "1") + annotated + ": IP " + e.in("node-1", "1") + " on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet",
-		"family-0":    "asks for fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; leave them out or add IPv6 to its ipFamilies",
-		"broadcast-0": "asks for " + e.in("node-1", "255") + annotated + ": IP " + e.in("node-1", "255") + " is the first or last address of a subnet of node node-1, which no pod can have; ask for another",
+		"dynamic-0":   "requests " + e.in("node-1", "1") + annotated + ": IP " + e.in("node-1", "1") + " on node node-1 is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet",
+		"family-0":    "requests fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; remove them, or add IPv6 to ipFamilies of the scheduler",
+		"broadcast-0": "requests " + e.in("node-1", "255") + annotated + ": IP " + e.in("node-1", "255") + " is the first or last address of a subnet of node node-1, which no pod can have; request another address",
 		"calico-0":    `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: it is not a JSON list of addresses; write ["10.240.1.10"]`,
-		"far-0":       "its address 192.168.9.10 (FixedIP far-0) is in no node's subnet; it waits for a node that has it",
+		"far-0":       "its address 192.168.9.10 (FixedIP far-0) is in no node's subnet; the pod waits for a node with that subnet",
 		"taken-0":     "node(s) couldn't give the pod its address: IP " + e.in("node-2", "50") + " on node node-2 belongs to pod default/somebody.",
 	} {
 		e.podMessage(name, message)
@@ -257,7 +257,7 @@ func TestAskedForInVain(t *testing.T) {
 			waits, runs = runs, waits
 		}
 		return runs.Status.PodIP == e.in("node-1", "51") && slices.ContainsFunc(waits.Status.Conditions, func(c corev1.PodCondition) bool {
-			return strings.Contains(c.Message, "node(s) had none of the addresses free that the pod asks for: "+held+", "+e.in("node-1", "51")+annotated)
+			return strings.Contains(c.Message, "node(s) had none of the addresses free that the pod requests: "+held+", "+e.in("node-1", "51")+annotated)
 		})
 	})
 	e.delete(statefulSet("shares", 2))

@@ -128,9 +128,9 @@ func TestG6CEPKeeper(t *testing.T) {
 	old, lone := e.ownEndpoint("old-0", ""), e.ownEndpoint("plain", "")
 	e.delete(old)
 	e.delete(lone)
-	e.awaitEventOn("Pod", "plain", "NoCiliumEndpoint", "agents before v1.19 do not make it again")
+	e.awaitEventOn("Pod", "plain", "NoCiliumEndpoint", "agents before v1.18.6 do not create a deleted CiliumEndpoint again")
 	e.awaitCondition("old-0", "Mismatch", metav1.ConditionFalse, "AsReserved", "")
-	e.awaitEventOn("Pod", "old-0", "NoCiliumEndpoint", "other nodes do not know it")
+	e.awaitEventOn("Pod", "old-0", "NoCiliumEndpoint", "other nodes may not reach it")
 	e.ownEndpoint("old-0", old.UID)
 	if after := e.awaitRunning(nil, "old-0")["old-0"]; after.UID == before["old-0"].UID || after.Address != before["old-0"].Address {
 		t.Errorf("pod old-0 was to start again with its address: it was %+v and is %+v", before["old-0"], after)

@@ -91,7 +91,7 @@ func TestMigrate(t *testing.T) {
 	before := e.awaitRunning(nil, "web-0", "waits-0", "wrong-0")
 	home, address := before["web-0"].Node, before["web-0"].Address
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
-	e.awaitEvent("wrong", "InvalidAnnotation", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign; its pods keep their failover policy`)
+	e.awaitEvent("wrong", "InvalidAnnotation", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign; the pods keep their current failover policy`)
 
 	step := func(from map[string]witness.Row, to string) map[string]witness.Row {
 		t.Helper()
@@ -130,7 +130,7 @@ func TestMigrate(t *testing.T) {
 	w := before["waits-0"]
 	e.cordonOthers(threeNodes, slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == w.Node })[0])
 	e.deletePods("waits-0")
-	e.podMessage("waits-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it, or set failover to Migrate", w.Address, w.Node))
+	e.podMessage("waits-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node, or set failover to Migrate", w.Address, w.Node))
 	e.cordonOthers(threeNodes, "")
 	e.sameAddresses(map[string]witness.Row{"waits-0": w}, e.awaitRunning(before, "waits-0"))
 
@@ -183,7 +183,7 @@ func TestMigrateOnlyFenced(t *testing.T) {
 		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
 	})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
-	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is not ready; it waits for that node to come back; its old pod may still run there: node %s is not ready; delete the node or taint it node.kubernetes.io/out-of-service",
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is not ready; the pod waits for that node to come back; the former pod may still run there: node %s is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service",
 		before["web-0"].Address, lost, lost))
 
 	taint := `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]}}`
@@ -202,7 +202,7 @@ func TestMigrateNotAllowed(t *testing.T) {
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
 	e.cordon(r.Node, true)
 	e.deletePods("web-0")
-	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", r.Address, r.Node))
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node; its failover is Migrate, but allowAddressMigration of the scheduler is false", r.Address, r.Node))
 	e.cordon(r.Node, false)
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }

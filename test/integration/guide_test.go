@@ -189,7 +189,7 @@ func TestG14GuideDeployment(t *testing.T) {
 			t.Errorf("pod %s runs with %s and has the entries %v", name, r.Address, r.Entries)
 		}
 	}
-	e.awaitEvent("db-0", "Adopted", before["db-0"].Address+" is reserved for it now")
+	e.awaitEvent("db-0", "Adopted", "Reserved the pod's current IPs: "+before["db-0"].Address)
 	if rows := e.await("wait for pod other-0 to run", func(rows []witness.Row) bool {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && r.Running })
 	}); slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && len(r.Entries)+len(r.Phase) > 0 }) {
@@ -206,8 +206,8 @@ func TestG14GuideDeployment(t *testing.T) {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "db-1" && r.Running && r.Node == "node-2" })
 	})
 	now := e.witness.Pod(namespace, "db-1").Status.PodIP
-	e.awaitEvent("db-1", "AddressMismatch", "Runs with "+now+" on node node-2, and "+before["db-1"].Address+
-		" is reserved for it on node node-1; with schedulerName: fixedip-scheduler the pod would be placed there")
+	e.awaitEvent("db-1", "AddressMismatch", "Pod runs with "+now+" on node node-2, but "+before["db-1"].Address+
+		" is reserved for the pod on node node-1; set schedulerName: fixedip-scheduler in the pod template to place the next pod there")
 	if entries := e.witness.Entries(namespace, "db-1"); !slices.Equal(entries, before["db-1"].Entries) {
 		t.Errorf("pod db-1 had the entries %v and has %v", before["db-1"].Entries, entries)
 	}
@@ -385,7 +385,7 @@ func TestG9AdoptMode(t *testing.T) {
 		}
 	}
 	for _, name := range names("mistaken", 2) {
-		e.awaitEvent(name, "InvalidAnnotation", `annotation fixedip.io/enabled of pod default/`+name+` is "maybe"; write "true" or "false"; its address is not fixed`)
+		e.awaitEvent(name, "InvalidAnnotation", `annotation fixedip.io/enabled of pod default/`+name+` is "maybe"; write "true" or "false"; the IPs of the pod are not adopted`)
 	}
 	e.deletePods(adopted...)
 	e.awaitRecord("lone", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })

@@ -137,7 +137,7 @@ func TestNodeReplaced(t *testing.T) {
 
 	e.loseNode("node-1")
 	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
-	e.event("web-0", v1alpha1.ReasonInheritancePending, "Node node-1, whose subnet has "+before["web-0"].Address+", is gone; after 0s another node that can run the pod gets it")
+	e.event("web-0", v1alpha1.ReasonInheritancePending, "Node node-1, whose subnet has "+before["web-0"].Address+", is gone; after 0s another node that can run the pod inherits the subnet")
 	e.startNode("node-9", ofGroup("a"))
 	after := e.awaitRunning(before, names("web", 3)...)
 	e.followed("node-9", before, after)

@@ -45,7 +45,7 @@ func TestKeptBeforehand(t *testing.T) {
 	if owner, ok := e.witness.Owner("node-1", due); ok && owner != "default/low-0" {
 		t.Errorf("%s, which is kept for low-0, has an entry of %q", due, owner)
 	}
-	e.podMessage("wants-0", "asks for "+given+" (annotation fixedip.io/ips): IP "+given+" on node node-1 belongs to pod default/never-0; ask for another or release it")
+	e.podMessage("wants-0", "requests "+given+" (annotation fixedip.io/ips): IP "+given+" on node node-1 belongs to pod default/never-0; request another address, or release this one")
 
 	e.create(statefulSet("other", 1), statefulSet("low", 1))
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: aPod("never-0").ObjectMeta})

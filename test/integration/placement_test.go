@@ -260,7 +260,7 @@ func TestExplain(t *testing.T) {
 	}
 	cordon("true")
 	e.deletePods("web-0")
-	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it", r.Address, r.Node))
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node", r.Address, r.Node))
 	cordon("false")
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }

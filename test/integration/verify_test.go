@@ -204,11 +204,11 @@ func TestMismatch(t *testing.T) {
 			t.Fatalf("pod %s has its address %s at once, so that this tests nothing", name, want[name])
 		}
 	}
-	e.awaitEventOn("Pod", "many-0", "WrongAddress", fmt.Sprintf("runs with %s on node node-1, and %s is reserved for it", before["many-0"].Address, want["many-0"]))
+	e.awaitEventOn("Pod", "many-0", "WrongAddress", fmt.Sprintf("runs with %s on node node-1, but %s is reserved for the pod", before["many-0"].Address, want["many-0"]))
 	e.awaitEventOn("FixedIP", "many-0", "WrongAddress", before["many-0"].Address)
 	e.awaitCondition("guarded-0", "Mismatch", metav1.ConditionTrue, "RestartBlocked", "guard")
 	e.awaitEventOn("Pod", "guarded-0", "RestartBlocked", "disruption budget")
-	e.awaitCondition("left-0", "Mismatch", metav1.ConditionTrue, "WrongAddress", "not evicted, by its policy")
+	e.awaitCondition("left-0", "Mismatch", metav1.ConditionTrue, "WrongAddress", "its mismatch policy is Report, so the pod is not evicted")
 
 	many := names("many", 3)
 	e.await("wait for many to be put right", func([]witness.Row) bool {

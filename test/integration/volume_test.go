@@ -69,7 +69,7 @@ func TestVolumeAndAddress(t *testing.T) {
 	e.volumeOn("apart-2", "disk", "node-2")
 	e.create(beforehand("apart", "apart-0", e.in("node-1", "77")))
 	e.create(statefulSet("apart", 1, withVolume))
-	e.podMessage("apart-0", "its address "+e.in("node-1", "77")+" belongs to node node-1, which can't take it: node(s) didn't find available persistent volumes to bind; delete its FixedIP to give the address up, or provide the volume there")
+	e.podMessage("apart-0", "its address "+e.in("node-1", "77")+" belongs to node node-1, which can't take the pod: node(s) didn't find available persistent volumes to bind; delete the FixedIP to release the address, or provide the volume on that node")
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "apart-0"}})
 	if r := e.awaitRunning(nil, "apart-0")["apart-0"]; r.Node != "node-2" {
 		t.Errorf("the pod has a new address, and is on %s", r.Node)

@@ -58,7 +58,7 @@ func TestKeptBehindTheAgent(t *testing.T) {
 				t.Errorf("seed %d: %v\n%s", seed, err, history)
 			}
 			waited += strings.Count(history, "waiting for the Cilium agent")
-			restarted += strings.Count(history, "it was evicted and starts again")
+			restarted += strings.Count(history, "; the pod was evicted")
 			told += strings.Count(history, "** a person deletes")
 			cancel()
 			synctest.Wait()

@@ -147,7 +147,7 @@ func (w *world) noteEndpointAdvice(regarding runtime.Object, reason, note string
 	case reason == "EvictionsPaused":
 		w.agentsAdvised = true
 	case reason != conformance.ReasonNoCiliumEndpoint:
-	case strings.Contains(note, "; it is not evicted"):
+	case strings.Contains(note, "is not evicted"):
 		w.advised[pod.UID] = true
 	default:
 		w.reported[pod.UID] = true

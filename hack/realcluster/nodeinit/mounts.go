@@ -99,7 +99,7 @@ func detach(path string) (int, error) {
 func attach(fd int, path string) error {
 	err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	if err := errors.Join(err, unix.Close(fd)); err != nil {
-		return fmt.Errorf("mount what was at %s there again: %w", path, err)
+		return fmt.Errorf("attach the detached mounts of %s: %w", path, err)
 	}
 	return nil
 }

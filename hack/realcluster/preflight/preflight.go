@@ -120,7 +120,7 @@ func memory(nodes int) string {
 		}
 		return ""
 	}
-	return "/proc/meminfo: it does not tell how much memory is available"
+	return "/proc/meminfo: no MemAvailable in the file"
 }
 
 func programs() string {

@@ -290,7 +290,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Unlock()
 	if report {
 		s.events.Eventf(ciliumpool.Reference(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
-			"The Cilium agent has not answered for %s: %s. Addresses of the node are not given to other pods until it answers or the node is deleted; check the cilium pod of the node", overdue, why)
+			"The Cilium agent has not answered for %s: %s. No address of the node is assigned to another pod until the agent answers or the node is deleted; check the cilium pod of the node", overdue, why)
 	}
 	if left <= 0 {
 		left = overdue

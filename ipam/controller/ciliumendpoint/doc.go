@@ -14,12 +14,12 @@
 //     gone. Deleting the CiliumEndpoint helps in all versions. The deletion requires the version that was read, so that a
 //     CiliumEndpoint that is taken over at that moment stays.
 //   - MisAddressed: the agent refuses a CiliumEndpoint that an earlier sandbox of the same pod left. Deleting it helps. If
-//     another client wrote the wrong IPs instead, agents up to v1.18 leave the pod without a CiliumEndpoint, which is better
+//     another client wrote the wrong IPs instead, agents before v1.18.6 leave the pod without a CiliumEndpoint, which is better
 //     than one that maps the security identity of the pod to another IP.
 //   - MisOwned: the agent has taken the CiliumEndpoint over with the owner reference of the former pod (Cilium fact 21), and
-//     the garbage collector deletes it with that pod. Only the reference is corrected: agents never read it, and agents up
-//     to v1.18 would not create the CiliumEndpoint again.
-//   - Missing: agents from v1.19 on create the CiliumEndpoint again in 10-20 s. Earlier agents do so only when the status of
+//     the garbage collector deletes it with that pod. Only the reference is corrected: agents never read it, and agents
+//     before v1.18.6 would not create the CiliumEndpoint again.
+//   - Missing: agents from v1.18.6 on create the CiliumEndpoint again in 10-20 s. Earlier agents do so only when the status of
 //     the endpoint changes; the only change of a pod that causes this is one of an identity-relevant label (Cilium fact 15).
 //     An agent would refuse a CiliumEndpoint that another client creates. So the pod has to be restarted: package
 //     conformance evicts pods with a fixed IP after Keeper.Confirm. Every such pod gets an event.

@@ -121,7 +121,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		err = k.treat(ctx, found, cep, pod)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
-		klog.FromContext(ctx).V(3).Info("CiliumEndpoint has changed meanwhile", "issue", found, "err", err)
+		klog.FromContext(ctx).V(3).Info("CiliumEndpoint has changed in the meantime", "issue", found, "err", err)
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
 	if err != nil {
@@ -188,7 +188,7 @@ func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoin
 			after.OwnerReferences[o].UID = pod.UID
 		}
 		if err := k.Live.Patch(ctx, after, patch); err != nil {
-			return fmt.Errorf("set pod %s as its owner: %w", pod.UID, err)
+			return fmt.Errorf("set pod %s as the owner: %w", pod.UID, err)
 		}
 		logger.Info("Owner reference of the CiliumEndpoint corrected", "uid", cep.UID)
 		metrics.EndpointsReowned.Inc()
@@ -205,13 +205,13 @@ func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoin
 	default:
 		err := k.Live.Delete(ctx, cep, client.Preconditions{UID: &cep.UID, ResourceVersion: &cep.ResourceVersion})
 		if err != nil {
-			return fmt.Errorf("delete it: %w", err)
+			return fmt.Errorf("delete the CiliumEndpoint: %w", err)
 		}
 		logger.Info("CiliumEndpoint removed", "cause", i, "uid", cep.UID)
 	}
 	metrics.EndpointsRemoved.WithLabelValues(string(i)).Inc()
 	if pod != nil {
-		k.Events.Eventf(pod, nil, corev1.EventTypeNormal, "CiliumEndpointRemoved", "KeepEndpoints", "Its CiliumEndpoint was removed, so that its agent makes it again: %s", i)
+		k.Events.Eventf(pod, nil, corev1.EventTypeNormal, "CiliumEndpointRemoved", "KeepEndpoints", "The CiliumEndpoint of the pod was deleted so that the Cilium agent creates it again: %s", i)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *c
 	}
 	metrics.EndpointsMissing.Inc()
 	k.MissingRequests.Add(ctrl.Request{NamespacedName: key})
-	k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "It has had no CiliumEndpoint for %s, so that other nodes do not know it; agents before v1.19 do not make it again by themselves: restart the agent of node %s, or the pod if it is not evicted", k.Grace.Agent, pod.Spec.NodeName)
+	k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "Pod has had no CiliumEndpoint for %s, so other nodes do not know its IPs; restart the Cilium agent on node %s (agents before v1.18.6 do not create a deleted CiliumEndpoint again), or delete the pod if the controller does not evict it", k.Grace.Agent, pod.Spec.NodeName)
 	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
@@ -118,7 +118,7 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	if missing > fewMissing {
 		var all ciliumv2.CiliumEndpointList
 		if err := k.Cached.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-			klog.FromContext(ctx).Error(err, "CiliumEndpoints not counted")
+			klog.FromContext(ctx).Error(err, "Failed to count CiliumEndpoints")
 		}
 		paused = tooManyMissing(missing, len(all.Items))
 	}
@@ -130,8 +130,8 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	}
 	metrics.EndpointEvictionsPaused.Set(gauge)
 	if paused && !was {
-		klog.FromContext(ctx).Error(nil, "Too many pods have no CiliumEndpoint; none is evicted for that", "pods", missing)
-		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionsPaused", "KeepEndpoints", "%d pods have no CiliumEndpoint at once, so that none of them is evicted for it: look at the Cilium agents, and at clients that delete CiliumEndpoints", missing)
+		klog.FromContext(ctx).Error(nil, "Too many pods have no CiliumEndpoint; no pod is evicted because of that", "pods", missing)
+		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionsPaused", "KeepEndpoints", "%d pods have no CiliumEndpoint; while there are so many, no pod is evicted because of that; check the Cilium agents, and clients that delete CiliumEndpoints", missing)
 	}
 	return paused
 }
@@ -197,7 +197,7 @@ func Enabled(ctx context.Context, live client.Client) (bool, error) {
 	if _, err := live.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); meta.IsNoMatchError(err) {
 		return false, nil
 	} else if err != nil {
-		return false, fmt.Errorf("look for the CRD of CiliumEndpoints: %w", err)
+		return false, fmt.Errorf("find the CRD of CiliumEndpoints: %w", err)
 	}
 	var config corev1.ConfigMap
 	switch err := live.Get(ctx, client.ObjectKey{Namespace: ciliumNamespace, Name: ciliumConfig}, &config); {

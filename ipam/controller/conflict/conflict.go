@@ -132,7 +132,7 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported 
 		if !reported && !known {
 			c, err := r.users(ctx, a)
 			if err != nil {
-				klog.FromContext(ctx).Error(err, "Users of an IP not listed", "address", a)
+				klog.FromContext(ctx).Error(err, "Failed to list the users of an IP", "address", a)
 			}
 			if err == nil && len(c.conflicts("")) == 0 {
 				continue
@@ -327,7 +327,7 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 		}
 	}
 	if len(wrongPods) > 0 {
-		found[wrongPod] = all(wrongPods) + "; delete the pod that it is not reserved for"
+		found[wrongPod] = all(wrongPods) + "; delete each pod that runs with an address reserved for another pod"
 	}
 	return found
 }
@@ -338,7 +338,7 @@ func all(texts []string) string { return strings.Join(slices.Sorted(slices.Value
 // is nothing to write: it has that condition, or it has neither a condition nor a conflict.
 func conditionOf(r *v1alpha1.FixedIP, conflicts []string, now time.Time) (c metav1.Condition, ok bool) {
 	have := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionConflict)
-	c = metav1.Condition{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionFalse, Reason: "Sole", Message: "No other pod, FixedIP or pool has its addresses", LastTransitionTime: metav1.NewTime(now)}
+	c = metav1.Condition{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionFalse, Reason: "Sole", Message: "No other pod, FixedIP or pool has the addresses of this FixedIP", LastTransitionTime: metav1.NewTime(now)}
 	if len(conflicts) > 0 {
 		slices.Sort(conflicts)
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Shared", strings.Join(conflicts, "; and ")

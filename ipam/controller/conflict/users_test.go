@@ -55,7 +55,7 @@ func TestConflicts(t *testing.T) {
 		"two pools": {users: addressUsers{nodes: []string{"node-2", "node-1"}},
 			want: map[string]string{"pools": "the pools of nodes node-1 and node-2 offer the same address 10.0.1.6; remove the entry from all but one"}},
 		"the wrong pod": {users: addressUsers{pods: []*corev1.Pod{named("web-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
-			want: map[string]string{"wrong_pod": "pod db/web-0 on node node-1 runs with 10.0.1.6, which is reserved for pod db/mysql-0; delete the pod that it is not reserved for"}},
+			want: map[string]string{"wrong_pod": "pod db/web-0 on node node-1 runs with 10.0.1.6, which is reserved for pod db/mysql-0; delete each pod that runs with an address reserved for another pod"}},
 	} {
 		c.users.addr = netip.MustParseAddr("10.0.1.6")
 		if c.want == nil {
@@ -77,11 +77,11 @@ func TestConflictsFor(t *testing.T) {
 	for namespace, want := range map[string]map[string]string{
 		"db": {
 			"fixedips":  "FixedIPs db/mysql-0 and one of another namespace reserve the same address 10.0.1.6; delete all but one",
-			"wrong_pod": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is reserved for one of another namespace; delete the pod that it is not reserved for",
+			"wrong_pod": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is reserved for one of another namespace; delete each pod that runs with an address reserved for another pod",
 		},
 		"shop": {
 			"fixedips":  "FixedIPs one of another namespace and shop/secret-0 reserve the same address 10.0.1.6; delete all but one",
-			"wrong_pod": "one of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete the pod that it is not reserved for",
+			"wrong_pod": "one of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete each pod that runs with an address reserved for another pod",
 		},
 	} {
 		if diff := cmp.Diff(want, c.conflicts(namespace)); diff != "" {
@@ -107,7 +107,7 @@ func TestCondition(t *testing.T) {
 		"the first":     {record: record(), conflicts: []string{"b", "a"}, want: "True a; and b"},
 		"the same":      {record: shared("a"), conflicts: []string{"a"}},
 		"another":       {record: shared("a"), conflicts: []string{"b"}, want: "True b"},
-		"none any more": {record: shared("a"), want: "False No other pod, FixedIP or pool has its addresses"},
+		"none any more": {record: shared("a"), want: "False No other pod, FixedIP or pool has the addresses of this FixedIP"},
 		"none since then": {record: record(func(r *v1alpha1.FixedIP) {
 			c, _ := conditionOf(shared("a"), nil, now)
 			r.Status.Conditions = []metav1.Condition{c}

@@ -82,7 +82,7 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Result, error) {
 	id, wanted, err := c.Adoption.Wants(pod, c.Kinds)
 	if err != nil {
-		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; its address is not fixed", err)
+		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; the IPs of the pod are not adopted", err)
 	}
 	ips := conformance.AdoptableIPs(pod, c.Adoption.IPv4Only)
 	if err != nil || !wanted || len(ips) == 0 {
@@ -113,12 +113,12 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 	}
 	err = c.own(ctx, pod, id, ips, true)
 	if why := errNotKept(""); errors.As(err, &why) {
-		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "Its IPs are not fixed: %v", why)
+		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "The IPs of the pod are not adopted: %v", why)
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	if err == nil {
 		metrics.Adoptions.Inc()
-		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "Adopted", "AdoptAddress", "%s is reserved for it now", address.Join(ips))
+		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "Adopted", "AdoptAddress", "Reserved the pod's current IPs: %s", address.Join(ips))
 	}
 	return ctrl.Result{}, err
 }
@@ -192,7 +192,7 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	if err := c.Allocator.Allocate(ctx, r); err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("Running pod made the owner of its IPs", "ips", ips, "node", node)
+	klog.FromContext(ctx).Info("Reserved the current IPs of a running pod", "ips", ips, "node", node)
 	return nil
 }
 
@@ -211,14 +211,14 @@ func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused [
 // reportMissing writes an event about a pod that runs with the IPs has and without IPs that are reserved for it. node is the
 // node whose pool has the reserved ones; empty: no pool has them.
 func (c *Controller) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, reserved []netip.Addr) {
-	where := "in no node's pool"
+	where := "and is in no pool"
 	switch {
 	case node == pod.Spec.NodeName:
-		where = "on this node too; delete the pod, and the next one has it"
+		where = "on this node; delete the pod; the next pod gets the reserved IP"
 	case node != "":
-		where = fmt.Sprintf("on node %s; with schedulerName: fixedip-scheduler the pod would be placed there", node)
+		where = fmt.Sprintf("on node %s; set schedulerName: fixedip-scheduler in the pod template to place the next pod there", node)
 	}
-	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Runs with %s on node %s, and %s is reserved for it %s",
+	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Pod runs with %s on node %s, but %s is reserved for the pod %s",
 		address.Join(has), pod.Spec.NodeName, address.Join(reserved), where)
 }
 
@@ -269,7 +269,7 @@ func (c *Controller) allLost() []string {
 	for _, n := range c.Ledger.Nodes() {
 		pods, err := index.PodsOnNode(ctx, c.Cached, n.Name)
 		if err != nil {
-			klog.Background().Error(err, "Pods not listed; the next resync looks at them", "node", n.Name)
+			klog.Background().Error(err, "Failed to list the pods of a node; the next resync retries", "node", n.Name)
 			continue
 		}
 		for i := range pods {
@@ -302,10 +302,10 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	case len(ips) == 0:
 		var known bool
 		if known, err = c.restoreEntry(ctx, pod, id, may); err == nil && !known {
-			err = errNotKept("the pool of its node has no entry for it any more")
+			err = errNotKept(fmt.Sprintf("the pool of node %s has no entry for the pod any more", pod.Spec.NodeName))
 		}
 	case slices.ContainsFunc(ips, func(a netip.Addr) bool { return !may(a) }):
-		err = errNotKept("it asks for other IPs")
+		err = errNotKept("the pod requests other IPs")
 	default:
 		err = c.own(ctx, pod, id, ips, false)
 	}
@@ -364,7 +364,7 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	}
 	for _, e := range restored {
 		klog.FromContext(ctx).Info("Entry restored", "node", n.Name, "ip", e.Addr)
-		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "AddressRestored", "AdoptAddress", "It was bound to node %s when its IP %s had just been released; the IP is reserved for it again", n.Name, e.Addr)
+		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "AddressRestored", "AdoptAddress", "Pod was bound to node %s just after IP %s was released; the IP is reserved for the pod again", n.Name, e.Addr)
 	}
 	return true, nil
 }
@@ -373,7 +373,7 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 // It only reports a bare pod, or a pod whose mismatch policy is not Restart. why is part of the event.
 func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why errNotKept) (ctrl.Result, error) {
 	report := func(end string) {
-		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "No IP is reserved for it: %v; %s", why, end)
+		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "No IP is reserved for pod %s: %v; %s", klog.KObj(pod), why, end)
 	}
 	policy := c.policy(pod, workload)
 	begin := pod.CreationTimestamp.Time
@@ -384,7 +384,7 @@ func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id id
 		return ctrl.Result{RequeueAfter: min(wait, c.Config.RestartAfter)}, nil
 	}
 	if policy != identity.Restart || metav1.GetControllerOfNoCopy(pod) == nil {
-		report("delete the pod, and the next one has an IP of its own")
+		report("delete the pod; the next pod gets an IP that is reserved for it")
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
@@ -399,11 +399,11 @@ func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id id
 	later, err := c.evict(ctx, client.ObjectKeyFromObject(pod), id.Owner, now)
 	switch {
 	case errors.Is(err, errBlocked):
-		report("it can't be evicted now: " + err.Error())
+		report("the pod can't be evicted now: " + err.Error())
 		return ctrl.Result{RequeueAfter: retryBlocked}, nil
 	case err != nil || later > 0:
 		return ctrl.Result{RequeueAfter: later}, err
 	}
-	report("it was evicted and starts again with another")
+	report("the pod was evicted; the next pod gets another IP")
 	return ctrl.Result{}, nil
 }

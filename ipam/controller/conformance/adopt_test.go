@@ -41,9 +41,9 @@ func TestAdoption(t *testing.T) {
 		owns       bool
 		event      string
 	}{
-		"a dynamic entry":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
-		"no entry":                   {pod: boundPod(has, theirs), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
-		"a FixedIP without IPs":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"a dynamic entry":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
+		"no entry":                   {pod: boundPod(has, theirs), owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
+		"a FixedIP without IPs":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
 		"its own entry":              {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
 		"its own FixedIP":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", has)},
 		"not selected":               {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Labels = nil }), entries: map[string]pool.Entry{has: {}}},
@@ -51,9 +51,9 @@ func TestAdoption(t *testing.T) {
 		"gone before it was Running": {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), entries: map[string]pool.Entry{has: {}}, gone: true},
 		"not reported by the agent":  {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true},
 		"gone during the write":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, ends: true},
-		"reserved for another":       {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed Its IPs are not fixed: 10.0.1.1 is reserved for another pod by a FixedIP"},
-		"another pod's entry":        {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed Its IPs are not fixed: IP 10.0.1.1 on node n belongs to pod db/x"},
-		"another IP is reserved":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), event: "Warning AddressMismatch Runs with 10.0.1.1 on node n, and 10.0.2.9 is reserved for it in no node's pool"},
+		"reserved for another":       {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed The IPs of the pod are not adopted: 10.0.1.1 is reserved for another pod by a FixedIP"},
+		"another pod's entry":        {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed The IPs of the pod are not adopted: IP 10.0.1.1 on node n belongs to pod db/x"},
+		"another IP is reserved":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), event: "Warning AddressMismatch Pod runs with 10.0.1.1 on node n, but 10.0.2.9 is reserved for the pod and is in no pool"},
 		"another IP, and Reassign":   {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -116,7 +116,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 		WithOptions(source.Workers(4)).
 		Complete(reconcile.Func(c.verify))
 	if err != nil {
-		return fmt.Errorf("set up the controller that verifies: %w", err)
+		return fmt.Errorf("set up the conformance controller: %w", err)
 	}
 	adoptable := predicate.NewPredicateFuncs(func(obj client.Object) bool {
 		_, wanted, err := c.Adoption.Wants(obj.(*corev1.Pod), c.Kinds)
@@ -137,7 +137,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 		WithOptions(source.Workers(4)).
 		Complete(reconcile.Func(c.adopt))
 	if err != nil {
-		return fmt.Errorf("set up the controller that adopts pods: %w", err)
+		return fmt.Errorf("set up the adoption controller: %w", err)
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ const (
 )
 
 // errBlocked means that a PodDisruptionBudget does not allow the eviction now.
-var errBlocked = errors.New("the eviction was refused")
+var errBlocked = errors.New("the API server refused the eviction")
 
 type restart struct {
 	at time.Time

@@ -149,7 +149,7 @@ func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState
 	switch {
 	case errors.Is(err, errBlocked):
 		later, evicted.Reason = retryBlocked, conformance.ReasonRestartBlocked
-		evicted.Message += "; it can't be evicted now: " + err.Error()
+		evicted.Message += "; the pod can't be evicted now: " + err.Error()
 		have := meta.FindStatusCondition(s.FixedIP.Status.Conditions, evicted.Type)
 		if have != nil && have.Reason == evicted.Reason && have.Message == evicted.Message {
 			return later, nil
@@ -157,7 +157,7 @@ func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState
 	case err != nil || later > 0:
 		return later, err
 	default:
-		evicted.Message += "; it was evicted and starts again"
+		evicted.Message += "; the pod was evicted; its controller creates the next pod"
 	}
 	return later, c.setCondition(ctx, s, evicted)
 }
@@ -199,7 +199,7 @@ func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, hel
 		}
 		node, err := index.Node(ctx, from, h.Node)
 		if err != nil {
-			return nil, fmt.Errorf("look for a node for pod %s/%s: %w", pod.Namespace, pod.Name, err)
+			return nil, fmt.Errorf("read node %s for pod %s/%s: %w", h.Node, pod.Namespace, pod.Name, err)
 		}
 		if node == nil || !nodeutil.IsSchedulable(node) {
 			continue

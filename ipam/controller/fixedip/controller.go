@@ -202,7 +202,7 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 	case errors.Is(err, errBusy):
 		return whileFinishing, nil
 	case errors.Is(err, errRefused):
-		log.Info("Action refused, will be tried again", "err", err)
+		log.Info("Action refused; retrying", "err", err)
 		return whileRefused, nil
 	case errors.As(err, &notProved):
 		log.V(2).Info("Action waits", "err", err)
@@ -269,7 +269,7 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl
 	var requests []ctrl.Request
 	var records v1alpha1.FixedIPList
 	if err := c.Cached.List(ctx, &records, index.OfWorkload(w.Resource()), client.UnsafeDisableDeepCopy); err != nil {
-		klog.FromContext(ctx).Error(err, "FixedIPs not listed from the cache; the next resync looks at them", "kind", w.Kind, "workload", klog.KRef(w.Namespace, w.Name))
+		klog.FromContext(ctx).Error(err, "Failed to list FixedIPs from the cache; the next resync retries", "kind", w.Kind, "workload", klog.KRef(w.Namespace, w.Name))
 	}
 	for _, record := range records.Items {
 		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&record)})

@@ -37,7 +37,7 @@ import (
 var errRefused = errors.New("the FixedIP is refused")
 
 // errBusy means that FinishRecord has to wait, because parallelFinishes finalizers are being removed.
-var errBusy = errors.New("as many finalizers are being removed as may be")
+var errBusy = errors.New("the maximum number of finalizers is being removed")
 
 // perform performs an action for an identity or a slot. again is its request, which is queued again when an agent answers.
 func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.State, a reclaim.Action) error {
@@ -177,7 +177,7 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 		}
 		if pod != nil {
 			c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "WrongPodAddress", "Verify",
-				"The pod runs with IP %s, which is reserved for %s and cannot be released before this pod is gone; delete it", b.Addr, pool.RedactOwner(owner, b.User))
+				"The pod runs with IP %s, which is reserved for %s and cannot be released before this pod is gone; delete this pod", b.Addr, pool.RedactOwner(owner, b.User))
 		}
 	}
 	return nil
@@ -260,7 +260,7 @@ func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a r
 			return n.FenceTarget(owner, a.Addrs, at), nil
 		}
 		if n.Generation != a.Generation {
-			return nil, fmt.Errorf("CiliumNode %s was written since: %w", n.Name, gather.ErrSuperseded)
+			return nil, fmt.Errorf("CiliumNode %s was written in the meantime: %w", n.Name, gather.ErrSuperseded)
 		}
 		return n.ReturnHome(owner, a.From, a.Addrs, at), nil
 	}})

@@ -76,7 +76,7 @@ var (
 	releases = counters("releases_total", "cause",
 		"Released addresses, by cause: fixedip-deleted, superseded (a second claim, or a claim that the FixedIP does not name), unrecorded (pod and workload were deleted before the claim had a FixedIP).")
 	subnetAssignments = counters("subnet_assignments_total", "origin",
-		"Times that a node was given subnets, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node that joined took over those of a node that is gone), existing_node (a node that had others did).")
+		"Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node that joined inherited the subnets of a node that is gone), existing_node (a node that already had subnets inherited them).")
 	lastReconcile = gauges("last_reconcile_timestamp_seconds", "controller",
 		"Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.")
 	barrierDuration = histogram("agent_barrier_duration_seconds",
@@ -102,7 +102,7 @@ var (
 	EndpointsMissingNow = gauge("ciliumendpoints_missing",
 		"Running pods that have no CiliumEndpoint.")
 	EndpointEvictionsPaused = gauge("ciliumendpoint_evictions_paused",
-		"1 while so many pods have no CiliumEndpoint that none is evicted for it.")
+		"1 while so many pods have no CiliumEndpoint that no pod is evicted because of that.")
 )
 
 var register sync.Once
@@ -195,7 +195,7 @@ var (
 	freeSubnets = describe("cluster_pool_free_subnets",
 		"Subnets of a cluster pool that are free for new nodes.", "cidr")
 	orphanedSubnets = describe("orphaned_subnets",
-		"Subnets whose node is gone and in which addresses are kept.")
+		"Orphaned subnets with reserved addresses.")
 	lackingNodes = describe("nodes_without_subnet",
 		"Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.", "family")
 	reservations = describe("reservations",
@@ -203,7 +203,7 @@ var (
 	unrecorded = describe("claims_without_fixedip",
 		"Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.")
 	waitingPods = describe("waiting_pods",
-		"Pods that are unschedulable and whose address a node has, by node and its state: ready, cordoned, not ready, gone.", "node", "state")
+		"Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.", "node", "state")
 	barriersPending = describe("agent_barriers_pending",
 		"Nodes whose Cilium agents have been asked, or are about to be, and have not answered.")
 	barriersOverdue = describe("agent_barriers_overdue",

@@ -101,7 +101,7 @@ fixedip_agent_barriers_overdue 1
 # HELP fixedip_agent_barriers_pending Nodes whose Cilium agents have been asked, or are about to be, and have not answered.
 # TYPE fixedip_agent_barriers_pending gauge
 fixedip_agent_barriers_pending 3
-# HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that none is evicted for it.
+# HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that no pod is evicted because of that.
 # TYPE fixedip_ciliumendpoint_evictions_paused gauge
 fixedip_ciliumendpoint_evictions_paused 1
 # HELP fixedip_ciliumendpoints_missing Running pods that have no CiliumEndpoint.
@@ -134,7 +134,7 @@ fixedip_mismatches_total{reason="WrongAddress"} 1
 # HELP fixedip_nodes_without_subnet Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.
 # TYPE fixedip_nodes_without_subnet gauge
 fixedip_nodes_without_subnet{family="IPv4"} 1
-# HELP fixedip_orphaned_subnets Subnets whose node is gone and in which addresses are kept.
+# HELP fixedip_orphaned_subnets Orphaned subnets with reserved addresses.
 # TYPE fixedip_orphaned_subnets gauge
 fixedip_orphaned_subnets 1
 # HELP fixedip_pool_addresses Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod), cooldown (released recently), node (owned by the node itself), other.
@@ -183,7 +183,7 @@ fixedip_reservations{phase="Reserved"} 1
 # HELP fixedip_restarts_total Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).
 # TYPE fixedip_restarts_total counter
 fixedip_restarts_total{result="evicted"} 1
-# HELP fixedip_subnet_assignments_total Times that a node was given subnets, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node that joined took over those of a node that is gone), existing_node (a node that had others did).
+# HELP fixedip_subnet_assignments_total Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node that joined inherited the subnets of a node that is gone), existing_node (a node that already had subnets inherited them).
 # TYPE fixedip_subnet_assignments_total counter
 fixedip_subnet_assignments_total{origin="existing_node"} 0
 fixedip_subnet_assignments_total{origin="node_spec"} 0
@@ -195,7 +195,7 @@ fixedip_subnet_assignments_total{origin="restored"} 0
 fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 1
 fixedip_subnet_free_addresses{family="IPv4",node="node-2"} 0
 fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
-# HELP fixedip_waiting_pods Pods that are unschedulable and whose address a node has, by node and its state: ready, cordoned, not ready, gone.
+# HELP fixedip_waiting_pods Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.
 # TYPE fixedip_waiting_pods gauge
 fixedip_waiting_pods{node="node-1",state="cordoned"} 2
 # HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.

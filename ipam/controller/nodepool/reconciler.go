@@ -100,7 +100,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	if len(n.Malformed) > 0 {
-		r.warn(n, "MalformedPool", "ReadPool", "Entries that are not addresses or subnets are left alone: %s", strings.Join(n.Malformed, ", "))
+		r.warn(n, "MalformedPool", "ReadPool", "Ignored entries that are not IPs or subnets: %s; correct or remove them", strings.Join(n.Malformed, ", "))
 	}
 	if wait := r.Writer.Delay(n.Name); wait > 0 {
 		// Changes until then are written together.
@@ -115,7 +115,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
-		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
+		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; no IP in them is assigned until the podCIDRs of one of the two nodes are changed", n.PodCIDRs, other)
 		return ctrl.Result{}, nil
 	}
 	// Decide from the caches first: they show in most passes that nothing has to be done.
@@ -199,9 +199,9 @@ func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
 	for _, short := range shortages {
 		if s.Strict {
-			r.warn(n, "SubnetFull", "FillPool", "The node is strict, %d addresses are needed for it and its pods, and subnets %v have none left", short.Count, n.PodCIDRs)
+			r.warn(n, "SubnetFull", "FillPool", "The node is strict and needs %d addresses for itself and its pods, but subnets %v have no free IP", short.Count, n.PodCIDRs)
 		} else {
-			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses and subnets %v have none left", short.Count, short.Family, n.PodCIDRs)
+			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses, and subnets %v have no free IP", short.Count, short.Family, n.PodCIDRs)
 		}
 	}
 }

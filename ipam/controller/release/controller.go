@@ -317,7 +317,7 @@ func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1al
 			c.Events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseFailed", "ReleaseEntries", "IP %v cannot be released; the release is retried until %s: %v", record.Spec.IPs, due.UTC().Format(time.RFC3339), cause)
 			continue
 		}
-		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %v could not be released for %s; the FixedIP is removed, and the entry when the pool can be written: %v", record.Spec.IPs, c.Gatherer.Deadline, cause)
+		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %v could not be released for %s; the FixedIP is removed now, and the pool entry as soon as the pool can be written: %v", record.Spec.IPs, c.Gatherer.Deadline, cause)
 		errs = append(errs, Finish(ctx, c.Live, record))
 	}
 	return errors.Join(errs...)

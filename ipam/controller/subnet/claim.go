@@ -42,7 +42,7 @@ func (p *problem) Error() string { return p.message }
 
 // overlap returns the error of a subnet that overlaps a subnet of another node.
 func overlap(s, other subnetplan.Subnet) error {
-	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %q; nothing in it is handed out until one of the two is changed", s.CIDR, s.Node, other.CIDR, other.Node)}
+	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %q; no IP in it is assigned until the podCIDRs of one of the two nodes are changed", s.CIDR, s.Node, other.CIDR, other.Node)}
 }
 
 // claim makes the NodeSubnets in own name the CiliumNode of the node, creates one for each family in lacking, and then
@@ -86,7 +86,7 @@ func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Ho
 			return own, exhausted, nil
 		}
 	}
-	return nil, nil, fmt.Errorf("claim a subnet for node %s: others were faster %d times: %w", n.Name, claimTries, ErrChanged)
+	return nil, nil, fmt.Errorf("claim a subnet for node %s: %d tries conflicted with other controllers: %w", n.Name, claimTries, ErrChanged)
 }
 
 // bind updates NodeSubnets so that they name the node and the CiliumNode of h. It returns their new versions.
@@ -170,7 +170,7 @@ func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *co
 		return nil, false, &problem{"MalformedSubnet", err.Error()}
 	}
 	if len(brought) == 0 && len(n.PodCIDRs) == 0 {
-		return nil, false, &problem{"SubnetMissing", fmt.Sprintf("spec.podCIDRs of node %s is empty, which its subnets are to come from; does the kube-controller-manager run with --allocate-node-cidrs?", n.Name)}
+		return nil, false, &problem{"SubnetMissing", fmt.Sprintf("spec.podCIDRs of node %s is empty; run kube-controller-manager with --allocate-node-cidrs", n.Name)}
 	}
 	for _, cidr := range brought {
 		if slices.Contains(n.Subnets, cidr) {
@@ -240,7 +240,7 @@ func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
 func (c *Controller) Count(ctx context.Context) (orphaned int, claimed []netip.Prefix) {
 	list, err := c.List(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Orphaned subnets not counted")
+		klog.FromContext(ctx).Error(err, "Failed to count orphaned subnets")
 	}
 	for _, s := range list {
 		if !s.OrphanedSince.IsZero() && len(c.Ledger.ReservationsIn(s.CIDR)) > 0 {

@@ -182,7 +182,7 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 	case errors.Is(err, ciliumpool.ErrChanged), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, ErrChanged), errors.Is(err, errTaken):
 		// Another write was faster, and the watch will show it; or a move is not complete yet, and no event of this node
 		// reports its end.
-		klog.FromContext(ctx).V(2).Info("Subnets not assigned, will be tried again", "err", err)
+		klog.FromContext(ctx).V(2).Info("Failed to assign subnets; retrying", "err", err)
 		return ctrl.Result{RequeueAfter: changedRetry}, nil
 	case errors.As(err, &found):
 		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, found.reason, "AssignSubnet", "%v", err)
@@ -205,9 +205,9 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *corev1.Node, given Assignment) {
 	metrics.SubnetsAssigned(given.Origin)
 	klog.FromContext(ctx).Info("Subnets assigned", "node", n.Name, "subnets", given.Subnets, "origin", given.Origin, "from", given.From, "reserved", given.Reserved)
-	reason, note := "SubnetAssigned", fmt.Sprintf("Subnets %v, %d reserved addresses in them", given.Subnets, given.Reserved)
+	reason, note := "SubnetAssigned", fmt.Sprintf("Assigned subnets %v, which contain %d reserved IPs", given.Subnets, given.Reserved)
 	if given.Origin == subnetplan.ByNewNode || given.Origin == subnetplan.ByExistingNode {
-		reason, note = "SubnetInherited", fmt.Sprintf("Subnets %v, of which node %s had those with the %d reserved addresses; that node is gone, and their pods follow", given.Subnets, given.From, given.Reserved)
+		reason, note = "SubnetInherited", fmt.Sprintf("Subnets %v now include those of node %s, which is gone, with %d reserved IPs; the pods with these IPs run on this node from now on", given.Subnets, given.From, given.Reserved)
 	}
 	c.Events.Eventf(about(n, node), nil, corev1.EventTypeNormal, reason, "AssignSubnet", "%s", note)
 }

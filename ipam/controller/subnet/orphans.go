@@ -107,9 +107,9 @@ func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet
 // outside returns the note of the event about a subnet that is in no cluster pool. node is the node that has it; empty:
 // none.
 func outside(node string) string {
-	keeps := "it has no node"
+	keeps := "no node has the subnet"
 	if node != "" {
-		keeps = "node " + node + " keeps it, and no other node gets a subnet there"
+		keeps = "node " + node + " keeps the subnet, but no other node gets a subnet from that CIDR"
 	}
 	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + keeps + "; add the CIDR again if it was removed by mistake"
 }
@@ -216,7 +216,7 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 			i := slices.IndexFunc(s.heirs, func(h subnetplan.CandidateNode) bool { return h.Name == heir })
 			s.heirs[i].Subnets += len(o.Subnets)
 		case !errors.Is(err, ErrChanged):
-			return fmt.Errorf("give the subnets of node %s to node %s: %w", o.Node, heir, err)
+			return fmt.Errorf("assign the subnets of node %s to node %s: %w", o.Node, heir, err)
 		}
 	}
 	return nil
@@ -245,7 +245,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
-			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "GivenUp", "DeleteRecord", "Node %s is gone for %v, and --orphaned-subnet-policy is %s: address %v is released, and the pod gets another", o.Node, c.Rules.Hold, subnetplan.Free, record.Spec.IPs)
+			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "GivenUp", "DeleteRecord", "IP %v is released: node %s has been gone for %v and --orphaned-subnet-policy is %s; the pod gets another IP", record.Spec.IPs, o.Node, c.Rules.Hold, subnetplan.Free)
 		}
 	}
 	return nil

@@ -186,18 +186,18 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)
 	}
 	if len(o.Subnets) == 0 {
-		return what + ", and no cluster pool has the address: it waits for a node with such a subnet"
+		return what + ", and no cluster pool has the address; the address waits for a node with such a subnet"
 	}
 	switch c.Rules.Policy {
 	case subnetplan.Inherit:
-		what += fmt.Sprintf("; after %v another node that can run the pod gets it", c.Rules.Hold)
+		what += fmt.Sprintf("; after %v another node that can run the pod inherits the subnet", c.Rules.Hold)
 	case subnetplan.Free:
 		what += fmt.Sprintf("; after %v the address is released", c.Rules.Hold)
 	}
 	if o.Node == "" {
 		return what
 	}
-	return what + fmt.Sprintf("; a node of that name, or one with the label %s=%s, gets it at once", replacesNodeLabel, o.Node)
+	return what + fmt.Sprintf("; a node of that name, or a node with the label %s=%s, gets the subnet at once", replacesNodeLabel, o.Node)
 }
 
 func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {

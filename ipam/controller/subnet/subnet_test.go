@@ -454,7 +454,7 @@ func TestSubnetOutsideThePools(t *testing.T) {
 			got = append(got, e)
 		}
 	}
-	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of the controller's cluster-pool flags; node b keeps it, and no other node gets a subnet there; add the CIDR again if it was removed by mistake"}
+	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of the controller's cluster-pool flags; node b keeps the subnet, but no other node gets a subnet from that CIDR; add the CIDR again if it was removed by mistake"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got): %s", diff)
 	}

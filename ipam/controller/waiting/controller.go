@@ -130,12 +130,12 @@ func describe(pods []*corev1.Pod, node *corev1.Node) string {
 	if more := len(pods) - named; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
-	helps := "the events of the pods say why it cannot take them"
+	helps := "the events of the pods explain why the node cannot take them"
 	switch state := nodeutil.State(node); {
 	case state == nodeutil.Cordoned:
-		helps = "they run when it is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"
+		helps = "the pods run when the node is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"
 	case state == nodeutil.NotReady:
-		helps = "they run when it is ready or deleted"
+		helps = "the pods run when the node is ready or deleted"
 	}
 	return fmt.Sprintf("Pods wait for the node, which has their addresses and is %s: %s; %s", nodeutil.State(node), names, helps)
 }

@@ -97,7 +97,7 @@ func TestReconcile(t *testing.T) {
 			early := s.reconcile()
 			s.Clock.Step(settle)
 			return [][]string{early, s.reconcile(), s.reconcile()}, [][]string{nil,
-				{begin + "cordoned: db/web-0, db/web-1; they run when it is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"}, nil}
+				{begin + "cordoned: db/web-0, db/web-1; the pods run when the node is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"}, nil}
 		},
 		"a node that is drained again": func(s *stage) (got, want any) {
 			s.create(node("n", false), unschedulable("web-0"))
@@ -110,8 +110,8 @@ func TestReconcile(t *testing.T) {
 			s.reconcile()
 			s.Clock.Step(settle)
 			return [][]string{first, none, s.reconcile()}, [][]string{
-				{begin + "ready: db/web-0; the events of the pods say why it cannot take them"}, nil,
-				{begin + "ready: db/web-1; the events of the pods say why it cannot take them"}}
+				{begin + "ready: db/web-0; the events of the pods explain why the node cannot take them"}, nil,
+				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"}}
 		},
 		"a node that is gone": func(s *stage) (got, want any) {
 			s.create(unschedulable("db-0"), record("db-0", "gone"))

@@ -139,7 +139,7 @@ type AddressUse struct {
 // had a when that entry was made, and the agent has given a to no other pod since.
 func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
-		return AddressUse{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
+		return AddressUse{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s reports %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
 	}
 	_, listed := e.Used[a]
 	entry, exists := e.Entries[a]
@@ -150,12 +150,12 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 		case slices.Contains(p.Addrs, a):
 			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s runs with %s on node %s", p.Owner, a, e.Node)}
 		case exists && entry.Owner == p.Owner:
-			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has %s for it", p.Owner, e.Node, a)}
+			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has an entry that gives %s to that pod", p.Owner, e.Node, a)}
 		}
 	}
 	for _, p := range pods {
 		if !exclusive && !p.Stopped && p.Owner != owner && len(p.Addrs) == 0 && !e.ownsOther(p.Owner, a) {
-			return AddressUse{Why: fmt.Sprintf("pod %s on node %s has not reported its address, which may be %s", p.Owner, e.Node, a)}
+			return AddressUse{Why: fmt.Sprintf("the status of pod %s on node %s has no IP yet; the pod may have %s", p.Owner, e.Node, a)}
 		}
 	}
 	if exists && entry.Kind == pool.Dynamic {

@@ -80,14 +80,14 @@ func TestJudge(t *testing.T) {
 		"nothing uses it":              {entries: owned, want: agentview.AddressUse{State: agentview.Clear}},
 		"no entry":                     {want: agentview.AddressUse{State: agentview.Clear}},
 		"the asker uses it":            {entries: owned, owner: owner, used: map[netip.Addr]string{address: owner}, want: agentview.AddressUse{State: agentview.Clear}},
-		"the owner's last pod uses it": {entries: owned, used: map[netip.Addr]string{address: owner}, want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "the agent of node node-1 lists 10.240.1.7 as used by default/web-0"}},
+		"the owner's last pod uses it": {entries: owned, used: map[netip.Addr]string{address: owner}, want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "the agent of node node-1 reports 10.240.1.7 as used by default/web-0"}},
 		"an agent that does not name the user": {
 			entries: owned, used: map[netip.Addr]string{address: ""},
-			want: agentview.AddressUse{State: agentview.InUse, Why: "the agent of node node-1 lists 10.240.1.7 as used by an unknown owner"},
+			want: agentview.AddressUse{State: agentview.InUse, Why: "the agent of node node-1 reports 10.240.1.7 as used by an unknown owner"},
 		},
 		"another pod uses it": {
 			entries: owned, owner: owner, used: map[netip.Addr]string{address: "default/other"},
-			want: agentview.AddressUse{State: agentview.InUse, By: "default/other", Why: "the agent of node node-1 lists 10.240.1.7 as used by default/other"},
+			want: agentview.AddressUse{State: agentview.InUse, By: "default/other", Why: "the agent of node node-1 reports 10.240.1.7 as used by default/other"},
 		},
 		"a pod runs with it that the agent does not list": {
 			entries: owned, owner: owner, pods: []agentview.Pod{{Owner: "default/other", Addrs: []netip.Addr{router, address}}},
@@ -99,12 +99,12 @@ func TestJudge(t *testing.T) {
 		},
 		"a pod of the owner was bound a moment ago": {
 			entries: owned, pods: []agentview.Pod{{Owner: owner}},
-			want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has 10.240.1.7 for it"},
+			want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has an entry that gives 10.240.1.7 to that pod"},
 		},
 		// Without the rule of this row, test/explore finds a pod whose address the pool of its node does not have.
 		"a pod has not reported its address": {
 			entries: withdrawn, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
-			want: agentview.AddressUse{Why: "pod default/other on node node-1 has not reported its address, which may be 10.240.1.7"},
+			want: agentview.AddressUse{Why: "the status of pod default/other on node node-1 has no IP yet; the pod may have 10.240.1.7"},
 		},
 		"a pod has not reported its address, and the pool has another one for it": {
 			entries: map[netip.Addr]pool.Entry{address: withdrawn[address], address.Next(): pool.ForOwner("default/other")}, owner: owner,

@@ -190,15 +190,15 @@ func find(s PodState) finding {
 	case len(missing) > 0:
 		f.reason, f.grace = ReasonWrongAddress, s.Grace.Address
 		where, returns := elsewhere(s, missing)
-		f.message = fmt.Sprintf("%s, and %s is reserved for it%s", runs, address.Join(missing), where)
+		f.message = fmt.Sprintf("%s, but %s is reserved for the pod%s", runs, address.Join(missing), where)
 		if where != "" && !returns {
 			f.reason, f.curable = ReasonNoPoolEntry, false
 		}
 	case s.EndpointMissing:
 		f.reason, f.grace = ReasonNoCiliumEndpoint, s.Grace.Endpoint
-		f.message = runs + " and has no CiliumEndpoint, so that other nodes do not know it"
+		f.message = runs + " and has no CiliumEndpoint, so other nodes may not reach it"
 		if s.EndpointBlocker != "" {
-			f.message += "; it is not evicted: " + s.EndpointBlocker
+			f.message += "; the pod is not evicted: " + s.EndpointBlocker
 			f.curable = false
 		}
 	default:
@@ -207,9 +207,9 @@ func find(s PodState) finding {
 	switch {
 	case !f.curable:
 	case s.BarePod:
-		f.message += "; it is not evicted, because no controller makes it again. Delete it and create it again"
+		f.message += "; the pod is a bare pod and is not evicted. Delete the pod and create it again"
 	case s.Policy != identity.Restart:
-		f.message += "; it is not evicted, by its policy. Delete it, or set " + identity.AnnotationOnMismatch + " to Restart"
+		f.message += "; its mismatch policy is Report, so the pod is not evicted. Delete the pod, or set " + identity.AnnotationOnMismatch + " to Restart"
 	}
 	return f
 }
@@ -226,16 +226,16 @@ func elsewhere(s PodState, ips []netip.Addr) (where string, returns bool) {
 	for _, h := range s.Held {
 		switch has := h.Node != here && slices.Contains(h.Addrs, missing[0]); {
 		case has && slices.Contains(s.Returns, h.Node):
-			return fmt.Sprintf(", in the pool of node %s, to which its scheduler moves it", h.Node), true
+			return fmt.Sprintf(", in the pool of node %s, where the scheduler places the next pod", h.Node), true
 		case has:
-			return fmt.Sprintf(", in the pool of node %s: a restart helps only if its scheduler places it there", h.Node), false
+			return fmt.Sprintf(", in the pool of node %s: a restart helps only if the scheduler places the next pod there", h.Node), false
 		}
 	}
 	allocated := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionAllocated)
 	if s.Ours && allocated != nil && allocated.Status == metav1.ConditionFalse && allocated.Reason == string(pool.OtherAddressAllocated) {
-		return ", which has no entry as long as the pool has another IP for the pod; the next pod has it", true
+		return ", which has no entry as long as the pool has another IP for the pod; the next pod gets the reserved IP", true
 	}
-	return fmt.Sprintf(", in no pool: a restart does not help before node %s has the entry", here), false
+	return fmt.Sprintf(" and is in no pool: a restart does not help before the pool of node %s has the entry", here), false
 }
 
 func holds(s PodState, node string, a netip.Addr) bool {

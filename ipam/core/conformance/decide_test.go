@@ -69,14 +69,14 @@ func beside(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
 
 func TestDecide(t *testing.T) {
 	const (
-		wrong   = "Pod db/mysql-0 runs with 10.0.1.2 on node node-1, and 10.0.1.6 is reserved for it"
-		nowhere = wrong + ", in no pool: a restart does not help before node node-1 has the entry"
-		there   = wrong + ", in the pool of node node-2: a restart helps only if its scheduler places it there"
-		back    = wrong + ", in the pool of node node-2, to which its scheduler moves it"
-		instead = wrong + ", which has no entry as long as the pool has another IP for the pod; the next pod has it"
-		mute    = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so that other nodes do not know it"
-		alone   = "; it is not evicted, because no controller makes it again. Delete it and create it again"
-		hands   = "; it is not evicted, by its policy. Delete it, or set fixedip.io/mismatch-policy to Restart"
+		wrong   = "Pod db/mysql-0 runs with 10.0.1.2 on node node-1, but 10.0.1.6 is reserved for the pod"
+		nowhere = wrong + " and is in no pool: a restart does not help before the pool of node node-1 has the entry"
+		there   = wrong + ", in the pool of node node-2: a restart helps only if the scheduler places the next pod there"
+		back    = wrong + ", in the pool of node node-2, where the scheduler places the next pod"
+		instead = wrong + ", which has no entry as long as the pool has another IP for the pod; the next pod gets the reserved IP"
+		mute    = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so other nodes may not reach it"
+		alone   = "; the pod is a bare pod and is not evicted. Delete the pod and create it again"
+		hands   = "; its mismatch policy is Report, so the pod is not evicted. Delete the pod, or set fixedip.io/mismatch-policy to Restart"
 	)
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	both := []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}
@@ -128,7 +128,7 @@ func TestDecide(t *testing.T) {
 		"and by its policy goes on waiting":              {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonWrongAddress, back+hands), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, report: true},
 		"it waits on another node than it returns to":    {seen: conformance.PodState{FixedIP: record(), Held: apart, Returns: []string{"node-3"}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, there)},
 		"it returned, and the node takes no pods now":    {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonWrongAddress, back), Held: apart, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, there)},
-		"one family here, the other where it returns":    {seen: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "fd00::6")}, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2", "fd00::2")}, want: tell(conformance.ReasonWrongAddress, "Pod db/mysql-0 runs with 10.0.1.2, fd00::2 on node node-1, and 10.0.1.6, fd00::6 is reserved for it, in the pool of node node-2, to which its scheduler moves it")},
+		"one family here, the other where it returns":    {seen: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "fd00::6")}, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2", "fd00::2")}, want: tell(conformance.ReasonWrongAddress, "Pod db/mysql-0 runs with 10.0.1.2, fd00::2 on node node-1, but 10.0.1.6, fd00::6 is reserved for the pod, in the pool of node node-2, where the scheduler places the next pod")},
 		"its address waits for the pod to go":            {seen: conformance.PodState{FixedIP: beside(record()), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, instead)},
 		"and has waited for long enough":                 {seen: conformance.PodState{FixedIP: beside(told(20*time.Second, conformance.ReasonWrongAddress, instead)), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: restart(instead)},
 		"another scheduler might not bring it there":     {seen: conformance.PodState{FixedIP: beside(record()), Held: other, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, nowhere)},
@@ -154,7 +154,7 @@ func TestDecide(t *testing.T) {
 		"reported, and the policy has changed":           {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonWrongAddress, wrong+hands), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, wrong)},
 		"blocked, and another pod has come":              {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonRestartBlocked, wrong), Held: mine, Pod: next("10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, wrong)},
 		"told of another pod":                            {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonWrongAddress, wrong), Held: mine, Pod: next("10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, wrong)},
-		"no CiliumEndpoint, and the agent does not work": {seen: conformance.PodState{FixedIP: told(time.Minute, conformance.ReasonNoCiliumEndpoint, mute), Held: mine, Pod: podOn("node-1", "10.0.1.6"), EndpointBlocker: "node node-1 is not ready"}, silent: true, want: tell(conformance.ReasonNoCiliumEndpoint, mute+"; it is not evicted: node node-1 is not ready")},
+		"no CiliumEndpoint, and the agent does not work": {seen: conformance.PodState{FixedIP: told(time.Minute, conformance.ReasonNoCiliumEndpoint, mute), Held: mine, Pod: podOn("node-1", "10.0.1.6"), EndpointBlocker: "node node-1 is not ready"}, silent: true, want: tell(conformance.ReasonNoCiliumEndpoint, mute+"; the pod is not evicted: node node-1 is not ready")},
 		"no FixedIP":                                     {seen: conformance.PodState{Held: mine, Pod: podOn("node-1", "10.0.1.2")}},
 		"a FixedIP that waits for IPs":                   {seen: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = nil }), Held: mine, Pod: podOn("node-1", "10.0.1.2")}},
 		"blocked, and the policy has changed too":        {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonRestartBlocked, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, report: true, want: tell(conformance.ReasonWrongAddress, wrong+hands)},

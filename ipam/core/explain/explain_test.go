@@ -173,7 +173,7 @@ func TestFindings(t *testing.T) {
 			w.unreserved()
 			w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "ReplicaSet", "web-5"
 		}, []explain.Finding{ok("The pod has no fixed address: it belongs to ReplicaSet web-5, and only pods of StatefulSets have one by default")}},
-		"of a Deployment that asks for one, waiting": {func(w *world) {
+		"of a Deployment that requests one, waiting": {func(w *world) {
 			w.unplaced()
 			w.ofDeployment()
 			w.unreserved()
@@ -183,7 +183,7 @@ func TestFindings(t *testing.T) {
 			wrong("The pod is annotated fixedip.io/enabled: true and waits for an address of ReplicaSet web-5", "add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller"),
 			ok("fixedip-scheduler reported: no slot is free"),
 		}},
-		"of a Deployment that asks for one, placed without": {func(w *world) {
+		"of a Deployment that requests one, placed without": {func(w *world) {
 			w.ofDeployment()
 			w.unreserved()
 			w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "true"}
@@ -208,13 +208,13 @@ func TestFindings(t *testing.T) {
 			wrong(`Whether the pod has a fixed address is unknown: annotation fixedip.io/enabled of pod db/mysql-0 is "no!"; write "true" or "false"`, "correct the annotation in the pod template"),
 		}},
 		"evicted by its kubelet": {func(w *world) { w.Pod.Status.Phase, w.Pod.Status.Reason = corev1.PodFailed, "Evicted" }, []explain.Finding{
-			wrong("The pod has ended (Failed, Evicted) and uses no address; 10.0.1.6 stays reserved for the pod that takes its place", "kubectl -n db delete pod mysql-0, if its workload does not replace it"),
+			wrong("The pod has ended (Failed, Evicted) and uses no address; 10.0.1.6 stays reserved for the pod that takes its place", "kubectl -n db delete pod mysql-0, if the workload does not replace the pod"),
 		}},
 		"placed by another profile": {func(w *world) { w.Pod.Spec.SchedulerName = "other-profile"; w.unreserved() }, []explain.Finding{
-			wrong("The pod is bound to node node-1 without a claim; the agent gives it any free address", ""),
+			wrong("The pod is bound to node node-1 without a claim; the agent gives the pod any free address", ""),
 		}},
 		"placed without a claim": {func(w *world) { w.unreserved() }, []explain.Finding{
-			wrong("The pod is bound to node node-1 without a claim; the agent gives it any free address", ""),
+			wrong("The pod is bound to node node-1 without a claim; the agent gives the pod any free address", ""),
 		}},
 		"not running yet": {func(w *world) { w.Pod.Status.PodIPs = nil }, []explain.Finding{
 			ok("The pod is about to start on node node-1, and will get 10.0.1.6"),
@@ -223,7 +223,7 @@ func TestFindings(t *testing.T) {
 			ok("The pod runs with its fixed address 10.0.1.6"), ok("The claim has no FixedIP yet; the controller creates it when the pod is bound"),
 		}},
 		"started before the agent saw the entry": {func(w *world) { w.Pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}} }, []explain.Finding{
-			wrong("The pod runs with 10.0.1.1, and 10.0.1.6 is reserved for it on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
+			wrong("The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for the pod on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
 		}},
 		"with one of its two addresses": {func(w *world) {
 			w.Record.Spec.IPs = append(w.Record.Spec.IPs, "fd00::6")
@@ -259,7 +259,7 @@ func TestFindings(t *testing.T) {
 			w.Nodes["node-1"].Spec.Unschedulable = true
 			delete(w.Nodes, "node-2")
 		}, []explain.Finding{
-			ok("Address 10.0.1.6 of the pod belongs to node node-2, which does not exist; it returns to its home node node-1, which is cordoned"),
+			ok("Address 10.0.1.6 of the pod belongs to node node-2, which does not exist; the address returns to its home node node-1, which is cordoned"),
 		}},
 		"waiting to go to another node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1"); w.Record.Spec.Failover = v1alpha1.Migrate }, []explain.Finding{
 			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "bring that node back under its name"),
@@ -285,7 +285,7 @@ func TestFindings(t *testing.T) {
 			w.unreserved()
 			w.pools[0].Unreported, w.pools[1].Unreported = true, true
 		}, []explain.Finding{
-			wrong("The Cilium agents of 2 nodes have not reported yet which addresses are in use; until they do, no new pod gets an address there", "check the cilium pods of these nodes if it stays so"),
+			wrong("The Cilium agents of 2 nodes have not reported yet which addresses are in use; until they do, no new pod gets an address there", "check the cilium pods of these nodes if this does not change"),
 		}},
 		"waiting for a free address": {func(w *world) { w.unplaced(); w.unreserved(); w.pools = nil }, []explain.Finding{
 			wrong("The pod has no address yet, and none of 0 nodes has a free address", "delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node"),
@@ -321,7 +321,7 @@ func TestFindings(t *testing.T) {
 			ok("The address is reserved for StatefulSet mysql, which has not existed yet"),
 		}},
 		"an entry alone": {func(w *world) { w.without(); w.Record = nil }, []explain.Finding{
-			wrong("A pool has an entry for this name, but neither a pod nor a FixedIP exists", "if no pod should have it, remove the owner from the entry in the CiliumNode"),
+			wrong("A pool has an entry for this name, but neither a pod nor a FixedIP exists", "if no pod needs the address, remove the owner from the entry in the CiliumNode"),
 		}},
 
 		"a slot without a pod": {func(w *world) { w.ofDeployment(); w.without() }, []explain.Finding{

@@ -46,7 +46,7 @@ func (e *explanation) ended() {
 	if len(e.reserved) > 0 {
 		kept = "; " + address.Join(e.reserved) + " stays reserved for the pod that takes its place"
 	}
-	e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s, if its workload does not replace it", e.Namespace, e.Name), "The pod has ended (%s) and uses no address%s", how, kept)
+	e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s, if the workload does not replace the pod", e.Namespace, e.Name), "The pod has ended (%s) and uses no address%s", how, kept)
 }
 
 // unfixed reports why a pod has no fixed address.
@@ -84,7 +84,7 @@ func (e *explanation) bound() {
 		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template, or labels that the controller's --label-selector matches, or the annotation "+identity.AnnotationEnabled+": \"true\"",
 			"The address of the pod is not fixed: %s placed it, and the controller has not adopted it", e.Pod.Spec.SchedulerName)
 	case len(e.reserved) == 0:
-		e.wrong("", "The pod is bound to node %s without a claim; the agent gives it any free address", node)
+		e.wrong("", "The pod is bound to node %s without a claim; the agent gives the pod any free address", node)
 	case len(has) == 0 && e.owner == node:
 		e.fine("The pod is about to start on node %s, and will get %s", node, address.Join(e.reserved))
 		e.usedByOther(e.reserved)
@@ -96,7 +96,7 @@ func (e *explanation) bound() {
 		e.usedByOther(e.reserved)
 	case e.owner == node:
 		e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name),
-			"The pod runs with %s, and %s is reserved for it on this node: the agent had not seen the entry when the pod started", address.Join(has), address.Join(e.reserved))
+			"The pod runs with %s, but %s is reserved for the pod on this node: the agent had not seen the entry when the pod started", address.Join(has), address.Join(e.reserved))
 	default:
 		e.wrong(e.bringBack(), "The pod runs with %s, and its address %s belongs to %s", address.Join(has), address.Join(e.reserved), owner)
 	}
@@ -190,7 +190,7 @@ func (e *explanation) ownerNode() {
 		e.wrong(help, "%s%s", text, nodeIs(node))
 		e.fine("Its failover policy is %s: the pod goes to another node when its previous pod has provably stopped", failover)
 	case node == nil && home != e.owner && e.Nodes[home] != nil:
-		e.fine("%s%s; it returns to its home node %s, which %s", text, nodeIs(node), home, nodeIs(e.Nodes[home]))
+		e.fine("%s%s; the address returns to its home node %s, which %s", text, nodeIs(node), home, nodeIs(e.Nodes[home]))
 	default:
 		e.wrong(help+"; the annotation "+identity.AnnotationFailover+" on its workload allows another node", "%s%s", text, nodeIs(node))
 	}
@@ -224,7 +224,7 @@ func (e *explanation) room() {
 		}
 	}
 	if unreported > 0 {
-		e.wrong("check the cilium pods of these nodes if it stays so", "The Cilium agents of %d nodes have not reported yet which addresses are in use; until they do, no new pod gets an address there", unreported)
+		e.wrong("check the cilium pods of these nodes if this does not change", "The Cilium agents of %d nodes have not reported yet which addresses are in use; until they do, no new pod gets an address there", unreported)
 	}
 	if with > 0 {
 		e.fine("The pod has no address yet; %d nodes have a free address, %d have none", with, without)
@@ -247,7 +247,7 @@ func (e *explanation) withoutPod() {
 	rec := e.Record
 	switch {
 	case rec == nil:
-		e.wrong("if no pod should have it, remove the owner from the entry in the CiliumNode", "A pool has an entry for this name, but neither a pod nor a FixedIP exists")
+		e.wrong("if no pod needs the address, remove the owner from the entry in the CiliumNode", "A pool has an entry for this name, but neither a pod nor a FixedIP exists")
 		return
 	case rec.DeletionTimestamp != nil:
 		e.wrong("", "The address is being released; FixedIP %s has been in deletion for %s", rec.Name, e.since(rec.DeletionTimestamp.Time))

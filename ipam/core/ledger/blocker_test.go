@@ -28,18 +28,18 @@ func TestBlocker(t *testing.T) {
 	l.SetRecord(keeping("shop/web-0", "shop/web-0", 1, "10.0.1.12"))
 	for asked, want := range map[string]string{
 		"10.0.1.9":  "",
-		"10.0.1.10": "IP 10.0.1.10 is reserved by FixedIP db/kept-0; ask for another, or have that FixedIP deleted",
+		"10.0.1.10": "IP 10.0.1.10 is reserved by FixedIP db/kept-0; request another address, or have that FixedIP deleted",
 		"10.0.1.11": "",
-		"10.0.1.12": "IP 10.0.1.12 is reserved by a FixedIP of another namespace; ask for another, or have that FixedIP deleted",
+		"10.0.1.12": "IP 10.0.1.12 is reserved by a FixedIP of another namespace; request another address, or have that FixedIP deleted",
 		"10.0.1.3":  "IP 10.0.1.3 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown",
 		"10.0.1.4":  "",
-		"10.0.1.1":  "IP 10.0.1.1 on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
-		"10.0.1.2":  "IP 10.0.1.2 on node node-1 belongs to pod db/other-0; ask for another or release it",
-		"10.0.1.5":  `IP 10.0.1.5 on node node-1 is reserved for "router"; ask for another`,
+		"10.0.1.1":  "IP 10.0.1.1 on node node-1 is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
+		"10.0.1.2":  "IP 10.0.1.2 on node node-1 belongs to pod db/other-0; request another address, or release this one",
+		"10.0.1.5":  `IP 10.0.1.5 on node node-1 is reserved for "router"; request another address`,
 		"10.0.1.6":  "IP 10.0.1.6 on node node-1 is still in use by pod db/old-0; it becomes available when that pod is gone and the agent no longer reports it",
-		"10.0.1.8":  "IP 10.0.1.8 on node node-1 is being claimed for pod db/other-1; ask for another or release it",
-		"10.0.1.0":  "IP 10.0.1.0 is the first or last address of a subnet of node node-1, which no pod can have; ask for another",
-		"10.0.1.15": "IP 10.0.1.15 is the first or last address of a subnet of node node-1, which no pod can have; ask for another",
+		"10.0.1.8":  "IP 10.0.1.8 on node node-1 is being claimed for pod db/other-1; request another address, or release this one",
+		"10.0.1.0":  "IP 10.0.1.0 is the first or last address of a subnet of node node-1, which no pod can have; request another address",
+		"10.0.1.15": "IP 10.0.1.15 is the first or last address of a subnet of node node-1, which no pod can have; request another address",
 		"10.0.9.1":  "IP 10.0.9.1 is in no node's subnet; it becomes available when a node gets that subnet",
 	} {
 		got := ""

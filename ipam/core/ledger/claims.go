@@ -113,7 +113,7 @@ func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 		case n.pool.Unreported:
 			return nil, errNotReported(r.Node)
 		case len(r.Requested.Ranges(f)) > 0:
-			return nil, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", r.Requested, r.Node, pool.JoinSubnets(n.pool.Subnets))
+			return nil, fmt.Errorf("none of the requested addresses (%s) is free in the subnets of node %s (%s)", r.Requested, r.Node, pool.JoinSubnets(n.pool.Subnets))
 		default:
 			return nil, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, r.Node, pool.JoinSubnets(n.pool.Subnets))
 		}
@@ -130,11 +130,11 @@ func errNotReported(node string) error {
 // carry returns why the addresses of a Carry request can't be claimed on a node; nil if they can.
 func (l *Ledger) carry(n *node, r ClaimRequest) error {
 	if err := n.carries(r.Owner, r.Addrs); err != nil {
-		return fmt.Errorf("node %s can't carry its address: %w", r.Node, err)
+		return fmt.Errorf("node %s can't carry the pod's address: %w", r.Node, err)
 	}
 	for _, a := range r.Addrs {
 		if by, assumed := n.assumed[a]; assumed {
-			return fmt.Errorf("its address %s on node %s is being claimed for %s", a, r.Node, l.claims[by].Owner)
+			return fmt.Errorf("the pod's address %s on node %s is being claimed for %s", a, r.Node, l.claims[by].Owner)
 		}
 	}
 	return nil
@@ -325,7 +325,7 @@ func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	case !ok:
 		return nil, fmt.Errorf("node %s has no CiliumNode yet; check that the Cilium agent runs there", nodeName)
 	case n.overlapsNode != "" && !carry:
-		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no address in them is claimed until one of the two is changed", nodeName, n.overlapsNode)
+		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no address in them is claimed until the podCIDRs of one of the two nodes are changed", nodeName, n.overlapsNode)
 	}
 	return n, nil
 }
@@ -362,7 +362,7 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 			return "", &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Asks: owner}
 		}
 		if home != "" && home != name {
-			return "", fmt.Errorf("its addresses are in the subnets of two nodes, %s and %s, and can't be moved together", home, name)
+			return "", fmt.Errorf("the pod's addresses are in the subnets of two nodes, %s and %s, and can't be moved together", home, name)
 		}
 		home = name
 		n, _ := l.node(name)

@@ -51,11 +51,11 @@ func TestAssumeFrom(t *testing.T) {
 		"any of the family not asked for": {node: dual, asked: "10.0.1.2", families: both, want: "10.0.1.2, fd00::ffff:ffff:ffff:ffff"},
 		"one of each":                     {node: dual, asked: "fd00::/120,10.0.1.2", families: both, want: "10.0.1.2, fd00::ff"},
 		"none is left": {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/x-0")}), asked: "10.0.1.2",
-			wantErr: "none of the addresses asked for (10.0.1.2) is free in the subnets of node n (10.0.1.0/29)"},
+			wantErr: "none of the requested addresses (10.0.1.2) is free in the subnets of node n (10.0.1.0/29)"},
 		"none is there": {node: node("n", "10.0.1.0/29", nil), asked: "10.0.2.0/24",
-			wantErr: "none of the addresses asked for (10.0.2.1-10.0.2.254) is free in the subnets of node n (10.0.1.0/29)"},
+			wantErr: "none of the requested addresses (10.0.2.1-10.0.2.254) is free in the subnets of node n (10.0.1.0/29)"},
 		"never an end of the subnet": {node: node("n", "10.0.1.0/29", nil), asked: "10.0.1.0,10.0.1.7",
-			wantErr: "none of the addresses asked for (10.0.1.0, 10.0.1.7) is free in the subnets of node n (10.0.1.0/29)"},
+			wantErr: "none of the requested addresses (10.0.1.0, 10.0.1.7) is free in the subnets of node n (10.0.1.0/29)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.families == nil {

@@ -101,7 +101,7 @@ var problems = map[Reason]string{
 	DynamicEntry:              "{ip} on node {node} is a dynamic entry, which any pod may be using",
 	OwnedByPod:                "{ip} on node {node} belongs to {pod}",
 	OnOtherNode:               "{ip} on node {node} belongs to {pod} and has moved to another node",
-	Moving:                    "{ip} on node {node} has left for node {who}, whose pool does not have it yet",
+	Moving:                    "{ip} on node {node} is moving to node {who}, whose pool does not have the entry yet",
 	ReservedByNode:            "{ip} on node {node} is reserved for {quoted}",
 	CoolingDown:               "{ip} on node {node} is cooling down after its release",
 	InUseByPod:                "{ip} on node {node} is still in use by {pod}",
@@ -117,19 +117,19 @@ var problems = map[Reason]string{
 var help = map[Reason]string{
 	SubnetNotFound:            "it becomes available when a node gets that subnet",
 	SubnetOverlap:             "it becomes available when one of the subnets is changed",
-	SubnetEdge:                "ask for another",
-	DynamicEntry:              "ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
-	OwnedByPod:                "ask for another or release it",
-	OnOtherNode:               "ask for another or release it",
-	ReservedByNode:            "ask for another",
+	SubnetEdge:                "request another address",
+	DynamicEntry:              "request an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
+	OwnedByPod:                "request another address, or release this one",
+	OnOtherNode:               "request another address, or release this one",
+	ReservedByNode:            "request another address",
 	CoolingDown:               "it becomes available after the cooldown",
 	InUseByPod:                "it becomes available when that pod is gone and the agent no longer reports it",
 	NotReported:               "it becomes available when the agent has reported; check the cilium pod of the node",
-	Releasing:                 "it becomes available when the agent has confirmed that",
-	ClaimInFlight:             "ask for another or release it",
-	ReservedByOtherFixedIP:    "ask for another, or have that FixedIP deleted",
-	AddressesOnDifferentNodes: "delete the FixedIP and ask for addresses of one node",
-	OtherAddressAllocated:     "delete the pod to have the other one released",
+	Releasing:                 "it becomes available when the agent has confirmed the removal",
+	ClaimInFlight:             "request another address, or release this one",
+	ReservedByOtherFixedIP:    "request another address, or have that FixedIP deleted",
+	AddressesOnDifferentNodes: "delete the FixedIP and request addresses of one node",
+	OtherAddressAllocated:     "delete the pod to release its other address",
 }
 
 // Message returns Error, what happens next and what helps. It is for conditions and events.
@@ -249,7 +249,7 @@ func (bindingError) Is(target error) bool { return target == ErrTaken }
 // matches ErrTaken.
 func CheckBinding(owner, node string, entries, planned []netip.Addr) error {
 	if unexpected := without(entries, planned); len(unexpected) > 0 {
-		return bindingError(fmt.Sprintf("node %s has an entry for %s at %s, which is not planned for it", node, owner, address.Join(unexpected)))
+		return bindingError(fmt.Sprintf("node %s has an entry for %s at %s, which is not planned for that pod", node, owner, address.Join(unexpected)))
 	}
 	if missing := without(planned, entries); len(missing) > 0 {
 		return bindingError(fmt.Sprintf("node %s has no entry for %s at %s", node, owner, address.Join(missing)))

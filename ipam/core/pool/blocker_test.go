@@ -42,15 +42,15 @@ func TestBlocker(t *testing.T) {
 		Used: map[netip.Addr]string{addr("10.0.1.20"): "db/other-1", addr("10.0.1.21"): "db/mysql-0", addr("10.0.1.22"): "shop/web-1", addr("10.0.1.23"): ""},
 	}
 	for a, want := range map[string]string{
-		"10.0.1.1":  "IP 10.0.1.1 on node n is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
+		"10.0.1.1":  "IP 10.0.1.1 on node n is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
 		"10.0.1.2":  "",
-		"10.0.1.3":  "IP 10.0.1.3 on node n belongs to a pod of another namespace; ask for another or release it",
-		"10.0.1.4":  `IP 10.0.1.4 on node n is reserved for "router"; ask for another`,
-		"10.0.1.5":  `IP 10.0.1.5 on node n is reserved for "somebody"; ask for another`,
+		"10.0.1.3":  "IP 10.0.1.3 on node n belongs to a pod of another namespace; request another address, or release this one",
+		"10.0.1.4":  `IP 10.0.1.4 on node n is reserved for "router"; request another address`,
+		"10.0.1.5":  `IP 10.0.1.5 on node n is reserved for "somebody"; request another address`,
 		"10.0.1.6":  "IP 10.0.1.6 on node n is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown",
-		"10.0.1.7":  "IP 10.0.1.7 on node n has left for node m, whose pool does not have it yet",
-		"10.0.1.8":  "IP 10.0.1.8 on node n belongs to a pod of another namespace and has moved to another node; ask for another or release it",
-		"10.0.1.9":  "IP 10.0.1.9 on node n belongs to pod db/other-0; ask for another or release it",
+		"10.0.1.7":  "IP 10.0.1.7 on node n is moving to node m, whose pool does not have the entry yet",
+		"10.0.1.8":  "IP 10.0.1.8 on node n belongs to a pod of another namespace and has moved to another node; request another address, or release this one",
+		"10.0.1.9":  "IP 10.0.1.9 on node n belongs to pod db/other-0; request another address, or release this one",
 		"10.0.1.20": "IP 10.0.1.20 on node n is still in use by pod db/other-1; it becomes available when that pod is gone and the agent no longer reports it",
 		"10.0.1.21": "",
 		"10.0.1.22": "IP 10.0.1.22 on node n is still in use by a pod of another namespace; it becomes available when that pod is gone and the agent no longer reports it",
@@ -74,7 +74,7 @@ func TestBlocker(t *testing.T) {
 			t.Errorf("%s before the agent has reported: %v, want %s", a, b, reason)
 		}
 	}
-	if b := n.OtherAddressOf("db/mysql-0", []netip.Addr{addr("10.0.1.30")}); b == nil || b.Message() != "pod db/mysql-0 already has IP 10.0.1.2 on node n, and can't have IP 10.0.1.30 there as well; delete the pod to have the other one released" {
+	if b := n.OtherAddressOf("db/mysql-0", []netip.Addr{addr("10.0.1.30")}); b == nil || b.Message() != "pod db/mysql-0 already has IP 10.0.1.2 on node n, and can't have IP 10.0.1.30 there as well; delete the pod to release its other address" {
 		t.Errorf("OtherAddressOf: %v", b)
 	}
 }

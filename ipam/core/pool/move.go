@@ -12,9 +12,9 @@ import (
 
 var (
 	// ErrUnfenced means that the former pod of the addresses may still run with them.
-	ErrUnfenced = errors.New("its old pod may still run")
+	ErrUnfenced = errors.New("the former pod may still use the address")
 	// ErrUndecided means that a pool, usually that of the home, does not have the entry that a step of a move relies on.
-	ErrUndecided = errors.New("the home of the address says otherwise")
+	ErrUndecided = errors.New("the move cannot continue")
 )
 
 // Move moves the addresses of one pod from the pool of one node to that of another. The pool of the home node decides about
@@ -52,7 +52,7 @@ type Move struct {
 // returns nil if From is down.
 func (m Move) inUse(n NodePool, a netip.Addr) error {
 	if !m.Down && n.InUse(a) {
-		return fmt.Errorf("%s is listed as used on node %s: %w", a, n.Name, ErrUnfenced)
+		return fmt.Errorf("IP %s is still reported as used by the agent of node %s: %w", a, n.Name, ErrUnfenced)
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func TestProjection(t *testing.T) {
 		n.Status.Phase, n.Status.PodUID = v1alpha1.PhaseInUse, "pod-1"
 		return n
 	}
-	unconfirmed := runs("NotAcknowledged", "The Cilium agent has not confirmed yet that it gives 10.0.1.6 to no other pod; the entries are written then")
+	unconfirmed := runs("NotAcknowledged", "The Cilium agent has not confirmed yet that no other pod has 10.0.1.6; the entries are written after that")
 	unconfirmed.At = time.Time{}
 	stands := []metav1.Condition{{Type: "Allocated", Status: metav1.ConditionTrue, Reason: "Allocated", Message: "Every address has its entry in the pool of a node", LastTransitionTime: metav1.Time{Time: now}}}
 	without := kept(spec.Reclaim)
@@ -111,15 +111,15 @@ func TestProjection(t *testing.T) {
 		"its home is not there": {reclaim.State{Record: without, Homes: place(func(p *reclaim.AddressHome) { p.Node = "" }), Workload: standing},
 			waiting("SubnetNotFound", "IP 10.0.1.6 is in no node's subnet; it becomes available when a node gets that subnet")},
 		"a dynamic entry": {reclaim.State{Record: without, Homes: place(entry(pool.Entry{})), Workload: standing},
-			waiting("DynamicEntry", "IP 10.0.1.6 on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has this one")},
+			waiting("DynamicEntry", "IP 10.0.1.6 on node node-1 is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet, or wait until the pool no longer has this one")},
 		"another pod's entry": {reclaim.State{Record: without, Homes: place(entry(pool.ForOwner("db/other-0"))), Workload: standing},
-			waiting("OwnedByPod", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0; ask for another or release it")},
+			waiting("OwnedByPod", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0; request another address, or release this one")},
 		"the router's": {reclaim.State{Record: without, Homes: place(entry(pool.ForOwner("router"))), Workload: standing},
-			waiting("ReservedByNode", `IP 10.0.1.6 on node node-1 is reserved for "router"; ask for another`)},
+			waiting("ReservedByNode", `IP 10.0.1.6 on node node-1 is reserved for "router"; request another address`)},
 		"used by another pod": {reclaim.State{Record: without, Homes: place(func(p *reclaim.AddressHome) { p.User = "db/other-0" }), Workload: standing},
 			waiting("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when that pod is gone and the agent no longer reports it")},
 		"named by a record that comes first": {reclaim.State{Record: without, Homes: place(func(p *reclaim.AddressHome) { p.ConflictingFixedIP = "db/older" }), Workload: standing},
-			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; ask for another, or have that FixedIP deleted")},
+			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; request another address, or have that FixedIP deleted")},
 		"it rests": {reclaim.State{Record: without, Homes: place(entry(pool.CooldownEntry("", now))), Workload: standing},
 			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown")},
 		"it rests, and its pod waits": {reclaim.State{Record: without, Homes: place(entry(pool.CooldownEntry("", now))), Pod: podOn(""), Workload: standing},
@@ -133,11 +133,11 @@ func TestProjection(t *testing.T) {
 		"it is on its way to another node": {reclaim.State{Record: without, Homes: place(entry(pool.MovedEntry("node-2", "db/mysql-0"))), Workload: standing},
 			reclaim.Action{At: now.Add(10 * time.Second)}},
 		"another pod took it along": {reclaim.State{Record: without, Homes: place(entry(pool.MovedEntry("node-2", "db/other-0"))), Workload: standing},
-			waiting("OnOtherNode", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0 and has moved to another node; ask for another or release it")},
+			waiting("OnOtherNode", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0 and has moved to another node; request another address, or release this one")},
 		"its pod has another on the node": {reclaim.State{Record: without, Homes: place(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Pod: podOn("node-1", "10.0.1.7"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1", Conditions: []metav1.Condition{{
 				Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated", LastTransitionTime: metav1.NewTime(now),
-				Message: "pod db/mysql-0 already has IP 10.0.1.7 on node node-1, and can't have IP 10.0.1.6 there as well; delete the pod to have the other one released"}}}}},
+				Message: "pod db/mysql-0 already has IP 10.0.1.7 on node node-1, and can't have IP 10.0.1.6 there as well; delete the pod to release its other address"}}}}},
 		"its pod had another on the node, and is gone": {reclaim.State{Record: without, Homes: place(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
 		"its pod had another on another node, and is gone": {reclaim.State{Record: without, Homes: place(), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.7")}, Workload: standing},
@@ -157,7 +157,7 @@ func TestProjection(t *testing.T) {
 		"a pod that opts out is to have none of it, though the recorded one is held": {reclaim.State{Record: without, Homes: place(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: optedOut(podOn("")), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.7")}}},
 		"the families have two homes": {reclaim.State{Record: both, Homes: dual("node-2"), Workload: standing},
-			waiting("AddressesOnDifferentNodes", "IP fd00::6 is in a subnet of node node-2, and another address of the same FixedIP in one of node node-1: no pod can have both; delete the FixedIP and ask for addresses of one node")},
+			waiting("AddressesOnDifferentNodes", "IP fd00::6 is in a subnet of node node-2, and another address of the same FixedIP in one of node node-1: no pod can have both; delete the FixedIP and request addresses of one node")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, decide(at(c.situation)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {

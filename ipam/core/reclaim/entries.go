@@ -101,7 +101,7 @@ func WithdrawEntries(n pool.NodePool, addrs []netip.Addr, owner string, at time.
 	for _, a := range addrs {
 		e, exists := n.Entries[a]
 		if user, used := n.Used[a]; !exists || e.Kind != pool.Dynamic || !used || user != owner {
-			return nil, fmt.Errorf("address %s of node %s is not offered to all pods, or the agent does not list it for %s: %w", a, n.Name, owner, pool.ErrTaken)
+			return nil, fmt.Errorf("address %s of node %s has no dynamic entry, or the agent does not report it as used by %s: %w", a, n.Name, owner, pool.ErrTaken)
 		}
 		edits = append(edits, n.Set(a, pool.CooldownEntry("", at)))
 	}

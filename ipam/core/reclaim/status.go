@@ -82,7 +82,7 @@ func (v *evaluation) conditions() []metav1.Condition {
 		case blocker != nil:
 			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, string(blocker.Reason), blocker.Message())
 		case len(v.homesWith(pool.Cooldown, missing)) > 0:
-			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, "NotAcknowledged", fmt.Sprintf("The Cilium agent has not confirmed yet that it gives %s to no other pod; the entries are written then", address.Join(missing)))
+			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, "NotAcknowledged", fmt.Sprintf("The Cilium agent has not confirmed yet that no other pod has %s; the entries are written after that", address.Join(missing)))
 		case len(missing) == 0:
 			set(v1alpha1.ConditionAllocated, metav1.ConditionTrue, "Allocated", "Every address has its entry in the pool of a node")
 		}

@@ -46,8 +46,8 @@ func TestParse(t *testing.T) {
 		"10.0.1.0/28,10.0.1.15":      {want: "10.0.1.1-10.0.1.14, 10.0.1.15"},
 		"10.0.0.1,10.0.0.3,10.0.0.5,10.0.0.7,10.0.0.9,fd00::1": {want: "10.0.0.1, 10.0.0.3, 10.0.0.5, 10.0.0.7 and 2 more"},
 
-		"":                          {wantErr: "it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation"},
-		" \n":                       {wantErr: "it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation"},
+		"":                          {wantErr: "the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation"},
+		" \n":                       {wantErr: "the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation"},
 		"10.0.1.10,":                {wantErr: "element 2 is empty; write an address there or remove the comma"},
 		"10.0.1.10;10.0.1.11":       {wantErr: `"10.0.1.10;10.0.1.11" is not an IP address; ` + allowed},
 		`["10.0.1.10"]`:             {wantErr: "element 1 contains '\"'; " + allowed},
@@ -70,7 +70,7 @@ func TestParse(t *testing.T) {
 		"10.0.1.1,10.0.1.1":         {wantErr: `"10.0.1.1" repeats addresses of an earlier element; write each address once`},
 		"10.0.1.0/28,10.0.1.9":      {wantErr: `"10.0.1.9" repeats addresses of an earlier element; write each address once`},
 		"fd00::5-fd00::9,fd00::/64": {wantErr: `"fd00::/64" repeats addresses of an earlier element; write each address once`},
-		many:                        {wantErr: "it has more than 64 elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs"},
+		many:                        {wantErr: "the value has more than 64 elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs"},
 		strings.Repeat("1", 101):    {wantErr: "element 1 is 101 characters long; " + allowed},
 	} {
 		got, err := request.Parse(text)

@@ -91,7 +91,7 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Req
 	}
 	ordinal, ok := identity.Ordinal(pod.Name, workload.Name)
 	if !ok {
-		return Requested{}, false, fmt.Errorf("requests addresses by ordinal, but its name %q is not %s- and a number", pod.Name, workload.Name)
+		return Requested{}, false, fmt.Errorf("requests addresses by ordinal, but its name %q does not have the form %s-ORDINAL; set annotation %s to %q", pod.Name, workload.Name, AnnotationBy, bySet)
 	}
 	var own []netip.Addr
 	for _, f := range addrs.Families() {
@@ -231,7 +231,7 @@ const (
 // in it, as if it were the subnet of a node. Errors name the element and the expected form.
 func Parse(text string) (Addresses, error) {
 	if strings.TrimSpace(text) == "" {
-		return Addresses{}, errors.New("it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation")
+		return Addresses{}, errors.New("the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation")
 	}
 	// One more than the maximum is enough to detect that there are too many.
 	return collect(strings.SplitN(text, ",", maxElements+1), element)
@@ -252,7 +252,7 @@ func ParseJSON(text string) (Addresses, error) {
 // collect parses the elements of a list with read. It refuses empty and overlong elements and repeated addresses.
 func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addresses, error) {
 	if len(elements) > maxElements {
-		return Addresses{}, fmt.Errorf("it has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs", maxElements)
+		return Addresses{}, fmt.Errorf("the value has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs", maxElements)
 	}
 	var out Addresses
 	for i, e := range elements {

@@ -54,13 +54,13 @@ func TestOf(t *testing.T) {
 		"an ordinal before the start": {pod: "web-1", onPod: annotations{ips: "10.0.1.10"}, start: 5,
 			wantErr: "requests addresses 10.0.1.10 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 1 (the first is for ordinal 5); add one or scale down"},
 		"no ordinal": {pod: "web", onPod: annotations{ips: "10.0.1.10"},
-			wantErr: `requests addresses by ordinal, but its name "web" is not web- and a number`},
+			wantErr: `requests addresses by ordinal, but its name "web" does not have the form web-ORDINAL; set annotation fixedip.io/ips-assignment to "any"`},
 		"no such way": {pod: "web-0", onPod: annotations{ips: "10.0.1.10", by: "name"},
 			wantErr: `requests addresses by annotation fixedip.io/ips-assignment, which is "name"; write "ordinal" or "any"`},
 		"malformed on the pod": {pod: "web-0", onPod: annotations{ips: "FD00::1"}, onSet: annotations{ips: "10.0.1.10"},
 			wantErr: `requests addresses by annotation fixedip.io/ips, which is invalid: "FD00::1" is not in canonical form; write fd00::1`},
 		"malformed on the StatefulSet": {pod: "web-0", onSet: annotations{ips: ""},
-			wantErr: `requests addresses by annotation fixedip.io/ips of StatefulSet web, which is invalid: it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation`},
+			wantErr: `requests addresses by annotation fixedip.io/ips of StatefulSet web, which is invalid: the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation`},
 		"a slot takes any": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.10-10.0.1.19 (annotation fixedip.io/ips)"},
 		"a slot has no ordinal": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, onSet: annotations{by: "ordinal"},
 			wantErr: `requests addresses by annotation fixedip.io/ips-assignment of Deployment web, which is "ordinal", and pods of a Deployment have no ordinals; write "any"`},
@@ -75,7 +75,7 @@ func TestOf(t *testing.T) {
 			}
 			asked, ok, err := request.Of(pod, set, c.slot)
 			if message(err) != c.wantErr || ok != (c.wantErr == "" && !c.nothing) || ok && asked.String() != c.want {
-				t.Errorf("asks for %s (%v), error %v; want %+v", asked, ok, err, c)
+				t.Errorf("requests %s (%v), error %v; want %+v", asked, ok, err, c)
 			}
 		})
 	}

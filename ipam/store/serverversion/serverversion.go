@@ -25,7 +25,7 @@ func Check(ctx context.Context, server discovery.ServerVersionInterface, oldest 
 	log := klog.FromContext(ctx)
 	info, err := server.ServerVersion()
 	if err != nil {
-		log.Error(err, "Could not read the version of the API server; it is not checked")
+		log.Error(err, "Could not read the version of the API server; the version is not checked")
 		return nil
 	}
 	v, err := version.ParseGeneric(info.GitVersion)

@@ -36,7 +36,7 @@ func TestCheck(t *testing.T) {
 		"of a vendor":            {server: server{version: "v1.34.3-eks-1a2b3c4"}},
 		"of a vendor, older":     {server: server{version: "v1.28.3+k3s1"}, wantErr: "the API server has version v1.28.3+k3s1, and this program needs Kubernetes 1.30 or later: it needs it; upgrade the API server, or use an earlier version of fixedip"},
 		"no version":             {server: server{version: "v0.0.0-master+$Format:%H$"}, log: "The version of the API server is unknown"},
-		"no answer":              {server: server{err: errors.New("connection refused")}, log: "Could not read the version of the API server; it is not checked"},
+		"no answer":              {server: server{err: errors.New("connection refused")}, log: "Could not read the version of the API server; the version is not checked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))

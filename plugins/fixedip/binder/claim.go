@@ -83,12 +83,12 @@ func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	if len(b.Cache.Ledger.HeldOn(owner, node)) == 0 {
 		// The pod would have addresses on two nodes.
 		if h, ok := b.newHolder(owner, p.reservation.holders); ok {
-			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s since; it is tried again there", address.Join(h.Addrs), h.Node)
+			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s in the meantime; the pod is tried again there", address.Join(h.Addrs), h.Node)
 		}
 	}
 	// That claim may take the address from this node. Forget notifies when the claim has ended.
 	if at, ok := b.Cache.Ledger.ClaimedElsewhere(p.uid, owner, node); ok {
-		return refuse(p.wakeOn(), "node(s) may be losing the pod's address, which is being claimed on node %s for the former pod of its name; it is tried again when that has ended", at)
+		return refuse(p.wakeOn(), "node(s) may be losing the pod's address, which is being claimed on node %s for the former pod of its name; the pod is tried again when that claim has ended", at)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 	}
 	switch {
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUnfenced), errors.Is(err, pool.ErrUndecided):
-		return &LostError{"the address decided for the pod was lost: " + err.Error() + "; it is tried again"}
+		return &LostError{"the pod lost the address that was chosen for it: " + err.Error() + "; the pod is tried again"}
 	case errors.As(err, new(*LostError)):
 		return err
 	case err != nil:
@@ -197,7 +197,7 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 	if p.moves(claim.Node) {
 		err := b.migrate(ctx, pod, p, claim)
 		if missing := b.missing(claim.Addrs); err == nil && len(missing) > 0 && b.atHome(claim.Node, claim.Addrs) {
-			return &LostError{fmt.Sprintf("address %s is at home again; the pod is tried again there with an address of family %v", address.Join(claim.Addrs), missing)}
+			return &LostError{fmt.Sprintf("address %s has returned to its home node; the pod is tried again there with an address of family %v", address.Join(claim.Addrs), missing)}
 		}
 		return err
 	}

@@ -31,7 +31,7 @@ func TestClaimIsConfirmed(t *testing.T) {
 		"and the agent lists it":    {shown: map[netip.Addr]pool.Entry{a: mine}, stands: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: movedOwner}},
 		"and another has it":        {shown: map[netip.Addr]pool.Entry{a: mine}, stands: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: "db/other-0"}, want: "10.0.1.6 on node n is used by db/other-0"},
 		"the entry was released":    {shown: map[netip.Addr]pool.Entry{a: mine}, stands: map[netip.Addr]pool.Entry{a: pool.CooldownEntry("", time.Unix(1, 0))}, want: "node n has no entry for db/mysql-0 at 10.0.1.6"},
-		"another entry replaced it": {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, stands: map[netip.Addr]pool.Entry{b: mine}, want: "node n has an entry for db/mysql-0 at 10.0.1.7, which is not planned for it"},
+		"another entry replaced it": {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, stands: map[netip.Addr]pool.Entry{b: mine}, want: "node n has an entry for db/mysql-0 at 10.0.1.7, which is not planned for that pod"},
 		"two, both shown":           {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, stands: map[netip.Addr]pool.Entry{a: mine, b: mine}},
 		"two, and another has one":  {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, stands: map[netip.Addr]pool.Entry{a: mine, b: mine}, used: map[netip.Addr]string{b: "web/x"}, want: "10.0.1.7 on node n is used by a pod of another namespace"},
 	} {

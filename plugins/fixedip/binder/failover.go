@@ -54,20 +54,20 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 	case home != "":
 		return "", home
 	case p.id.Slot:
-		return "; delete the pod to have another in its place", ""
+		return "; delete the pod so that its workload creates another pod", ""
 	case policy == v1alpha1.Wait && b.movable:
 		return ", or set failover to Migrate", ""
 	case policy == v1alpha1.Wait:
 		return ", or set failover to Reassign, which gives the pod another address", ""
 	case policy == v1alpha1.Migrate && !b.movable:
-		return "; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", ""
+		return "; its failover is Migrate, but allowAddressMigration of the scheduler is false", ""
 	}
 	node, err := orNil(b.Nodes.Get(p.reservation.node))
 	if err != nil {
 		return "; " + err.Error(), ""
 	}
 	if why := b.formerPod(p, node, policy == v1alpha1.Migrate); why != "" {
-		return "; its old pod may still run there: " + why, ""
+		return "; the former pod may still run there: " + why, ""
 	}
 	if policy == v1alpha1.Migrate {
 		if _, err := b.Cache.Ledger.HomeOf(p.id.Key(), p.reservation.addrs); err != nil {
@@ -101,11 +101,11 @@ func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 func (b *Binder) nodeUnavailable(p *Plan) string {
 	r := p.reservation
 	if b.node(r.node) == nil {
-		return "does not exist; it waits for that node to come back"
+		return "does not exist; the pod waits for that node to come back"
 	}
 	if r.moving {
 		if err := b.Cache.Ledger.Carries(r.node, p.id.Key(), r.addrs); err != nil {
-			return "can't carry it now: " + err.Error()
+			return "can't carry the address now: " + err.Error()
 		}
 	}
 	return ""
@@ -190,7 +190,7 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	node := b.node(p.reservation.node)
 	reason, remedy := hindrance(node, refused(node.Name))
 	if p.failover != "" {
-		return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + "; no other node can take it now", WakeOn: b.wakeOnNowhere(p)}, false
+		return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + "; no other node can take the pod now", WakeOn: b.wakeOnNowhere(p)}, false
 	}
 	policy := b.policyOf(p)
 	remains, _ := b.whyNotElsewhere(p, policy)
@@ -208,25 +208,25 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 func (b *Binder) stuckReason(p *Plan, stuck string, refused func(string) []string) string {
 	home := b.node(p.home)
 	if home == nil {
-		return stuck + "; no other node can take it now"
+		return stuck + "; no other node can take the pod now"
 	}
 	reason, remedy := hindrance(home, refused(home.Name))
-	return fmt.Sprintf("does not exist; it returns to node %s, whose subnet it is in, and that node %s%s", p.home, reason, remedy)
+	return fmt.Sprintf("does not exist; the address returns to its home node %s, but that node %s%s", p.home, reason, remedy)
 }
 
 // hindrance returns why a node cannot take a pod. remedy is what helps, or empty if that depends on the cluster.
 func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
 	switch {
 	case !nodeutil.IsReady(node):
-		return "is not ready", "; it waits for that node to come back"
+		return "is not ready", "; the pod waits for that node to come back"
 	case node.Spec.Unschedulable:
-		return "is cordoned", "; uncordon it"
+		return "is cordoned", "; uncordon that node"
 	case slices.ContainsFunc(refused, aboutVolume):
-		return "can't take it: " + strings.Join(refused, ", "), "; delete its FixedIP to give the address up, or provide the volume there"
+		return "can't take the pod: " + strings.Join(refused, ", "), "; delete the FixedIP to release the address, or provide the volume on that node"
 	case len(refused) > 0:
-		return "can't take it: " + strings.Join(refused, ", "), ""
+		return "can't take the pod: " + strings.Join(refused, ", "), ""
 	}
-	return "can't take it now", ""
+	return "can't take the pod now", ""
 }
 
 // aboutVolume reports whether a filter of the scheduler refused a node because of a volume. reason is the text of the

@@ -23,7 +23,7 @@ import (
 const migrateTries = 8
 
 // errPoolChanged means that the pool was written to after it was read.
-var errPoolChanged = errors.New("the pool has changed since it was looked at")
+var errPoolChanged = errors.New("the pool has changed since it was read")
 
 // migrate performs the steps of pool.Move that remain. Each step that takes addresses away is decided from the pool at the
 // API server, and the pod is read after it: another scheduler, which writes no entry, may have bound the pod to its old
@@ -108,11 +108,11 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 		return fmt.Errorf("read pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	case now.Spec.NodeName == from:
 		if err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Undo(made), nil }); err != nil {
-			return fmt.Errorf("give pod %s/%s, which was bound to node %s meanwhile, its address back: %w", pod.Namespace, pod.Name, from, err)
+			return fmt.Errorf("undo the migration of pod %s/%s, which was bound to node %s in the meantime: %w", pod.Namespace, pod.Name, from, err)
 		}
-		return fmt.Errorf("pod %s/%s was bound to node %s meanwhile, and has its address back: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
+		return fmt.Errorf("pod %s/%s was bound to node %s in the meantime, and its entries were restored: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
 	case now.UID != pod.UID || now.Spec.NodeName != "":
-		return fmt.Errorf("pod %s/%s is another, or bound to node %q, by now: %w", pod.Namespace, pod.Name, now.Spec.NodeName, pool.ErrTaken)
+		return fmt.Errorf("pod %s/%s was replaced, or bound to node %q, in the meantime: %w", pod.Namespace, pod.Name, now.Spec.NodeName, pool.ErrTaken)
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		return b.findFirst(p, pod)
 	}
 	if len(r.unexpected) > 0 && b.policyOf(p) != v1alpha1.Reassign {
-		return nil, refuse(p.wakeOn(), "the pool of node %s has IP %s for its name, which its FixedIP does not name and which is being released; the pod is placed when that is done", r.node, address.Join(r.unexpected))
+		return nil, refuse(p.wakeOn(), "the pool of node %s has IP %s for the pod's name, but the FixedIP of the pod does not name that IP; the pod is placed after the controller has released the IP", r.node, address.Join(r.unexpected))
 	}
 	if !r.moving {
 		// The entries of an interrupted migration are not in the pool of the node yet. Bind checks them.
@@ -165,7 +165,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 		}
 		if missing := b.missing(r.addrs); len(missing) > 0 && !b.atHome(node.Name, r.addrs) && b.onStrictNode(node.Name) {
 			// Without that address the agent of the strict node would not start the pod.
-			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %v, which it gets at home only", missing)
+			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %v, which the pod gets only on the home node of its address", missing)
 		}
 		return nil
 	default:
@@ -231,11 +231,11 @@ func (b *Binder) workloadOf(id identity.Identity) (*identity.Workload, error) {
 	workload, err := b.Cache.Workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
 	switch {
 	case errors.Is(err, workloads.ErrUnknown):
-		return nil, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; see whether it may list and watch all of that kind", id.Owner.Kind, id.Namespace, id.Owner.Name)
+		return nil, fmt.Errorf("its %s %s/%s, which may request addresses, has not been seen by the scheduler yet; check whether the scheduler may list and watch all objects of that kind", id.Owner.Kind, id.Namespace, id.Owner.Name)
 	case err != nil:
 		return nil, fmt.Errorf("read %s %s/%s from the cache: %w", id.Owner.Kind, id.Namespace, id.Owner.Name, err)
 	case workload == nil || workload.UID != id.Owner.UID:
-		return nil, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; it waits for that", id.Owner.Kind, id.Namespace, id.Owner.Name)
+		return nil, fmt.Errorf("its %s %s/%s, which may request addresses, has not been seen by the scheduler yet; the pod waits for that", id.Owner.Kind, id.Namespace, id.Owner.Name)
 	}
 	return workload, nil
 }
@@ -254,11 +254,11 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	for _, f := range requested.Families() {
 		if !slices.Contains(b.families, f) {
-			return nil, refuse(wake, "asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", requested, f, f)
+			return nil, refuse(wake, "requests %s, but the scheduler gives pods no %s addresses; remove them, or add %s to ipFamilies of the scheduler", requested, f, f)
 		}
 		if a, single := requested.Single(f); single {
 			if blocker := b.Cache.Ledger.Blocker(p.id.Key(), a); blocker != nil {
-				return nil, refuse(b.wakeOnFreeAddress(p), "asks for %s (%s): %s", a, requested.Source, blocker.Message())
+				return nil, refuse(b.wakeOnFreeAddress(p), "requests %s (%s): %s", a, requested.Source, blocker.Message())
 			}
 		}
 	}
@@ -266,12 +266,12 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	existing := slices.DeleteFunc(slices.Clone(reach), func(name string) bool { return b.node(name) == nil })
 	switch {
 	case len(reach) == 0 && len(requested.Families()) > 1:
-		return nil, refuse(b.wakeOnFreeAddress(p), "asks for %s, but no node has addresses of each family among them in its subnets; ask for addresses of one node", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, but no node has addresses of each family among them in its subnets; request addresses of one node", requested)
 	case len(reach) == 0:
-		return nil, refuse(b.wakeOnFreeAddress(p), "asks for %s, which is in no node's subnet; ask for addresses that are", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, which is in no node's subnet; request addresses of a node's subnet", requested)
 	case len(existing) == 0:
 		// The queueing hint for new nodes wakes the pod (MayUse).
-		return nil, refuse(wake, "asks for %s, which is in the subnets of node %s, which does not exist; it waits for that node to come back", requested, reach[0])
+		return nil, refuse(wake, "requests %s, which is in the subnets of node %s, which does not exist; the pod waits for that node to come back", requested, reach[0])
 	}
 	p.Nodes = sets.New(existing...)
 	return p, nil
@@ -288,9 +288,9 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 		p.lacked.Store(true)
 		switch {
 		case b.Cache.Ledger.Unreported(node):
-			return refuse(requeue.WakeOn{}, "node(s) whose Cilium agent has not reported yet which addresses its pods use")
+			return refuse(requeue.WakeOn{}, "node(s) had a Cilium agent that has not reported yet which addresses its pods use")
 		case asks:
-			return refuse(requeue.WakeOn{}, "node(s) had none of the addresses free that the pod asks for: %s", p.requested)
+			return refuse(requeue.WakeOn{}, "node(s) had none of the addresses free that the pod requests: %s", p.requested)
 		case p.Unreserved:
 			return refuse(requeue.WakeOn{}, "strict node(s) had no free %s address for the pod in their subnets", f)
 		default:

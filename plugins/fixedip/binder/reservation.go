@@ -71,7 +71,7 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	held := b.Cache.Ledger.Held(id.Key())
 	for _, h := range held {
 		if kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef(); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
-			return reservation{}, refuse(wake, "its name has IP %s on node %s, which is reserved for %s %s, and it belongs to %s %s; the pod is placed when that IP is released",
+			return reservation{}, refuse(wake, "IP %s on node %s is reserved under the pod's name for %s %s, but the pod belongs to %s %s; the pod is placed when that IP is released",
 				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)
 		}
 	}
@@ -80,11 +80,11 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 		return b.fromPools(held, away, "", nil), nil
 	}
 	if fip.DeletionTimestamp != nil {
-		return reservation{}, refuse(wake, "its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)
+		return reservation{}, refuse(wake, "its former address (%v) is being released; the pod gets a new address when FixedIP %s is gone", fip.Spec.IPs, fip.Name)
 	}
 	if o := identity.OwnerOf(fip); o.GroupKind() != id.Owner.GroupKind() || o.Name != id.Owner.Name {
-		return reservation{}, refuse(wake, "its name has an address (%v) that is kept for %s %s, and it belongs to %s %s; delete FixedIP %s to give that address up",
-			fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name, fip.Name)
+		return reservation{}, refuse(wake, "FixedIP %s reserves IPs %v for %s %s, but the pod belongs to %s %s; delete that FixedIP to release them",
+			fip.Name, fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name)
 	}
 	var r reservation
 	if len(held)+len(away) > 0 {
@@ -153,12 +153,12 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 		if !ok {
 			was := ""
 			if fip.Spec.NodeName != "" {
-				was = ", and was kept on node " + fip.Spec.NodeName
+				was = ", and was on node " + fip.Spec.NodeName
 			}
-			return reservation{}, refuse(wake, "its address %s (FixedIP %s) is in no node's subnet%s; it waits for a node that has it", a, fip.Name, was)
+			return reservation{}, refuse(wake, "its address %s (FixedIP %s) is in no node's subnet%s; the pod waits for a node with that subnet", a, fip.Name, was)
 		}
 		if r.node != "" && r.node != home {
-			return reservation{}, refuse(wake, "its addresses %v (FixedIP %s) are in the subnets of two nodes, %s and %s; delete the FixedIP and ask for addresses of one node", fip.Spec.IPs, fip.Name, r.node, home)
+			return reservation{}, refuse(wake, "its addresses %v (FixedIP %s) are in the subnets of two nodes, %s and %s; delete the FixedIP and request addresses of one node", fip.Spec.IPs, fip.Name, r.node, home)
 		}
 		r.node, r.addrs = home, append(r.addrs, a)
 	}
@@ -195,13 +195,13 @@ func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) 
 			continue
 		}
 		user := pool.OwnerKey(now.Namespace, now.Name)
-		return refuse(wake.And(metrics.Owner, user), "IP %s on node %s is still in use by %s, to which an agent assigned it before it had seen the reservation; the pod is placed when that pod is gone",
+		return refuse(wake.And(metrics.Owner, user), "IP %s on node %s is still in use by %s, to which the agent assigned the IP before it had seen the reservation; the pod is placed when that pod is gone",
 			address.Join(addrs), node, pool.RedactOwner(user, owner))
 	}
 	n, _ := b.Cache.Ledger.Node(node)
 	for _, a := range addrs {
 		if user := n.Used[a]; user != "" && user != owner {
-			return refuse(wake, "the agent of node %s lists IP %s as used by %s; the pod is placed when that has ended", node, a, pool.RedactOwner(user, owner))
+			return refuse(wake, "the agent of node %s reports IP %s as used by %s; the pod is placed when the agent no longer reports that", node, a, pool.RedactOwner(user, owner))
 		}
 	}
 	return nil
@@ -238,13 +238,13 @@ func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
 	case isDown(node), !wereUsed && !moves:
 		return ""
 	case !nodeutil.IsReady(node):
-		return fmt.Sprintf("node %s is not ready; delete the node or taint it %s", r.node, corev1.TaintNodeOutOfService)
+		return fmt.Sprintf("node %s is not ready; delete the node, or add the taint %s", r.node, corev1.TaintNodeOutOfService)
 	case !wereUsed:
 		return ""
 	case !known:
-		return fmt.Sprintf("node %s has no CiliumNode that says what it uses", r.node)
+		return fmt.Sprintf("node %s has no CiliumNode, so the used addresses are unknown", r.node)
 	case used >= 0:
-		return fmt.Sprintf("the agent on node %s still lists %s as used", r.node, r.addrs[used])
+		return fmt.Sprintf("the agent on node %s still reports %s as used", r.node, r.addrs[used])
 	case moves && r.movableFor != p.uid:
 		return fmt.Sprintf("the controller waits for the agent on node %s to confirm that nothing uses %s", r.node, address.Join(r.addrs))
 	}
@@ -282,7 +282,7 @@ func (b *Binder) lives(owner string) (lives, leaves bool) {
 func (b *Binder) formerGone(ctx context.Context, owner string) error {
 	namespace, name, ok := pool.SplitOwnerKey(owner)
 	if !ok {
-		return fmt.Errorf("%q is no pod", owner)
+		return fmt.Errorf("%q is not the name of a pod", owner)
 	}
 	pod, err := orNil(b.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}))
 	switch {

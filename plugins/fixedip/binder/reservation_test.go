@@ -46,11 +46,11 @@ func TestFromFixedIP(t *testing.T) {
 		"one":  {ips: []string{"10.0.2.9"}, wantNode: "node-2"},
 		"both": {ips: []string{"10.0.1.9", "fd00:1::9"}, wantNode: "node-1"},
 		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, mends: []pool.NodePool{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
-			wantReason: "its addresses [10.0.1.9 fd00:2::9] (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and ask for addresses of one node"},
+			wantReason: "its addresses [10.0.1.9 fd00:2::9] (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and request addresses of one node"},
 		"nowhere": {ips: []string{"10.0.3.9"}, mends: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
-			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet; it waits for a node that has it"},
+			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet; the pod waits for a node with that subnet"},
 		"nowhere any more": {ips: []string{"10.0.3.9"}, keptOn: "node-3", mends: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
-			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet, and was kept on node node-3; it waits for a node that has it"},
+			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet, and was on node node-3; the pod waits for a node with that subnet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c2 := &cache.Cache{Ledger: ledger.New()}
@@ -147,7 +147,7 @@ func TestReleasing(t *testing.T) {
 				}
 				want := ""
 				if c.want != "" {
-					want = "its former address (" + c.want + " on node node-1) is being released, since it opted out (annotation fixedip.io/enabled); it is placed when that is done"
+					want = "its former address (" + c.want + " on node node-1) is being released because the pod opted out (annotation fixedip.io/enabled); the pod is placed after the release"
 				}
 				if got != want {
 					t.Errorf("%q, want %q", got, want)

@@ -96,11 +96,11 @@ func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok
 	f = freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs}
 	switch lives, leaves := b.lives(s.Owner); {
 	case leaves:
-		f.blocked = s.Owner + ", which is being deleted, still has it"
+		f.blocked = "pod " + s.Owner + ", which is being deleted, still has the address"
 	case lives:
 		return f, false
 	case s.User != "":
-		f.blocked = fmt.Sprintf("the agent there still lists it as used by %s", s.User)
+		f.blocked = fmt.Sprintf("the agent there still reports the address as used by %s", s.User)
 	case record == nil || pool.OwnerKey(record.Namespace, record.Status.VacatedBy) != s.Owner:
 		f.blocked = fmt.Sprintf("the controller waits for the agent there to confirm that %s has stopped", s.Owner)
 	}
@@ -121,7 +121,7 @@ func (b *Binder) freeRecord(r *v1alpha1.FixedIP, asker string) (f freeSlot, ok b
 		return f, true
 	}
 	f.node, f.addrs = placed.node, placed.addrs
-	f.blocked = "the controller has not written its entry into the pool there yet"
+	f.blocked = "the controller has not written the entry of the address into the pool there yet"
 	for _, a := range f.addrs {
 		if blocker := b.Cache.Ledger.Blocker(f.from, a); blocker != nil {
 			f.blocked = blocker.Error()
@@ -152,7 +152,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	p.searching, p.slots = true, available(free)
 	if len(p.slots) == 0 {
-		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has %s, and it takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
+		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has %s, and the pod takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
 	}
 	var nodes []string
 	for _, f := range p.slots {
@@ -161,7 +161,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has the free address %s, which belongs to node %s, which does not exist; it waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)
+		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has the free address %s, which belongs to node %s, which does not exist; the pod waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)
 	}
 	p.Nodes = sets.New(nodes...)
 	return p, nil
@@ -169,9 +169,9 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 
 func counted(free int) string {
 	if free == 1 {
-		return "one address whose pod is gone or going"
+		return "one address whose pod is deleted or terminating"
 	}
-	return fmt.Sprintf("%d addresses whose pods are gone or going", free)
+	return fmt.Sprintf("%d addresses whose pods are deleted or terminating", free)
 }
 
 // shownSlots is how many slots a message names.
@@ -199,7 +199,7 @@ func (p *Plan) fitsSlot(node string) error {
 	if slices.ContainsFunc(p.slots, func(f freeSlot) bool { return f.node == node }) {
 		return nil
 	}
-	return refuse(requeue.WakeOn{}, "node(s) didn't have an address of the pod's %s that is free", p.id.Owner.Kind)
+	return refuse(requeue.WakeOn{}, "node(s) had no free address of the pod's %s", p.id.Owner.Kind)
 }
 
 // explainSlots returns why none of the nodes with a free slot can take the pod.
@@ -213,7 +213,7 @@ func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
 		reason, remedy := hindrance(node, refused(f.node))
 		parts = append(parts, fmt.Sprintf("%s belongs to node %s, which %s%s", address.Join(f.addrs), f.node, reason, remedy))
 	}
-	return fmt.Sprintf("of the addresses of its %s that are free, %s", p.id.Owner.Kind, strings.Join(parts, "; "))
+	return fmt.Sprintf("no node can take the pod with a free address of its %s: %s", p.id.Owner.Kind, strings.Join(parts, "; "))
 }
 
 // slotWaiters contains the pods that search for a free slot of their workload. The zero value is ready for use.

@@ -45,7 +45,7 @@ func TestFreeSlots(t *testing.T) {
 		return []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, blocked: blocked}}
 	}
 	vacated := func(r *v1alpha1.FixedIP) { r.Status.VacatedBy = "web-x" }
-	const unconfirmed, unwritten = "the controller waits for the agent there to confirm that db/web-x has stopped", "the controller has not written its entry into the pool there yet"
+	const unconfirmed, unwritten = "the controller waits for the agent there to confirm that db/web-x has stopped", "the controller has not written the entry of the address into the pool there yet"
 	for name, c := range map[string]struct {
 		entry   pool.Entry
 		user    string
@@ -61,8 +61,8 @@ func TestFreeSlots(t *testing.T) {
 		"its agent has confirmed it of another":   {entry: entry("web-z"), record: record(vacated), want: []freeSlot{{from: "db/web-z", node: "n", addrs: free("")[0].addrs, blocked: "the controller waits for the agent there to confirm that db/web-z has stopped"}}},
 		"its pod is gone, there is no record yet": {entry: entry("web-x"), want: free(unconfirmed)},
 		"its pod lives":                           {entry: entry("web-x"), record: record(vacated), pod: living},
-		"its pod is being deleted":                {entry: entry("web-x"), record: record(), pod: leaving, want: free("db/web-x, which is being deleted, still has it")},
-		"the agent lists it":                      {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still lists it as used by db/web-x")},
+		"its pod is being deleted":                {entry: entry("web-x"), record: record(), pod: leaving, want: free("pod db/web-x, which is being deleted, still has the address")},
+		"the agent lists it":                      {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still reports the address as used by db/web-x")},
 		"a claim for it is in flight":             {entry: entry("web-x"), record: record(vacated), claimed: true},
 		"it is being given back":                  {entry: entry("web-x"), record: record(vacated, func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
 		"it is the pod's own":                     {entry: entry("web-x"), record: record(), asks: "web-x", pod: living},
@@ -73,7 +73,7 @@ func TestFreeSlots(t *testing.T) {
 		"its entry is lost, and its pod looks":      {record: record(), pod: living, asks: "web-x", want: free(unwritten)},
 		"its entry is lost, the agent lists it":     {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by pod db/web-x")},
 		"its entry is lost, another's is there":     {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
-		"its node is gone":                          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
+		"its node is gone":                          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was on node n; the pod waits for a node with that subnet"}}},
 		"a record that is no slot is no business":   {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
 		"made beforehand, since the start":          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},
 		"a record made beforehand, for no pod yet":  {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},

@@ -92,7 +92,7 @@ func (b *Binder) blockedBy(p *Plan, pod *corev1.Pod) (blocked []blockedNode, wak
 	for _, h := range b.Cache.Ledger.Held(p.id.Key()) {
 		kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef()
 		if ok && kind != pool.UnreservedKind && (kind != owner.Label() || name != owner.Name) {
-			blocked = append(blocked, blockedNode{h.Node, "node(s) kept an address for the pod's name, for a workload that it does not belong to"})
+			blocked = append(blocked, blockedNode{h.Node, "node(s) had an IP reserved under the pod's name for another workload"})
 		} else if refusal := b.usedByOthers(pod, h.Node, h.Addrs); refusal != nil {
 			blocked = append(blocked, blockedNode{h.Node, "node(s) couldn't take a pod of this name: " + refusal.Reason})
 			wake.Keys = slices.Concat(wake.Keys, refusal.WakeOn.Keys)
@@ -124,7 +124,7 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 			released = address.Besides(h.Addrs, fip.Spec.IPs)
 		}
 		if len(released) > 0 {
-			return fmt.Sprintf("its former address (%s on node %s) is being released, since it opted out (annotation %s); it is placed when that is done", address.Join(released), h.Node, identity.AnnotationEnabled)
+			return fmt.Sprintf("its former address (%s on node %s) is being released because the pod opted out (annotation %s); the pod is placed after the release", address.Join(released), h.Node, identity.AnnotationEnabled)
 		}
 	}
 	return ""
@@ -174,7 +174,7 @@ func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, 
 	n, err := b.Cache.Pools.Get(ctx, node)
 	if err != nil {
 		if !errors.Is(err, ciliumpool.ErrGone) {
-			klog.FromContext(ctx).Error(err, "Pod without a fixed address is bound without a look at the pool", "pod", klog.KObj(pod), "node", node)
+			klog.FromContext(ctx).Error(err, "Binding a pod that opted out without reading the pool", "pod", klog.KObj(pod), "node", node)
 		}
 		return nil
 	}

@@ -65,19 +65,19 @@ const (
 
 var (
 	claims = counter("claims_total", "result",
-		"Claims of addresses for pods about to be bound, by result: written, existing (the pool already had the entry, nothing was written), conflict (another pod has the address), node_gone (the CiliumNode does not exist), timeout, error.")
+		"Claims of addresses for pods about to be bound, by result: written, existing (the pool already had the entry, nothing was written), conflict (the address is not available), node_gone (the CiliumNode does not exist), timeout, error.")
 	claimDuration = histogram("claim_duration_seconds", k8smetrics.ExponentialBuckets(0.001, 2, 15),
 		"Duration of written claims, from PreBind until the API server has answered.")
 	batchSize = histogram("claim_batch_size", k8smetrics.ExponentialBuckets(1, 2, 9),
 		"Number of claims in one patch of a CiliumNode. The count is the number of patches.")
 	moves = counter("migrations_total", "result",
-		"Migrations of addresses to another node, by result: migrated, old_pod_running (the previous pod may still run), conflict (another pod has the address, or the home node disagrees), node_gone (a CiliumNode does not exist), timeout, error.")
+		"Migrations of addresses to another node, by result: migrated, old_pod_running (the previous pod may still run), conflict (the address is not available, or a pool does not have the entry that the migration requires), node_gone (a CiliumNode does not exist), timeout, error.")
 	conflicts = k8smetrics.NewCounter(&k8smetrics.CounterOpts{Namespace: namespace, Name: "pool_write_conflicts_total", StabilityLevel: k8smetrics.ALPHA,
 		Help: "Patches of CiliumNodes that were refused because the pool had changed, and were decided again."})
 	cycles = counter("prefilter_total", "narrowed",
 		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.")
 	wakeups = counter("requeues_total", "reason",
-		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
+		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )
 
 func counter(name, label, help string) *k8smetrics.CounterVec {

@@ -68,7 +68,7 @@ fixedip_claim_batch_size_count 2
 # HELP fixedip_claims_in_flight [ALPHA] Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.
 # TYPE fixedip_claims_in_flight gauge
 fixedip_claims_in_flight 2
-# HELP fixedip_claims_total [ALPHA] Claims of addresses for pods about to be bound, by result: written, existing (the pool already had the entry, nothing was written), conflict (another pod has the address), node_gone (the CiliumNode does not exist), timeout, error.
+# HELP fixedip_claims_total [ALPHA] Claims of addresses for pods about to be bound, by result: written, existing (the pool already had the entry, nothing was written), conflict (the address is not available), node_gone (the CiliumNode does not exist), timeout, error.
 # TYPE fixedip_claims_total counter
 fixedip_claims_total{result="conflict"} 1
 fixedip_claims_total{result="error"} 1
@@ -87,7 +87,7 @@ fixedip_pool_write_conflicts_total 1
 # TYPE fixedip_prefilter_total counter
 fixedip_prefilter_total{narrowed="false"} 1
 fixedip_prefilter_total{narrowed="true"} 2
-# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
+# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
 # TYPE fixedip_requeues_total counter
 fixedip_requeues_total{reason="annotation"} 1
 fixedip_requeues_total{reason="missed"} 1

@@ -238,7 +238,7 @@ func (a *attempt) check(ctx context.Context) error {
 			case asked && box.first.After(a.at):
 				a.Wrong = append(a.Wrong, fmt.Sprintf("%s got %s after the answer %q", box.pod, addr, v.State))
 			case asked && v.State == agentview.Clear && box.last.After(now) && a.truth.endpoint(ctx, addr):
-				a.Wrong = append(a.Wrong, fmt.Sprintf("%s has %s, and the answer is clear", box.pod, addr))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s still has %s, but the agent's answer was judged %q", box.pod, addr, v.State))
 			case !asked && box.first.Before(a.asked) && !has(a.evidence.Used, addr) && a.truth.endpoint(ctx, addr):
 				a.Wrong = append(a.Wrong, fmt.Sprintf("%s has had %s since before the question, and the answer does not list it", box.pod, addr))
 			}

@@ -112,7 +112,7 @@ func lastAddress(ctx context.Context, s *scene) error {
 	}
 	if err := stays(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, loser+"-0"); pod.Spec.NodeName != "" {
-			return fmt.Errorf("pod %s is on %s, and there is no address for it", pod.Name, pod.Spec.NodeName)
+			return fmt.Errorf("pod %s is on node %s, although no address is free for the pod", pod.Name, pod.Spec.NodeName)
 		}
 		return nil
 	}); err != nil {
@@ -143,7 +143,7 @@ func (s *scene) fill(ctx context.Context, node string) (string, error) {
 		}
 		for a, e := range cn.Spec.IPAM.Pool {
 			if e.Owner == "fixedip.io/cooldown" {
-				return fmt.Errorf("%s still rests on node %s", a, node)
+				return fmt.Errorf("%s is still in cooldown on node %s", a, node)
 			}
 		}
 		return nil
@@ -270,7 +270,7 @@ func burst(ctx context.Context, s *scene) error {
 			return err
 		}
 		if d.Status.ReadyReplicas != pods {
-			return fmt.Errorf("%d of %d ordinary pods are ready", d.Status.ReadyReplicas, pods)
+			return fmt.Errorf("%d of %d unreserved pods are ready", d.Status.ReadyReplicas, pods)
 		}
 		return nil
 	}); err != nil {
@@ -290,7 +290,7 @@ func burst(ctx context.Context, s *scene) error {
 func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
 	var list corev1.PodList
 	if err := s.api.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{"app": "crowd"}); err != nil {
-		return fmt.Errorf("list the ordinary pods: %w", err)
+		return fmt.Errorf("list the unreserved pods: %w", err)
 	}
 	addresses := map[string]bool{}
 	for _, pod := range list.Items {
@@ -303,12 +303,12 @@ func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
 				}
 				return err
 			}); err != nil {
-				return fmt.Errorf("the ordinary pod %s does not answer at %s: %w", pod.Name, ip.IP, err)
+				return fmt.Errorf("the unreserved pod %s does not answer at %s: %w", pod.Name, ip.IP, err)
 			}
 		}
 	}
 	if len(addresses) != 2*pods {
-		return fmt.Errorf("%d ordinary pods have %d addresses", len(list.Items), len(addresses))
+		return fmt.Errorf("%d unreserved pods have %d addresses", len(list.Items), len(addresses))
 	}
 	return nil
 }

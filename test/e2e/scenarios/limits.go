@@ -101,7 +101,7 @@ func volume(ctx context.Context, s *scene) error {
 		return err
 	}
 	if before["web-0"].node != victimNode {
-		return fmt.Errorf("the volume is on %s, and the pod on %s", victimNode, before["web-0"].node)
+		return fmt.Errorf("the volume is on node %s, and the pod on node %s", victimNode, before["web-0"].node)
 	}
 	if err := s.deletePods(ctx, false, "web-0"); err != nil {
 		return err

@@ -258,7 +258,7 @@ func nodeRemoved(ctx context.Context, s *scene) error {
 	after, err := s.back(ctx, before, before.names()...)
 	for name, i := range after {
 		if i.node != otherNode {
-			err = errors.Join(err, fmt.Errorf("pod %s is on %s", name, i.node))
+			err = errors.Join(err, fmt.Errorf("pod %s is on node %s, want node %s", name, i.node, otherNode))
 		}
 	}
 	node := s.cluster.Node(old)
@@ -330,7 +330,7 @@ func (s *scene) replaceNode(ctx context.Context, surge bool) error {
 	}
 	for name, i := range after {
 		if i.node != next {
-			return fmt.Errorf("pod %s is on %s", name, i.node)
+			return fmt.Errorf("pod %s is on node %s, want node %s", name, i.node, next)
 		}
 	}
 	return nil

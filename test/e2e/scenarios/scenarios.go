@@ -47,7 +47,7 @@ var scenarios = []scenario{
 	{"two want the last address", "one pod gets it, the other waits with a reason and gets it next", lastAddress, theVictim, true, false},
 
 	{ratioScenario, "a fixed address costs no time", ratio, everything, false, false},
-	{"burst of 60", "60 ordinary pods on one node start, and pods with fixed addresses between them keep theirs", burst, everything, true, false},
+	{"burst of 60", "60 unreserved pods on one node start, and pods with fixed addresses between them keep theirs", burst, everything, true, false},
 	{"migrated and back", "the pod takes its addresses along, twice", migratedAndBack, everything, true, true},
 	{"agent restarted", "pods that are replaced meanwhile come back with their addresses", agentRestarted, everything, true, false},
 	{"agent restarted ten times", "router and health keep their addresses, and get no others", agentRestartedOften, everything, false, false},

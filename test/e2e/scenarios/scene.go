@@ -275,7 +275,7 @@ func (s *scene) reserved(ctx context.Context, name string, addresses []string) e
 	return eventually(ctx, func() error {
 		r := s.witness.Record(s.namespace, name)
 		if r == nil || r.Status.Phase != v1alpha1.PhaseReserved || !same(r.Spec.IPs, addresses) {
-			return fmt.Errorf("FixedIP %s does not keep %v for later: %+v", name, addresses, r)
+			return fmt.Errorf("FixedIP %s does not reserve %v: %+v", name, addresses, r)
 		}
 		return nil
 	})

@@ -130,8 +130,8 @@ var also = map[string]mutation{
 	"give away the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/snapshot.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
 	"let moved entries expire":                                    {"", "ipam/core/nodepool/state.go", "case s.OnOtherNode(a):", "case e.Kind == pool.Cooldown && s.OnOtherNode(a):"},
 	"move an address without a fence": {"", "plugins/fixedip/binder/reservation.go",
-		"case used >= 0:\n\t\treturn fmt.Sprintf(\"the agent on node %s still lists %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid:",
-		"case used >= 0 && false:\n\t\treturn fmt.Sprintf(\"the agent on node %s still lists %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid && false:"},
+		"case used >= 0:\n\t\treturn fmt.Sprintf(\"the agent on node %s still reports %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid:",
+		"case used >= 0 && false:\n\t\treturn fmt.Sprintf(\"the agent on node %s still reports %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid && false:"},
 }
 
 func main() {

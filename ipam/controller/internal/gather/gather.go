@@ -176,7 +176,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	s.Workload.Excludes = found.Excludes(key.Name)
 	failover, err := identity.Failover(found.Annotations, found.Template)
 	if err != nil {
-		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its pods keep their failover policy", err)
+		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the pods keep their current failover policy", err)
 	} else {
 		s.Workload.Failover = &failover
 	}
@@ -243,7 +243,7 @@ func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.OptsOut = found.OptsOut()
 	policy, err := identity.Reclaim(identity.DefaultReclaim(), found.Annotations, found.Template)
 	if err != nil {
-		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of its pods keep their reclaim policy", err)
+		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of the pods keep their current reclaim policy", err)
 		return
 	}
 	w.Reclaim = &policy
@@ -258,7 +258,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	s.RequestsIPs = identity.RequestsIPs(s.Pod.Annotations, nil)
 	policy, err := identity.Reclaim(identity.NamedReclaim(), s.Pod.Annotations)
 	if err != nil {
-		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its address keeps its reclaim policy", err)
+		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the address of the pod keeps its current reclaim policy", err)
 		if s.Record != nil {
 			return
 		}

@@ -33,7 +33,7 @@ type NotProvedError struct {
 	Answered time.Time
 }
 
-func (e *NotProvedError) Error() string { return e.Why + ": not proved yet" }
+func (e *NotProvedError) Error() string { return "the evidence is not sufficient yet: " + e.Why }
 
 // minRetry is the minimum of RetryAfter.
 const minRetry = 5 * time.Second
