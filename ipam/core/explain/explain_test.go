@@ -231,7 +231,7 @@ func TestFindings(t *testing.T) {
 			w.pools[0].Entries[netip.MustParseAddr("fd00::6")] = w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")]
 			w.Pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.6"}, {IP: "fd00::9"}}
 		}, []explain.Finding{
-			wrong("The pod runs with 10.0.1.6, fd00::9, and 10.0.1.6, fd00::6 is reserved for it on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
+			wrong("The pod runs with 10.0.1.6, fd00::9, but 10.0.1.6, fd00::6 is reserved for the pod on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
 		}},
 		"on another node with another address": {func(w *world) {
 			w.Pod.Spec.NodeName, w.Pod.Spec.SchedulerName, w.Pod.Status.PodIPs = "node-2", "default-scheduler", []corev1.PodIP{{IP: "10.0.2.1"}}
