@@ -201,7 +201,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},
-				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take it now*"}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon that node; no other node can take the pod now", func(s *scene) {
+				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take the pod now*"}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon that node; no other node can take the pod now", func(s *scene) {
 					// One cycle for the pod, two when its addresses may move, and one for each late event of its FixedIP.
 					if got := s.passed[key("web-0", preFilter)]; got > 6 {
 						s.t.Errorf("PreFilter was called %d times for web-0, want at most 6", got)

@@ -133,9 +133,9 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 //
 // It asks the API server only about pods that are on another node according to the cache or to the FixedIP. The address is
 // on the node of its pod if the pod runs with it there, or may have taken it there and has not reported it yet
-// (status.movableFor). Otherwise, unless the pod is bound to this node, an earlier pod of the name may have been deleted by
-// force and still run: the address is on the node that the FixedIP names, if that node exists and the status of the
-// FixedIP names a pod that uses the address or could move it.
+// (status.movableFor). Otherwise, unless the pod is bound to this node or has reported other IPs, an earlier pod of the name may
+// have been deleted by force and still run: the address is on the node that the FixedIP names, if that node exists and the
+// status of the FixedIP names a pod that uses the address or could move it.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	// alive contains whether a node that a FixedIP names exists. Key: the node.
@@ -158,7 +158,7 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 			found[k.Addr] = pod.Spec.NodeName
 			continue
 		}
-		if k.Node == node || !k.InUse && k.MovableFor == "" || placed && pod.Spec.NodeName == node {
+		if k.Node == node || !k.InUse && k.MovableFor == "" || placed && (pod.Spec.NodeName == node || podutil.HasIPs(pod)) {
 			continue
 		}
 		if _, asked := alive[k.Node]; !asked {
@@ -247,7 +247,10 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		}
 		if record != nil {
 			r.Fixed, r.Reserved = ptr.To(reservation.EntryOf(record)), address.ParseAll(record.Spec.IPs)
-			if len(r.Addrs) == 0 && record.Status.MovableFor == pod.UID {
+			status := record.Status
+			// An earlier pod of the name may have moved to the node: see elsewhere.
+			moved := record.Spec.NodeName == node && (status.PodUID != "" || status.MovableFor != "")
+			if len(r.Addrs) == 0 && (moved || status.MovableFor == pod.UID) {
 				r.Addrs = r.Reserved
 			}
 		} else if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {

@@ -97,8 +97,9 @@ func TestMovedAddressOfBoundPod(t *testing.T) {
 	}{
 		"to the node that the address moved to":     {bound: "node-2", want: moved},
 		"to a third node":                           {bound: "node-3", want: moved},
-		"to a third node, and runs with another IP": {bound: "node-3", ip: "10.0.9.9", want: moved},
-		"to the home":                               {bound: "node-1", want: owned},
+		"to that node, and runs with another IP":    {bound: "node-2", ip: "10.0.9.9", want: owned},
+		"to a third node, and runs with another IP": {bound: "node-3", ip: "10.0.9.9", want: owned},
+		"to the home": {bound: "node-1", want: owned},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)

@@ -31,6 +31,8 @@ type PodState struct {
 	FixedIP *v1alpha1.FixedIP
 	// Held are the addresses whose pool entries name the pod, for each node.
 	Held []ledger.NodeAddresses
+	// Away are the addresses of the pod that are on another node according to their home.
+	Away []ledger.RemoteAddresses
 	// Ours is true if our scheduler places the pod and the next pod has the same name: the next pod is placed on the node
 	// whose pool has its IPs.
 	Ours bool
@@ -229,6 +231,11 @@ func elsewhere(s PodState, ips []netip.Addr) (where string, returns bool) {
 			return fmt.Sprintf(", in the pool of node %s, where the scheduler places the next pod", h.Node), true
 		case has:
 			return fmt.Sprintf(", in the pool of node %s: a restart helps only if the scheduler places the next pod there", h.Node), false
+		}
+	}
+	for _, m := range s.Away {
+		if s.Ours && !m.Leaving && slices.Contains(m.Addrs, missing[0]) {
+			return fmt.Sprintf(", which was moved to node %s, whose pool has lost the entry; the scheduler writes the entry for the next pod", m.At), true
 		}
 	}
 	allocated := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionAllocated)

@@ -67,12 +67,18 @@ func beside(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
 	return r
 }
 
+// awayTo returns the address 10.0.1.6 as its home node-2 records it: moved to a node, or about to leave that node.
+func awayTo(node string, leaving bool) []ledger.RemoteAddresses {
+	return []ledger.RemoteAddresses{{Home: "node-2", At: node, Leaving: leaving, Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.6")}}}
+}
+
 func TestDecide(t *testing.T) {
 	const (
 		wrong   = "Pod db/mysql-0 runs with 10.0.1.2 on node node-1, but 10.0.1.6 is reserved for the pod"
 		nowhere = wrong + " and is in no pool: a restart does not help before the pool of node node-1 has the entry"
 		there   = wrong + ", in the pool of node node-2: a restart helps only if the scheduler places the next pod there"
 		back    = wrong + ", in the pool of node node-2, where the scheduler places the next pod"
+		lost    = wrong + ", which was moved to node node-1, whose pool has lost the entry; the scheduler writes the entry for the next pod"
 		instead = wrong + ", which has no entry as long as the pool has another IP for the pod; the next pod gets the reserved IP"
 		mute    = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so other nodes may not reach it"
 		alone   = "; the pod is a bare pod and is not evicted. Delete the pod and create it again"
@@ -123,6 +129,9 @@ func TestDecide(t *testing.T) {
 		"another address":                                {seen: conformance.PodState{FixedIP: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, wrong)},
 		"another address, entry nowhere":                 {seen: conformance.PodState{FixedIP: record(), Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, nowhere)},
 		"another address, entry on another node":         {seen: conformance.PodState{FixedIP: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, there)},
+		"moved here, and this pool has lost the entry":   {seen: conformance.PodState{Ours: true, FixedIP: record(), Away: awayTo("node-1", false), Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, lost)},
+		"moved here, and it is about to leave":           {seen: conformance.PodState{Ours: true, FixedIP: record(), Away: awayTo("node-1", true), Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, nowhere)},
+		"moved here, of another scheduler":               {seen: conformance.PodState{FixedIP: record(), Away: awayTo("node-1", false), Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, nowhere)},
 		"its address waits where it returns to":          {seen: conformance.PodState{FixedIP: record(), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, back)},
 		"and has waited long enough":                     {seen: conformance.PodState{FixedIP: told(20*time.Second, conformance.ReasonWrongAddress, back), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: restart(back)},
 		"and by its policy goes on waiting":              {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonWrongAddress, back+hands), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, report: true},
