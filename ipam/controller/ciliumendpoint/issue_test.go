@@ -71,7 +71,8 @@ func TestDiagnose(t *testing.T) {
 		endpoint *ciliumv2.CiliumEndpoint
 		pod      *corev1.Pod
 		want     Issue
-		// after is the grace period, from when the issue was first seen.
+		// after is the expected time from now until the issue is due. The issue is first seen now; deletionTimestamp, if it is
+		// set, is now too.
 		after time.Duration
 	}{
 		"neither is there":                    {},

@@ -69,11 +69,11 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{RequeueAfter: notProved.RetryAfter(c.Clock.Now())}, nil
 	}
 	if superseded(err) {
-		klog.FromContext(ctx).V(3).Info("Adoption superseded", "err", err)
+		klog.FromContext(ctx).V(3).Info("State changed while the IPs of a pod were adopted or restored; retrying", "err", err)
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	}
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("fix the IPs of pod %s: %w", req, err)
+		return ctrl.Result{}, fmt.Errorf("adopt or restore the IPs of pod %s: %w", req, err)
 	}
 	return result, nil
 }

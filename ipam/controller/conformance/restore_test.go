@@ -20,9 +20,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// TestPodBoundOnAReleasedEntry checks what adopt does about a pod that was bound because of an entry that was released: the
-// watch of the scheduler was behind, or the controller died before it confirmed the release. Any replica can see that in the
-// recorded state. It restores the entry, gives the pod the entry of an IP that no other pod can have, or evicts the pod.
+// TestPodBoundOnAReleasedEntry checks how adopt treats a pod that was bound because of an entry that had been released: the
+// watch of the scheduler was behind, or the controller died before it confirmed the release. Any replica can detect this from
+// the stored objects. adopt restores the released entry if the pod has no IP yet, writes an owned entry for the IP that the
+// pod runs with if no other pod can have that IP, and evicts the pod otherwise.
 func TestPodBoundOnAReleasedEntry(t *testing.T) {
 	const mine = "db/web-0"
 	released := pool.CooldownEntry(mine, begin.Add(-time.Second))

@@ -129,7 +129,7 @@ func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, w
 	if err := c.Live.Status().Update(ctx, record); err != nil {
 		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", want.Type, record.Namespace, record.Name, err)
 	}
-	klog.FromContext(ctx).Info("Mismatch reported", "reason", want.Reason, "message", want.Message)
+	klog.FromContext(ctx).Info("Condition updated", "condition", want.Type, "status", want.Status, "reason", want.Reason, "message", want.Message)
 	if want.Status == metav1.ConditionFalse {
 		c.evictionDone(client.ObjectKeyFromObject(record))
 		c.Events.Eventf(record, s.Pod, corev1.EventTypeNormal, want.Reason, "Verify", "%s", want.Message)

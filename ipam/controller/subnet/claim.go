@@ -213,7 +213,8 @@ func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *co
 		case err != nil:
 			return nil, false, err
 		case free:
-			// Kubernetes assigns the subnets: the NodeSubnet of a node that is gone does not count.
+			// Kubernetes assigned the subnet to this node, so that an older NodeSubnet must not keep it if its node is gone or
+			// was created again with other subnets.
 			return nil, false, errors.Join(c.delete(ctx, clash), ErrChanged)
 		}
 		return nil, false, errors.Join(c.delete(ctx, s), overlap(s, clash))

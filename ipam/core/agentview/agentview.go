@@ -13,17 +13,18 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Barrier is one question to the agent of a node. Its probe has been written; the agent may not have answered yet.
+// Barrier is one probe in the status of a CiliumNode. If the agent removes the probe, it has processed every earlier write. One
+// Barrier can serve several questions (package barrier).
 type Barrier struct {
-	// AskedNode is the pool of the node in the version that the patch of the probe returned or, if the question joined
-	// another one, in the version that was read. A complete answer proves that the agent has processed this version.
+	// AskedNode is the pool of the node in the version that the patch of the probe returned or, if the Barrier uses a probe
+	// that existed already (Join), in the version that was read. A complete answer proves that the agent has processed it.
 	AskedNode pool.NodePool
 	// Probe is the key that the next report of the agent removes.
 	Probe netip.Addr
 }
 
 // NewProbe returns the probe to write into the CiliumNode of n, which has to be read from the API server. The probe is a
-// hash of its UID and resourceVersion. Every write of a probe makes a new version, so that no two questions have the same
+// hash of its UID and resourceVersion. Every write of a probe makes a new version, so that no two Barriers have the same
 // probe.
 func NewProbe(n pool.NodePool) netip.Addr {
 	h := fnv.New64a()

@@ -282,7 +282,7 @@ func (b *Binder) lives(owner string) (lives, leaves bool) {
 func (b *Binder) formerGone(ctx context.Context, owner string) error {
 	namespace, name, ok := pool.SplitOwnerKey(owner)
 	if !ok {
-		return fmt.Errorf("%q is not the name of a pod", owner)
+		return fmt.Errorf("the former holder of the slot, %q, is not of the form namespace/pod", owner)
 	}
 	pod, err := orNil(b.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}))
 	switch {

@@ -299,7 +299,7 @@ func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
 			if err := within(ctx, fetchTimeout*3, func() error {
 				a, err := s.watch.askers()[0].fetch(ctx, ip.IP)
 				if err == nil && a.Hostname != pod.Name {
-					err = fmt.Errorf("there answers %s", a.Hostname)
+					err = fmt.Errorf("pod %s answers instead", a.Hostname)
 				}
 				return err
 			}); err != nil {

@@ -131,7 +131,7 @@ func (w *watch) finish(ctx context.Context) (sums, error) {
 	}
 	errs = append(errs, w.bystanders.undisturbed(ctx))
 	if w.sums.samples == 0 || w.sums.pings == 0 {
-		errs = append(errs, errors.New("nothing was watched"))
+		errs = append(errs, fmt.Errorf("the watch is incomplete: %d samples and %d pings; both must be more than 0", w.sums.samples, w.sums.pings))
 	}
 	return w.sums, errors.Join(errs...)
 }
