@@ -80,7 +80,7 @@ func violates(sc scope, s state) string {
 		}
 		for other := range int8(nameCount) {
 			if other != int8(name) && !rec.takeable && s.nodes[homes[rec.addr]].entries.owned(other) == rec.addr {
-				return fmt.Sprintf("address %d is reserved for name %d and belongs to name %d", rec.addr, name, other)
+				return fmt.Sprintf("address %d is reserved by the FixedIP of name %d, but its pool entry is owned by name %d", rec.addr, name, other)
 			}
 		}
 	}

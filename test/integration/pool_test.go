@@ -344,8 +344,8 @@ func busy(err error) bool {
 	return errors.Is(err, ciliumpool.ErrChanged) || errors.Is(err, subnet.ErrChanged)
 }
 
-// racingAssigners checks that two controllers, both of which believe that they lead and never update their view, give 16
-// nodes different subnets from a pool of 16.
+// racingAssigners checks that two controllers, both of which believe that they lead and never update their view, give 16 nodes
+// different subnets from a cluster pool of 16 subnets.
 func (e *env) racingAssigners(t *testing.T) {
 	e.withoutClaims(t)
 	var nodes []pool.NodePool

@@ -52,7 +52,7 @@ func start(name string, o Options, run func(context.Context) error) error {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case verbosity < 0:
-		return fmt.Errorf("--v=%d: the log level is not negative", verbosity)
+		return fmt.Errorf("--v=%d: the log level must not be negative", verbosity)
 	}
 	if err := o.Validate(); err != nil {
 		return err

@@ -225,7 +225,7 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 			done = append(done, notify)
 		}
 		metrics.BarrierAnswered(at.Sub(n.began))
-		klog.FromContext(ctx).V(2).Info("The agent has answered", "node", now.Name, "questions", len(done), "after", at.Sub(n.began))
+		klog.FromContext(ctx).V(2).Info("The agent has answered the barrier", "node", now.Name, "questions", len(done), "after", at.Sub(n.began))
 		n.began, n.reported = at, false
 	case agentview.Void:
 		maps.Copy(n.waiting, n.asked)

@@ -107,8 +107,8 @@ var (
 
 var register sync.Once
 
-// Register adds the metrics to those that the manager serves. Gauges are read from w; a later call
-// replaces it.
+// Register adds the metrics to those that the manager serves. The gauges of worldCollector are read from w whenever metrics are
+// served. A later call replaces w.
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {

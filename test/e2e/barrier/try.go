@@ -236,7 +236,7 @@ func (a *attempt) check(ctx context.Context) error {
 			switch {
 			case asked && v.State == agentview.InUse && v.By == box.pod:
 			case asked && box.first.After(a.at):
-				a.Wrong = append(a.Wrong, fmt.Sprintf("%s got %s after the answer %q", box.pod, addr, v.State))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s got %s after the agent's answer was judged %q, although the entry was withheld from all pods", box.pod, addr, v.State))
 			case asked && v.State == agentview.Clear && box.last.After(now) && a.truth.endpoint(ctx, addr):
 				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s still has %s, but the agent's answer was judged %q", box.pod, addr, v.State))
 			case !asked && box.first.Before(a.asked) && !has(a.evidence.Used, addr) && a.truth.endpoint(ctx, addr):

@@ -214,7 +214,7 @@ func drainedWithBudgetAndMoved(ctx context.Context, s *scene) error {
 	}
 	for _, i := range after {
 		if i.node != otherNode {
-			return fmt.Errorf("the pods were drained from %s, and are now: %v", victimNode, after)
+			return fmt.Errorf("after the drain of %s all pods must run on %s; they are: %v", victimNode, otherNode, after)
 		}
 	}
 	return s.uncordon(ctx, victimNode)

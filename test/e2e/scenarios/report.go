@@ -18,7 +18,8 @@ type outcome struct {
 	began        time.Time
 	took         time.Duration
 	err          error
-	// archive is the path of the archive with logs and objects; empty if the scenario passed.
+	// archive is the path of the archive with logs and objects, or the error if it could not be written; empty if the scenario
+	// passed.
 	archive string
 }
 
