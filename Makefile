@@ -216,7 +216,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 # The programs are built first, because their build shows progress and that of tests does not.
 .PHONY: test-unit
 test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
-	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
+	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
 	go test ./test/e2e/scenarios
 
 .PHONY: test-explore
@@ -232,7 +232,7 @@ explore: ## Explores deeper (STATES=10000000 for each scope; a million states ta
 
 .PHONY: test-sim
 test-sim: ## Runs the product in a model of the cluster for a minute with a fixed seed, and compares the model's agent with Cilium's allocator
-	CGO_ENABLED=1 go test -race -count=1 ./test/sim -rapid.nofailfile -rapid.seed=1
+	CGO_ENABLED=1 go test -race -count=1 -timeout 30m ./test/sim -rapid.nofailfile -rapid.seed=1
 	go test -count=1 -timeout 20m ./test/sim/agent
 
 # One run of the model is 300 steps. A seed of 0 is drawn.
