@@ -24,7 +24,7 @@ func TestMissing(t *testing.T) {
 		attributes syscall.SysProcAttr
 		want       string
 	}{
-		// In a user namespace without a mapping, every process has the user nobody.
+		// Without a mapping in its user namespace, the process is not root: the kernel shows the overflow UID.
 		"not root":        {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}, want: "- root: "},
 		"root of nothing": {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}, want: "- file systems of kind bpf (CONFIG_BPF_SYSCALL): operation not permitted"},
 	} {

@@ -56,7 +56,7 @@ func TestG10HandWrittenOwners(t *testing.T) {
 	before := e.awaitRunning(nil, "ours-0", "theirs-0", "alone")
 	for name, want := range map[string]string{"ours-0": e.in("node-2", "61"), "theirs-0": e.in("node-1", "62"), "alone": e.in("node-1", "63")} {
 		if before[name].Address != want {
-			t.Errorf("%s has %s, and somebody wrote %s for it", name, before[name].Address, want)
+			t.Errorf("%s has %s, but its entry has %s", name, before[name].Address, want)
 		}
 	}
 	for name, kind := range map[string]string{"ours-0": "StatefulSet", "theirs-0": "StatefulSet", "alone": "Pod"} {
@@ -65,7 +65,7 @@ func TestG10HandWrittenOwners(t *testing.T) {
 		}
 	}
 	if got := e.witness.Entries(namespace, "later-0"); len(got) != 1 {
-		t.Errorf("what was written for a name that nobody has is %v", got)
+		t.Errorf("the entries of a name without a pod are %v", got)
 	}
 
 	// A lost entry is restored, and the pod has its address after a restart.

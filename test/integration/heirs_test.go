@@ -178,7 +178,7 @@ func (e *env) racingHeirs(t *testing.T) {
 	}
 	for i := range 6 {
 		if s := netip.MustParsePrefix(fmt.Sprintf("10.6.0.%d/28", 16*i)); seen[s] == "" {
-			t.Errorf("nobody has %s", s)
+			t.Errorf("no node has %s", s)
 		}
 	}
 	if homes != 18 {

@@ -100,7 +100,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 	e.must(e.api.Patch(within(t), node, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":true}}`))))
 	e.deletePods("web-0")
-	e.await("wait for web-0 to be made anew", func(rows []witness.Row) bool {
+	e.await("wait for web-0 to be created again", func(rows []witness.Row) bool {
 		return rows[0].UID != before["web-0"].UID && rows[0].UID != "" && rows[0].Node == ""
 	})
 	e.podMessage("web-0", "cordoned")

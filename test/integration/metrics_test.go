@@ -142,7 +142,7 @@ func TestMetrics(t *testing.T) {
 	s := e.startServing(product.SchedulerOptions{})
 	s.awaitMetrics(metrics{`fixedip_informer_synced{resource="ciliumnodes"}`: 1, `fixedip_informer_synced{resource="fixedips"}`: 1, "fixedip_cache_nodes": 2})
 	if status, body, err := s.get(within(t), "/metrics", ""); err != nil || status != http.StatusForbidden {
-		t.Errorf("nobody may read metrics: %d, %v: %.200s", status, err, body)
+		t.Errorf("the metrics cannot be read: %d, %v: %.200s", status, err, body)
 	}
 
 	e.create(statefulSet("web", 4))

@@ -242,7 +242,7 @@ func (e *env) networkPolicies() {
 		var in, out []string
 		for _, rule := range p.Spec.Ingress {
 			if len(rule.From) == 0 {
-				e.t.Errorf("policy %s lets in whoever comes", p.Name)
+				e.t.Errorf("policy %s allows any source", p.Name)
 			}
 			in = append(in, ports(rule.Ports)...)
 		}

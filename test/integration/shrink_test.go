@@ -219,7 +219,7 @@ func TestKeptInThePool(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
 	var offered string
-	e.awaitNode("node-1", "an entry for anybody that nobody has", func(cn *ciliumv2.CiliumNode) bool {
+	e.awaitNode("node-1", "an unused dynamic entry", func(cn *ciliumv2.CiliumNode) bool {
 		for ip := range cn.Spec.IPAM.Pool {
 			if _, used := cn.Status.IPAM.Used[ip]; !used && len(cn.Status.IPAM.Used) == 2 {
 				offered = ip

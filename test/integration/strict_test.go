@@ -29,7 +29,7 @@ func (e *env) strictly(node string) {
 	e.t.Helper()
 	cn := e.awaitNode(node, "the pool", func(*ciliumv2.CiliumNode) bool { return true })
 	if n := dynamic(cn); n > 0 {
-		e.t.Errorf("the pool of the strict node %s has %d entries for anybody", node, n)
+		e.t.Errorf("the pool of the strict node %s has %d dynamic entries", node, n)
 	}
 	for _, r := range e.witness.State(namespace) {
 		if r.Node != node || r.Address == "" {
@@ -74,7 +74,7 @@ func (e *env) neverWrong(nodes ...string) {
 		// Each change of the pool makes a generation.
 		e.await("wait for the witness to have seen all of "+node, func([]witness.Row) bool { return e.witness.Generations()[node] >= cn.Generation })
 		if offered := e.witness.Offered(node); len(offered) > 0 {
-			e.t.Errorf("the pool of the strict node %s had entries for anybody: %v", node, offered)
+			e.t.Errorf("the pool of the strict node %s had dynamic entries: %v", node, offered)
 		}
 	}
 	for _, s := range e.witness.Strays() {
@@ -176,7 +176,7 @@ func TestNodeTurnsStrict(t *testing.T) {
 		e.must(e.api.Patch(within(t), node, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"fixedip.io/strict":`+value+`}}}`))))
 	}
 	label(`"true"`)
-	e.awaitNode("node-1", "nothing to be for anybody", func(cn *ciliumv2.CiliumNode) bool {
+	e.awaitNode("node-1", "no dynamic entry", func(cn *ciliumv2.CiliumNode) bool {
 		return dynamic(cn) == 0 && len(cn.Status.IPAM.ReleaseIPs) == 0
 	})
 	e.strictly("node-1")
@@ -191,7 +191,7 @@ func TestNodeTurnsStrict(t *testing.T) {
 	e.strictly("node-1")
 
 	label("null")
-	e.awaitNode("node-1", "entries for anybody", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 8 })
+	e.awaitNode("node-1", "eight dynamic entries", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 8 })
 	e.deletePods(append(ordinary, "after-0", "after-1")...)
 	e.await("wait for the entries of the pods that are gone to go", func(rows []witness.Row) bool { return len(rows) == 2 })
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == len(nodeOwners) }))

@@ -273,7 +273,7 @@ func TestBlockedReleaseIsReported(t *testing.T) {
 	blockers := []reclaim.ReleaseBlocker{
 		{Addr: netip.MustParseAddr("10.0.1.6"), User: "web/other-0", Why: "another has it"},
 		{Addr: netip.MustParseAddr("10.0.1.7"), User: "web/gone-0", Why: "one that is gone has it"},
-		{Addr: netip.MustParseAddr("10.0.1.8"), Why: "somebody may have it"},
+		{Addr: netip.MustParseAddr("10.0.1.8"), Why: "another pod may have it"},
 	}
 	onPod := "Warning WrongPodAddress The pod runs with IP 10.0.1.6, which is reserved for a pod of another namespace and cannot be released before this pod is gone; delete this pod"
 	for name, c := range map[string]struct {

@@ -97,7 +97,7 @@ func TestAgentForgetsItsAnswer(t *testing.T) {
 	s.looks()
 	s.is("", true)
 	if !s.Event("ReleaseUnanswered") {
-		t.Error("nobody is told that there is no answer")
+		t.Error("no event reports that the agent has not answered")
 	}
 	s.wants("ended", 1, 0)
 	s.is("marked-for-release", true)

@@ -149,7 +149,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 		again bool
 	}{
 		"it counts on the address":           {after: time.Minute},
-		"nobody has given it that back":      {after: 10 * time.Minute, ends: 1},
+		"its entry has not been restored":    {after: 10 * time.Minute, ends: 1},
 		"it has opted out":                   {annotations: optedOut, after: time.Minute},
 		"it has opted out, and still waits":  {annotations: optedOut, after: 10 * time.Minute, ends: 1},
 		"nothing is heard of the node":       {annotations: optedOut, after: time.Hour, unheard: true},

@@ -81,7 +81,7 @@ func TestRelease(t *testing.T) {
 		"a pod is back":                      {append(controllertest.Objects(controllertest.Pod(1)), standing...), standing, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown, 1},
 		"a pod is back, of a deleted record": {append(controllertest.Objects(controllertest.Pod(1)), deleted...), deleted, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown, 1},
 		"and runs with another address":      {append(controllertest.Objects(running), deleted...), deleted, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
-		"a record was made anew":             {controllertest.Objects(anew, controllertest.Record(1, true), controllertest.Record(2, true)), deleted, "db/web-0 " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
+		"a FixedIP was created again":        {controllertest.Objects(anew, controllertest.Record(1, true), controllertest.Record(2, true)), deleted, "db/web-0 " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
 		"the records are gone":               {nil, deleted, "db/web-0 db/web-1 db/web-2", 0},
 		"nothing is to be released":          {append(controllertest.Objects(workload), standing...), append(controllertest.Objects(workload), standing...), "db/web-0 db/web-1 db/web-2", 0},
 	} {

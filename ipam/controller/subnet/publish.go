@@ -158,7 +158,7 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 			found[k.Addr] = pod.Spec.NodeName
 			continue
 		}
-		if k.Node == node || !k.InUse && k.MovableFor == "" || placed && (pod.Spec.NodeName == node || podutil.HasIPs(pod)) {
+		if k.Node == node || !k.NamesPod() || placed && (pod.Spec.NodeName == node || podutil.HasIPs(pod)) {
 			continue
 		}
 		if _, asked := alive[k.Node]; !asked {
@@ -247,10 +247,9 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		}
 		if record != nil {
 			r.Fixed, r.Reserved = ptr.To(reservation.EntryOf(record)), address.ParseAll(record.Spec.IPs)
-			status := record.Status
 			// An earlier pod of the name may have moved to the node: see elsewhere.
-			moved := record.Spec.NodeName == node && (status.PodUID != "" || status.MovableFor != "")
-			if len(r.Addrs) == 0 && (moved || status.MovableFor == pod.UID) {
+			moved := func(k reservation.Address) bool { return k.Node == node && k.NamesPod() || k.MovableFor == pod.UID }
+			if len(r.Addrs) == 0 && slices.ContainsFunc(reservation.Of(record), moved) {
 				r.Addrs = r.Reserved
 			}
 		} else if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {

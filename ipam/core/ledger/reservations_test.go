@@ -90,7 +90,7 @@ func TestKeptNoMore(t *testing.T) {
 		{"made", func() []string { return l.SetRecord(keeping("db/a", "db/a-0", 1, "10.0.1.6")) }, nil, [2]int64{5, 6}},
 		{"seen again", func() []string { return l.SetRecord(keeping("db/a", "db/a-0", 1, "10.0.1.6")) }, nil, [2]int64{5, 6}},
 		{"a second one of the address", func() []string { return l.SetRecord(keeping("db/b", "db/b-0", 2, "10.0.1.6", "10.0.2.6")) }, nil, [2]int64{5, 5}},
-		{"made anew with another", func() []string { return l.SetRecord(keeping("db/a", "db/a-0", 3, "10.0.2.5")) }, []string{"n1"}, [2]int64{5, 4}},
+		{"created again with another", func() []string { return l.SetRecord(keeping("db/a", "db/a-0", 3, "10.0.2.5")) }, []string{"n1"}, [2]int64{5, 4}},
 		{"gone", func() []string { return l.RemoveRecord("db/b") }, []string{"n1", "n2"}, [2]int64{6, 5}},
 		{"gone twice", func() []string { return l.RemoveRecord("db/b") }, nil, [2]int64{6, 5}},
 	} {

@@ -236,11 +236,11 @@ func TestHandshakeModel(t *testing.T) {
 			"remember": func(*rapid.T) { // A later step may use this version as an old cache.
 				old = copied(n)
 			},
-			"controller":                           func(t *rapid.T) { a.controller(t, copied(n), w, nothing) },
-			"controller, from an old cache":        func(t *rapid.T) { a.controller(t, old, w, nothing) },
-			"controller, which waits for nobody":   func(t *rapid.T) { a.controller(t, copied(n), w, everything) },
-			"the same, from an old cache":          func(t *rapid.T) { a.controller(t, old, w, everything) },
-			"somebody writes what is not the pool": func(*rapid.T) { a.version++ },
+			"controller":                                 func(t *rapid.T) { a.controller(t, copied(n), w, nothing) },
+			"controller, from an old cache":              func(t *rapid.T) { a.controller(t, old, w, nothing) },
+			"controller, which does not wait":            func(t *rapid.T) { a.controller(t, copied(n), w, everything) },
+			"the same, from an old cache":                func(t *rapid.T) { a.controller(t, old, w, everything) },
+			"another field of the CiliumNode is written": func(*rapid.T) { a.version++ },
 			"pod comes": func(t *rapid.T) {
 				if offered := a.offered(); len(offered) > 0 {
 					pods++

@@ -49,7 +49,7 @@ func TestStrict(t *testing.T) {
 		"a new node: its own addresses from the bottom": {node: node(nil), want: own(nil)},
 		"pods follow, in order": {
 			node: node(own(nil)), pods: []nodepool.PodAddresses{runs("web"), runs("other")}, want: map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": web}},
-		"whoever has an entry keeps it, whatever it is for": {
+		"existing entries of every kind stay": {
 			node: node(own(map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.4": web})), pods: []nodepool.PodAddresses{runs("web"), runs("mysql-0")}},
 		"around what is used, kept back or resting": {
 			node: leaving(own(map[string]pool.Entry{"10.0.1.6": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.4": pool.Released}), pods: []nodepool.PodAddresses{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},

@@ -19,7 +19,7 @@ import (
 // TestDecideContested checks that an address with a blocker is not released until the FixedIP is overdue, that other
 // addresses are, and that the same state without the blocker leads to an action.
 func TestDecideContested(t *testing.T) {
-	const why = "somebody has it"
+	const why = "another pod has it"
 	again := now.Add(10 * time.Second)
 	contest := []reclaim.ReleaseBlocker{{Addr: addr("10.0.1.6"), Why: why}}
 	deleted := record(func(r *v1alpha1.FixedIP) {

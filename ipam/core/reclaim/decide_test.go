@@ -226,7 +226,7 @@ func TestDecide(t *testing.T) {
 		"the pod is gone for now": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
-		"the workload was made anew": {
+		"the workload was created again": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"),
 				Workload: reclaim.Workload{OwnerReference: otherUID.Owner, Exists: true}},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *otherUID}},
@@ -276,7 +276,7 @@ func TestDecide(t *testing.T) {
 		"one that was only announced goes with the pod": {
 			reclaim.State{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"and so does one of a claim that nobody has recorded": {
+		"and so does one of a claim without a FixedIP": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"which is left alone while its pod waits": {
@@ -285,7 +285,7 @@ func TestDecide(t *testing.T) {
 		"and is left alone while the pod waits": {
 			reclaim.State{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
 			reclaim.Action{}},
-		"and while nobody says where the address is": {
+		"and while no pool shows where the address is": {
 			reclaim.State{Record: record(migrates, reserved), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{}},
 		"an announcement that was left behind goes": {

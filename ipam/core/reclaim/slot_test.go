@@ -108,7 +108,7 @@ func TestDecideSlot(t *testing.T) {
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: handedOn}},
 		"and is there": {reclaim.State{Record: slotRecord(keptAside, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: open}, "shop-y",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-shop-y"}}},
-		"the workload was made anew": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: reclaim.Workload{OwnerReference: other.Owner, Exists: true}}, "shop-x",
+		"the workload was created again": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: reclaim.Workload{OwnerReference: other.Owner, Exists: true}}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: other}},
 		"the workload changes its mind": {reclaim.State{Record: slotRecord(keptAside), Held: mine, Workload: surplus(giveBack)}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: policed}},

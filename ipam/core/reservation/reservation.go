@@ -34,6 +34,10 @@ type Address struct {
 	MovableFor types.UID
 }
 
+// NamesPod reports whether the status of the FixedIP names a pod that uses the address, or that may have taken it to another
+// node. Such a pod may still run on Node after it was deleted by force.
+func (a Address) NamesPod() bool { return a.InUse || a.MovableFor != "" }
+
 // EntryOf returns the pool entry that gives the addresses of a FixedIP to its pod. The entry of a bare pod names no
 // workload: see identity.Identity.Entry.
 func EntryOf(r *v1alpha1.FixedIP) pool.Entry {

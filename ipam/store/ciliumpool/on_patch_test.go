@@ -37,7 +37,7 @@ func TestOnPatch(t *testing.T) {
 		"a conflict":         {pool: dynamic, fail: func(n int) (error, bool) { return only(n == 1, apierrors.NewConflict(resource, "n", nil)), false }, pods: 1, want: []string{"conflicted", "wrote 1"}},
 		"a lost race":        {pool: ipamtypes.AllocationMap{"10.0.1.1": {}, "10.0.1.200": {Owner: "db/other-0"}}, pods: 1, want: []string{"conflicted"}},
 		"a lost answer":      {pool: dynamic, fail: func(n int) (error, bool) { return only(n == 1, context.DeadlineExceeded), true }, pods: 1},
-		"nobody answers":     {pool: dynamic, fail: func(int) (error, bool) { return apierrors.NewServiceUnavailable("down"), false }, pods: 1},
+		"no answer":          {pool: dynamic, fail: func(int) (error, bool) { return apierrors.NewServiceUnavailable("down"), false }, pods: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -135,14 +135,14 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 		{what: "the watch shows what is there", patches: 1, kept: true},
 		{what: "the watch is one write behind", patches: 1, kept: true},
 		{what: "the watch is two writes behind", patches: 1, kept: true},
-		{what: "somebody else has written", watch: func() {
+		{what: "another client has written", watch: func() {
 			if _, err := New(api).ChangeEntries(t.Context(), now(), []pool.EntryChange{{Addr: addr("10.0.1.103"), To: ptr.To(pool.ForOwner("db/other-0"))}}, false); err != nil {
 				t.Fatal(err)
 			}
 		}, patches: 2, reads: 1, kept: true},
 		{what: "the watch has caught up", watch: func() { shown = now() }, patches: 1, kept: true},
 		{what: "the watch has lost the node", watch: func() { shown = pool.NodePool{} }, patches: 1, reads: 1},
-		{what: "the node was made anew", watch: func() {
+		{what: "the CiliumNode was deleted and created again", watch: func() {
 			api.node = newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.UID = "uid-2" })).node
 			shown = now()
 		}, patches: 1, kept: true},

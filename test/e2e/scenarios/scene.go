@@ -48,7 +48,8 @@ type scene struct {
 const patience = 3 * time.Minute
 
 // eventually calls try until it returns nil. It returns the last error when ctx ends, or when no new error has come for the
-// time patience: an error that differs from all before is progress.
+// time patience: an error that differs from all before is progress. Ten times patience is the limit in any case, because an
+// error may contain a number that always changes.
 func eventually(ctx context.Context, try func() error) error { return within(ctx, patience, try) }
 
 // within is eventually with another patience.
@@ -57,6 +58,8 @@ func within(ctx context.Context, patience time.Duration, try func() error) error
 	seen := map[string]bool{}
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
+	end := time.NewTimer(10 * patience)
+	defer end.Stop()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -73,6 +76,8 @@ func within(ctx context.Context, patience time.Duration, try func() error) error
 			return fmt.Errorf("ended by %w: %w", context.Cause(ctx), err)
 		case <-limit.C:
 			return fmt.Errorf("not so, and no progress, after %s: %w", patience, err)
+		case <-end.C:
+			return fmt.Errorf("not so after %s, and errors that always differ: %w", 10*patience, err)
 		case <-tick.C:
 		}
 	}
