@@ -150,17 +150,17 @@ func (p *Process) Running() bool {
 	}
 }
 
-// ExitError returns the error of the last run; nil after a clean exit and while the process runs.
-func (p *Process) ExitError() error {
+// ExitState says how the last run ended: "exit status 0", "signal: killed". It is empty while the process runs.
+func (p *Process) ExitState() string {
 	r := p.current()
 	if r == nil {
-		return nil
+		return ""
 	}
 	select {
 	case <-r.exited:
-		return r.err
+		return r.cmd.ProcessState.String()
 	default:
-		return nil
+		return ""
 	}
 }
 
@@ -358,7 +358,7 @@ func (p *Process) awaitReady(ctx context.Context, r *run, ready *os.File) error 
 			return nil
 		}
 		<-r.exited
-		return fmt.Errorf("it ended before it was ready: %w; the end of its log:\n%s", r.err, tail(p.LogPath()))
+		return fmt.Errorf("it ended before it was ready: %s; the end of its log:\n%s", r.cmd.ProcessState, tail(p.LogPath()))
 	case <-ctx.Done():
 		return fmt.Errorf("it was not ready in time: %w; the end of its log:\n%s", context.Cause(ctx), tail(p.LogPath()))
 	}

@@ -87,7 +87,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 		go func() {
 			select {
 			case <-p.Exited():
-				cancel(errors.Join(fmt.Errorf("%s has ended", p.Name), p.ExitError()))
+				cancel(fmt.Errorf("%s has ended: %s", p.Name, p.ExitState()))
 			case <-ctx.Done():
 			}
 		}()
@@ -372,7 +372,7 @@ func (n *Node) waitContainerd(ctx context.Context) error {
 	socket := filepath.Join(fmt.Sprintf("/proc/%d/root", init.PID()), layout.ContainerdSocket)
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		if !p.Running() {
-			return false, fmt.Errorf("it has ended: %w", p.ExitError())
+			return false, fmt.Errorf("it has ended: %s", p.ExitState())
 		}
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 		if err != nil {

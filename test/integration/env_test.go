@@ -144,7 +144,7 @@ func (e *env) whileAllRun() context.Context {
 		go func() {
 			select {
 			case <-p.Exited():
-				cancel(fmt.Errorf("%s has ended: %w", p.Name, p.ExitError()))
+				cancel(fmt.Errorf("%s has ended: %s", p.Name, p.ExitState()))
 			case <-ctx.Done():
 			}
 		}()

@@ -236,7 +236,7 @@ func TestHoldAndFree(t *testing.T) {
 		if r.Node != "node-3" || r.Address == before[name].Address {
 			t.Errorf("pod %s gave %s up and has %s on %s now", name, before[name].Address, r.Address, r.Node)
 		}
-		e.event(name, "GivenUp", "node node-1 has been gone for")
+		e.event(name, "ReservationExpired", "node node-1 has been gone for")
 	}
 	e.untouched(stays)
 }

@@ -5,12 +5,10 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -252,9 +250,8 @@ func (e *env) startAgain(programs ...*cluster.Process) {
 		if p.Running() {
 			continue
 		}
-		var exit *exec.ExitError
-		if err := p.ExitError(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-			e.t.Fatalf("%s has ended, and not because it could not start: %v\n%s", p.Name, err, p.LogTail())
+		if state := p.ExitState(); state != "exit status 1" {
+			e.t.Fatalf("%s has ended, and not because it could not start: %s\n%s", p.Name, state, p.LogTail())
 		}
 		e.must(p.Restart(within(e.t)))
 	}

@@ -168,7 +168,7 @@ func TestWrongFirstAddress(t *testing.T) {
 	e.must(e.Process("node-1").Terminate(within(t)))
 	p := e.startNode("node-1-again", "--node-name=node-1")
 	if !p.Running() {
-		t.Fatal(p.ExitError())
+		t.Fatal(p.ExitState())
 	}
 	e.deletePods(all...)
 	e.sameAddresses(before, e.awaitRunning(before, all...))
@@ -273,7 +273,7 @@ func TestConflicts(t *testing.T) {
 	e.create(second)
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "FixedIPs default/other-0 and default/web-0 reserve the same address "+address)
 	e.awaitCondition("other-0", "Conflict", metav1.ConditionTrue, "Shared", "reserve the same address")
-	e.awaitEventOn("FixedIP", "other-0", "AddressKeptTwice", "reserve the same address")
+	e.awaitEventOn("FixedIP", "other-0", "AddressReservedTwice", "reserve the same address")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), one)
 	e.delete(second)
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")

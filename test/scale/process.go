@@ -169,7 +169,7 @@ func (p *program) await(ctx context.Context, what string, interval time.Duration
 		select {
 		case <-time.After(interval):
 		case <-p.Exited():
-			return 0, fmt.Errorf("wait for %s %s: it ended: %w; its log is %s", p.Name, what, p.ExitError(), p.LogPath())
+			return 0, fmt.Errorf("wait for %s %s: it ended: %s; its log is %s", p.Name, what, p.ExitState(), p.LogPath())
 		case <-ctx.Done():
 			return 0, fmt.Errorf("wait for %s %s: %w (%w)", p.Name, what, context.Cause(ctx), last)
 		}

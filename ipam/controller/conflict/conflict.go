@@ -50,7 +50,7 @@ const ReasonWrongPodAddress = "WrongPodAddress"
 // same reason about one object are counted as one, with the message of the first.
 var reasons = map[string]string{
 	twoPods:     "AddressInUseTwice",
-	twoFixedIPs: "AddressKeptTwice",
+	twoFixedIPs: "AddressReservedTwice",
 	twoPools:    "AddressOfferedTwice",
 	wrongPod:    ReasonWrongPodAddress,
 }

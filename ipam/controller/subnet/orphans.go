@@ -245,7 +245,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
-			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "GivenUp", "DeleteRecord", "IP %v is released: node %s has been gone for %v and --orphaned-subnet-policy is %s; the pod gets another IP", record.Spec.IPs, o.Node, c.Rules.Hold, subnetplan.Free)
+			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "IP %v is released: node %s has been gone for %v and --orphaned-subnet-policy is %s; the pod gets another IP", record.Spec.IPs, o.Node, c.Rules.Hold, subnetplan.Free)
 		}
 	}
 	return nil

@@ -40,8 +40,9 @@ type Change struct {
 // and not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. Its error
 // matches ErrUndone if any edit was undone.
 //
-// A process that dies between the write and the confirmation leaves a cooldown entry that names the previous owner. The
-// controller restores the entry for a pod with that name that waits for an IP on the node.
+// A process that dies between the write and the confirmation leaves a cooldown entry that names the previous owner, and so
+// does a Write whose last try had an unknown outcome. The controller restores the entry for a pod with that name that waits
+// for an IP on the node.
 func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange, err error) {
 	// written has the latest edit of each address. Decide runs again after a failed try; after a write whose answer
 	// was lost it finds nothing left to do.

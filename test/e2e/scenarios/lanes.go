@@ -168,7 +168,7 @@ func (t *trial) supervise(ctx context.Context, nodes []string) error {
 		for _, part := range []realcluster.Part{realcluster.Containerd, realcluster.Kubelet, realcluster.Agent} {
 			if p := node.Process(part); p != nil && !p.Running() {
 				ended = true
-				errs = append(errs, fmt.Errorf("the %s of node %s has ended: %w; the end of its log:\n%s", part, name, p.ExitError(), p.LogTail()), node.Start(ctx, part))
+				errs = append(errs, fmt.Errorf("the %s of node %s has ended: %s; the end of its log:\n%s", part, name, p.ExitState(), p.LogTail()), node.Start(ctx, part))
 			}
 		}
 		if ended {

@@ -120,7 +120,7 @@ func volume(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned; uncordon it") {
+	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned") {
 		return fmt.Errorf("pod web-0 waits for node %s with the message: %s", victimNode, told)
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {

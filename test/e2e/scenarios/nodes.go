@@ -182,7 +182,7 @@ func drainedWithBudget(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned; uncordon it") {
+	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned") {
 		return fmt.Errorf("pod %s waits for node %s with the message: %s", first, victimNode, told)
 	}
 	if err := s.nodeTells(ctx, victimNode, "PodsWaitForNode", s.namespace+"/"+first); err != nil {
