@@ -9,7 +9,7 @@ set -euo pipefail
 output=$1 package=$2
 shift 2
 
-# go build -v prints each package that it compiles and each module that it downloads, but not what is in the build
+# go build -v prints each package that it compiles and each module that it downloads, but no packages from the build
 # cache.
 go build -v -o "$output" "$@" "$package" 2> >(awk -v name="$(basename "$output")" '
   /^go: downloading/ { if (++modules % 50 == 1) { printf "  %s: downloading modules (%d so far)\n", name, modules; fflush() } next }

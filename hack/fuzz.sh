@@ -2,7 +2,7 @@
 # Copyright The fixedip Authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Fuzzes each target for a while: hack/fuzz.sh DURATION [TARGET]
+# Fuzzes each target for a duration: hack/fuzz.sh DURATION [TARGET]
 #
 # go test -fuzz instruments every dependency of a target, so Kubernetes and Cilium would be compiled again. Here only our
 # own packages are instrumented, and the rest comes from the build cache, which also stores the growing corpus. Failing
@@ -24,14 +24,15 @@ while IFS= read -r package; do
     status=0
     (cd "$package" && "$out/test" -test.run='^$' -test.fuzz="^$target\$" -test.fuzztime="$duration" -test.fuzzminimizetime=5s \
       -test.parallel="${FUZZ_PARALLEL:-1}" -test.fuzzcachedir="$cache/$module/$package") >"$out/log" 2>&1 || status=$?
-    # Before Go 1.27 the end of the fuzzing time may be reported as a failure (go.dev/issue/75804). A real failure says more.
+    # Before Go 1.27 the end of the fuzzing time may be reported as a failure (go.dev/issue/75804). The log of a real failure has
+    # more lines.
     if [ $status != 0 ] && ! [ "$(sed -n '/^--- FAIL/,$p' "$out/log" | sed 1d | tr -d ' \n')" = "contextdeadlineexceededFAIL" ]; then
       cat "$out/log"
-      # Ten seconds without an answer count as a hang, which a busy machine can cause; a real hang repeats.
+      # A test of ten seconds counts as a hang, which a busy machine can cause. Only a real hang happens again.
       input=$(sed -n 's|.*Failing input written to ||p' "$out/log")
       if grep -q 'process hung or terminated' "$out/log" && [ -n "$input" ] &&
         (cd "$package" && timeout 60 "$out/test" -test.run="^$target\$" -test.timeout=30s); then
-        echo "It is answered now: the machine was busy."
+        echo "The input passes in a second run: the machine was busy."
         rm "$package/$input"
         continue
       fi

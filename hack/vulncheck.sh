@@ -4,26 +4,26 @@
 
 # Checks the code that our programs call for known vulnerabilities: hack/vulncheck.sh DATABASE
 #
-# Exit status 1: a finding without a row in SECURITY.md. Exit status 2: the database could not be read, so nothing is
-# known.
+# Exit status 1: a finding without a row in SECURITY.md. Exit status 2: the database could not be read, so the
+# result is unknown.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 database=$1
 govulncheck() { go tool -modfile=hack/tools/go.mod govulncheck -db "$database" "$@"; }
 
 unread() {
-  printf '%s\nNOT CHECKED: the vulnerability database %s could not be read. This says nothing about vulnerabilities.\n' "$1" "$database" >&2
+  printf '%s\nNOT CHECKED: the vulnerability database %s could not be read, so the result is unknown.\n' "$1" "$database" >&2
   exit 2
 }
 
-# Asked for one module, it reads the database at once; for our programs, only after minutes of reading these.
+# Query one module first, because that reads the database at once. The check of our programs reads it only after minutes.
 report=$(govulncheck -mode=query -json golang.org/x/net@v0.1.0 2>&1) || unread "$(tail -n 1 <<<"$report")"
 
 status=0
 report=$(govulncheck ./cmd/... 2>&1) || status=$?
 case $status in
-0) echo "No known vulnerability is in what our programs call, by $database." && exit ;;
-3) ;; # there are some
+0) echo "Our programs call no code with a known vulnerability, according to $database." && exit ;;
+3) ;; # vulnerabilities were found
 *) unread "$report" ;;
 esac
 echo "$report"

@@ -15,12 +15,12 @@ import (
 
 const module = "fixedip.io/fixedip/"
 
-// rules define what each folder may import. The first rule whose folder contains a file applies.
+// rules define the imports that are allowed in each folder. The first rule whose folder contains a file applies.
 var rules = []struct {
 	folder string
 	// ours are the folders of this module that the folder may import.
 	ours []string
-	// never are prefixes of packages of other modules that the folder may not import.
+	// never are packages outside this module that the folder may not import, with the packages below them.
 	never []string
 }{
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
@@ -54,12 +54,12 @@ var rules = []struct {
 	{"hack", []string{"ipam/api", "ipam/scheme", "hack"}, nil},
 }
 
-// TestImports checks that dependencies point one way, toward the core.
+// TestImports checks the imports of all Go files except tests against rules, so that dependencies point toward the core.
 func TestImports(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if name := d.Name(); len(name) > 2 && strings.HasPrefix(name, ".") && d.IsDir() {
-			// A running test cluster creates and deletes folders there.
+			// A running test cluster creates and deletes folders in hidden folders.
 			return fs.SkipDir
 		}
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -81,7 +81,7 @@ func TestImports(t *testing.T) {
 					return err
 				}
 				if !allowed(imported, rule.ours, rule.never) {
-					t.Errorf("%s imports %s", file, imported)
+					t.Errorf("%s imports %s, which the rule for %s does not allow", file, imported, rule.folder)
 				}
 			}
 			return nil
@@ -92,7 +92,7 @@ func TestImports(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files < 40 {
-		t.Errorf("checked only %d files; have the folders moved?", files)
+		t.Errorf("checked %d files, want at least 40; have the folders moved?", files)
 	}
 }
 

@@ -31,8 +31,8 @@ func newFlags() (*options, *pflag.FlagSet) {
 	return o, fs
 }
 
-// FuzzFlag checks that a flag has the same meaning on the command line and in a file, that errors name the flag and the
-// value, and that accepted values give a valid configuration.
+// FuzzFlag checks that a flag has the same meaning on the command line and in a file, that errors name the flag, and that accepted
+// values result in a valid configuration.
 func FuzzFlag(f *testing.F) {
 	_, fs := newFlags()
 	values := []string{
@@ -55,13 +55,13 @@ func FuzzFlag(f *testing.F) {
 			parsed = fs.Parse([]string{"--" + name + "=" + value})
 		}
 		if parsed == nil {
-			// settle must not find the flag set under two names.
-			if _, err := settle(fs, "", func(string) string { return "" }); err != nil {
-				t.Fatalf("--%s=%s: %v", name, value, err)
+			// resolve must not return an error that the flag is set under two names.
+			if _, err := resolve(fs, "", func(string) string { return "" }); err != nil {
+				t.Fatalf("--%s=%s: resolve returned error %v, want none", name, value, err)
 			}
-			judge(t, o, name, value)
+			checkConfig(t, o, name, value)
 		} else if !strings.Contains(parsed.Error(), name) {
-			t.Errorf("--%s=%q is refused without its name: %v", name, value, parsed)
+			t.Errorf("--%s=%q: the error does not name the flag: %v", name, value, parsed)
 		}
 		if canonical(name) != name {
 			return
@@ -76,15 +76,15 @@ func FuzzFlag(f *testing.F) {
 			// YAML cannot contain some control characters.
 			return
 		}
-		_, err = settle(byFile, written(t, text), func(string) string { return "" })
+		_, err = resolve(byFile, configFile(t, text), func(string) string { return "" })
 		if (err == nil) != (parsed == nil) {
-			t.Fatalf("--%s=%q: %v on the command line, and %v in a file", name, value, parsed, err)
+			t.Fatalf("--%s=%q: got error %v on the command line, but error %v in a file", name, value, parsed, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), "key "+name+": ") {
-			t.Errorf("%s: %q is refused without its name: %v", name, value, err)
+			t.Errorf("key %s with value %q: the error does not name the key: %v", name, value, err)
 		}
 		if diff := cmp.Diff(o, inFile, cmp.AllowUnexported(options{}), cmpopts.IgnoreFields(options{}, "configFile"), cmpopts.EquateNaNs()); err == nil && diff != "" {
-			t.Errorf("--%s=%q means something else in a file (-command line +file): %s", name, value, diff)
+			t.Errorf("--%s=%q: the options differ (-command line +file): %s", name, value, diff)
 		}
 	})
 }
@@ -99,9 +99,9 @@ func canonical(name string) string {
 	return name
 }
 
-// judge checks the result of config after one flag was set: an error names this flag or a related one, and a configuration
-// is usable.
-func judge(t *testing.T, o *options, name, value string) {
+// checkConfig checks the result of config after the flag name was set to value: an error has one line and names that flag or a
+// related one, and a configuration is usable.
+func checkConfig(t *testing.T, o *options, name, value string) {
 	t.Helper()
 	cfg, err := o.config()
 	if err != nil {
@@ -109,30 +109,31 @@ func judge(t *testing.T, o *options, name, value string) {
 		// If another flag forbids the value, the error names that flag.
 		related := map[string]string{"enable-ipv6": "cluster-pool-ipv4-cidr", "subnet-source": "cluster-pool-ipv4-cidr", "cluster-pool-ipv4-mask-size": "cluster-pool-ipv4-cidr", "cluster-pool-ipv6-mask-size": "cluster-pool-ipv6-cidr", "cluster-pool-ipv4-cidr": "cluster-pool-ipv4-mask-size", "cluster-pool-ipv6-cidr": "cluster-pool-ipv6-mask-size", "min-free-ips": "max-dynamic-ips", "leader-election-renew-deadline": "leader-election-lease-duration", "leader-election-retry-period": "leader-election-lease-duration"}
 		if message := err.Error(); !strings.HasPrefix(message, "--") || !strings.Contains(message, flag) && !strings.Contains(message, related[flag]+":") && !strings.Contains(message, related[flag]+" ") || strings.Contains(message, "\n") {
-			t.Errorf("--%s=%q is refused with %q", name, value, message)
+			t.Errorf("--%s=%q: got error %q, want one line that starts with -- and names the flag or a related one", name, value, message)
 		}
 		return
 	}
 	usable(t, cfg)
 }
 
-// usable checks the assumptions of all controllers about a configuration.
+// usable checks assumptions about a valid configuration on which the controllers rely.
 func usable(t *testing.T, cfg config.Config) {
 	t.Helper()
 	for _, p := range cfg.ClusterPools {
 		if subnet, ok := address.Carve([]address.ClusterPool{p}, p.Family(), address.Union(nil)); !ok || subnet.Bits() != p.MaskSize || !p.CIDR.Contains(subnet.Addr()) {
-			t.Errorf("%+v can't be cut: %s", p, subnet)
+			t.Errorf("Carve returned %s for cluster pool %+v, want a subnet of its mask size in its CIDR", subnet, p)
 		}
 	}
 	if cfg.StrictNodes.Matches(labels.Set{}) && !strings.Contains(cfg.StrictNodes.String(), "!") && !strings.Contains(cfg.StrictNodes.String(), "notin") {
-		t.Errorf("nodes without labels are strict: %q", cfg.StrictNodes)
+		t.Errorf("StrictNodes %q selects nodes without labels", cfg.StrictNodes)
 	}
 	if errs := cfg.Validate(); len(errs) > 0 {
-		t.Errorf("it passes, and is wrong: %v", errs)
+		t.Errorf("the configuration was accepted, but Validate returns %v", errs)
 	}
 }
 
-func written(t *testing.T, text []byte) string {
+// configFile writes text into a file and returns its path.
+func configFile(t *testing.T, text []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(path, text, 0o600); err != nil {
@@ -141,7 +142,7 @@ func written(t *testing.T, text []byte) string {
 	return path
 }
 
-// FuzzConfigFile checks that errors name the file and the key on one line, and that accepted files give a valid
+// FuzzConfigFile checks that errors have one line and name the file or the flag, and that accepted files result in a valid
 // configuration.
 func FuzzConfigFile(f *testing.F) {
 	for _, seed := range []string{
@@ -156,23 +157,23 @@ func FuzzConfigFile(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		o, fs := newFlags()
-		path := written(t, text)
-		given, err := settle(fs, path, func(string) string { return "" })
+		path := configFile(t, text)
+		sources, err := resolve(fs, path, func(string) string { return "" })
 		if err != nil {
 			if message := err.Error(); !strings.HasPrefix(message, "--config "+path+": ") || strings.Contains(message, "\n") {
-				t.Errorf("%q is refused with %q", text, message)
+				t.Errorf("file %q: got error %q, want one line that starts with the name of the file", text, message)
 			}
 			return
 		}
-		for name, origin := range given.origins {
+		for name, origin := range sources.origins {
 			if flag := fs.Lookup(name); flag == nil || !flag.Changed || origin != "the file "+path {
-				t.Errorf("%s is from %s", name, origin)
+				t.Errorf("flag %s has origin %q, want a changed flag with the file as its origin", name, origin)
 			}
 		}
 		cfg, err := o.config()
 		if err != nil {
-			if message := given.explain(err).Error(); !strings.HasPrefix(message, "--") || strings.Contains(message, "\n") {
-				t.Errorf("%q is refused with %q", text, message)
+			if message := sources.explain(err).Error(); !strings.HasPrefix(message, "--") || strings.Contains(message, "\n") {
+				t.Errorf("file %q: got error %q, want one line that starts with --", text, message)
 			}
 			return
 		}

@@ -35,7 +35,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/serverversion"
 )
 
-// cacheSyncTimeout limits the time in which the caches of a new leader sync. The default of two minutes is too short for
+// cacheSyncTimeout is the time limit for syncing the caches of a new leader. The default of two minutes is too short for
 // 150,000 pods on a busy machine.
 const cacheSyncTimeout = 30 * time.Minute
 
@@ -61,17 +61,17 @@ func command() *cobra.Command {
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			verflag.PrintAndExitIfRequested()
-			given, err := settle(cmd.Flags(), o.configFile, os.Getenv)
+			sources, err := resolve(cmd.Flags(), o.configFile, os.Getenv)
 			if err != nil {
 				return err
 			}
 			if err := logsapi.ValidateAndApply(logging, nil); err != nil {
 				return err
 			}
-			for _, w := range given.warnings {
+			for _, w := range sources.warnings {
 				klog.Warning(w)
 			}
-			return given.explain(run(o))
+			return sources.explain(run(o))
 		},
 	}
 	o.addFlags(cmd.Flags())
@@ -94,7 +94,7 @@ func run(o *options) error {
 	}
 	apiServer, err := discovery.NewDiscoveryClientForConfig(kubeconfig)
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create a discovery client: %w", err)
 	}
 	if err := serverversion.Check(ctx, apiServer, oldestAPIServer, "the CustomResourceDefinitions use CEL functions for IP addresses"); err != nil {
 		return err
@@ -108,7 +108,7 @@ func run(o *options) error {
 	if err != nil {
 		return err
 	}
-	if err := standDown(ctx, kubeconfig, kinds, &cfg); err != nil {
+	if err := disableEndpointKeeper(ctx, kubeconfig, kinds, &cfg); err != nil {
 		return err
 	}
 	mgr, err := manager.New(kubeconfig, manager.Options{
@@ -125,11 +125,11 @@ func run(o *options) error {
 		RenewDeadline:                 &o.renewDeadline,
 		RetryPeriod:                   &o.retryPeriod,
 		LeaderElectionReleaseOnCancel: true,
-		// The process exits if the caches have not synced by then.
+		// The process exits if the caches have not synced within this time.
 		Controller: config.Controller{CacheSyncTimeout: cacheSyncTimeout},
 	})
 	if err != nil {
-		return fmt.Errorf("start: %w", err)
+		return fmt.Errorf("create the manager: %w", err)
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
@@ -140,14 +140,14 @@ func run(o *options) error {
 	return mgr.Start(ctx)
 }
 
-// standDown disables the maintenance of CiliumEndpoints in cfg if Cilium creates none.
-func standDown(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Scheme, cfg *ipamconfig.Config) error {
+// disableEndpointKeeper disables the maintenance of CiliumEndpoints in cfg if Cilium creates no CiliumEndpoints.
+func disableEndpointKeeper(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Scheme, cfg *ipamconfig.Config) error {
 	if !cfg.Verify.Endpoints {
 		return nil
 	}
 	live, err := client.New(kubeconfig, client.Options{Scheme: kinds})
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create a client for the configuration of Cilium: %w", err)
 	}
 	cfg.Verify.Endpoints, err = ciliumendpoint.Enabled(ctx, live)
 	if err == nil && !cfg.Verify.Endpoints {
@@ -156,16 +156,16 @@ func standDown(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Sche
 	return err
 }
 
-// watchListVariable is the environment variable by which client-go's feature WatchListClient is set.
+// watchListVariable is the environment variable that enables or disables client-go's feature WatchListClient.
 const watchListVariable = "KUBE_FEATURE_" + string(features.WatchListClient)
 
-// streamInitialLists turns on client-go's feature WatchListClient, which is off by default before v1.35, unless
-// the environment sets it. An informer then receives its initial list as a stream and transforms one object at a
-// time. An ordinary list from the API server's cache arrives in one answer whatever its page size is: with
-// 150,000 pods that answer alone would take more memory than everything else. An API server that does not
-// stream (older than v1.32, or with its feature WatchList off) is asked for that list instead.
+// streamInitialLists enables client-go's feature WatchListClient, which is disabled by default before v1.35, unless the
+// environment sets it. An informer then receives its initial list as a stream and transforms one object at a time. An
+// ordinary list from the API server's cache arrives in one response, whatever its page size is: with 150,000 pods, that
+// response alone would take more memory than the rest of the process. If the API server does not stream (it is older than
+// v1.32, or its feature WatchList is disabled), client-go requests an ordinary list instead.
 //
-// Call it before the first client is made: client-go reads the environment once.
+// Call streamInitialLists before the first client is created, because client-go reads the environment once.
 func streamInitialLists() {
 	if _, set := os.LookupEnv(watchListVariable); set {
 		return

@@ -24,7 +24,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// options contains the values of the flags. The method config sets the fields of Config that are not the value of one flag.
+// options contains the values of the flags. The method config computes the fields of Config that do not have the value of a
+// flag.
 type options struct {
 	config.Config
 	configFile string
@@ -59,29 +60,29 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntSliceVar(&o.ipv6MaskSizes, "cluster-pool-ipv6-mask-size", []int{120}, "Prefix length of IPv6 subnets of nodes: one for all CIDRs, or one for each")
 	fs.BoolVar(&o.ipv6, "enable-ipv6", true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr; false disables the family")
 	fs.StringVar((*string)(&o.SubnetSource), "subnet-source", string(config.ClusterPool), "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
-	fs.StringVar((*string)(&o.SubnetPolicy), "orphaned-subnet-policy", string(subnetplan.Inherit), "What happens to a subnet with FixedIPs whose node is gone: Inherit (another node takes it over), Hold (it waits for the node) or Free (the FixedIPs are deleted)")
-	fs.DurationVar(&o.OrphanGracePeriod, "orphaned-subnet-grace-period", time.Minute, "How long an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
+	fs.StringVar((*string)(&o.SubnetPolicy), "orphaned-subnet-policy", string(subnetplan.Inherit), "Policy for a subnet with FixedIPs whose node is gone: Inherit (another node takes over the subnet), Hold (the subnet waits for its node) or Free (the FixedIPs are deleted)")
+	fs.DurationVar(&o.OrphanGracePeriod, "orphaned-subnet-grace-period", time.Minute, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
 	fs.StringSliceVar(&o.ProtectNodesFrom, "protect-nodes-from", nil, "Autoscalers that must not remove nodes whose subnets have fixed addresses: cluster-autoscaler, karpenter. The controller annotates these Nodes, and needs manifests/controller-scale-down-rbac.yaml for that")
 	fs.IntVar(&o.Watermark.Free, "min-free-ips", 8, "Minimum of free dynamic addresses in the pool of each node, per family")
 	fs.IntVar(&o.Watermark.Max, "max-dynamic-ips", 0, "Maximum of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: as many as the node takes pods, at most half of its subnet")
-	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "How many free dynamic addresses beyond min-free-ips a pool may have before some are removed")
+	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "Maximum of free dynamic addresses beyond min-free-ips in a pool; further ones are removed")
 	fs.StringVar(&o.strictNodes, "strict-nodes", "fixedip.io/strict=true", "Label selector of strict nodes, on which every pod gets an owned entry; empty selects none. Has to equal strictNodes of the scheduler")
 	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum of writes to one CiliumNode per minute; half of them may come at once")
-	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields from CiliumNodes, which is half of their size")
-	fs.DurationVar(&o.CoolDown, "address-cooldown", time.Minute, "Minimum time for which a released address is offered to no other pod; after it, the cooldown lasts until the agent of the node has reported without the address")
+	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields, which is half of the size of a CiliumNode")
+	fs.DurationVar(&o.Cooldown, "address-cooldown", time.Minute, "Minimum time for which a released address is offered to no other pod; after it, the cooldown lasts until the agent of the node has reported without the address")
 	fs.StringVar((*string)(&o.Failover), "failover", "Wait", "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign. Has to equal failover of the scheduler")
 
 	o.Verify = conformance.DefaultConfig()
 	v := &o.Verify
 	fs.StringVar(&v.OnMismatch, "mismatch-policy", v.OnMismatch, "Policy for pods that run with another address than their fixed address: Restart (evict the pod) or Report. The annotation "+identity.AnnotationOnMismatch+" of a workload takes precedence")
-	fs.DurationVar(&v.RestartAfter, "mismatch-grace-period", v.RestartAfter, "How long a mismatch has to last before the pod is restarted; longer than agents take to see a pool entry")
+	fs.DurationVar(&v.RestartAfter, "mismatch-grace-period", v.RestartAfter, "Minimum duration of a mismatch before the pod is restarted; should be longer than agents take to see a pool entry")
 	fs.IntVar(&v.Restarts, "max-concurrent-restarts", v.Restarts, "Maximum of pods restarting at the same time because of a mismatch")
 	fs.BoolVar(&v.Endpoints, "enable-cep-keeper", v.Endpoints, "Repair CiliumEndpoints; disable it if Cilium runs without them (disable-endpoint-crd)")
-	fs.DurationVar(&v.EndpointPatience, "cep-grace-period", v.EndpointPatience, "How long a CiliumEndpoint may be missing or wrong before the controller repairs it; agents need up to 20s to create a missing one")
-	fs.DurationVar(&v.EndpointTermination, "cep-termination-timeout", v.EndpointTermination, "How long finalizers may delay the deletion of a CiliumEndpoint")
+	fs.DurationVar(&v.EndpointGracePeriod, "cep-grace-period", v.EndpointGracePeriod, "Time for which a CiliumEndpoint may be missing or wrong before the controller repairs it; agents need up to 20s to create a missing one")
+	fs.DurationVar(&v.EndpointTermination, "cep-termination-timeout", v.EndpointTermination, "Maximum time for which finalizers may delay the deletion of a CiliumEndpoint")
 
-	fs.DurationVar(&o.FinalizerDeadline, "force-finalize-after", 10*time.Minute, "How long after its deletion the finalizer of a FixedIP is removed even if its addresses could not be released")
-	fs.DurationVar(&o.ResyncPeriod, "resync-period", config.DefaultSweepInterval, "How often each FixedIP is reconciled without an event")
+	fs.DurationVar(&o.FinalizerDeadline, "force-finalize-after", 10*time.Minute, "Time after the deletion of a FixedIP at which its finalizer is removed even if its addresses could not be released")
+	fs.DurationVar(&o.ResyncPeriod, "resync-period", config.DefaultResyncPeriod, "Interval at which each FixedIP is reconciled without an event")
 
 	fs.StringVar(&o.labelSelector, "label-selector", "", "Adopt the current IP of matching pods placed by other schedulers (StatefulSet pods and bare pods): a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.Adoption.ExcludeDBBranch, "exclude-dbbranch-prefixes", nil, "Prefixes of the label DBBranch; pods with such a label are excluded from --label-selector")
@@ -95,8 +96,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.leaderElection, "enable-leader-election", true, "Use leader election, so that one of several replicas is active")
 	fs.StringVar(&o.Namespace, "leader-election-namespace", "", "Namespace of the Leases. Default: environment variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
 	fs.StringVar(&o.leaderElectionID, "leader-election-id", "cilium-ipam-leader", "Name of the Lease of the leader")
-	fs.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "How long other replicas wait for a leader that does not renew its lease")
-	fs.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "How long the leader tries to renew its lease before it exits")
+	fs.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "Time that other replicas wait for a leader that does not renew its lease")
+	fs.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "Time for which the leader tries to renew its lease before it exits")
 	fs.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "Interval between attempts to acquire or renew the lease")
 
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":9470", "Address for metrics; 0 disables them")
@@ -165,7 +166,8 @@ func clusterPools(family address.Family, cidrs []string, maskSizes []int) (pools
 	return pools, nil
 }
 
-// validate returns an error for each invalid value of a flag that concerns the process and not the controllers.
+// validate returns an error for each invalid flag of the process itself: clients, leader election and bind addresses.
+// namespace is the namespace of the Leases.
 func (o *options) validate(namespace string) (errs field.ErrorList) {
 	if !(o.qps > 0) {
 		errs = append(errs, field.Invalid(field.NewPath("kube-api-qps"), o.qps, "must be more than 0"))

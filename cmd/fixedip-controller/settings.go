@@ -27,11 +27,11 @@ const (
 	podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
-// notInFile are flags that a configuration file cannot set.
+// notInFile contains the flags that a configuration file cannot set.
 var notInFile = []string{"config", "help", "version"}
 
-// settings records the sources of flag values. In order of precedence these are the command line, the file of --config, the
-// environment, and, if a flag was set by its name in the guide (see aliases), the guide's defaults.
+// settings contains the sources of flag values. In order of precedence, the sources are the command line, the file of
+// --config, the environment and, if any flag was set by its name in the guide (see aliases), the guide's defaults.
 type settings struct {
 	fs *pflag.FlagSet
 	// origins contains the source of each flag that was not set on the command line. Key: the name of the flag. Value: a
@@ -40,10 +40,10 @@ type settings struct {
 	warnings []string
 }
 
-// settle sets the flags that the command line did not set, from the other sources. An error names the source and the value.
-func settle(fs *pflag.FlagSet, configFile string, getenv func(string) string) (*settings, error) {
+// resolve sets the flags that the command line did not set from the other sources. An error names the source and the value.
+func resolve(fs *pflag.FlagSet, configFile string, getenv func(string) string) (*settings, error) {
 	s := &settings{fs: fs, origins: map[string]string{}}
-	guide, err := s.settleAliases()
+	guide, err := s.resolveAliases()
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s *settings) readFile(path string) error {
 	for _, key := range slices.Sorted(maps.Keys(file)) {
 		for _, a := range aliases {
 			if a.old == key {
-				return fmt.Errorf("key %s is named %s here", key, a.new)
+				return fmt.Errorf("unknown key %q; use %s", key, a.new)
 			}
 		}
 		flag := s.fs.Lookup(key)
@@ -98,8 +98,8 @@ func (s *settings) readFile(path string) error {
 	return nil
 }
 
-// setFromFile sets a flag to a value of the file: a list for flags that take several values, the JSON text of an object
-// or number for others.
+// setFromFile sets a flag to a value of the file. A list is allowed only for flags that take several values. A value that is
+// neither a list nor text, such as an object or a number, is passed to the flag as JSON.
 func setFromFile(flag *pflag.Flag, raw json.RawMessage) error {
 	var text string
 	var list []json.RawMessage
@@ -134,7 +134,7 @@ func (s *settings) readEnvironment(getenv func(string) string) error {
 			continue
 		}
 		if v.name == clientcmd.RecommendedConfigPathEnvVar && !exists(value) && getenv("KUBERNETES_SERVICE_HOST") != "" {
-			// Manifests of the guide name files of the host that they do not mount.
+			// Manifests of the guide set the variable to a file of the host that they do not mount.
 			s.warnings = append(s.warnings, fmt.Sprintf("Variable %s names %s, which does not exist; using the service account of the pod", v.name, value))
 			continue
 		}
@@ -166,7 +166,8 @@ func (s *settings) explain(err error) error {
 	return err
 }
 
-// ownNamespace returns the namespace of the kubeconfig or, in a pod, of the pod; empty if there is none.
+// ownNamespace returns the namespace of the kubeconfig's current context or, if kubeconfig is empty, that of the pod; empty
+// if it is unknown.
 func ownNamespace(kubeconfig string) string {
 	if kubeconfig == "" {
 		data, err := os.ReadFile(podNamespaceFile)
@@ -175,7 +176,7 @@ func ownNamespace(kubeconfig string) string {
 		}
 		return strings.TrimSpace(string(data))
 	}
-	// Errors of the file are reported when the client is created.
+	// restConfig reports errors of the file.
 	cfg, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil || cfg.Contexts[cfg.CurrentContext] == nil {
 		return ""
@@ -188,8 +189,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// aliases are the flags that a guide to fixed addresses on Cilium names differently. An alias (old) has the meaning of the
-// guide. fallback is the guide's default if it differs from that of the flag (new); empty otherwise.
+// aliases contains the flags that have another name in a guide to fixed addresses on Cilium. old is the name in the guide,
+// and new the name of the flag. fallback is the guide's default if it differs from the default of the flag; empty
+// otherwise.
 var aliases = []struct{ old, new, fallback string }{
 	{"labelSector", "label-selector", `{"matchLabels":{"noStatic":"true"}}`},
 	{"ipRateNum", "min-free-ips", "255"},
@@ -204,11 +206,11 @@ var aliases = []struct{ old, new, fallback string }{
 // variable is an environment variable that sets a flag if neither the command line nor the configuration file does.
 type variable struct {
 	name, flag string
-	// deprecated is true for variables of the guide; their use gives a warning.
+	// deprecated is true for variables of the guide. Their use causes a warning.
 	deprecated bool
 }
 
-// variables are the environment variables that are read.
+// variables contains the environment variables that resolve reads.
 var variables = []variable{
 	{name: "KUBECONFIG", flag: "kubeconfig"},
 	{name: "POD_NAMESPACE", flag: "leader-election-namespace"},
@@ -245,12 +247,12 @@ func addAliases(fs *pflag.FlagSet) {
 	}
 }
 
-// settleAliases marks the flag of each alias that was set as changed, adds a warning for it, and reports in guide whether
+// resolveAliases marks the flag of each alias that was set as changed, and adds a warning about the alias. guide is true if
 // any alias was set. Setting a flag under both names is an error.
-func (s *settings) settleAliases() (guide bool, err error) {
+func (s *settings) resolveAliases() (guide bool, err error) {
 	for _, a := range aliases {
-		given, target := s.fs.Lookup(a.old), s.fs.Lookup(a.new)
-		if given == nil || !given.Changed {
+		alias, target := s.fs.Lookup(a.old), s.fs.Lookup(a.new)
+		if alias == nil || !alias.Changed {
 			continue
 		}
 		if target.Changed {
@@ -262,8 +264,8 @@ func (s *settings) settleAliases() (guide bool, err error) {
 	return guide, nil
 }
 
-// useGuideDefaults sets the flags that no source has set to the guide's defaults: a manifest with the guide's names relies
-// on them.
+// useGuideDefaults sets the flags that no source has set to the guide's defaults, because a manifest with the guide's flag
+// names relies on these defaults.
 func (s *settings) useGuideDefaults() error {
 	var used []string
 	for _, a := range aliases {
@@ -272,7 +274,7 @@ func (s *settings) useGuideDefaults() error {
 			continue
 		}
 		if err := s.fs.Lookup(a.old).Value.Set(a.fallback); err != nil {
-			return fmt.Errorf("default %s of --%s: %w", a.fallback, a.old, err)
+			return fmt.Errorf("set --%[2]s to its default %[1]s: %[3]w", a.fallback, a.old, err)
 		}
 		s.set(target, "the default of --"+a.old)
 		used = append(used, fmt.Sprintf("--%s=%s", a.new, target.Value))

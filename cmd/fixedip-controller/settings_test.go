@@ -23,7 +23,7 @@ type given struct {
 	env  map[string]string
 }
 
-// read parses the flags and calls settle, as command does, without a cluster.
+// read parses the flags and calls resolve, as command does, without a cluster.
 func read(t *testing.T, g given) (*options, *settings, error) {
 	t.Helper()
 	o := &options{}
@@ -41,14 +41,14 @@ func read(t *testing.T, g given) (*options, *settings, error) {
 	if err := fs.Parse(g.args); err != nil {
 		return o, nil, err
 	}
-	s, err := settle(fs, o.configFile, func(name string) string { return g.env[name] })
+	s, err := resolve(fs, o.configFile, func(name string) string { return g.env[name] })
 	if err != nil && g.file != "" {
 		err = shortened{err, o.configFile}
 	}
 	return o, s, err
 }
 
-// shortened is an error whose text has only the base name of path.
+// shortened is an error in whose text path is replaced by its base name.
 type shortened struct {
 	error
 	path string
@@ -77,8 +77,8 @@ func asGuide(o *options) {
 
 const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n"
 
-// TestSettings checks the options, verbosity and warnings that result from each source of flag values. Finding R12, rows
-// about the guide: if flags have the guide's names, the guide's defaults apply.
+// TestSettings checks the options, the verbosity and the warnings that result from each source of flag values. Finding R12,
+// rows about the guide: if any flag has the guide's name, the guide's defaults apply.
 func TestSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		given
@@ -89,7 +89,7 @@ func TestSettings(t *testing.T) {
 		warnings []string
 		wantErr  string
 	}{
-		"nothing": {want: func(*options) {}},
+		"no source": {want: func(*options) {}},
 		"the guide's names": {
 			given: given{args: []string{"--ipRateNum=10", "--maxAllocatedIP=100", "--enableIPv6=false"}},
 			v:     "2",
@@ -105,7 +105,7 @@ func TestSettings(t *testing.T) {
 				guideAlerts,
 			},
 		},
-		"the guide's names, and nothing is left to its defaults": {
+		"the guide's names, and all flags with a guide default are set": {
 			given: given{
 				args: []string{"--ipRateNum=10", "--v=3"},
 				file: head + "label-selector: app=mysql\nenable-ipv6: true\nenable-static-pod-ipv6: true\nmax-dynamic-ips: 100\n",
@@ -116,7 +116,7 @@ func TestSettings(t *testing.T) {
 			},
 			warnings: []string{"Flag --ipRateNum is deprecated; use --min-free-ips", guideAlerts},
 		},
-		"a switch without a value": {
+		"a boolean flag of the guide without a value": {
 			given: given{args: []string{"--enableIPv6"}},
 			v:     "2",
 			want: func(o *options) {
@@ -139,9 +139,9 @@ func TestSettings(t *testing.T) {
 				guideAlerts,
 			},
 		},
-		"no such log level":        {given: given{args: []string{"--logLevel=7"}}, wantErr: `invalid argument "7" for "--logLevel" flag: must be a number from 0 (panic) to 6 (trace)`},
-		"a bad value, guide's way": {given: given{args: []string{"--ipRateNum=ten"}}, wantErr: `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
-		"both names":               {given: given{args: []string{"--ipRateNum=10", "--min-free-ips=9"}}, wantErr: "--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only"},
+		"an invalid log level":             {given: given{args: []string{"--logLevel=7"}}, wantErr: `invalid argument "7" for "--logLevel" flag: must be a number from 0 (panic) to 6 (trace)`},
+		"an invalid value of a guide flag": {given: given{args: []string{"--ipRateNum=ten"}}, wantErr: `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
+		"both names of a flag":             {given: given{args: []string{"--ipRateNum=10", "--min-free-ips=9"}}, wantErr: "--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only"},
 		"a file": {
 			given: given{file: head + `
 cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.250.0.0/16]
@@ -156,10 +156,10 @@ v: 6
 			want: func(o *options) {
 				o.ipv4CIDRs, o.ipv6CIDRs = []string{"10.240.0.0/16", "10.250.0.0/16"}, []string{"fd00::/48"}
 				o.labelSelector = `{"matchLabels":{"app":"mysql"}}`
-				o.ipv4MaskSizes, o.CoolDown, o.leaderElection = []int{25, 24}, 5*time.Minute, false
+				o.ipv4MaskSizes, o.Cooldown, o.leaderElection = []int{25, 24}, 5*time.Minute, false
 			},
 		},
-		"flags before the file, the file before the environment": {
+		"precedence of flags, file and environment": {
 			given: given{
 				args: []string{"--min-free-ips=3"},
 				file: head + "min-free-ips: 4\nmax-dynamic-ips: 44\nleader-election-namespace: of-file\n",
@@ -190,24 +190,24 @@ v: 6
 			want:     func(*options) {},
 			warnings: []string{"Variable KUBECONFIG names /nowhere/scheduler.conf, which does not exist; using the service account of the pod"},
 		},
-		"a bad variable":       {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.Atoi: parsing "x": invalid syntax`},
-		"no such file":         {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
-		"no version":           {given: given{file: "kind: FixedIPControllerConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
-		"another kind":         {given: given{file: "apiVersion: config.fixedip.io/v1alpha1\nkind: Pod\n"}, wantErr: `--config config.yaml: kind is "Pod"; write FixedIPControllerConfiguration`},
-		"an unknown key":       {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; keys are the names of flags`},
-		"a key of the guide":   {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: key ipRateNum is named min-free-ips here`},
-		"a file in a file":     {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; keys are the names of flags`},
-		"a key twice":          {given: given{file: head + "min-free-ips: 3\nmin-free-ips: 4\n"}, wantErr: `--config config.yaml: error converting YAML to JSON: yaml: unmarshal errors: line 4: key "min-free-ips" already set in map`},
-		"a bad value in it":    {given: given{file: head + "address-cooldown: soon\n"}, wantErr: `--config config.yaml: key address-cooldown: "soon": time: invalid duration "soon"`},
-		"a list for one value": {given: given{file: head + "min-free-ips: [3]\n"}, wantErr: `--config config.yaml: key min-free-ips: [3]: the flag takes one value`},
-		"a list of numbers":    {given: given{file: head + "cluster-pool-ipv4-cidr: [10]\n"}, wantErr: `--config config.yaml: key cluster-pool-ipv4-cidr: [10]: element 0 is not text`},
-		"no value":             {given: given{file: head + "min-free-ips:\n"}, wantErr: `--config config.yaml: key min-free-ips: null: the value is missing`},
+		"an invalid variable":        {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.Atoi: parsing "x": invalid syntax`},
+		"a missing file":             {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
+		"a file without a version":   {given: given{file: "kind: FixedIPControllerConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
+		"a file of another kind":     {given: given{file: "apiVersion: config.fixedip.io/v1alpha1\nkind: Pod\n"}, wantErr: `--config config.yaml: kind is "Pod"; write FixedIPControllerConfiguration`},
+		"an unknown key":             {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; keys are the names of flags`},
+		"a key of the guide":         {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: unknown key "ipRateNum"; use min-free-ips`},
+		"the key config":             {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; keys are the names of flags`},
+		"a key twice":                {given: given{file: head + "min-free-ips: 3\nmin-free-ips: 4\n"}, wantErr: `--config config.yaml: error converting YAML to JSON: yaml: unmarshal errors: line 4: key "min-free-ips" already set in map`},
+		"an invalid value in a file": {given: given{file: head + "address-cooldown: soon\n"}, wantErr: `--config config.yaml: key address-cooldown: "soon": time: invalid duration "soon"`},
+		"a list for one value":       {given: given{file: head + "min-free-ips: [3]\n"}, wantErr: `--config config.yaml: key min-free-ips: [3]: the flag takes one value`},
+		"a list of numbers":          {given: given{file: head + "cluster-pool-ipv4-cidr: [10]\n"}, wantErr: `--config config.yaml: key cluster-pool-ipv4-cidr: [10]: element 0 is not text`},
+		"a key without a value":      {given: given{file: head + "min-free-ips:\n"}, wantErr: `--config config.yaml: key min-free-ips: null: the value is missing`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, s, err := read(t, c.given)
 			if c.wantErr != "" {
 				if err == nil || err.Error() != c.wantErr {
-					t.Errorf("error %v, want %s", err, c.wantErr)
+					t.Errorf("got error %v, want %s", err, c.wantErr)
 				}
 				return
 			}
@@ -221,7 +221,7 @@ v: 6
 				t.Errorf("options (-want +got): %s", diff)
 			}
 			if got := s.fs.Lookup("v").Value.String(); got != orZero(c.v) {
-				t.Errorf("verbosity %s, want %s", got, c.v)
+				t.Errorf("got verbosity %s, want %s", got, orZero(c.v))
 			}
 			if diff := cmp.Diff(c.warnings, s.warnings); diff != "" {
 				t.Errorf("warnings (-want +got): %s", diff)
@@ -230,7 +230,7 @@ v: 6
 	}
 }
 
-// TestErrorSource checks that an error about a value names its source.
+// TestErrorSource checks that an error about a value names the source of the value.
 func TestErrorSource(t *testing.T) {
 	o, s, err := read(t, given{
 		args: []string{"--leader-election-namespace=x"},
@@ -242,7 +242,7 @@ func TestErrorSource(t *testing.T) {
 	_, err = o.config()
 	want := `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16 (from the variable CLUSTER_POOL_IPV4_CIDR)`
 	if got := s.explain(err); got == nil || got.Error() != want {
-		t.Errorf("%v, want %s", got, want)
+		t.Errorf("got error %v, want %s", got, want)
 	}
 }
 
@@ -252,10 +252,10 @@ func TestAdoptedFamilies(t *testing.T) {
 		args     []string
 		ipv4Only bool
 	}{
-		"unsaid":                          {nil, false},
-		"both, the guide's way":           {[]string{"--enableIPv6=true", "--enableStaticPodIPv6=true"}, false},
-		"nodes have both, pods keep IPv4": {[]string{"--enableIPv6=true", "--enableStaticPodIPv6=false"}, true},
-		"no IPv6 at all":                  {[]string{"--enable-ipv6=false"}, true},
+		"defaults":                   {nil, false},
+		"both families, guide flags": {[]string{"--enableIPv6=true", "--enableStaticPodIPv6=true"}, false},
+		"IPv4 only for pods":         {[]string{"--enableIPv6=true", "--enableStaticPodIPv6=false"}, true},
+		"no IPv6":                    {[]string{"--enable-ipv6=false"}, true},
 	} {
 		o, _, err := read(t, given{args: append(c.args, "--cluster-pool-ipv4-cidr=10.0.0.0/16", "--leader-election-namespace=x", "--label-selector=a=b")})
 		if err != nil {
@@ -263,7 +263,7 @@ func TestAdoptedFamilies(t *testing.T) {
 		}
 		cfg, err := o.config()
 		if err != nil || cfg.Adoption.IPv4Only != c.ipv4Only || cfg.Adoption.Selector.String() != "a=b" {
-			t.Errorf("%s: %v, %+v", name, err, cfg.Adoption)
+			t.Errorf("%s: got error %v and adoption %+v, want IPv4Only %v and selector a=b", name, err, cfg.Adoption, c.ipv4Only)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func TestGuideFlags(t *testing.T) {
 		"cepTerminationTimeout", "logLevel",
 	} {
 		if fs.Lookup(name) == nil {
-			t.Errorf("there is no --%s", name)
+			t.Errorf("flag --%s of the guide does not exist", name)
 		}
 	}
 	for name, want := range map[string]string{
@@ -295,12 +295,12 @@ func TestGuideFlags(t *testing.T) {
 		"leader-election-renew-deadline": "10s", "leader-election-retry-period": "2s",
 	} {
 		if got := fs.Lookup(name).DefValue; got != want {
-			t.Errorf("--%s is %s where nothing is said, and %s in the guide", name, got, want)
+			t.Errorf("default of --%s: got %s, want %s as in the guide", name, got, want)
 		}
 	}
 	for _, name := range []string{"KUBECONFIG", "POD_NAMESPACE", "CLUSTER_POOL_IPV4_CIDR", "CLUSTER_POOL_IPV4_MASK_SIZE", "CLUSTER_POOL_IPV6_CIDR", "CLUSTER_POOL_IPV6_MASK_SIZE"} {
 		if !slices.ContainsFunc(variables, func(v variable) bool { return v.name == name && fs.Lookup(v.flag) != nil }) {
-			t.Errorf("the variable %s is not read", name)
+			t.Errorf("variable %s of the guide is not in variables, or its flag does not exist", name)
 		}
 	}
 }
@@ -313,7 +313,7 @@ func TestVerbosity(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := s.fs.Lookup("v").Value.String(); got != want {
-			t.Errorf("level %s: %s; want %s", level, got, want)
+			t.Errorf("--logLevel=%s: got -v=%s, want %s", level, got, want)
 		}
 	}
 }
@@ -326,9 +326,9 @@ func TestOwnNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := ownNamespace(path); got != "kube-system" {
-		t.Errorf("namespace %q", got)
+		t.Errorf("got namespace %q, want kube-system", got)
 	}
 	if got := ownNamespace(path + "x"); got != "" {
-		t.Errorf("namespace %q of no file", got)
+		t.Errorf("got namespace %q from a file that does not exist, want none", got)
 	}
 }

@@ -16,14 +16,14 @@ func TestStreamInitialLists(t *testing.T) {
 	t.Setenv(watchListVariable, "false")
 	streamInitialLists()
 	if got := os.Getenv(watchListVariable); got != "false" {
-		t.Errorf("%s=false became %q", watchListVariable, got)
+		t.Errorf("streamInitialLists changed %s=false to %q, want no change", watchListVariable, got)
 	}
 	if err := os.Unsetenv(watchListVariable); err != nil {
 		t.Fatal(err)
 	}
 	streamInitialLists()
-	// client-go reads the environment once, which is now.
+	// This is the first use of the feature gates in this process, so client-go reads the environment now.
 	if !features.FeatureGates().Enabled(features.WatchListClient) {
-		t.Error("initial lists are not streamed")
+		t.Error("the feature WatchListClient is disabled, want enabled")
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"os"
 
 	"k8s.io/component-base/cli"
-	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the API client
-	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the build's version
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers the metrics of client-go
+	_ "k8s.io/component-base/metrics/prometheus/version"  // registers the metric of the build version
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
-	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme" // their arguments in the scheduler's configuration
+	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme" // registers the plugin arguments for the configuration file
 	"sigs.k8s.io/scheduler-plugins/pkg/capacityscheduling"
 	"sigs.k8s.io/scheduler-plugins/pkg/coscheduling"
 	"sigs.k8s.io/scheduler-plugins/pkg/networkaware/networkoverhead"

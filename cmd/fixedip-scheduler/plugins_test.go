@@ -40,7 +40,7 @@ func TestPluginsOfSchedulerPlugins(t *testing.T) {
 		}
 	})
 	if len(want) == 0 {
-		t.Fatal("no plugin found; has main.go of scheduler-plugins changed?")
+		t.Fatal("found no call of app.WithPlugin in main.go of scheduler-plugins")
 	}
 	want["fixedip.Name"] = "fixedip.Factory()"
 	got := map[string]string{}
@@ -50,13 +50,14 @@ func TestPluginsOfSchedulerPlugins(t *testing.T) {
 		}
 	})
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("plugins (-want +got): %s", diff)
 	}
 	if n := len(plugins()); n != len(want) {
-		t.Errorf("%d plugins are registered, want %d: two have the same name", n, len(want))
+		t.Errorf("got %d registered plugins, want %d: two plugins have the same name", n, len(want))
 	}
 }
 
+// inspect calls visit for each node of the syntax tree of a file.
 func inspect(t *testing.T, file string, visit func(ast.Node)) {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
@@ -69,8 +70,8 @@ func inspect(t *testing.T, file string, visit func(ast.Node)) {
 	})
 }
 
-// TestArgumentsInOneFile checks that the arguments of FixedIP and of other plugins are read from one file, with defaults
-// and strict decoding.
+// TestArgumentsInOneFile checks that the arguments of FixedIP and of another plugin are decoded from one file, with
+// defaults, and that unknown fields are errors.
 func TestArgumentsInOneFile(t *testing.T) {
 	config := func(fixedIP, coscheduling string) string {
 		path := filepath.Join(t.TempDir(), "config.yaml")
@@ -103,7 +104,7 @@ profiles:
 		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("arguments (-want +got): %s", diff)
 	}
 	for _, c := range []struct{ fixedIP, coscheduling, want string }{
 		{"ipFamily: IPv4", "", `unknown field "ipFamily"`},
@@ -111,7 +112,7 @@ profiles:
 		{"", "permitWaitingTime: 7", `unknown field "permitWaitingTime"`},
 	} {
 		if _, err := schedoptions.LoadConfigFromFile(klog.Background(), config(c.fixedIP, c.coscheduling)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v, want %s", err, c.want)
+			t.Errorf("got error %v, want %s", err, c.want)
 		}
 	}
 }

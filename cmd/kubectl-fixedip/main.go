@@ -74,7 +74,7 @@ func connected(flags *genericclioptions.ConfigFlags, run func(ctx context.Contex
 	}
 }
 
-// exactlyOne returns a check that a command has one argument. The error is message otherwise.
+// exactlyOne returns a check that a command has exactly one argument. message is the text of the error.
 func exactlyOne(message string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -177,7 +177,7 @@ func drainCheckCommand(flags *genericclioptions.ConfigFlags, streams genericioop
 // cluster reads the objects that the commands show.
 type cluster struct {
 	api client.Reader
-	// namespace is the namespace to read; empty for all.
+	// namespace is the namespace that the commands show; empty: all namespaces.
 	namespace string
 }
 
@@ -216,7 +216,7 @@ func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, []v1alpha1.FixedIP
 		return nil, nil, fmt.Errorf("list FixedIPs: %w", err)
 	}
 	for i := range records.Items {
-		l.SetRecord(fixedips.ReservationOf(&records.Items[i]))
+		l.SetReservation(fixedips.ReservationOf(&records.Items[i]))
 	}
 	return l, records.Items, nil
 }
@@ -234,7 +234,7 @@ func (c *cluster) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
 	return byName, nil
 }
 
-// drain reads the objects on which the effect of draining a node depends. It does not set the failover policy.
+// drain reads the objects on which the effect of draining a node depends. The caller sets the failover policy of the result.
 func (c *cluster) drain(ctx context.Context, node string) (in explain.DrainInputs, err error) {
 	switch found, err := get(ctx, c, "", node, &corev1.Node{}); {
 	case err != nil:
@@ -258,8 +258,8 @@ func (c *cluster) drain(ctx context.Context, node string) (in explain.DrainInput
 	return in, nil
 }
 
-// inputs reads all objects that concern one pod. Optional objects that the user may not read are left out. controllers is
-// the Lease of the controllers, "namespace/name".
+// inputs reads all objects that concern one pod. It leaves out optional objects that cannot be read, for example because of
+// missing rights. controllers is the Lease of the controllers, "namespace/name".
 func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain.Inputs, error) {
 	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
 	var records []v1alpha1.FixedIP
@@ -290,7 +290,7 @@ func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain
 	return in, nil
 }
 
-// volumes returns the persistent volumes of a pod, without those that are not bound yet or that the user may not read.
+// volumes returns the persistent volumes of a pod. It leaves out volumes that are not bound yet or cannot be read.
 func (c *cluster) volumes(ctx context.Context, pod *corev1.Pod) (found []explain.Volume) {
 	for _, v := range pod.Spec.Volumes {
 		claim := ""

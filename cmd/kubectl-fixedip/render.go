@@ -22,7 +22,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// table writes rows in the format of kubectl.
+// table writes rows as aligned columns, in the format of kubectl.
 func table(out io.Writer, rows [][]string) error {
 	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
 	for _, row := range rows {
@@ -31,8 +31,8 @@ func table(out io.Writer, rows [][]string) error {
 	return w.Flush()
 }
 
-// writeList writes the FixedIPs of a namespace, and its claims without a FixedIP; those of all namespaces if namespace is
-// empty.
+// writeList writes a row for each FixedIP and for each claim without a FixedIP in a namespace; if namespace is empty, in all
+// namespaces.
 func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, namespace string, now time.Time) error {
 	states := map[string]string{}
 	for _, p := range pods {
@@ -115,7 +115,7 @@ func writeDrain(out io.Writer, in explain.DrainInputs) error {
 		rows := [][]string{{"NAMESPACE", "NAME", "ADDRESSES", "POLICY", "BUDGETS", "WHEN EVICTED"}}
 		for _, d := range drained {
 			namespace, name, _ := pool.SplitOwnerKey(d.Pod)
-			rows = append(rows, []string{namespace, name, strings.Join(d.IPs, ","), orDash(d.Policy), orDash(strings.Join(d.Budgets, ",")), d.Fate})
+			rows = append(rows, []string{namespace, name, strings.Join(d.IPs, ","), orDash(d.Policy), orDash(strings.Join(d.Budgets, ",")), d.AfterEviction})
 		}
 		if err := table(out, rows); err != nil {
 			return err
@@ -125,6 +125,7 @@ func writeDrain(out io.Writer, in explain.DrainInputs) error {
 	return writeReport(out, report)
 }
 
+// writeReport writes the facts of a report as a table, and then its findings.
 func writeReport(out io.Writer, r explain.Report) error {
 	var rows [][]string
 	for _, f := range r.Facts {

@@ -73,7 +73,8 @@ func pods() []corev1.Pod {
 	return []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, stopping}
 }
 
-// TestGolden compares the output of the commands with golden files; UPDATE_GOLDEN writes them.
+// TestGolden compares the output of the commands with golden files. If the environment variable UPDATE_GOLDEN is set, it
+// writes the files.
 func TestGolden(t *testing.T) {
 	nodes := map[string]*corev1.Node{"node-1": node(ready), "node-2": node(), "node-4": node(ready)}
 	nodes["node-1"].Spec.Unschedulable = true

@@ -40,16 +40,17 @@ type applier struct {
 func newApplier(cfg *rest.Config) (*applier, error) {
 	client, err := dynamic.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, fmt.Errorf("create a client: %w", err)
 	}
 	disco, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a discovery client: %w", err)
+		return nil, fmt.Errorf("create a discovery client: %w", err)
 	}
 	return &applier{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))}, nil
 }
 
-// apply applies the documents: CRDs first, then namespaces, since the rest may need them, each group in the given order.
+// apply applies the documents: CRDs first, then namespaces, because other documents may need them. Within each of these
+// groups it keeps the given order.
 func (a *applier) apply(ctx context.Context, docs []*unstructured.Unstructured) error {
 	ordered := slices.Clone(docs)
 	rank := func(u *unstructured.Unstructured) int {
@@ -93,8 +94,8 @@ func (a *applier) applyOne(ctx context.Context, u *unstructured.Unstructured) er
 	return nil
 }
 
-// mapping returns the resource of a kind. Discovery lists a CRD some time after it is established, without an event, so an
-// unknown kind is looked up repeatedly for 5 s.
+// mapping returns the resource of a kind. Discovery lists the kind of a CRD only some time after the CRD is established,
+// without an event, so an unknown kind is looked up again for 5 s.
 func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	var found *meta.RESTMapping
 	var last error
@@ -112,7 +113,7 @@ func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*m
 	return found, nil
 }
 
-// established waits until a CRD has the condition Established.
+// established waits until the condition Established of a CRD is true.
 func (a *applier) established(ctx context.Context, name string) error {
 	selector := fields.OneTermEqualSelector("metadata.name", name).String()
 	client := a.client.Resource(crdResource)
@@ -131,10 +132,10 @@ func (a *applier) established(ctx context.Context, name string) error {
 		if !ok {
 			return false, nil
 		}
-		// conditions is null before there is a condition, which NestedSlice reports as an error.
+		// status.conditions may be null, for which NestedSlice returns an error.
 		found, _, err := unstructured.NestedFieldNoCopy(u.Object, "status", "conditions")
 		if err != nil {
-			return false, fmt.Errorf("read its conditions: %w", err)
+			return false, fmt.Errorf("read the conditions of the CRD: %w", err)
 		}
 		conditions, _ := found.([]any)
 		return slices.ContainsFunc(conditions, func(c any) bool {
@@ -143,7 +144,7 @@ func (a *applier) established(ctx context.Context, name string) error {
 		}), nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait until it is established: %w", err)
+		return fmt.Errorf("wait until the CRD is established: %w", err)
 	}
 	return nil
 }

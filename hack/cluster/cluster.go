@@ -35,7 +35,7 @@ const (
 	Controller = "fixedip-controller"
 	// KubeScheduler is the default scheduler of the cluster.
 	KubeScheduler = "kube-scheduler"
-	// SimNode is the user of simulated nodes.
+	// SimNode is the user of simulated nodes, with all rights.
 	SimNode = "simnode"
 )
 
@@ -49,7 +49,7 @@ const (
 	clientBurst = 400
 )
 
-// Binaries are the paths of the programs. Programs that are not started may be empty.
+// Binaries are the paths of the programs. The path of a program that is not started may be empty.
 type Binaries struct {
 	ControlPlane, SimNode, Scheduler, Controller string
 }
@@ -63,16 +63,17 @@ type Options struct {
 	Binaries Binaries
 	// Manifests are YAML files and folders of them, applied before Start returns.
 	Manifests []string
-	// CiliumCRDs is a folder with the CRDs of Cilium; if empty, those of the version of this module.
+	// CiliumCRDs is a folder with the CRDs of Cilium. If empty, Start uses the CRDs of the Cilium module.
 	CiliumCRDs string
-	// Prepare runs before the control plane is started, for example to create the address that it listens on; nil does
-	// nothing.
+	// Prepare is called before the control plane is started, for example to create the address on which the control plane
+	// listens. It may be nil.
 	Prepare func(context.Context, *Cluster) error
 	// ControlPlaneArgs are additional arguments of the control plane.
 	ControlPlaneArgs []string
-	// StartTimeout limits the start of the control plane; 0 for two minutes. Its own --ready-timeout is shorter.
+	// StartTimeout limits Prepare, the start of the control plane and the manifests together; 0 means two minutes. The
+	// default of the control plane's own --ready-timeout is shorter.
 	StartTimeout time.Duration
-	// Detach lets the processes outlive the process that starts them; StopDetached stops them.
+	// Detach lets the processes of the cluster outlive the process that starts them; StopDetached stops them.
 	Detach bool
 	// Log is called for each step; nil discards the messages.
 	Log func(format string, args ...any)
@@ -85,7 +86,7 @@ type Cluster struct {
 	applier *applier
 
 	mu sync.Mutex
-	// processes contains every process that was started, running or not. Key: the name. A name is reused only after
+	// processes contains every process that was started, even if it has exited. Key: the name. A name is reused only after
 	// its process has exited.
 	processes map[string]*Process
 	// order contains the names in the order of their first start.
@@ -100,7 +101,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("find the work folder %q: %w", o.Dir, err)
+		return nil, fmt.Errorf("make the path %q of the work folder absolute: %w", o.Dir, err)
 	}
 	o.Dir = dir
 	for _, sub := range []string{logDir, pidDir, crdDir} {
@@ -197,7 +198,7 @@ func (c *Cluster) Run(ctx context.Context, name string, program Program) (*Proce
 	return p, nil
 }
 
-// StartNode starts a simulated node. It does not wait: the node becomes ready when its pool is filled; see
+// StartNode starts a simulated node. It does not wait until the node is ready, which requires a filled pool; see
 // WaitNodeReady.
 func (c *Cluster) StartNode(ctx context.Context, name string, args ...string) (*Process, error) {
 	if err := ctx.Err(); err != nil {
@@ -216,7 +217,7 @@ func (c *Cluster) WaitNodeReady(ctx context.Context, name string) error {
 	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create a client: %w", err)
 	}
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", metav1.NamespaceNone,
 		fields.OneTermEqualSelector("metadata.name", name))
@@ -252,7 +253,8 @@ func (c *Cluster) RESTConfig(user string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// Apply applies every document of the YAML files and folders server-side and waits until their CRDs are established.
+// Apply applies every document of the YAML files and folders with server-side apply. After each CRD it waits until the CRD
+// is established.
 func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
 	docs, err := readManifests(paths)
 	if err != nil {
@@ -270,8 +272,8 @@ func (c *Cluster) Stop() {
 	c.stop((*Process).Terminate)
 }
 
-// Discard stops a cluster that will not be started again. Unlike Stop it kills the control plane, whose orderly shutdown
-// takes some seconds.
+// Discard stops a cluster that is not started again. Unlike Stop, it kills the control plane instead of terminating it,
+// which would take some seconds.
 func (c *Cluster) Discard() {
 	c.stop(func(p *Process, _ context.Context) error { return p.Kill() })
 }
@@ -295,7 +297,7 @@ func (c *Cluster) stop(controlPlane func(*Process, context.Context) error) {
 	c.starter.Stop()
 }
 
-// logEnd logs the error of a process that did not exit cleanly, unless it was killed on purpose.
+// logEnd logs err unless it only means that the process was never started or was killed with SIGKILL.
 func (c *Cluster) logEnd(p *Process, err error) {
 	if err != nil && !errors.Is(err, errNotStarted) && !endedBy(err, syscall.SIGKILL) {
 		c.opts.Log("stopping %s: %v", p.Name, err)
@@ -305,14 +307,14 @@ func (c *Cluster) logEnd(p *Process, err error) {
 // add registers a process under a name without starting it.
 func (c *Cluster) add(name string, program Program) (*Process, error) {
 	if program.Bin == "" {
-		return nil, fmt.Errorf("start %s: no program is given", name)
+		return nil, fmt.Errorf("start %s: the path of the program is empty", name)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.processes[name]; old == nil {
 		c.order = append(c.order, name)
 	} else if old.Running() {
-		return nil, fmt.Errorf("start %s: a process of this name runs already", name)
+		return nil, fmt.Errorf("start %s: a process with this name is already running", name)
 	}
 	p := &Process{Name: name, cluster: c, program: program}
 	c.processes[name] = p

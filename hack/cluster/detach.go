@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pidDir contains one file per running process, "<pid> <start time>". The start time distinguishes a process from a
-// later one with the same pid.
+// pidDir is the folder with one file per running process, which contains "<pid> <start time>". The start time distinguishes
+// the process from a later process with the same pid.
 const pidDir = "pids"
 
-// dirVariable is set in the environment of every process of a cluster to its work folder.
+// dirVariable is the environment variable that contains the work folder, in every process of a cluster.
 const dirVariable = "FIXEDIP_CLUSTER_DIR"
 
 // errGone means that the process of a pid file has exited.
 var errGone = errors.New("the process has ended")
 
-// StopDetached terminates the processes of a cluster that was started with Detach, the control plane last, and kills those
-// that do not exit in time.
+// StopDetached terminates the processes of a cluster that was started with Detach, the control plane last. It kills
+// processes that do not exit in time.
 func StopDetached(dir string) error {
 	names, err := pidNames(dir)
 	if err != nil {
@@ -43,16 +43,16 @@ func StopDetached(dir string) error {
 	return errors.Join(append(errs, KillAll(dir))...)
 }
 
-// KillAll kills every process of a cluster and returns when they have exited. It finds them by dirVariable in their
-// environment, so it also kills their children and processes without a pid file.
+// KillAll kills every process of a cluster and waits until all have exited, at most stopTimeout. It finds the processes by
+// dirVariable in their environment, and so also children and processes without a pid file.
 func KillAll(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return fmt.Errorf("find the work folder %q: %w", dir, err)
+		return fmt.Errorf("make the path of the work folder absolute: %w", err)
 	}
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
-		return fmt.Errorf("look for processes of the cluster: %w", err)
+		return fmt.Errorf("find the processes of the cluster: %w", err)
 	}
 	var errs []error
 	open := map[int]int{} // Key: the pid. Value: the descriptor.
@@ -61,8 +61,8 @@ func KillAll(dir string) error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// Open the descriptor first: it cannot refer to another process that gets the same pid later. Processes that cannot
-		// be opened or read have exited or belong to another user.
+		// Open the descriptor before the environment is read: it still refers to the same process if the pid is reused. Skip
+		// processes that cannot be opened or read: they have exited or belong to another user.
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue
@@ -87,8 +87,8 @@ func KillAll(dir string) error {
 	return errors.Join(errs...)
 }
 
-// refuseSecond returns an error if a cluster runs on the folder: a second one would share its state. It removes the pid
-// files of processes that have exited.
+// refuseSecond returns an error if a process of a cluster with the same work folder is running: two clusters must not share
+// their state. It removes the pid files of processes that have exited.
 func refuseSecond(dir string) error {
 	names, err := pidNames(dir)
 	if err != nil {
@@ -97,13 +97,13 @@ func refuseSecond(dir string) error {
 	for _, name := range names {
 		fd, pid, err := openPID(filepath.Join(dir, pidDir, name))
 		if err == nil {
-			return errors.Join(fmt.Errorf("%s of a cluster in %s runs already, pid %d", name, dir, pid), unix.Close(fd))
+			return errors.Join(fmt.Errorf("process %s of a cluster in %s is already running, pid %d", name, dir, pid), unix.Close(fd))
 		}
 		if !errors.Is(err, errGone) {
 			return err
 		}
 		if err := os.Remove(filepath.Join(dir, pidDir, name)); err != nil {
-			return fmt.Errorf("remove the pid file of an ended process: %w", err)
+			return fmt.Errorf("remove the pid file of a process that has exited: %w", err)
 		}
 	}
 	return nil
@@ -124,8 +124,8 @@ func pidNames(dir string) ([]string, error) {
 	return names, nil
 }
 
-// stopGroup terminates the named processes, waits for all of them together, kills those that do not exit in time, and
-// removes the pid files.
+// stopGroup terminates the named processes, waits until all have exited, kills those that do not exit in time, and removes
+// the pid files.
 func stopGroup(dir string, names []string) error {
 	var errs []error
 	open := map[string]int{} // Key: the name. Value: the descriptor of the running process.
@@ -143,7 +143,7 @@ func stopGroup(dir string, names []string) error {
 	deadline := time.Now().Add(stopTimeout)
 	for name, fd := range open {
 		if err := waitPID(fd, deadline); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: it did not end in time and was killed", name))
+			errs = append(errs, fmt.Errorf("stop %s: the process did not exit in time and is killed", name))
 			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 				errs = append(errs, fmt.Errorf("kill %s: %w", name, err))
 			}
@@ -178,23 +178,23 @@ func waitPID(fd int, deadline time.Time) error {
 	}
 }
 
-// openPID returns the descriptor and the pid of the process of a pid file, or errGone if that process has exited. The
+// openPID returns a descriptor and the pid of the process of a pid file, or errGone if that process has exited. The
 // descriptor is opened before the start time is compared, so that it cannot refer to a later process with the same pid.
 func openPID(path string) (fd, pid int, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return 0, 0, fmt.Errorf("read a pid file: %w", err)
+		return 0, 0, fmt.Errorf("read the pid file: %w", err)
 	}
 	number, started, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
 	if pid, err = strconv.Atoi(number); err != nil {
-		return 0, 0, fmt.Errorf("read the pid file %s: %w", path, err)
+		return 0, 0, fmt.Errorf("parse the pid file %s: %w", path, err)
 	}
 	fd, err = unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return 0, pid, errGone
 	}
 	if err != nil {
-		return 0, pid, fmt.Errorf("open process %d: %w", pid, err)
+		return 0, pid, fmt.Errorf("open a descriptor of process %d: %w", pid, err)
 	}
 	actual, err := startTime(pid)
 	if err != nil || actual != started {
@@ -218,7 +218,7 @@ func writePID(path string, pid int) error {
 func removePID(path string, pid int) {
 	data, err := os.ReadFile(path)
 	if err == nil && strings.HasPrefix(string(data), strconv.Itoa(pid)+" ") {
-		// A file that cannot be removed does no harm: its start time shows that the process has exited.
+		// A file that cannot be removed does no harm: openPID finds that the process has exited.
 		_ = os.Remove(path)
 	}
 }

@@ -26,7 +26,7 @@ import (
 	crdclient "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/client"
 )
 
-// crdDir contains the CRDs that the control plane creates before its controllers start.
+// crdDir is the folder of the CRDs that the control plane creates before its controllers start.
 const crdDir = "crds"
 
 const crdKind = "CustomResourceDefinition"
@@ -53,7 +53,7 @@ func readManifests(paths []string) ([]*unstructured.Unstructured, error) {
 			if err != nil || entry.IsDir() {
 				return err
 			}
-			// A file that is named explicitly is read whatever its extension.
+			// A file in paths is read regardless of its extension.
 			if ext := filepath.Ext(file); file != path && ext != ".yaml" && ext != ".yml" {
 				return nil
 			}
@@ -81,11 +81,11 @@ func kustomize(dir string) ([]*unstructured.Unstructured, error) {
 	options.Reorder = krusty.ReorderOptionLegacy
 	made, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
-		return nil, fmt.Errorf("make the kustomization %s: %w", dir, err)
+		return nil, fmt.Errorf("build the kustomization %s: %w", dir, err)
 	}
 	data, err := made.AsYaml()
 	if err != nil {
-		return nil, fmt.Errorf("make the kustomization %s: %w", dir, err)
+		return nil, fmt.Errorf("encode the objects of the kustomization %s: %w", dir, err)
 	}
 	return parseDocuments(data)
 }
@@ -105,7 +105,7 @@ func parseDocuments(data []byte) ([]*unstructured.Unstructured, error) {
 		if err := yaml.Unmarshal(doc, &u.Object); err != nil {
 			return nil, err
 		}
-		if len(u.Object) == 0 { // a document of comments only
+		if len(u.Object) == 0 { // the document contains only comments
 			continue
 		}
 		if u.GetKind() == "" || u.GetAPIVersion() == "" || u.GetName() == "" {
@@ -115,8 +115,8 @@ func parseDocuments(data []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// writeCRDs writes the CRDs with which the cluster starts to dir, one file each: those of the manifests and those of Cilium,
-// from the folder cilium or, if it is empty, from the Cilium module.
+// writeCRDs writes the CRDs of the manifests and of Cilium to dir, one file for each CRD. cilium is the path of Cilium's
+// CRDs; if it is "", they come from the Cilium module.
 func writeCRDs(dir, cilium string, manifests []string) error {
 	if cilium != "" {
 		manifests = append(slices.Clone(manifests), cilium)
@@ -143,7 +143,7 @@ func writeCRDs(dir, cilium string, manifests []string) error {
 			err = os.WriteFile(filepath.Join(dir, name+".yaml"), data, 0o600)
 		}
 		if err != nil {
-			return fmt.Errorf("write the custom resource definition %s: %w", name, err)
+			return fmt.Errorf("encode and write the custom resource definition %s: %w", name, err)
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 
 const (
 	logDir = "logs"
-	// logTail is the maximum number of bytes of the end of a log in the error about a process that exited early.
+	// logTail is the maximum number of bytes at the end of a log that tail returns, for errors.
 	logTail = 2000
 )
 
@@ -30,15 +30,15 @@ var (
 )
 
 // Starter starts processes from one thread, which it keeps. The kernel sends the parent death signal when the thread that
-// started the child ends, not the process (prctl(2)), and Go may end any other thread.
+// started the child ends, not when the parent process ends (prctl(2)), and Go may end any other thread.
 type Starter struct {
 	requests chan func()
 	done     chan struct{}
 	once     sync.Once
 }
 
-// NewStarter creates the thread and calls enter on it, for example to enter the namespaces of another process. Processes are
-// started in the namespaces of the thread.
+// NewStarter creates the thread and calls enter on it, for example to enter the namespaces of another process. The Starter
+// then starts processes in these namespaces.
 func NewStarter(enter func() error) (*Starter, error) {
 	s := &Starter{requests: make(chan func()), done: make(chan struct{})}
 	entered := make(chan error, 1)
@@ -78,7 +78,7 @@ func (s *Starter) Do(f func() error) error {
 	}
 }
 
-// Stop ends the thread; running children are killed with it, unless the cluster is detached.
+// Stop ends the thread. The kernel then kills the running processes that have a parent death signal.
 func (s *Starter) Stop() { s.once.Do(func() { close(s.done) }) }
 
 // Program describes a process.
@@ -92,12 +92,12 @@ type Program struct {
 	AwaitReady bool
 	// Cloneflags are the new namespaces of the process, as in clone(2).
 	Cloneflags uintptr
-	// Start starts the command, for example in the namespaces of another process. It must use a thread that lasts as long as
-	// the process may run (see Starter). Nil uses the Starter of the cluster.
+	// Start starts the command, for example in the namespaces of another process. If it is nil, the Starter of the cluster
+	// starts the command.
 	Start func(*exec.Cmd) error
 }
 
-// Process is a program of the cluster. It can be killed and restarted under the same name.
+// Process is a process of the cluster. It can be killed and restarted under the same name.
 type Process struct {
 	// Name is unique in the cluster.
 	Name string
@@ -105,7 +105,7 @@ type Process struct {
 	cluster *Cluster
 	program Program
 
-	starting sync.Mutex // held while the process is started, so that it runs only once at a time
+	starting sync.Mutex // held while the process is started, so that two calls of Restart do not start it twice
 	mu       sync.Mutex
 	run      *run // the current or last run; nil before the first; guarded by mu
 }
@@ -150,7 +150,8 @@ func (p *Process) Running() bool {
 	}
 }
 
-// ExitState says how the last run ended: "exit status 0", "signal: killed". It is empty while the process runs.
+// ExitState returns the exit state of the last run, such as "exit status 0" or "signal: killed". It is empty while the
+// process runs and if it was never started.
 func (p *Process) ExitState() string {
 	r := p.current()
 	if r == nil {
@@ -164,7 +165,8 @@ func (p *Process) ExitState() string {
 	}
 }
 
-// Wait waits until the process has exited and returns its error. It returns the cause of ctx if ctx ends first.
+// Wait waits until the process has exited and returns the error of the process. If ctx ends first, the error wraps the cause
+// of ctx.
 func (p *Process) Wait(ctx context.Context) error {
 	r := p.current()
 	if r == nil {
@@ -219,7 +221,7 @@ func (p *Process) Terminate(ctx context.Context) error {
 		if err := p.Kill(); err != nil {
 			return err
 		}
-		return fmt.Errorf("stop %s: it did not end in time and was killed", p.Name)
+		return fmt.Errorf("stop %s: the process did not exit in time and was killed", p.Name)
 	}
 	// SIGTERM ends a program without a handler; that is a clean exit too.
 	if endedBy(r.err, syscall.SIGTERM) {
@@ -238,8 +240,8 @@ func endedBy(err error, signal syscall.Signal) bool {
 	return ok && status.Signaled() && status.Signal() == signal
 }
 
-// Restart starts the process with the same arguments, for the first time or again. It terminates a running process first. It
-// returns when the process is ready if Program.AwaitReady is set.
+// Restart starts the process with the same arguments, for the first time or again. It terminates a running process first. If
+// Program.AwaitReady is set, it returns when the process is ready.
 func (p *Process) Restart(ctx context.Context) error {
 	p.starting.Lock()
 	defer p.starting.Unlock()
@@ -276,7 +278,7 @@ func (p *Process) RSS() (int64, error) {
 		if value, found := strings.CutPrefix(line, "VmRSS:"); found {
 			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
 			if err != nil {
-				return 0, fmt.Errorf("read the memory of %s in %s: %w", p.Name, path, err)
+				return 0, fmt.Errorf("parse VmRSS of %s in %s: %w", p.Name, path, err)
 			}
 			return kb << 10, nil
 		}
@@ -295,7 +297,7 @@ func (p *Process) current() *run {
 func (p *Process) launch() (*run, *os.File, error) {
 	log, err := os.OpenFile(p.LogPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open its log: %w", err)
+		return nil, nil, fmt.Errorf("open the log: %w", err)
 	}
 	defer log.Close()
 	cmd := exec.Command(p.program.Bin, p.program.Args...)
@@ -304,13 +306,14 @@ func (p *Process) launch() (*run, *os.File, error) {
 	if p.cluster.opts.Detach {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	} else {
-		// A process group of its own keeps Ctrl-C of the terminal away from the process, because Stop decides the order.
+		// In a separate process group the process gets no SIGINT from Ctrl-C in the terminal, so that Stop decides the
+		// order.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	}
 	cmd.SysProcAttr.Cloneflags = p.program.Cloneflags
 	if p.program.Start != nil {
-		// The parent of a child in another PID namespace has the pid 0 there, which Go takes for a parent that has died. The
-		// child ends with process 1 of its namespace instead.
+		// Go compares the pid of the parent after it has set the signal. In another PID namespace that pid is 0, and Go
+		// would assume that the parent has died. Such a child ends with process 1 of its namespace instead.
 		cmd.SysProcAttr.Pdeathsig = 0
 	}
 	var ready *os.File
@@ -358,9 +361,9 @@ func (p *Process) awaitReady(ctx context.Context, r *run, ready *os.File) error 
 			return nil
 		}
 		<-r.exited
-		return fmt.Errorf("it ended before it was ready: %s; the end of its log:\n%s", r.cmd.ProcessState, tail(p.LogPath()))
+		return fmt.Errorf("the process exited before it was ready: %s; the end of its log:\n%s", r.cmd.ProcessState, tail(p.LogPath()))
 	case <-ctx.Done():
-		return fmt.Errorf("it was not ready in time: %w; the end of its log:\n%s", context.Cause(ctx), tail(p.LogPath()))
+		return fmt.Errorf("the process was not ready in time: %w; the end of its log:\n%s", context.Cause(ctx), tail(p.LogPath()))
 	}
 }
 

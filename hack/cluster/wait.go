@@ -32,7 +32,7 @@ func waitFor(ctx context.Context, lw *cache.ListWatch, condition watchtools.Cond
 	}
 	accessor, err := meta.ListAccessor(list)
 	if err != nil {
-		return fmt.Errorf("read the listed objects: %w", err)
+		return fmt.Errorf("read the resource version of the list: %w", err)
 	}
 	_, err = watchtools.Until(ctx, accessor.GetResourceVersion(), lw, condition)
 	return err

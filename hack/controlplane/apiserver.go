@@ -23,11 +23,11 @@ import (
 	apiserveroptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// portFile stores the port of the API server in the work folder, so that kubeconfigs stay valid when the control
-// plane is restarted.
+// portFile is the file in the work folder that stores the port of the API server. A restarted control plane uses the same
+// port, so that kubeconfigs stay valid.
 const portFile = "secure-port"
 
-// part is a running part of the control plane; done receives its result when it ends.
+// part is a running part of the control plane. done receives the result of the part when the part ends.
 type part struct {
 	done <-chan error
 }
@@ -39,11 +39,13 @@ type serverConfig struct {
 	keys         *pki
 	tokenFile    string
 	serviceRange string
-	// auditLog is the path of the audit log; empty disables it. dir is the work folder, which gets the audit policy.
+	// auditLog is the path of the audit log; if empty, there is no audit log. dir is the work folder, to which
+	// startAPIServer writes the audit policy.
 	auditLog, dir string
 }
 
-// auditPolicy logs the metadata of each request when it is answered, and of each watch also when it begins.
+// auditPolicy logs the metadata of each request when its response is complete, and of each watch also when its response
+// starts.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -60,7 +62,7 @@ func listen(dir, address string, port int) (net.Listener, error) {
 		switch {
 		case err == nil:
 			if port, err = strconv.Atoi(strings.TrimSpace(string(data))); err != nil {
-				return nil, fmt.Errorf("read the port of the last run from %s: %w", file, err)
+				return nil, fmt.Errorf("parse the port of the last run in %s: %w", file, err)
 			}
 		case !errors.Is(err, os.ErrNotExist):
 			return nil, fmt.Errorf("read the port of the last run: %w", err)
@@ -68,20 +70,20 @@ func listen(dir, address string, port int) (net.Listener, error) {
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("open the port of the API server: %w", err)
+		return nil, fmt.Errorf("listen on the port of the API server: %w", err)
 	}
 	_, actual, err := net.SplitHostPort(l.Addr().String())
 	if err == nil {
 		err = writePrivate(file, []byte(actual+"\n"))
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("keep the port of the API server: %w", err), l.Close())
+		return nil, errors.Join(fmt.Errorf("determine and store the port of the API server: %w", err), l.Close())
 	}
 	return l, nil
 }
 
-// startAPIServer starts the API server until ctx ends. The command of the same name cannot be used: it takes
-// over the signals of the process.
+// startAPIServer starts the API server, which runs until ctx ends. It does not use the command kube-apiserver, because that
+// command handles the signals of the process itself.
 func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 	o := apiserveroptions.NewServerRunOptions()
 	fs := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
@@ -91,12 +93,12 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 	}
 	host, port, err := net.SplitHostPort(c.listener.Addr().String())
 	if err != nil {
-		return nil, fmt.Errorf("find the port of the API server: %w", err)
+		return nil, fmt.Errorf("parse the address on which the API server listens: %w", err)
 	}
 	reconciler := "lease"
 	if net.ParseIP(host).IsLoopback() {
-		// The API server refuses such an address as an endpoint, and no program in a cluster of simulated nodes
-		// connects to the service.
+		// The API server refuses a loopback address as an endpoint. A cluster of simulated nodes needs no endpoint, because
+		// none of its programs connects to the Service "kubernetes".
 		reconciler = "none"
 	}
 	args := []string{
@@ -131,10 +133,10 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 	}
 	o.SecureServing.Listener = c.listener
 
-	// The registry contains the feature gates of the process. They are set once, here; the controller manager shares
-	// them.
+	// ComponentGlobalsRegistry contains the feature gates of the whole process, so the controller manager uses the same
+	// gates.
 	if err := o.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
-		return nil, fmt.Errorf("settle the feature gates: %w", err)
+		return nil, fmt.Errorf("set the feature gates: %w", err)
 	}
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	completed, err := o.Complete(ctx)
@@ -142,7 +144,7 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 		return nil, fmt.Errorf("complete the options of the API server: %w", err)
 	}
 	if errs := completed.Validate(); len(errs) > 0 {
-		return nil, fmt.Errorf("check the options of the API server: %w", utilerrors.NewAggregate(errs))
+		return nil, fmt.Errorf("validate the options of the API server: %w", utilerrors.NewAggregate(errs))
 	}
 	done := make(chan error, 1)
 	go func() { done <- app.Run(ctx, completed); close(done) }()
@@ -153,7 +155,7 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 func waitServing(ctx context.Context, cfg *rest.Config, ended <-chan error) error {
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("make a client for the API server: %w", err)
+		return fmt.Errorf("create a client for the API server: %w", err)
 	}
 	var last error
 	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {

@@ -27,8 +27,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 )
 
-// enabledControllers are the controllers that a cluster of pods and volumes needs. Certificates, attachable volumes and
-// controllers that need a cloud or a pod network are left out.
+// enabledControllers contains the names of the controllers that a cluster with pods and volumes needs. It does not contain
+// the controllers of certificates and attachable volumes, and those that need a cloud or a pod network.
 var enabledControllers = []string{
 	names.ServiceAccountTokenController,
 	names.ServiceAccountController,
@@ -66,14 +66,14 @@ type controllerConfig struct {
 	keys                   *pki
 	nodeMonitorGracePeriod time.Duration
 	podGCThreshold         int
-	// nodeCIDRs are the CIDRs from which Node.spec.podCIDRs are allocated, and nodeCIDRMaskSizes the prefix lengths of these
-	// subnets, one for each CIDR. If both are empty, the controller manager allocates none.
+	// nodeCIDRs are the CIDRs from which the controller manager allocates Node.spec.podCIDRs. nodeCIDRMaskSizes are the
+	// prefix lengths of the allocated subnets, one for each CIDR. If both are empty, no subnets are allocated.
 	nodeCIDRs         []string
 	nodeCIDRMaskSizes []int
 }
 
-// nodeIPAMArgs returns the arguments of the controller that allocates Node.spec.podCIDRs; nil if it is disabled. The flag of
-// the prefix length has a family suffix only if there are two families.
+// nodeIPAMArgs returns the arguments of the controller that allocates Node.spec.podCIDRs; nil if nodeCIDRs is empty. The
+// flag of the prefix length has a family suffix only if there are two families.
 func (c controllerConfig) nodeIPAMArgs() []string {
 	if len(c.nodeCIDRs) == 0 {
 		return nil
@@ -100,13 +100,13 @@ type controllerManager struct {
 	aliases         map[string]string
 }
 
-// newControllerManager configures the controller manager. Call it before the API server is configured: the controller
-// manager changes a feature default of the process (WatchListClient), which panics after any flag set has read the features
-// (KubeControllerManagerOptions.Flags).
+// newControllerManager configures the controller manager. Call it before startAPIServer: KubeControllerManagerOptions.Flags
+// changes the default of the feature gate WatchListClient, and panics if a flag set of the process has read the gates
+// before.
 func newControllerManager(c controllerConfig) (*controllerManager, error) {
 	o, err := kcmoptions.NewKubeControllerManagerOptions()
 	if err != nil {
-		return nil, fmt.Errorf("make the options of the controller manager: %w", err)
+		return nil, fmt.Errorf("create the options of the controller manager: %w", err)
 	}
 	known, disabled, aliases := app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()
 	fs := pflag.NewFlagSet("kube-controller-manager", pflag.ContinueOnError)
@@ -137,7 +137,7 @@ func newControllerManager(c controllerConfig) (*controllerManager, error) {
 	return &controllerManager{options: o, known: known, disabled: disabled, aliases: aliases}, nil
 }
 
-// start runs the controller manager until ctx ends.
+// start starts the controller manager, which runs until ctx ends.
 func (m *controllerManager) start(ctx context.Context) (*part, error) {
 	config, err := m.options.Config(ctx, m.known, m.disabled, m.aliases)
 	if err != nil {
@@ -152,7 +152,7 @@ func (m *controllerManager) start(ctx context.Context) (*part, error) {
 func waitServiceAccounts(ctx context.Context, cfg *rest.Config) error {
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("make a client for the API server: %w", err)
+		return fmt.Errorf("create a client for the API server: %w", err)
 	}
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", metav1.NamespaceAll,
 		fields.OneTermEqualSelector("metadata.name", "default"))
@@ -164,7 +164,7 @@ func waitServiceAccounts(ctx context.Context, cfg *rest.Config) error {
 		return missing.Len() == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for the default service accounts of %v: %w", sets.List(missing), err)
+		return fmt.Errorf("wait for the default service accounts of namespaces %v: %w", sets.List(missing), err)
 	}
 	return nil
 }

@@ -34,8 +34,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// installCRDs creates the CRDs of the files and folders that do not exist yet, and waits until all of their kinds are
-// served. Existing CRDs are not changed.
+// installCRDs reads CRDs from files and folders, creates those that the API server does not have, and waits until discovery
+// lists the kinds of all of them. It does not change existing CRDs.
 func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 	definitions, err := readCRDs(paths)
 	if err != nil || len(definitions) == 0 {
@@ -43,7 +43,7 @@ func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 	}
 	client, err := apiextensions.NewForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("make a client for custom resource definitions: %w", err)
+		return fmt.Errorf("create a client for custom resource definitions: %w", err)
 	}
 	pending := sets.New[string]()
 	for _, d := range definitions {
@@ -63,13 +63,13 @@ func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 		return pending.Len() == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for the custom resource definitions %v: %w", sets.List(pending), err)
+		return fmt.Errorf("wait until the custom resource definitions %v are established: %w", sets.List(pending), err)
 	}
 	return waitDiscovered(ctx, client.Discovery(), definitions)
 }
 
-// waitDiscovered waits until discovery lists the kinds of the CRDs, which happens some time after they are established,
-// without an event. A client that looks up a kind before that gets an error. The API server answers discovery of all groups
+// waitDiscovered polls until discovery lists the kinds of the CRDs. That happens some time after the CRDs are established,
+// without an event, and a client that looks up a kind before gets an error. The API server serves discovery of all groups
 // and discovery of one group from different caches, so both must list the kinds.
 func waitDiscovered(ctx context.Context, api discovery.DiscoveryInterface, definitions []*apiextensionsv1.CustomResourceDefinition) error {
 	missing := sets.New[schema.GroupVersionKind]()
@@ -98,7 +98,7 @@ func waitDiscovered(ctx context.Context, api discovery.DiscoveryInterface, defin
 		return missing.Len() == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for discovery to name %v: %w", missing.UnsortedList(), errors.Join(last, err))
+		return fmt.Errorf("wait for discovery to list the kinds %v: %w", missing.UnsortedList(), errors.Join(last, err))
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func named(kind schema.GroupVersionKind, lists ...*metav1.APIResourceList) bool 
 	})
 }
 
-// readCRDs reads all CRDs in the given files and folders.
+// readCRDs returns all CRDs in the given files and folders.
 func readCRDs(paths []string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var all []*apiextensionsv1.CustomResourceDefinition
 	for _, path := range paths {
@@ -137,7 +137,7 @@ func readCRDs(paths []string) ([]*apiextensionsv1.CustomResourceDefinition, erro
 	return all, nil
 }
 
-// parseCRDs returns the CRDs in YAML documents and refuses other objects.
+// parseCRDs returns the CRDs in YAML documents. An object of another kind is an error.
 func parseCRDs(data []byte) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var definitions []*apiextensionsv1.CustomResourceDefinition
 	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
@@ -154,7 +154,7 @@ func parseCRDs(data []byte) ([]*apiextensionsv1.CustomResourceDefinition, error)
 			return nil, err
 		}
 		switch d.Kind {
-		case "": // a document of comments only
+		case "": // the document contains only comments
 		case "CustomResourceDefinition":
 			definitions = append(definitions, d)
 		default:

@@ -16,46 +16,47 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// slowDiscovery answers each request with the next element of all or one, and repeats the last element.
+// slowDiscovery returns the next element of all for each request for all groups, and the next element of one for each
+// request for one group. The last element is repeated.
 type slowDiscovery struct {
 	discovery.DiscoveryInterface
-	all, one []answer
-	// asked counts the requests for all groups and for one group.
-	asked struct{ all, one int }
+	all, one []response
+	// requests counts the requests for all groups and for one group.
+	requests struct{ all, one int }
 }
 
-// answer lists kinds of cilium.io/v2, or is an error.
-type answer struct {
+// response is a response of discovery: the listed kinds of cilium.io/v2, or an error.
+type response struct {
 	kinds []string
 	err   error
 }
 
-func (a answer) list() *metav1.APIResourceList {
+func (r response) list() *metav1.APIResourceList {
 	l := &metav1.APIResourceList{GroupVersion: "cilium.io/v2"}
-	for _, k := range a.kinds {
+	for _, k := range r.kinds {
 		l.APIResources = append(l.APIResources, metav1.APIResource{Kind: k})
 	}
 	return l
 }
 
-func next(answers []answer, asked *int) answer {
-	a := answers[min(*asked, len(answers)-1)]
-	*asked++
-	return a
+func next(responses []response, requests *int) response {
+	r := responses[min(*requests, len(responses)-1)]
+	*requests++
+	return r
 }
 
 func (d *slowDiscovery) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
-	a := next(d.all, &d.asked.all)
+	r := next(d.all, &d.requests.all)
 	// The same kind in another version does not count.
-	return nil, []*metav1.APIResourceList{{GroupVersion: "cilium.io/v1", APIResources: []metav1.APIResource{{Kind: "CiliumNode"}}}, a.list()}, a.err
+	return nil, []*metav1.APIResourceList{{GroupVersion: "cilium.io/v1", APIResources: []metav1.APIResource{{Kind: "CiliumNode"}}}, r.list()}, r.err
 }
 
 func (d *slowDiscovery) ServerResourcesForGroupVersion(gv string) (*metav1.APIResourceList, error) {
 	if gv != "cilium.io/v2" {
-		return nil, fmt.Errorf("asked for %s", gv)
+		return nil, fmt.Errorf("unexpected request for the group version %s", gv)
 	}
-	a := next(d.one, &d.asked.one)
-	return a.list(), a.err
+	r := next(d.one, &d.requests.one)
+	return r.list(), r.err
 }
 
 // TestReadyWhenKindsAreDiscovered checks that waitDiscovered returns only when both forms of discovery list every kind. A
@@ -68,43 +69,44 @@ func TestReadyWhenKindsAreDiscovered(t *testing.T) {
 		}}
 	}
 	definitions := []*apiextensionsv1.CustomResourceDefinition{definition("CiliumNode"), definition("CiliumEndpoint")}
-	both := answer{kinds: []string{"CiliumEndpoint", "CiliumNode"}}
-	half := answer{kinds: []string{"CiliumEndpoint"}}
-	down := answer{err: errors.New("not yet")}
+	both := response{kinds: []string{"CiliumEndpoint", "CiliumNode"}}
+	half := response{kinds: []string{"CiliumEndpoint"}}
+	down := response{err: errors.New("not yet")}
 	for name, test := range map[string]struct {
-		all, one []answer
-		// asked is the minimum number of requests for all groups; 0 if the wait times out.
-		asked int
-		fails string
+		all, one []response
+		// requests is the minimum number of requests for all groups; 0 if the wait times out.
+		requests int
+		// err is part of the expected error; empty if none is expected.
+		err string
 	}{
-		"at once":              {all: []answer{both}, one: []answer{both}, asked: 1},
-		"one after the other":  {all: []answer{{}, half, both}, one: []answer{both}, asked: 3},
-		"all groups are ahead": {all: []answer{both}, one: []answer{down, half, half, both}, asked: 3},
-		"an error passes":      {all: []answer{down, both}, one: []answer{both}, asked: 2},
-		"never":                {all: []answer{half}, one: []answer{both}, fails: "cilium.io/v2, Kind=CiliumNode"},
-		"never one answer":     {all: []answer{down}, one: []answer{both}, fails: "not yet"},
+		"both kinds in the first response": {all: []response{both}, one: []response{both}, requests: 1},
+		"one kind after the other":         {all: []response{{}, half, both}, one: []response{both}, requests: 3},
+		"one group after all groups":       {all: []response{both}, one: []response{down, half, half, both}, requests: 3},
+		"an error first":                   {all: []response{down, both}, one: []response{both}, requests: 2},
+		"one kind is never listed":         {all: []response{half}, one: []response{both}, err: "cilium.io/v2, Kind=CiliumNode"},
+		"errors only":                      {all: []response{down}, one: []response{both}, err: "not yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			if test.fails != "" {
+			if test.err != "" {
 				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 				defer cancel()
 			}
 			d := &slowDiscovery{all: test.all, one: test.one}
 			err := waitDiscovered(ctx, d, definitions)
-			if test.fails != "" {
-				if err == nil || !strings.Contains(err.Error(), test.fails) {
-					t.Errorf("the error is %v, and should name %s", err, test.fails)
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Errorf("got error %v, want one that contains %q", err, test.err)
 				}
 				return
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d.asked.all < test.asked {
-				t.Errorf("ready after %d answers, and discovery knew both kinds with answer %d", d.asked.all, test.asked)
+			if d.requests.all < test.requests {
+				t.Errorf("waitDiscovered returned after %d requests for all groups, want at least %d", d.requests.all, test.requests)
 			}
 		})
 	}

@@ -13,10 +13,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// etcdStopTimeout bounds the stop of etcd.
+// etcdStopTimeout is the maximum time for etcd to stop.
 const etcdStopTimeout = 3 * time.Second
 
-// etcdServer is the embedded etcd.
+// etcdServer is a running embedded etcd.
 type etcdServer struct {
 	url    string
 	failed <-chan error
@@ -45,10 +45,10 @@ func startEtcd(ctx context.Context, dir string) (*etcdServer, error) {
 	case <-e.Server.ReadyNotify():
 	case err := <-e.Err():
 		e.Close()
-		return nil, fmt.Errorf("start etcd in %s: %w", dir, err)
+		return nil, fmt.Errorf("etcd in %s failed before it was ready: %w", dir, err)
 	case <-ctx.Done():
 		e.Close()
-		return nil, fmt.Errorf("start etcd in %s: %w", dir, context.Cause(ctx))
+		return nil, fmt.Errorf("wait until etcd in %s is ready: %w", dir, context.Cause(ctx))
 	}
 	return &etcdServer{url: "http://" + e.Clients[0].Addr().String(), failed: e.Err(), server: e}, nil
 }
@@ -63,6 +63,6 @@ func (s *etcdServer) stop() {
 	select {
 	case <-done:
 	case <-time.After(etcdStopTimeout):
-		klog.Background().Info("etcd did not stop in time and is cut off", "timeout", etcdStopTimeout)
+		klog.Background().Info("etcd did not stop in time, not waiting any longer", "timeout", etcdStopTimeout)
 	}
 }

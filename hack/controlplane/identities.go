@@ -23,8 +23,8 @@ import (
 const (
 	productNamespace      = "fixedip-system"
 	controllerManagerUser = "kube-controller-manager"
-	kubeletPrefix         = "kubelet-"     // of the name of a kubelet's kubeconfig
-	nodeUserPrefix        = "system:node:" // of the user that the node authorizer takes for a kubelet
+	kubeletPrefix         = "kubelet-"     // prefix of the kubeconfig names of kubelets
+	nodeUserPrefix        = "system:node:" // prefix of the users that the node authorizer accepts as kubelets
 	clusterName           = "fixedip"
 	clientQPS             = 1000
 	clientBurst           = 2000
@@ -32,13 +32,13 @@ const (
 
 // identity is a user of the API server.
 type identity struct {
-	name   string // of the kubeconfig
+	name   string // name of the kubeconfig
 	user   string
 	groups []string
 	token  string
 }
 
-// knownIdentities lists the users with a kubeconfig. The programs of fixedip have the names of their service
+// knownIdentities returns the users with a kubeconfig. The programs of fixedip have the names of their service
 // accounts, so that the RBAC rules of the manifests apply to them. The kubelet of each named node has the name that
 // the node authorizer expects.
 func knownIdentities(nodes []string) []identity {
@@ -111,13 +111,13 @@ func readTokens(file string) (map[string]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the tokens: %w", err)
+		return nil, fmt.Errorf("read the token file: %w", err)
 	}
 	r := csv.NewReader(bytes.NewReader(data))
 	r.FieldsPerRecord = 4
 	records, err := r.ReadAll()
 	if err != nil {
-		return nil, fmt.Errorf("read the tokens in %s: %w", file, err)
+		return nil, fmt.Errorf("parse the token file %s: %w", file, err)
 	}
 	tokens := make(map[string]string, len(records))
 	for _, rec := range records {
@@ -139,7 +139,7 @@ func (ids *identities) restConfig(name, server string, caPEM []byte) (*rest.Conf
 			}, nil
 		}
 	}
-	return nil, fmt.Errorf("no identity is called %q", name)
+	return nil, fmt.Errorf("no user has a kubeconfig with the name %q", name)
 }
 
 // writeKubeconfigs writes the kubeconfig of each user to <dir>/<name>.yaml.

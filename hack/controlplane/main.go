@@ -1,11 +1,12 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fixedip-controlplane is a whole Kubernetes control plane in one unprivileged process: etcd, the API server
-// and the controller manager, started from their packages. The demo, the integration tests and the cluster of real
-// nodes use it. Its state is in one folder, so that it can be killed and restarted.
-// It is not for production: etcd does not sync to disk, and every user who can read the folder is an administrator of
-// the cluster.
+// Command fixedip-controlplane runs a whole Kubernetes control plane in one unprivileged process: etcd, the API server and
+// the controller manager, started from their Go packages. The demo, the integration tests and the cluster of real nodes use
+// it. The state is in one work folder, so that the control plane can be killed and restarted.
+//
+// The control plane is not for production: etcd does not sync to disk, and every user who can read the folder is an
+// administrator of the cluster.
 package main
 
 import (
@@ -37,7 +38,7 @@ func main() {
 	startup.Main("fixedip-controlplane", o, func(ctx context.Context) error { return run(ctx, o) })
 }
 
-// run starts the parts in the order of their dependencies and keeps them until ctx ends or one fails.
+// run starts the parts in the order of their dependencies and runs them until ctx ends or one of them ends.
 func run(ctx context.Context, o *options) error {
 	began := time.Now()
 	ready := filepath.Join(o.dir, readyFile)
@@ -98,8 +99,8 @@ func run(ctx context.Context, o *options) error {
 	if err := waitServing(startCtx, admin, server.done); err != nil {
 		return err
 	}
-	// The garbage collector looks for new kinds only every 30 s (startGarbageCollectorController, syncPeriod), but knows the
-	// kinds that exist when it starts.
+	// Create the CRDs before the controllers start: the garbage collector looks for new kinds only every 30 s
+	// (startGarbageCollectorController, syncPeriod), but knows the kinds that exist when it starts.
 	if err := installCRDs(startCtx, admin, o.crds); err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func run(ctx context.Context, o *options) error {
 	case err = <-server.done:
 		err = partEnded("the API server", err)
 	case err = <-controllers.done:
-		// The controller manager also ends with ctx; then this is a normal stop.
+		// If ctx has ended, the end of the controller manager is a normal stop.
 		if ctx.Err() == nil {
 			err = partEnded("the controller manager", err)
 		} else {
@@ -140,7 +141,7 @@ func run(ctx context.Context, o *options) error {
 	select {
 	case <-server.done:
 	case <-time.After(stopTimeout):
-		klog.FromContext(ctx).Info("The API server did not stop in time and is cut off", "timeout", stopTimeout)
+		klog.FromContext(ctx).Info("The API server did not stop in time, not waiting any longer", "timeout", stopTimeout)
 	}
 	return errors.Join(err, removeReady(ready))
 }
@@ -158,7 +159,7 @@ func servingAddresses(o *options) []net.IP {
 // partEnded returns an error for a part that ended unexpectedly; err is its result.
 func partEnded(part string, err error) error {
 	if err == nil {
-		return fmt.Errorf("%s ended by itself", part)
+		return fmt.Errorf("%s ended unexpectedly, without an error", part)
 	}
 	return fmt.Errorf("%s failed: %w", part, err)
 }
@@ -170,8 +171,8 @@ func removeReady(path string) error {
 	return nil
 }
 
-// notifyReady writes the ready line to an inherited file descriptor and closes it; it does nothing if fd is negative. If fd
-// is a pipe, its reader gets an event in both cases: the line, or the end of the pipe if this process exits first.
+// notifyReady writes the ready line to the inherited file descriptor fd and closes fd. It does nothing if fd is negative.
+// The reader of a pipe gets either the line or, if this process exits before that, the end of the pipe.
 func notifyReady(fd int, line string) error {
 	if fd < 0 {
 		return nil
@@ -182,7 +183,7 @@ func notifyReady(fd int, line string) error {
 	}
 	_, err := io.WriteString(f, line+"\n")
 	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("report ready on --ready-fd=%d: %w", fd, err)
+		return fmt.Errorf("report readiness on --ready-fd=%d: %w", fd, err)
 	}
 	return nil
 }

@@ -47,27 +47,27 @@ func newOptions() *options {
 
 // AddFlags adds the flags.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.dir, "dir", o.dir, "Work folder: certificates, tokens, kubeconfigs and the data of etcd. Started again on the same folder, the control plane comes back with its state.")
-	fs.StringVar(&o.etcdDir, "etcd-dir", o.etcdDir, "Data folder of etcd; empty means <dir>/etcd.")
+	fs.StringVar(&o.dir, "dir", o.dir, "Work folder for certificates, tokens, kubeconfigs and the data of etcd. A control plane that is started again on the same folder continues with its state.")
+	fs.StringVar(&o.etcdDir, "etcd-dir", o.etcdDir, "Data folder of etcd; if empty, <dir>/etcd.")
 	fs.IntVar(&o.securePort, "secure-port", o.securePort, "Port of the API server; 0 means the port of the last run on this folder, or a free one.")
-	fs.StringVar(&o.bindAddress, "bind-address", o.bindAddress, "Address of this machine on which the API server listens, and which it tells the cluster, unless it is a loopback one.")
+	fs.StringVar(&o.bindAddress, "bind-address", o.bindAddress, "Address of this machine on which the API server listens. It is also the endpoint of the Service \"kubernetes\" unless it is a loopback address.")
 	fs.StringVar(&o.serviceRange, "service-cluster-ip-range", o.serviceRange, "CIDRs of services, one for each family, as in kube-apiserver.")
-	fs.StringArrayVar(&o.nodes, "node", o.nodes, "Name of a node whose kubelet gets a kubeconfig; may be given more than once.")
+	fs.StringArrayVar(&o.nodes, "node", o.nodes, "Name of a node for whose kubelet a kubeconfig is written; may be given more than once.")
 	fs.StringArrayVar(&o.crds, "crds", o.crds, "File or folder with CustomResourceDefinitions to create before the controllers start; may be given more than once.")
-	fs.DurationVar(&o.nodeMonitorGracePeriod, "node-monitor-grace-period", o.nodeMonitorGracePeriod, "How long a node may be silent before it counts as lost, as in kube-controller-manager.")
-	fs.IntVar(&o.podGCThreshold, "terminated-pod-gc-threshold", o.podGCThreshold, "How many ended pods may stay before the pod garbage collector removes some, as in kube-controller-manager.")
-	fs.StringSliceVar(&o.nodeCIDRs, "node-cidrs", o.nodeCIDRs, "CIDRs, one per family, from which Node.spec.podCIDRs are allocated, as by kube-controller-manager's --allocate-node-cidrs and --cluster-cidr; empty: none are allocated.")
-	fs.IntSliceVar(&o.nodeCIDRMaskSizes, "node-cidr-mask-sizes", o.nodeCIDRMaskSizes, "Prefix length of a node's range, one for each of --node-cidrs.")
-	fs.StringVar(&o.auditLog, "audit-log", o.auditLog, "File to which the API server writes who asked it for what, one event of audit.k8s.io/v1 a line; empty means none.")
-	fs.BoolVar(&o.noControllers, "no-controllers", o.noControllers, "Start no controller manager: objects stay as they are written. Pods can be created only in namespaces whose service accounts are created by hand.")
-	fs.DurationVar(&o.readyTimeout, "ready-timeout", o.readyTimeout, "How long the start may take: a warm one takes 4 s on two cores, one on an etcd with many objects minutes.")
-	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor that gets one line when the control plane is ready; -1 means none.")
+	fs.DurationVar(&o.nodeMonitorGracePeriod, "node-monitor-grace-period", o.nodeMonitorGracePeriod, "Time without a heartbeat after which a node is marked as unhealthy, as in kube-controller-manager.")
+	fs.IntVar(&o.podGCThreshold, "terminated-pod-gc-threshold", o.podGCThreshold, "Number of terminated pods above which the pod garbage collector deletes some, as in kube-controller-manager.")
+	fs.StringSliceVar(&o.nodeCIDRs, "node-cidrs", o.nodeCIDRs, "CIDRs, one per family, from which Node.spec.podCIDRs are allocated, as by kube-controller-manager's --allocate-node-cidrs and --cluster-cidr; if empty, none are allocated.")
+	fs.IntSliceVar(&o.nodeCIDRMaskSizes, "node-cidr-mask-sizes", o.nodeCIDRMaskSizes, "Prefix length of the subnet of a node, one for each of --node-cidrs.")
+	fs.StringVar(&o.auditLog, "audit-log", o.auditLog, "Path of the audit log of the API server, one event of audit.k8s.io/v1 per line; if empty, there is no audit log.")
+	fs.BoolVar(&o.noControllers, "no-controllers", o.noControllers, "Do not start the controller manager, so that no controller changes objects. Pods can be created only in namespaces whose default service account is created by hand.")
+	fs.DurationVar(&o.readyTimeout, "ready-timeout", o.readyTimeout, "Maximum time until the control plane is ready. A warm start takes 4 s on two cores, a start on an etcd with many objects takes minutes.")
+	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor to which one line is written when the control plane is ready; -1 means none.")
 }
 
 // Validate validates the options, makes dir absolute, and sets the default of etcdDir.
 func (o *options) Validate() error {
 	if o.dir == "" {
-		return fmt.Errorf("--dir=%q: a work folder is needed", o.dir)
+		return fmt.Errorf("--dir=%s: the work folder must not be empty", o.dir)
 	}
 	abs, err := filepath.Abs(o.dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func (o *options) Validate() error {
 		o.etcdDir = filepath.Join(o.dir, "etcd")
 	}
 	if _, err := netip.ParseAddr(o.bindAddress); err != nil {
-		return fmt.Errorf("--bind-address=%q: not an address", o.bindAddress)
+		return fmt.Errorf("--bind-address=%q: not an IP address", o.bindAddress)
 	}
 	for cidr := range strings.SplitSeq(o.serviceRange, ",") {
 		if _, err := netip.ParsePrefix(cidr); err != nil {

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// certificateLife is the lifetime of the certificates. A work folder cannot be used for longer.
+// certificateLife is the lifetime of the certificates, and so the maximum lifetime of a work folder.
 const certificateLife = 10 * 365 * 24 * time.Hour
 
 // pki contains the files of the keys and certificates in the work folder. The private key of the certificate
@@ -51,8 +51,8 @@ func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the key folder: %w", err)
 	}
-	// create writes the certificate of the authority last: if it exists, create was not killed before it had written all
-	// files.
+	// create writes the certificate of the authority last. If this file exists, create was not killed before the other files
+	// were written.
 	caPEM, err := os.ReadFile(p.caFile)
 	switch {
 	case err == nil:
@@ -82,10 +82,10 @@ func (p *pki) create(addresses []net.IP) error {
 	}
 	caDER, err := sign(ca, ca, caKey.Public(), caKey)
 	if err != nil {
-		return fmt.Errorf("make the certificate authority: %w", err)
+		return fmt.Errorf("sign the certificate authority: %w", err)
 	}
 	if ca, err = x509.ParseCertificate(caDER); err != nil {
-		return fmt.Errorf("read the certificate authority just made: %w", err)
+		return fmt.Errorf("parse the new certificate authority: %w", err)
 	}
 
 	serverKey, err := newKey()
@@ -101,21 +101,21 @@ func (p *pki) create(addresses []net.IP) error {
 	}
 	servingDER, err := sign(serving, ca, serverKey.Public(), caKey)
 	if err != nil {
-		return fmt.Errorf("make the serving certificate: %w", err)
+		return fmt.Errorf("sign the serving certificate: %w", err)
 	}
 	clientKey, err := newKey()
 	if err != nil {
 		return err
 	}
 	client := &x509.Certificate{
-		// Kubelets authorize this user with the API server, where members of system:masters have all rights.
+		// A kubelet asks the API server whether this user is authorized. Members of system:masters have all rights.
 		Subject:     pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{user.SystemPrivilegedGroup}},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	clientDER, err := sign(client, ca, clientKey.Public(), caKey)
 	if err != nil {
-		return fmt.Errorf("make the certificate for kubelets: %w", err)
+		return fmt.Errorf("sign the client certificate for kubelets: %w", err)
 	}
 	serviceAccountKey, err := newKey()
 	if err != nil {
@@ -136,7 +136,7 @@ func (p *pki) create(addresses []net.IP) error {
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make a private key: %w", err)
+		return nil, fmt.Errorf("generate a private key: %w", err)
 	}
 	return key, nil
 }
@@ -148,7 +148,7 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer cr
 		return nil, err
 	}
 	template.SerialNumber = serial
-	// The certificate must be valid even if the clock of the machine is set back.
+	// The certificate must be valid even if the clock of the machine is set back by less than an hour.
 	template.NotBefore = time.Now().Add(-time.Hour)
 	template.NotAfter = template.NotBefore.Add(certificateLife)
 	return x509.CreateCertificate(rand.Reader, template, parent, public, signer)
@@ -166,14 +166,15 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 	return writePrivate(path, data)
 }
 
-// writePrivate atomically writes a file that only its owner can read: a killed process leaves no partial file at the path.
+// writePrivate atomically writes a file that only its owner can read. If the process is killed, the path has no partial
+// file.
 func writePrivate(path string, data []byte) error {
 	temp := path + ".new"
 	if err := os.WriteFile(temp, data, 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	if err := os.Rename(temp, path); err != nil {
-		return fmt.Errorf("put %s in place: %w", path, err)
+		return fmt.Errorf("replace %s: %w", path, err)
 	}
 	return nil
 }

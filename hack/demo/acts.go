@@ -19,7 +19,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// workload and replicas describe the StatefulSet of manifests/example.
+// workload and replicas are the name and the number of pods of the StatefulSet in manifests/example.
 const (
 	workload = "web"
 	replicas = 3
@@ -44,13 +44,13 @@ func (d *demo) firstPlacement(ctx context.Context) error {
 		return fmt.Errorf("saw %d first placements, want %d", len(placements), replicas)
 	}
 	for _, p := range placements {
-		d.say("   %-14s claim in %s at revision %d, bind at %d", p.Pod, p.Node, p.Claimed, p.Bound)
+		d.printf("   %-14s claim in %s at revision %d, bind at %d", p.Pod, p.Node, p.Claimed, p.Bound)
 	}
 	return nil
 }
 
 func (d *demo) allPodsDeleted(ctx context.Context) error {
-	d.act("all pods are deleted at once", "each pod returns to its node with its address, and no CiliumNode is written")
+	d.act("all pods are deleted at once", "each pod returns to its node with its address, and the spec of no CiliumNode changes")
 	uids, err := d.uids()
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (d *demo) rollingRestart(ctx context.Context) error {
 
 func (d *demo) bothKilled(ctx context.Context) error {
 	d.act("scheduler and controller are killed (SIGKILL) while a pod is being replaced",
-		"nothing that matters is in their memory: started again, they place the pod where its address is")
+		"the state is in the API server: after a restart, the scheduler places the pod on the node that has its address")
 	uids, err := d.uids()
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (d *demo) bothKilled(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wait for the new pod %s: %w", name, err)
 	}
-	d.say("   both are dead; the new pod %s waits for a scheduler:\n\n%s", name, indent(witness.Table(rows)))
+	d.printf("   both are killed; the new pod %s waits for a scheduler:\n\n%s", name, indent(witness.Table(rows)))
 	if err := d.scheduler.Restart(ctx); err != nil {
 		return err
 	}
@@ -146,23 +146,23 @@ func (d *demo) statefulSetDeleted(ctx context.Context) error {
 	if _, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool { return len(rows) == 0 }); err != nil {
 		return fmt.Errorf("wait until pods, FixedIPs and owned entries are gone: %w", err)
 	}
-	d.say("   pods, FixedIPs and owned entries are gone; the addresses are in cooldown:\n\n%s", indent(d.witness.Pools()))
-	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Resting == 0 }); err != nil {
+	d.printf("   pods, FixedIPs and owned entries are gone; the addresses are in cooldown:\n\n%s", indent(d.witness.Pools()))
+	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Other == 0 }); err != nil {
 		return fmt.Errorf("wait until the addresses are free: %w", err)
 	}
-	d.say("   after the cooldown:\n\n%s", indent(d.witness.Pools()))
+	d.printf("   after the cooldown:\n\n%s", indent(d.witness.Pools()))
 	for name, address := range d.addresses {
 		for _, node := range nodes {
 			if owner, exists := d.witness.Owner(node, address); exists {
-				return fmt.Errorf("the address %s of %s still has an entry in the pool of %s, owner %q", address, name, node, owner)
+				return fmt.Errorf("the address %s of %s still has an entry in the pool of %s (owner %q, empty for a dynamic entry)", address, name, node, owner)
 			}
 		}
 	}
 	return nil
 }
 
-// sameAddresses waits until all pods run and those in uids are replaced, and returns an error if an address differs from
-// that of the first act. Key of uids: the pod name. Value: the UID of the old pod.
+// sameAddresses waits until all pods run and the pods in uids are replaced. It returns an error if the address of a pod
+// differs from its address after the first act. Key of uids: the pod name. Value: the UID of the old pod.
 func (d *demo) sameAddresses(ctx context.Context, uids map[string]string) error {
 	rows, err := d.awaitRunning(ctx, uids)
 	if err != nil {
@@ -173,12 +173,12 @@ func (d *demo) sameAddresses(ctx context.Context, uids map[string]string) error 
 			return fmt.Errorf("pod %s had address %s and now has %s", r.Pod, d.addresses[r.Pod], r.Address)
 		}
 	}
-	d.say("   same addresses as before.")
+	d.printf("   same addresses as before.")
 	return nil
 }
 
-// awaitRunning waits until every pod runs and has a FixedIP, prints the rows and returns them. A pod in before must have
-// another UID than there. Key: the pod name. Value: the UID of the old pod.
+// awaitRunning waits until all pods run and have a FixedIP, prints the rows and returns them. It does not count a pod whose
+// UID is in before. Key of before: the pod name. Value: the UID of the old pod.
 func (d *demo) awaitRunning(ctx context.Context, before map[string]string) ([]witness.Row, error) {
 	began := time.Now()
 	rows, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool {
@@ -193,7 +193,7 @@ func (d *demo) awaitRunning(ctx context.Context, before map[string]string) ([]wi
 	if err != nil {
 		return nil, fmt.Errorf("wait for %d running pods: %w", replicas, err)
 	}
-	d.say("%s   after %s", indent(witness.Table(rows)), time.Since(began).Round(10*time.Millisecond))
+	d.printf("%s   after %s", indent(witness.Table(rows)), time.Since(began).Round(10*time.Millisecond))
 	return rows, nil
 }
 

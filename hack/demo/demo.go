@@ -27,7 +27,7 @@ const (
 	// longer.
 	updateRate = "1s"
 	coolDown   = "5s"
-	// preAllocate is the number of free dynamic addresses of each pool.
+	// preAllocate is the minimum number of free dynamic entries of each pool.
 	preAllocate = 8
 )
 
@@ -63,13 +63,13 @@ func (d *demo) run(ctx context.Context) error {
 		}
 	}
 	if d.keep {
-		d.sayHowToReach()
+		d.printAccess()
 		return nil
 	}
 	if err := d.perform(ctx, d.statefulSetDeleted); err != nil {
 		return err
 	}
-	d.sayMemory()
+	d.printMemory()
 	fmt.Printf("\nAll %d acts passed in %s: no address changed and no two pods shared one.\n", d.acts, time.Since(d.began).Round(100*time.Millisecond))
 	return nil
 }
@@ -87,16 +87,16 @@ func (d *demo) perform(ctx context.Context, act func(context.Context) error) err
 	return nil
 }
 
-func (d *demo) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+func (d *demo) printf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// act prints the title of an act and what it proves.
+// act counts an act, and prints its title and the property that it proves.
 func (d *demo) act(title, proves string) {
 	d.acts++
-	d.say("\n── Act %d: %s\n   proves: %s\n", d.acts, title, proves)
+	d.printf("\n── Act %d: %s\n   proves: %s\n", d.acts, title, proves)
 }
 
 func (d *demo) bringUp(ctx context.Context) error {
-	d.say("Starting a cluster in %s: etcd, kube-apiserver and kube-controller-manager in one process,\n%d nodes that run Cilium's own allocator, and fixedip's scheduler and controller.\n", d.dir, len(nodes))
+	d.printf("Starting a cluster in %s: etcd, kube-apiserver and kube-controller-manager in one process,\n%d nodes that run Cilium's own allocator, and fixedip's scheduler and controller.\n", d.dir, len(nodes))
 	if err := d.clean(); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (d *demo) bringUp(ctx context.Context) error {
 			filepath.Join(d.manifests, "controller-rbac.yaml"),
 		},
 		Detach: d.keep,
-		Log:    func(format string, args ...any) { d.say("  "+format, args...) },
+		Log:    func(format string, args ...any) { d.printf("  "+format, args...) },
 	})
 	if err != nil {
 		return err
@@ -129,13 +129,13 @@ func (d *demo) clean() error {
 	if err := cluster.StopDetached(d.dir); err != nil {
 		return fmt.Errorf("stop the cluster of an earlier demo: %w", err)
 	}
-	const mark = ".fixedip-demo"
+	const marker = ".fixedip-demo"
 	entries, err := os.ReadDir(d.dir)
 	if err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("read the work folder: %w", err)
 	}
-	if _, err := os.Stat(filepath.Join(d.dir, mark)); len(entries) > 0 && err != nil {
-		return fmt.Errorf("-dir %q: the folder is not empty and not from an earlier demo; use another folder", d.dir)
+	if _, err := os.Stat(filepath.Join(d.dir, marker)); len(entries) > 0 && err != nil {
+		return fmt.Errorf("-dir %q: the folder is not empty and was not created by a demo; use another folder", d.dir)
 	}
 	if err := os.RemoveAll(d.dir); err != nil {
 		return fmt.Errorf("empty the work folder: %w", err)
@@ -143,7 +143,7 @@ func (d *demo) clean() error {
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return fmt.Errorf("create the work folder: %w", err)
 	}
-	return os.WriteFile(filepath.Join(d.dir, mark), nil, 0o600)
+	return os.WriteFile(filepath.Join(d.dir, marker), nil, 0o600)
 }
 
 func (d *demo) program(name string) string { return filepath.Join(d.bin, name) }
@@ -184,30 +184,30 @@ func (d *demo) startAll(ctx context.Context) error {
 	}
 	for _, n := range nodes {
 		if err := d.cluster.WaitNodeReady(ctx, n); err != nil {
-			return fmt.Errorf("%w; check whether its pool is filled, in the logs of the controller and the node", err)
+			return fmt.Errorf("%w; check in the logs of the controller and of the node whether the pool of the node was filled", err)
 		}
 	}
-	// Each agent has allocated two dynamic entries, for router and health; the controller adds as many new ones.
+	// Each agent has allocated two dynamic entries, for router and health. The controller then adds two new entries.
 	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Used >= 2 && p.Dynamic-p.Used >= preAllocate }); err != nil {
 		return fmt.Errorf("wait until pools are filled: %w", err)
 	}
-	d.say("  %d nodes ready after %s\n\n%s", len(nodes), time.Since(d.began).Round(100*time.Millisecond), d.witness.Pools())
+	d.printf("  %d nodes ready after %s\n\n%s", len(nodes), time.Since(d.began).Round(100*time.Millisecond), d.witness.Pools())
 	return nil
 }
 
-func (d *demo) sayMemory() {
-	d.say("\nMemory of each process:")
+func (d *demo) printMemory() {
+	d.printf("\nMemory of each process:")
 	for _, p := range d.cluster.Processes() {
 		if rss, err := p.RSS(); err == nil {
-			d.say("  %-15s %4d MiB", p.Name, rss>>20)
+			d.printf("  %-15s %4d MiB", p.Name, rss>>20)
 		}
 	}
 }
 
-func (d *demo) sayHowToReach() {
-	d.sayMemory()
-	d.say(`
-The first %d acts passed, and the cluster goes on. To reach it:
+func (d *demo) printAccess() {
+	d.printMemory()
+	d.printf(`
+The first %d acts passed, and the cluster keeps running. To use it:
 
   export KUBECONFIG=%s
   kubectl get pods -o wide

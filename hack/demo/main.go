@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows fixedip on a cluster of its own on this machine: a real API server, the scheduler and the controller
-// as separate processes, and three nodes that run Cilium's own allocator. It fails if an address changes or two pods share
-// one.
+// Command demo shows fixedip on a separate cluster on this machine: a real API server, the scheduler and the controller as
+// separate processes, and three nodes that run Cilium's own allocator. It fails if the address of a pod changes or two pods
+// share an address.
 package main
 
 import (

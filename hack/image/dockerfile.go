@@ -19,7 +19,7 @@ type Recipe struct {
 	// Name is the name of the stage and of the image.
 	Name  string
 	Files []File
-	// User is the numeric user of the image; there is no /etc/passwd for names.
+	// User is the numeric user of the image. The image has no /etc/passwd to resolve names.
 	User       string
 	Entrypoint []string
 }
@@ -32,8 +32,8 @@ type File struct {
 	To string
 }
 
-// ReadDockerfile returns the recipes of a Dockerfile: its stages from scratch, in order. Of other stages it reads only the
-// name and WORKDIR. A file below that WORKDIR is taken from the folder of the Dockerfile.
+// ReadDockerfile returns the recipes of a Dockerfile: its stages from scratch, in order. It reads only the name and the
+// WORKDIR of other stages. A file that is copied from below such a WORKDIR is read from the folder of the Dockerfile.
 func ReadDockerfile(r io.Reader) ([]Recipe, error) {
 	p := parser{workDirs: map[string]string{}}
 	lines := bufio.NewScanner(r)
@@ -68,7 +68,7 @@ type parser struct {
 	workDirs map[string]string
 	// stage is the name of the current stage; empty if it has none.
 	stage string
-	// scratch is true if the current stage is from scratch. Its recipe is the last one.
+	// scratch is true if the current stage is from scratch. The recipe of that stage is the last element of recipes.
 	scratch bool
 }
 
@@ -82,7 +82,7 @@ func (p *parser) instruction(name, rest string) error {
 		}
 		return nil
 	case strings.HasSuffix(rest, `\`):
-		return errors.New("write it on one line")
+		return errors.New("an instruction on several lines is not supported; write it on one line")
 	}
 	r := &p.recipes[len(p.recipes)-1]
 	switch name {
@@ -90,15 +90,15 @@ func (p *parser) instruction(name, rest string) error {
 		return p.copy(r, strings.Fields(rest))
 	case "USER":
 		if !isUser(rest) {
-			return errors.New("write numbers, such as 65532:65532: there is no /etc/passwd")
+			return errors.New("USER must be numeric, such as 65532:65532: the image has no /etc/passwd")
 		}
 		r.User = rest
 	case "ENTRYPOINT":
 		if err := json.Unmarshal([]byte(rest), &r.Entrypoint); err != nil {
-			return errors.New(`write a list, such as ["/program"]: there is no shell`)
+			return errors.New(`ENTRYPOINT must be a list, such as ["/program"]: the image has no shell`)
 		}
 	default:
-		return fmt.Errorf("a stage from scratch may have COPY, USER and ENTRYPOINT only")
+		return fmt.Errorf("a stage from scratch may have only COPY, USER and ENTRYPOINT")
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (p *parser) from(rest string) error {
 // copy adds the files of a COPY --from=STAGE instruction to the recipe.
 func (p *parser) copy(r *Recipe, fields []string) error {
 	if len(fields) < 3 || !strings.HasPrefix(fields[0], "--from=") {
-		return errors.New("write --from=STAGE FILE... DESTINATION")
+		return errors.New("COPY must have the form COPY --from=STAGE FILE... DESTINATION")
 	}
 	stage := strings.TrimPrefix(fields[0], "--from=")
 	workDir, ok := p.workDirs[stage]
@@ -135,12 +135,12 @@ func (p *parser) copy(r *Recipe, fields []string) error {
 	sources, destination := fields[1:len(fields)-1], fields[len(fields)-1]
 	folder := strings.HasSuffix(destination, "/")
 	if !path.IsAbs(destination) || len(sources) > 1 && !folder {
-		return errors.New("the destination is a path from the root, and with several files ends in /")
+		return errors.New("the destination must be an absolute path, and must end in / if there are several files")
 	}
 	for _, source := range sources {
 		from, inside := strings.CutPrefix(path.Clean(source), strings.TrimSuffix(workDir, "/")+"/")
 		if !inside || strings.ContainsAny(from, "*?[") {
-			return fmt.Errorf("%s is not the path of a file in %s, where stage %s works", source, workDir, stage)
+			return fmt.Errorf("%s is not the path of a file in %s, the WORKDIR of stage %s", source, workDir, stage)
 		}
 		to := destination
 		if folder {

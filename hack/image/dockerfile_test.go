@@ -34,11 +34,11 @@ func TestOurDockerfile(t *testing.T) {
 		})
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("recipes (-want +got): %s", diff)
 	}
 }
 
-// TestReadDockerfile checks which instructions of a stage are accepted, and the errors for all others.
+// TestReadDockerfile checks the recipe of accepted instructions and the errors for refused ones.
 func TestReadDockerfile(t *testing.T) {
 	const build = "FROM --platform=$BUILDPLATFORM golang AS build\nWORKDIR /src\nRUN make \\\n  build\n"
 	for name, c := range map[string]struct {
@@ -51,24 +51,24 @@ func TestReadDockerfile(t *testing.T) {
 				{From: "bin/a", To: "/a"}, {From: "LICENSE", To: "/LICENSE"}, {From: "x", To: "/etc/y"},
 			}}},
 		},
-		"nothing":         {text: build, err: "no stage is from scratch"},
+		"no such stage":   {text: build, err: "no stage is from scratch"},
 		"no name":         {text: build + "FROM scratch", err: "line 5: FROM scratch: give the stage a name"},
 		"incomplete":      {text: build + "FROM scratch AS a\nUSER 1", err: "stage a must have COPY, USER and ENTRYPOINT"},
-		"not known":       {text: build + "FROM scratch AS a\nENV A=b", err: "line 6: ENV A=b: a stage from scratch may have"},
+		"not supported":   {text: build + "FROM scratch AS a\nENV A=b", err: "line 6: ENV A=b: a stage from scratch may have only COPY"},
 		"two lines":       {text: build + "FROM scratch AS a\nCOPY --from=build /src/a \\\n/", err: "line 6"},
-		"user by name":    {text: build + "FROM scratch AS a\nUSER nobody", err: "write numbers"},
-		"shell":           {text: build + "FROM scratch AS a\nENTRYPOINT /a", err: "there is no shell"},
-		"copy of context": {text: build + "FROM scratch AS a\nCOPY a /", err: "write --from=STAGE"},
+		"user by name":    {text: build + "FROM scratch AS a\nUSER nobody", err: "USER must be numeric"},
+		"shell":           {text: build + "FROM scratch AS a\nENTRYPOINT /a", err: "the image has no shell"},
+		"copy of context": {text: build + "FROM scratch AS a\nCOPY a /", err: "COPY must have the form"},
 		"other stage":     {text: build + "FROM scratch AS a\nCOPY --from=biuld /src/a /", err: "no earlier stage is named biuld"},
 		"outside":         {text: build + "FROM scratch AS a\nCOPY --from=build /src/../etc/passwd /", err: "is not the path of a file in /src"},
 		"pattern":         {text: build + "FROM scratch AS a\nCOPY --from=build /src/bin/* /", err: "is not the path of a file in /src"},
-		"destination":     {text: build + "FROM scratch AS a\nCOPY --from=build /src/a /src/b /c", err: "with several files ends in /"},
+		"destination":     {text: build + "FROM scratch AS a\nCOPY --from=build /src/a /src/b /c", err: "must end in / if there are several files"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ReadDockerfile(strings.NewReader(c.text))
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
-					t.Fatalf("error %v, want %s", err, c.err)
+					t.Fatalf("got error %v, want one that contains %q", err, c.err)
 				}
 				return
 			}
@@ -76,7 +76,7 @@ func TestReadDockerfile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+				t.Errorf("recipes (-want +got): %s", diff)
 			}
 		})
 	}

@@ -41,22 +41,22 @@ func Make(r Recipe, dir string) (v1.Image, error) {
 	opener := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil }
 	packed, err := tarball.LayerFromOpener(opener, tarball.WithCompressedCaching)
 	if err != nil {
-		return nil, fmt.Errorf("image %s: pack its files: %w", r.Name, err)
+		return nil, fmt.Errorf("image %s: create the layer: %w", r.Name, err)
 	}
 	img, err := mutate.AppendLayers(empty.Image, packed)
 	if err != nil {
-		return nil, fmt.Errorf("image %s: add its files: %w", r.Name, err)
+		return nil, fmt.Errorf("image %s: append the layer: %w", r.Name, err)
 	}
 	config, err := img.ConfigFile()
 	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", r.Name, err)
+		return nil, fmt.Errorf("image %s: read the configuration: %w", r.Name, err)
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", machine
 	config.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
 	config.Config = v1.Config{User: r.User, Entrypoint: r.Entrypoint, WorkingDir: "/"}
 	if img, err = mutate.ConfigFile(img, config); err != nil {
-		return nil, fmt.Errorf("image %s: %w", r.Name, err)
+		return nil, fmt.Errorf("image %s: set the configuration: %w", r.Name, err)
 	}
 	return img, nil
 }
@@ -65,10 +65,10 @@ func Make(r Recipe, dir string) (v1.Image, error) {
 func Save(img v1.Image, reference, file string) error {
 	tag, err := name.NewTag(reference)
 	if err != nil {
-		return fmt.Errorf("save image %s: %w", reference, err)
+		return fmt.Errorf("parse image reference %q: %w", reference, err)
 	}
 	if err := tarball.WriteToFile(file, tag, img); err != nil {
-		return fmt.Errorf("save image %s: %w", reference, err)
+		return fmt.Errorf("write the archive of image %s: %w", reference, err)
 	}
 	return nil
 }
@@ -90,14 +90,14 @@ func writeLayer(w io.Writer, r Recipe, dir string) (architecture string, err err
 			}
 		}
 		if err := layer.WriteHeader(&header); err != nil {
-			return "", fmt.Errorf("pack %s: %w", f.From, err)
+			return "", fmt.Errorf("write the header of %s: %w", f.From, err)
 		}
 		if _, err := layer.Write(data); err != nil {
-			return "", fmt.Errorf("pack %s: %w", f.From, err)
+			return "", fmt.Errorf("write the content of %s: %w", f.From, err)
 		}
 	}
 	if architecture == "" {
-		return "", errors.New("none of its files is a program for Linux")
+		return "", errors.New("no file is a Linux program (ELF)")
 	}
 	return architecture, layer.Close()
 }
@@ -106,11 +106,11 @@ func writeLayer(w io.Writer, r Recipe, dir string) (architecture string, err err
 func static(program []byte) (architecture string, err error) {
 	file, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
-		return "", fmt.Errorf("read the program: %w", err)
+		return "", fmt.Errorf("parse the program: %w", err)
 	}
 	for _, p := range file.Progs {
 		if p.Type == elf.PT_INTERP {
-			return "", errors.New("it is linked dynamically, and the image has no libraries; build it with CGO_ENABLED=0")
+			return "", errors.New("the program is linked dynamically, but the image has no libraries; build it with CGO_ENABLED=0")
 		}
 	}
 	if architecture = architectures[file.Machine]; architecture == "" {

@@ -43,7 +43,7 @@ func program(t *testing.T, machine elf.Machine, dynamic bool) []byte {
 	return file.Bytes()
 }
 
-// folder creates a folder with bin/tool, which contains the program, and a text file, and returns its path.
+// folder creates a folder with the program as bin/tool and a text file LICENSE, and returns the path of the folder.
 func folder(t *testing.T, program []byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,7 +92,7 @@ func TestMake(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := config.OS + "/" + config.Architecture; got != "linux/arm64" {
-		t.Errorf("it is for %s", got)
+		t.Errorf("got platform %s, want linux/arm64", got)
 	}
 	if diff := cmp.Diff(v1.Config{User: "65532:65532", Entrypoint: []string{"/tool", "-v"}, WorkingDir: "/"}, config.Config); diff != "" {
 		t.Errorf("config (-want +got): %s", diff)
@@ -125,8 +125,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestReproducible checks that equal files result in equal archives whatever their times and modes, and that a changed file
-// results in another archive.
+// TestReproducible checks that equal files result in equal archives regardless of their times and modes, and that a changed
+// file results in a different archive.
 func TestReproducible(t *testing.T) {
 	dir := folder(t, program(t, elf.EM_X86_64, false))
 	archive := func() []byte {
@@ -154,40 +154,40 @@ func TestReproducible(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(first, archive()) {
-		t.Error("the same files make another archive")
+		t.Error("archives of equal files differ, want equal archives")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("not free"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Equal(first, archive()) {
-		t.Error("other files make the same archive")
+		t.Error("archives of different files are equal, want different archives")
 	}
 }
 
-// TestRefused checks that programs that cannot run in the image are refused.
+// TestRefused checks that Make refuses recipes without a program that can run in the image.
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		program   []byte
 		file, err string
 	}{
-		"not built":      {program(t, elf.EM_X86_64, false), "bin/other", "no such file"},
-		"no program":     {program(t, elf.EM_X86_64, false), "LICENSE", "none of its files is a program"},
-		"dynamic":        {program(t, elf.EM_X86_64, true), "bin/tool", "bin/tool: it is linked dynamically"},
-		"half a program": {program(t, elf.EM_X86_64, true)[:70], "bin/tool", "bin/tool: read the program"},
+		"missing file":   {program(t, elf.EM_X86_64, false), "bin/other", "no such file"},
+		"no program":     {program(t, elf.EM_X86_64, false), "LICENSE", "no file is a Linux program"},
+		"dynamic link":   {program(t, elf.EM_X86_64, true), "bin/tool", "bin/tool: the program is linked dynamically"},
+		"half a program": {program(t, elf.EM_X86_64, true)[:70], "bin/tool", "bin/tool: parse the program"},
 		"other machine":  {program(t, elf.EM_VAX, false), "bin/tool", "EM_VAX"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := recipe
 			r.Files = []File{{From: c.file, To: "/tool"}}
 			if _, err := Make(r, folder(t, c.program)); err == nil || !strings.Contains(err.Error(), c.err) {
-				t.Errorf("%v, want %s", err, c.err)
+				t.Errorf("got error %v, want one that contains %q", err, c.err)
 			}
 		})
 	}
 }
 
-// TestNothingToWriteTo checks that our images contain only the program, which its user cannot write to because it belongs to
-// root, and that the user is not root.
+// TestNothingToWriteTo checks that each of our images contains only its program, that the program belongs to root and its
+// user cannot write to it, and that the user is not root.
 func TestNothingToWriteTo(t *testing.T) {
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
 	if err != nil {
@@ -217,10 +217,10 @@ func TestNothingToWriteTo(t *testing.T) {
 		}
 		user, _, _ := strings.Cut(config.Config.User, ":")
 		if uid, err := strconv.Atoi(user); err != nil || uid == 0 {
-			t.Errorf("%s runs as %q", r.Name, config.Config.User)
+			t.Errorf("image %s: got user %q, want a numeric user other than 0", r.Name, config.Config.User)
 		}
 		if len(config.Config.Volumes) > 0 || len(config.Config.Cmd) > 0 || len(config.Config.Env) > 0 {
-			t.Errorf("%s has more than a program: %+v", r.Name, config.Config)
+			t.Errorf("image %s has volumes, a command or environment variables, want none: %+v", r.Name, config.Config)
 		}
 		files := 0
 		for content := tar.NewReader(mutate.Extract(img)); ; files++ {
@@ -232,11 +232,12 @@ func TestNothingToWriteTo(t *testing.T) {
 				t.Fatal(err)
 			}
 			if h.Typeflag != tar.TypeReg || h.Mode != 0o755 || h.Uid != 0 || h.Gid != 0 || "/"+h.Name != config.Config.Entrypoint[0] {
-				t.Errorf("%s has %s of type %c, mode %o, user %d and group %d", r.Name, h.Name, h.Typeflag, h.Mode, h.Uid, h.Gid)
+				t.Errorf("image %s: got file %s of type %c, mode %o, user %d, group %d; want only the regular file %s, mode 755, user 0, group 0",
+					r.Name, h.Name, h.Typeflag, h.Mode, h.Uid, h.Gid, config.Config.Entrypoint[0])
 			}
 		}
 		if files != 1 {
-			t.Errorf("%s has %d files", r.Name, files)
+			t.Errorf("image %s: got %d files, want 1", r.Name, files)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"os"
 
 	"k8s.io/component-base/cli"
-	_ "k8s.io/component-base/logs/json/register"          // the log format of that name
-	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the API client
-	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the build's version
+	_ "k8s.io/component-base/logs/json/register"          // registers the log format json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers the metrics of API clients
+	_ "k8s.io/component-base/metrics/prometheus/version"  // registers the metric of the build version
 	"k8s.io/kubernetes/cmd/kubelet/app"
 )
 

@@ -18,8 +18,9 @@ import (
 // Lease contains the times of leader election, which determine how fast a replica takes over from a killed one.
 type Lease struct{ Duration, Renew, Retry time.Duration }
 
-// QuickLease is for demos: with the default lease, each kill would cost 15 s. It is not shorter, because a program that
-// loses its lease exits and is not restarted, and a renewal has taken more than 3 s on a busy machine.
+// QuickLease has shorter times than the default lease, with which a replica takes over only 15 s after a kill. Even shorter
+// times are not possible: a renewal has taken more than 3 s on a busy machine, and a program that loses its lease exits and
+// is not restarted.
 var QuickLease = Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
 // SchedulerOptions configure a scheduler.
@@ -30,16 +31,16 @@ type SchedulerOptions struct {
 	// Failover is the default failover policy; Wait if empty. Movable allows the migration of addresses.
 	Failover string
 	Movable  bool
-	// NoElection disables leader election, so that the scheduler is active at once, like a former leader that has not
-	// noticed that it lost its lease.
+	// NoElection disables leader election. The scheduler is then active at once, like a former leader that has not noticed
+	// the loss of its lease.
 	NoElection bool
 	// Kubeconfig replaces the kubeconfig of the scheduler, for tests with a proxy.
 	Kubeconfig string
-	// SecurePort serves metrics and health on the loopback interface; 0 disables it.
+	// SecurePort is the port of metrics and health checks on the loopback interface; 0 disables them.
 	SecurePort int
-	// Weight is the weight of the FixedIP score; 0 for the default.
+	// Weight is the weight of the FixedIP score; 0 means the default.
 	Weight int
-	// Workloads is the value of the field workloads of FixedIPArgs, as YAML on one line; empty for the default.
+	// Workloads is the value of the field workloads of FixedIPArgs, as YAML on one line; empty means the default.
 	Workloads string
 	// Plugins are the names of plugins to enable in addition to FixedIP, Disabled those of plugins to disable.
 	Plugins, Disabled []string
@@ -84,7 +85,7 @@ profiles:
 {{- end}}
 `))
 
-// StartScheduler starts a scheduler as the process with this name, which distinguishes replicas.
+// StartScheduler starts a scheduler as a process with the given name. Replicas must have different names.
 func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*cluster.Process, error) {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig(cluster.Scheduler)
@@ -94,7 +95,7 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 	}
 	var config bytes.Buffer
 	if err := schedulerConfig.Execute(&config, o); err != nil {
-		return nil, fmt.Errorf("write the configuration of %s: %w", name, err)
+		return nil, fmt.Errorf("generate the configuration of %s: %w", name, err)
 	}
 	path := filepath.Join(c.Dir(), name+".yaml")
 	if err := os.WriteFile(path, config.Bytes(), 0o600); err != nil {
@@ -102,7 +103,7 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 	}
 	args := []string{"--config=" + path, fmt.Sprintf("--secure-port=%d", o.SecurePort), "-v=2"}
 	if o.SecurePort != 0 {
-		// The scheduler does not need these flags in a pod.
+		// A scheduler in a pod needs none of these flags: it uses the in-cluster configuration.
 		args = append(args, "--bind-address=127.0.0.1", "--authentication-kubeconfig="+o.Kubeconfig, "--authorization-kubeconfig="+o.Kubeconfig)
 	}
 	return c.StartProcess(name, bin, args...)
@@ -111,7 +112,7 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 // ControllerOptions configure a controller.
 type ControllerOptions struct {
 	Lease Lease
-	// Args are further flags, at least the cluster pools.
+	// Args are additional flags. They must contain the cluster pools.
 	Args []string
 	// Kubeconfig replaces the kubeconfig of the controller, for tests with a proxy.
 	Kubeconfig string
@@ -119,7 +120,7 @@ type ControllerOptions struct {
 	Env []string
 }
 
-// StartController starts a controller as the process with this name, which distinguishes replicas.
+// StartController starts a controller as a process with the given name. Replicas must have different names.
 func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) (*cluster.Process, error) {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig(cluster.Controller)

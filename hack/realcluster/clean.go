@@ -15,12 +15,12 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// Down stops a cluster, complete or half started, whichever process started it, and deletes its work folder. It is no
-// error if there is no cluster.
+// Down stops the cluster of a work folder and deletes the folder. The cluster may have been started by another process or
+// only partly. If there is no cluster, Down returns no error.
 func Down(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return fmt.Errorf("find the work folder %q: %w", dir, err)
+		return fmt.Errorf("make the path of the work folder absolute: %w", err)
 	}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return removeTraces(dir)
@@ -28,7 +28,7 @@ func Down(dir string) error {
 	if err := isWorkFolder(dir); err != nil {
 		return err
 	}
-	// Killed programs need not store their state.
+	// The programs can be killed, because their state is deleted.
 	if err := cluster.KillAll(dir); err != nil {
 		return err
 	}
@@ -41,8 +41,8 @@ func Down(dir string) error {
 	return nil
 }
 
-// isWorkFolder returns an error if a folder has content but is not the work folder of a cluster. Down deletes only folders
-// without such an error.
+// isWorkFolder returns an error if a folder has content but is not the work folder of a cluster. Down deletes no such
+// folder.
 func isWorkFolder(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -53,13 +53,13 @@ func isWorkFolder(dir string) error {
 	}
 	// nodesDir is the first folder that a cluster creates.
 	if _, err := os.Stat(filepath.Join(dir, nodesDir)); err != nil {
-		return fmt.Errorf("%s has something else in it than a cluster: give another work folder", dir)
+		return fmt.Errorf("folder %s is not empty and is not the work folder of a cluster; use another folder", dir)
 	}
 	return nil
 }
 
-// removeTraces removes the network links and the cgroups that a cluster leaves on the machine. Mounts and node networks end
-// with their namespaces.
+// removeTraces removes the network links and the cgroups that remain on the machine after the processes of a cluster have
+// ended. Mounts and the networks of nodes end with their namespaces.
 func removeTraces(dir string) error {
 	if err := release(dir); err != nil {
 		return err
@@ -67,24 +67,24 @@ func removeTraces(dir string) error {
 	return removeCgroups(filepath.Join(dir, nodesDir, "*", diskDir))
 }
 
-// removeCgroups removes the cgroups of the containers of nodes, which are empty after their processes were killed. disks is
-// a pattern of the disks of nodes, where containerd has a folder for each container. The cgroup of a container has the name
-// of the container and is in k8s.io in each hierarchy.
+// removeCgroups removes the cgroups of the containers of nodes. The processes of the containers must have been killed
+// before. disks is a pattern of the disks of nodes, on which containerd has a folder for each container. The cgroup of a
+// container has the name of the container and is in k8s.io in each hierarchy.
 func removeCgroups(disks string) error {
 	var containers []string
-	for _, kept := range []string{"io.containerd.runtime.v2.task/k8s.io", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.grpc.v1.cri/containers"} {
-		found, err := filepath.Glob(filepath.Join(disks, "lib", "containerd", kept, "*"))
+	for _, folder := range []string{"io.containerd.runtime.v2.task/k8s.io", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.grpc.v1.cri/containers"} {
+		found, err := filepath.Glob(filepath.Join(disks, "lib", "containerd", folder, "*"))
 		if err != nil {
-			return fmt.Errorf("look for containers: %w", err)
+			return fmt.Errorf("find the containers of the nodes: %w", err)
 		}
 		containers = append(containers, found...)
 	}
 	var errs []error
-	// Cgroups version 2 has one hierarchy.
+	// Version 2 of cgroups has one hierarchy, version 1 has several.
 	for _, pattern := range []string{"/sys/fs/cgroup/k8s.io", "/sys/fs/cgroup/*/k8s.io"} {
 		parents, err := filepath.Glob(pattern)
 		if err != nil {
-			return fmt.Errorf("look for cgroups: %w", err)
+			return fmt.Errorf("find the cgroup hierarchies: %w", err)
 		}
 		for _, parent := range parents {
 			for _, container := range containers {
@@ -93,7 +93,7 @@ func removeCgroups(disks string) error {
 					errs = append(errs, fmt.Errorf("remove the cgroup of container %s in %s: %w", filepath.Base(container), parent, err))
 				}
 			}
-			// It is not empty if another containerd of the machine has containers there.
+			// Rmdir fails if another containerd of the machine has containers in the cgroup.
 			_ = unix.Rmdir(parent)
 		}
 	}

@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// TestIsWorkFolder checks that Down deletes work folders only.
+// TestIsWorkFolder checks that isWorkFolder returns an error for a folder that Down must not delete.
 func TestIsWorkFolder(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries []string
 		err     string
 	}{
 		"empty":          {},
-		"a cluster's":    {entries: []string{"nodes/", "logs/"}},
-		"half made":      {entries: []string{"nodes/"}},
-		"another folder": {entries: []string{"thesis.tex"}, err: "something else in it than a cluster"},
+		"work folder":    {entries: []string{"nodes/", "logs/"}},
+		"partly created": {entries: []string{"nodes/"}},
+		"another folder": {entries: []string{"thesis.tex"}, err: "is not the work folder of a cluster"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -37,7 +37,7 @@ func TestIsWorkFolder(t *testing.T) {
 			}
 			err := isWorkFolder(dir)
 			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-				t.Errorf("got %v, want %q", err, c.err)
+				t.Errorf("got error %v, want %q (empty: no error)", err, c.err)
 			}
 		})
 	}

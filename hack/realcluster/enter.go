@@ -12,7 +12,7 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// nodeNamespaces are the namespaces of a node. Cgroups and users are shared with the machine.
+// nodeNamespaces are the namespaces of a node. Nodes share the cgroup and user namespaces of the machine.
 const nodeNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 
 // enter returns a Starter whose processes run in the given namespaces (CLONE_NEW flags) of the process pid.
@@ -22,7 +22,7 @@ func enter(pid int, namespaces int) (*cluster.Starter, error) {
 		if err != nil {
 			return err
 		}
-		// A thread that shares its working directory must not change its mounts.
+		// Setns cannot enter a mount namespace while the thread shares its working directory with other threads.
 		err = unix.Unshare(unix.CLONE_FS)
 		if err == nil {
 			err = unix.Setns(fd, namespaces)

@@ -14,7 +14,7 @@ import (
 // testImages contains the images of the test pods. Key: the reference of the image. Value: the command of testpod.
 var testImages = map[string]string{layout.PauseImage: "pause", layout.WebImage: "serve"}
 
-// makeTestImages writes an archive of each test image, from the programs in a folder.
+// makeTestImages writes an archive of each test image to dir. programs is the folder of the built programs.
 func makeTestImages(dir, programs string) error {
 	for name, mode := range testImages {
 		img, err := image.Make(image.Recipe{

@@ -21,17 +21,18 @@ import (
 )
 
 const (
-	// bridgeName is the bridge in the hub, a network namespace of its own, so that the firewall of the machine does
-	// not affect traffic between nodes.
+	// bridgeName is the name of the bridge between the nodes. The bridge is in the hub, a separate network namespace, so
+	// that the firewall of the machine does not affect traffic between nodes.
 	bridgeName = "nodes"
 	// machineLink and machinePort are the two ends of the link between the machine and the hub; the number of the network is
-	// appended to both names. The machine's end has the addresses of the control plane. Its alias is the work folder, by
-	// which release finds the links of a cluster.
+	// appended to both names. machineLink is on the machine and has the addresses of the control plane. Its alias is the
+	// work folder, so that release finds the links of a cluster.
 	machineLink = "fixedip-hub"
 	machinePort = "fixedip-port"
 )
 
-// reserve creates the link of the first network for nodes that is not in use on this machine, and returns its number.
+// reserve creates the link of the first network of nodes that is not in use on this machine, and returns the number of that
+// network.
 func reserve(dir string) (int, error) {
 	used, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -53,11 +54,11 @@ func reserve(dir string) (int, error) {
 			err = netlink.LinkSetAlias(pair, dir)
 		}
 		if err != nil {
-			return 0, fmt.Errorf("make the link %s: %w", name, err)
+			return 0, fmt.Errorf("create the link %s and set its alias: %w", name, err)
 		}
 		return i, nil
 	}
-	return 0, fmt.Errorf("no network for the nodes is left: this machine has addresses in each of them")
+	return 0, fmt.Errorf("no network for the nodes is free: all of them are in use on this machine")
 }
 
 // overlap reports whether p and the network of n overlap.
@@ -67,11 +68,11 @@ func overlap(p netip.Prefix, n *net.IPNet) bool {
 	return ok && p.Overlaps(netip.PrefixFrom(address.Unmap(), ones))
 }
 
-// release removes the networks that a cluster of the folder reserved.
+// release removes the links that reserve created for the work folder dir.
 func release(dir string) error {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return fmt.Errorf("look for the links of the cluster: %w", err)
+		return fmt.Errorf("list the network links of this machine: %w", err)
 	}
 	for _, link := range links {
 		name := link.Attrs().Name
@@ -85,7 +86,7 @@ func release(dir string) error {
 	return nil
 }
 
-// hub connects all nodes.
+// hub is a network namespace with a bridge that connects all nodes. The process pid keeps the namespace.
 type hub struct {
 	options layout.Options
 	pid     int
@@ -95,23 +96,23 @@ type hub struct {
 func withNetwork(pid int, f func(*netlink.Handle) error) error {
 	ns, err := netns.GetFromPid(pid)
 	if err != nil {
-		return fmt.Errorf("open the network of process %d: %w", pid, err)
+		return fmt.Errorf("open the network namespace of process %d: %w", pid, err)
 	}
 	defer ns.Close()
 	handle, err := netlink.NewHandleAt(ns)
 	if err != nil {
-		return fmt.Errorf("open the network of process %d: %w", pid, err)
+		return fmt.Errorf("open a netlink socket in the network namespace of process %d: %w", pid, err)
 	}
 	defer handle.Close()
 	return f(handle)
 }
 
-// setUp creates the bridge and connects the link of the machine.
+// setUp creates the bridge and connects the machine to it.
 func (h *hub) setUp() error {
 	err := withNetwork(h.pid, func(n *netlink.Handle) error {
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
 		if err := n.LinkAdd(bridge); err != nil {
-			return fmt.Errorf("make the bridge of the nodes: %w", err)
+			return fmt.Errorf("create the bridge of the nodes: %w", err)
 		}
 		return up(n, bridgeName, nil)
 	})
@@ -121,7 +122,7 @@ func (h *hub) setUp() error {
 	number := strconv.Itoa(h.options.Network)
 	machine, err := netlink.NewHandle()
 	if err != nil {
-		return fmt.Errorf("open the machine's network: %w", err)
+		return fmt.Errorf("open a netlink socket in the network namespace of the machine: %w", err)
 	}
 	defer machine.Close()
 	port, err := machine.LinkByName(machinePort + number)
@@ -129,7 +130,7 @@ func (h *hub) setUp() error {
 		err = machine.LinkSetNsPid(port, h.pid)
 	}
 	if err != nil {
-		return fmt.Errorf("connect the machine to the hub: %w", err)
+		return fmt.Errorf("move the link of the machine into the hub: %w", err)
 	}
 	if err := h.plug(machinePort + number); err != nil {
 		return err
@@ -158,25 +159,26 @@ func (h *hub) connectNode(name string, pid int) error {
 				Dst: ipNet(layout.DefaultRoute(h.options.Families[i])), Gw: gateway.Addr().AsSlice(),
 			}
 			if err := n.RouteAdd(route); err != nil {
-				return fmt.Errorf("give node %s its default route: %w", name, err)
+				return fmt.Errorf("add the default route of node %s: %w", name, err)
 			}
 		}
 		return nil
 	})
 }
 
-// connect creates a pair of links: link is in the network of the process pid, and port is a port of the hub.
+// connect creates a pair of links: link is in the network namespace of the process pid, and port is a port of the bridge in
+// the hub.
 func (h *hub) connect(pid int, link, port string) error {
 	ns, err := netns.GetFromPid(h.pid)
 	if err != nil {
-		return fmt.Errorf("open the network of the hub: %w", err)
+		return fmt.Errorf("open the network namespace of the hub: %w", err)
 	}
 	defer ns.Close()
 	pair := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: link, Namespace: netlink.NsPid(pid)}, PeerName: port, PeerNamespace: netlink.NsFd(ns),
 	}
 	if err := netlink.LinkAdd(pair); err != nil {
-		return fmt.Errorf("connect %s to the hub: %w", port, err)
+		return fmt.Errorf("create the link between %s and the hub: %w", port, err)
 	}
 	return h.plug(port)
 }
@@ -184,7 +186,7 @@ func (h *hub) connect(pid int, link, port string) error {
 // plug makes a link a port of the bridge and sets it up.
 func (h *hub) plug(port string) error { return h.setMaster(port, true) }
 
-// unplug removes a link from the bridge. The link stays up, as for a node whose packets are lost elsewhere.
+// unplug removes a link from the bridge. The link stays up, so that the interface of the node stays up too.
 func (h *hub) unplug(port string) error { return h.setMaster(port, false) }
 
 func (h *hub) setMaster(port string, plugged bool) error {
@@ -202,19 +204,19 @@ func (h *hub) setMaster(port string, plugged bool) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("plug port %s of the hub in or out: %w", port, err)
+			return fmt.Errorf("change the bridge of port %s of the hub: %w", port, err)
 		}
 		return nil
 	})
 }
 
-// disconnect removes a port and with it the interface of the node. The kernel would do so too, some time after the
-// network namespace is gone.
+// disconnect removes a port of the hub and with it the interface of the node. The kernel removes them too, but only some
+// time after the network namespace of the node has ended.
 func (h *hub) disconnect(port string) error {
 	return withNetwork(h.pid, func(n *netlink.Handle) error { return removeLink(n, port) })
 }
 
-// removeLink removes a link. It returns no error if the kernel has removed the link before.
+// removeLink removes a link. It returns no error if the link does not exist any more.
 func removeLink(n *netlink.Handle, name string) error {
 	link, err := n.LinkByName(name)
 	if err == nil {
@@ -235,12 +237,12 @@ func up(n *netlink.Handle, name string, addresses []netip.Prefix) error {
 	for _, a := range addresses {
 		address := &netlink.Addr{IPNet: ipNet(a)}
 		if a.Addr().Is6() {
-			// No other host is on this network, and programs cannot listen on an address during duplicate address
-			// detection.
+			// Duplicate address detection is not needed, because no other host is on this network, and no program can listen
+			// on the address while it runs.
 			address.Flags = nodad
 		}
 		if err := n.AddrAdd(link, address); err != nil {
-			return fmt.Errorf("give %s the address %s: %w", name, a, err)
+			return fmt.Errorf("link %s: add the address %s: %w", name, a, err)
 		}
 	}
 	if err := n.LinkSetUp(link); err != nil {

@@ -41,13 +41,13 @@ var parts = []Part{Containerd, Kubelet, Agent}
 type Node struct {
 	Name    string
 	cluster *Cluster
-	// dir contains its disk and the configuration of its programs.
+	// dir is the folder with the disk of the node and the configuration of its programs.
 	dir string
 
 	mu sync.Mutex
-	// init is process 1, which keeps the namespaces; nil while the node is off. Guarded by mu, like starter.
+	// init is process 1 of the node, which keeps the namespaces; nil while the node is off. mu guards init and starter.
 	init *cluster.Process
-	// starter starts processes on the node.
+	// starter starts processes in the namespaces of the node.
 	starter *cluster.Starter
 }
 
@@ -82,20 +82,20 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	for _, part := range parts {
 		p := n.Process(part)
 		if p == nil {
-			return fmt.Errorf("wait for node %s: its %s was never started", n.Name, part)
+			return fmt.Errorf("wait for node %s: %s was never started", n.Name, part)
 		}
 		go func() {
 			select {
 			case <-p.Exited():
-				cancel(fmt.Errorf("%s has ended: %s", p.Name, p.ExitState()))
+				cancel(fmt.Errorf("process %s has exited: %s", p.Name, p.ExitState()))
 			case <-ctx.Done():
 			}
 		}()
 	}
 	err := n.cluster.WaitNodeReady(ctx, n.Name)
 	if err == nil {
-		// A Node that was ready before stays Ready until the control plane misses its lease. There is no event for
-		// the programs.
+		// The condition Ready alone is not enough: after a reboot it stays true until the lease of the node expires. There
+		// is no event when the programs are ready, so poll their health endpoints.
 		err = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			for _, health := range []string{layout.KubeletHealth, n.cluster.options.AgentHealth()} {
 				if _, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", health); err != nil {
@@ -106,7 +106,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 		})
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("wait for node %s: %w", n.Name, err), context.Cause(ctx), n.lastWords())
+		return errors.Join(fmt.Errorf("wait for node %s: %w", n.Name, err), context.Cause(ctx), n.logTails())
 	}
 	return nil
 }
@@ -114,10 +114,10 @@ func (n *Node) WaitReady(ctx context.Context) error {
 // agentSocket is the path of the Unix socket on which the agent of a node serves its API.
 const agentSocket = "/run/cilium/cilium.sock"
 
-// WaitEndpoints returns when the agent has regenerated the eBPF programs of all its endpoints. After a restart the agent
-// reports that it is healthy before that.
+// WaitEndpoints returns when the agent has regenerated the eBPF programs of all its endpoints. A restarted agent reports
+// that it is healthy before it has done so.
 func (n *Node) WaitEndpoints(ctx context.Context) error {
-	problem := errors.New("it was never asked")
+	problem := errors.New("the agent was not queried")
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		problem = n.endpointsReady(ctx)
 		return problem == nil, nil
@@ -129,7 +129,7 @@ func (n *Node) WaitEndpoints(ctx context.Context) error {
 }
 
 func (n *Node) endpointsReady(ctx context.Context) error {
-	answer, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", "http://agent/v1/endpoint", agentSocket)
+	response, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", "http://agent/v1/endpoint", agentSocket)
 	if err != nil {
 		return err
 	}
@@ -137,15 +137,15 @@ func (n *Node) endpointsReady(ctx context.Context) error {
 		ID     int64
 		Status struct{ State string }
 	}
-	if err := json.Unmarshal([]byte(answer), &endpoints); err != nil {
-		return fmt.Errorf("read the endpoints of node %s: %w", n.Name, err)
+	if err := json.Unmarshal([]byte(response), &endpoints); err != nil {
+		return fmt.Errorf("decode the endpoints of node %s: %w", n.Name, err)
 	}
 	if len(endpoints) == 0 {
 		return fmt.Errorf("the agent of node %s has no endpoints", n.Name)
 	}
 	for _, e := range endpoints {
 		if e.Status.State != "ready" {
-			return fmt.Errorf("endpoint %d of node %s is %s", e.ID, n.Name, e.Status.State)
+			return fmt.Errorf("endpoint %d of node %s: got state %q, want ready", e.ID, n.Name, e.Status.State)
 		}
 	}
 	return nil
@@ -156,7 +156,7 @@ func (n *Node) boot(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.init != nil {
-		return fmt.Errorf("start node %s: it runs already", n.Name)
+		return fmt.Errorf("start node %s: the node is already running", n.Name)
 	}
 	options := n.cluster.options
 	init, err := n.cluster.Run(ctx, n.Name, cluster.Program{
@@ -179,8 +179,8 @@ func (n *Node) boot(ctx context.Context) error {
 	return nil
 }
 
-// PowerOff stops the node like a power cut: all of its processes are killed at once, including pods. Its disk is
-// kept.
+// PowerOff stops the node like a power cut: all of its processes are killed at once, including pods. The disk is not
+// deleted.
 func (n *Node) PowerOff() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -188,7 +188,7 @@ func (n *Node) PowerOff() error {
 		return nil
 	}
 	err := n.init.Kill()
-	// The kernel kills the other processes with process 1, before its end is visible.
+	// The kernel kills all processes of the PID namespace before it reports the end of process 1.
 	for _, part := range parts {
 		if p := n.Process(part); p != nil {
 			<-p.Exited()
@@ -209,7 +209,7 @@ func (n *Node) Reboot(ctx context.Context, keepState bool) error {
 		return err
 	}
 	if !keepState {
-		// The cgroups are found by the folders of containerd, so they cannot be removed later.
+		// Remove the cgroups first: removeCgroups finds them by the folders of containerd on the disk.
 		if err := removeCgroups(n.disk()); err != nil {
 			return err
 		}
@@ -225,7 +225,7 @@ func (n *Node) Process(part Part) *cluster.Process {
 	return n.cluster.Process(n.Name + "-" + string(part))
 }
 
-// Start starts or restarts one of the node's programs. If it is containerd, Start waits until it accepts connections.
+// Start starts or restarts one of the node's programs. For Containerd, it returns when containerd accepts connections.
 func (n *Node) Start(ctx context.Context, part Part) error {
 	if p := n.Process(part); p != nil {
 		if err := p.Restart(ctx); err != nil {
@@ -250,19 +250,19 @@ func (n *Node) Start(ctx context.Context, part Part) error {
 func (n *Node) Kill(part Part) error {
 	p := n.Process(part)
 	if p == nil {
-		return fmt.Errorf("kill the %s of node %s: it was never started", part, n.Name)
+		return fmt.Errorf("kill %s of node %s: the program was never started", part, n.Name)
 	}
 	return p.Kill()
 }
 
-// Partition drops all packets from and to the node until Heal. Its interface stays up.
+// Partition drops all packets from and to the node until Heal. The interface of the node stays up.
 func (n *Node) Partition() error { return n.cluster.hub.unplug(n.Name) }
 
 // Heal ends a partition.
 func (n *Node) Heal() error { return n.cluster.hub.plug(n.Name) }
 
-// Run runs a command in the namespaces of the node and returns its standard output. program is a program of the machine or
-// of the folder of programs.
+// Run runs a command in the namespaces of the node and returns its standard output. program is the path of a program that
+// the node can see, or a name that is looked up in the PATH of this process.
 func (n *Node) Run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = n.environment()
@@ -279,7 +279,7 @@ func (n *Node) Run(ctx context.Context, program string, args ...string) (string,
 	return out.String(), nil
 }
 
-// Fetch sends an HTTP request from this node to the test pod at an address and returns its answer; see testpod.
+// Fetch sends an HTTP request from this node to the test pod at an address and returns the response; see testpod.
 func (n *Node) Fetch(ctx context.Context, address string) (string, error) {
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address, "8080"), Path: "/"}
 	return n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", target.String())
@@ -332,7 +332,7 @@ func (n *Node) configure() error {
 			err = os.WriteFile(path, data, 0o644)
 		}
 		if err != nil {
-			return fmt.Errorf("configure node %s: %w", n.Name, err)
+			return fmt.Errorf("write the configuration of node %s: %w", n.Name, err)
 		}
 	}
 	return nil
@@ -372,7 +372,7 @@ func (n *Node) waitContainerd(ctx context.Context) error {
 	socket := filepath.Join(fmt.Sprintf("/proc/%d/root", init.PID()), layout.ContainerdSocket)
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		if !p.Running() {
-			return false, fmt.Errorf("it has ended: %s", p.ExitState())
+			return false, fmt.Errorf("process %s has exited: %s", p.Name, p.ExitState())
 		}
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 		if err != nil {
@@ -381,12 +381,12 @@ func (n *Node) waitContainerd(ctx context.Context) error {
 		return true, conn.Close()
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("wait for the containerd of node %s: %w", n.Name, err), n.lastWords())
+		return errors.Join(fmt.Errorf("wait for containerd of node %s: %w", n.Name, err), n.logTails())
 	}
 	return nil
 }
 
-// importImages imports the images of pods into the node, because there is no registry.
+// importImages imports the images of the options and the test images into the node, because there is no registry.
 func (n *Node) importImages(ctx context.Context) error {
 	archives := slices.Clone(n.cluster.options.Images)
 	for name := range testImages {
@@ -404,7 +404,7 @@ func (n *Node) importImages(ctx context.Context) error {
 func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	file, err := os.Open(archive)
 	if err != nil {
-		return fmt.Errorf("import images: %w", err)
+		return fmt.Errorf("open the image archive: %w", err)
 	}
 	defer file.Close()
 	// ctr reads the archive from standard input, because the file may not be visible in the node.
@@ -422,8 +422,9 @@ func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	return nil
 }
 
-// routeService redirects connections from the network of the node to the Service "kubernetes" to the API server, as
-// kube-proxy would. Pods on the host network know no other address of the API server. Other services are not redirected.
+// routeService redirects connections from the network namespace of the node to the Service "kubernetes" to the API server,
+// as kube-proxy does. Pods on the host network know no other address of the API server. Connections to other Services are
+// not redirected.
 func (n *Node) routeService(ctx context.Context) error {
 	o := n.cluster.options
 	program := "iptables"
@@ -435,8 +436,8 @@ func (n *Node) routeService(ctx context.Context) error {
 	return err
 }
 
-// lastWords returns the ends of the logs of the node's programs as an error.
-func (n *Node) lastWords() error {
+// logTails returns the ends of the logs of the node's programs as an error.
+func (n *Node) logTails() error {
 	var errs []error
 	for _, part := range parts {
 		if p := n.Process(part); p != nil {

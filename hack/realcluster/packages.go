@@ -21,7 +21,7 @@ import (
 // searchPath is the PATH of programs. The PATH of a user may lack the sbin folders.
 const searchPath = "/usr/sbin:/usr/bin:/sbin:/bin"
 
-// loopbackPlugin is the path of the loopback plugin in Debian. containerd needs it in addition to cilium-cni.
+// loopbackPlugin is the path of the CNI plugin loopback in Debian. containerd needs it in addition to cilium-cni.
 const loopbackPlugin = preflight.LoopbackPlugin
 
 // installing is held while packages are installed, because apt-get does not wait for another apt-get.
@@ -52,24 +52,24 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 		}
 	}
 	if left := preflight.MissingPackages(); len(left) > 0 {
-		return fmt.Errorf("the packages %s are installed, but not all of their programs are there", strings.Join(left, ", "))
+		return fmt.Errorf("programs of the packages %s are still missing after their installation", strings.Join(left, ", "))
 	}
 	log("packages installed after %s", time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 
-// runApt runs a command that changes the installed packages, and logs its progress. If it fails, the error contains the
-// whole output. It cannot be cancelled, because that would leave a package half installed.
+// runApt runs a command that changes the installed packages, and logs its progress. If the command fails, the error contains
+// the whole output. The command cannot be cancelled, because a package could then be partly installed.
 func runApt(step []string, log func(string, ...any)) error {
 	cmd := exec.Command(step[0], step[1:]...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath)
 	output, err := cmd.StdoutPipe()
 	if err != nil {
-		return fmt.Errorf("run %s: %w", strings.Join(step, " "), err)
+		return fmt.Errorf("create the output pipe of %s: %w", strings.Join(step, " "), err)
 	}
 	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("run %s: %w", strings.Join(step, " "), err)
+		return fmt.Errorf("start %s: %w", strings.Join(step, " "), err)
 	}
 	var all strings.Builder
 	lines := bufio.NewScanner(io.TeeReader(output, &all))
@@ -92,7 +92,7 @@ func linkTools(dir string) error {
 			err = os.Symlink(target, filepath.Join(dir, name))
 		}
 		if err != nil {
-			return fmt.Errorf("give the agents %s: %w", name, err)
+			return fmt.Errorf("link the compiler program %s: %w", name, err)
 		}
 	}
 	return nil

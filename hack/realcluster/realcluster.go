@@ -23,11 +23,11 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// readyTimeout is the time limit for nodes to become ready. Agents compile programs at their start: 7 s on two idle
-// cores for two nodes.
+// readyTimeout is the time limit for nodes to become ready. Agents compile programs at their start, which takes 7 s for two
+// nodes on two idle cores.
 const readyTimeout = 5 * time.Minute
 
-// Names of processes, and of folders: diskDir is in the folder of a node, the others are in the work folder.
+// Names of processes and folders. diskDir is in the folder of a node, the other folders are in the work folder.
 const (
 	hubName            = "hub"
 	productScheduler   = "fixedip-scheduler"
@@ -40,7 +40,7 @@ const (
 // Options configure a cluster.
 type Options struct {
 	layout.Options
-	// Dir is the work folder. Its previous content is deleted.
+	// Dir is the work folder. The work folder of an earlier cluster is deleted; any other folder must be empty.
 	Dir string
 	// Bin is the folder of the programs, as built by make cluster-programs.
 	Bin string
@@ -80,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	for _, path := range []*string{&o.Dir, &o.Bin, &o.Source} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
-			return nil, fmt.Errorf("find the folder %q: %w", *path, err)
+			return nil, fmt.Errorf("make the path %q absolute: %w", *path, err)
 		}
 		*path = absolute
 	}
@@ -164,7 +164,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// startHub creates the network of the nodes. It is called before the control plane is started.
+// startHub starts the process that keeps the network namespace of the hub, and sets up the hub. It is called before the
+// control plane is started, which listens on an address of the hub's network.
 func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) error {
 	p, err := processes.Run(ctx, hubName, cluster.Program{
 		Bin: c.bin("fixedip-nodeinit"), AwaitReady: true, Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID,
@@ -248,7 +249,8 @@ func (c *Cluster) AddNode(ctx context.Context, name string) error {
 	return nil
 }
 
-// Stop stops all processes and removes their mounts, links and cgroups. It keeps the work folder, so that logs can be read.
+// Stop stops all processes and removes the links and cgroups of the cluster. Mounts end with the processes of the nodes. The
+// work folder is not deleted, so that logs can be read.
 func (c *Cluster) Stop() {
 	c.mu.Lock()
 	nodes := c.nodes
@@ -263,7 +265,7 @@ func (c *Cluster) Stop() {
 	}
 	wg.Wait()
 	if c.Cluster != nil {
-		// A scheduler without leader election reports termination as a failure.
+		// Kill the schedulers: without leader election, they report termination as a failure.
 		for _, scheduler := range []string{cluster.KubeScheduler, productScheduler} {
 			if p := c.Process(scheduler); p != nil && p.Running() {
 				if err := p.Kill(); err != nil {
@@ -289,7 +291,7 @@ func (c *Cluster) ciliumBin() string {
 // configuration of a program.
 func checkFolder(dir string) error {
 	if i := strings.IndexAny(dir, ",:;\"'\\ \t\n"); i >= 0 {
-		return fmt.Errorf("the work folder %q has %q in its name, which some program's configuration takes for something else", dir, dir[i])
+		return fmt.Errorf("the path of the work folder %q contains %q, which has a special meaning in the configuration of a program; use another folder", dir, dir[i])
 	}
 	return nil
 }
@@ -298,7 +300,7 @@ func checkFolder(dir string) error {
 func prepareFolder(o Options) error {
 	for _, dir := range []string{nodesDir, toolsDir, cniDir} {
 		if err := os.MkdirAll(filepath.Join(o.Dir, dir), 0o755); err != nil {
-			return fmt.Errorf("make the work folder: %w", err)
+			return fmt.Errorf("create the work folder: %w", err)
 		}
 	}
 	plugins := map[string]string{
@@ -307,7 +309,7 @@ func prepareFolder(o Options) error {
 	}
 	for name, target := range plugins {
 		if err := os.Symlink(target, filepath.Join(o.Dir, cniDir, name)); err != nil {
-			return fmt.Errorf("make the folder of CNI plugins: %w", err)
+			return fmt.Errorf("link CNI plugin %s: %w", name, err)
 		}
 	}
 	if err := linkTools(filepath.Join(o.Dir, toolsDir)); err != nil {

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// every is the interval between two attempts.
-	every = 100 * time.Millisecond
-	// starts is the time that a server may take from its first answer until it is ready. After that, its errors are
-	// returned.
-	starts = 15 * time.Second
+	// retryInterval is the interval between two attempts.
+	retryInterval = 100 * time.Millisecond
+	// startTimeout is the maximum time from the first error of a server that accepts connections until the server is ready.
+	// After that time, Transport returns the errors.
+	startTimeout = 15 * time.Second
 )
 
-// unready contains the status codes of a server that is starting and has not loaded its roles or resources yet.
+// unready contains the status codes of a server that is starting and has not yet loaded its roles or resources.
 var unready = []int{http.StatusForbidden, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable}
 
 // Transport wraps the transport of a rest.Config. It retries reads while the server does not listen, until the context of
@@ -30,24 +30,24 @@ func Transport(next http.RoundTripper) http.RoundTripper { return transport{next
 type transport struct{ next http.RoundTripper }
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	var answered time.Time
+	var firstError time.Time // the first error since the server accepts connections; zero if there was none
 	for {
 		response, err := t.next.RoundTrip(r)
 		switch {
 		case r.Method != http.MethodGet:
 			return response, err
 		case errors.Is(err, syscall.ECONNREFUSED):
-			answered = time.Time{}
+			firstError = time.Time{}
 		case err == nil && !slices.Contains(unready, response.StatusCode):
 			return response, nil
 		case err != nil && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF):
 			return nil, err
-		case answered.IsZero():
-			answered = time.Now()
-		case time.Since(answered) > starts:
+		case firstError.IsZero():
+			firstError = time.Now()
+		case time.Since(firstError) > startTimeout:
 			return response, err
 		}
-		wait := time.NewTimer(every)
+		wait := time.NewTimer(retryInterval)
 		select {
 		case <-wait.C:
 		case <-r.Context().Done():

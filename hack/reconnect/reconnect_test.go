@@ -14,50 +14,50 @@ import (
 	"time"
 )
 
-// down is a server that fails the first requests.
-type down struct {
-	times, tried int
-	// err is the error of the connection for a failed request; if nil, the server answers with status.
+// failing is a server that fails the first requests.
+type failing struct {
+	// times is the number of requests that fail, and requests the number of all requests so far.
+	times, requests int
+	// err is the error of the connection for a failed request; if nil, the server responds with status.
 	err    error
 	status int
 }
 
-func (d *down) RoundTrip(*http.Request) (*http.Response, error) {
-	d.tried++
+func (f *failing) RoundTrip(*http.Request) (*http.Response, error) {
+	f.requests++
 	switch {
-	case d.tried > d.times:
+	case f.requests > f.times:
 		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
-	case d.err != nil:
-		return nil, fmt.Errorf("dial: %w", d.err)
+	case f.err != nil:
+		return nil, fmt.Errorf("dial: %w", f.err)
 	}
-	return &http.Response{StatusCode: d.status, Body: http.NoBody}, nil
+	return &http.Response{StatusCode: f.status, Body: http.NoBody}, nil
 }
 
-// TestTransport checks which failed requests are retried, for how long, and what the caller gets in the end.
+// TestTransport checks which failed requests are retried, for how long, and which result the caller gets.
 func TestTransport(t *testing.T) {
 	for name, c := range map[string]struct {
-		method   string
-		server   down
-		patience time.Duration
-		tried    int
-		// status is the expected status; 0 if an error is expected.
-		status int
+		method  string
+		server  failing
+		timeout time.Duration
+		// requests is the expected number of requests, and status the expected status; status is 0 if an error is expected.
+		requests, status int
 	}{
-		"up":                            {http.MethodGet, down{}, time.Second, 1, http.StatusOK},
-		"back soon":                     {http.MethodGet, down{times: 3, err: syscall.ECONNREFUSED}, time.Second, 4, http.StatusOK},
-		"back late":                     {http.MethodGet, down{times: 500, err: syscall.ECONNREFUSED}, time.Minute, 501, http.StatusOK},
-		"back too late":                 {http.MethodGet, down{times: 30, err: syscall.ECONNREFUSED}, 950 * time.Millisecond, 10, 0},
-		"killed as it was asked":        {http.MethodGet, down{times: 3, err: syscall.ECONNRESET}, time.Second, 4, http.StatusOK},
-		"starting":                      {http.MethodGet, down{times: 3, status: http.StatusTooManyRequests}, time.Second, 4, http.StatusOK},
-		"starting when the caller goes": {http.MethodGet, down{times: 30, status: http.StatusServiceUnavailable}, 950 * time.Millisecond, 10, http.StatusServiceUnavailable},
-		"it means what it says":         {http.MethodGet, down{times: 500, status: http.StatusForbidden}, time.Minute, 152, http.StatusForbidden},
-		"not found":                     {http.MethodGet, down{times: 3, status: http.StatusNotFound}, time.Second, 1, http.StatusNotFound},
-		"a write is the caller's":       {http.MethodPost, down{times: 3, err: syscall.ECONNREFUSED}, time.Second, 1, 0},
-		"so is what fails another way":  {http.MethodGet, down{times: 3, err: syscall.EPERM}, time.Second, 1, 0},
+		"server is up":                      {http.MethodGet, failing{}, time.Second, 1, http.StatusOK},
+		"refuses connections for 0.3 s":     {http.MethodGet, failing{times: 3, err: syscall.ECONNREFUSED}, time.Second, 4, http.StatusOK},
+		"refuses connections for 50 s":      {http.MethodGet, failing{times: 500, err: syscall.ECONNREFUSED}, time.Minute, 501, http.StatusOK},
+		"refuses connections until timeout": {http.MethodGet, failing{times: 30, err: syscall.ECONNREFUSED}, 950 * time.Millisecond, 10, 0},
+		"resets connections":                {http.MethodGet, failing{times: 3, err: syscall.ECONNRESET}, time.Second, 4, http.StatusOK},
+		"is starting for 0.3 s":             {http.MethodGet, failing{times: 3, status: http.StatusTooManyRequests}, time.Second, 4, http.StatusOK},
+		"is starting until timeout":         {http.MethodGet, failing{times: 30, status: http.StatusServiceUnavailable}, 950 * time.Millisecond, 10, http.StatusServiceUnavailable},
+		"is not ready after startTimeout":   {http.MethodGet, failing{times: 500, status: http.StatusForbidden}, time.Minute, 152, http.StatusForbidden},
+		"not found":                         {http.MethodGet, failing{times: 3, status: http.StatusNotFound}, time.Second, 1, http.StatusNotFound},
+		"a write is not retried":            {http.MethodPost, failing{times: 3, err: syscall.ECONNREFUSED}, time.Second, 1, 0},
+		"another error is not retried":      {http.MethodGet, failing{times: 3, err: syscall.EPERM}, time.Second, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), c.patience)
+				ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
 				defer cancel()
 				request, err := http.NewRequestWithContext(ctx, c.method, "https://127.0.0.1:1/", nil)
 				if err != nil {
@@ -68,8 +68,8 @@ func TestTransport(t *testing.T) {
 				if response != nil {
 					status = response.StatusCode
 				}
-				if c.server.tried != c.tried || status != c.status || (err == nil) != (status != 0) || err != nil && !errors.Is(err, c.server.err) {
-					t.Errorf("tried %d times, status %d, %v; want %d times, status %d", c.server.tried, status, err, c.tried, c.status)
+				if c.server.requests != c.requests || status != c.status || (err == nil) != (status != 0) || err != nil && !errors.Is(err, c.server.err) {
+					t.Errorf("got %d requests, status %d, error %v; want %d requests, status %d", c.server.requests, status, err, c.requests, c.status)
 				}
 			})
 		})

@@ -34,13 +34,13 @@ import (
 const (
 	ownerRouter = "router"
 	ownerHealth = "health"
-	// restoredSuffix is what the agent appends to the owner of an address that it restored
+	// restoredSuffix is the text that the agent appends to the owner of an address that it restored
 	// (daemon/cmd/endpoint_restore.go, allocateIPsLocked).
 	restoredSuffix = " [restored]"
 )
 
-// agent does the part of cilium-agent that concerns addresses: it creates the CiliumNode, runs the allocator of Cilium on
-// it, allocates the addresses of the node and restores those of running pods.
+// agent implements the part of cilium-agent that concerns addresses: it creates the CiliumNode, runs the allocator of Cilium
+// on it, allocates the addresses of the node and restores those of running pods.
 type agent struct {
 	kube   kubernetes.Interface
 	cilium ciliumclient.Interface
@@ -56,7 +56,7 @@ type agent struct {
 func newAgent(c *clients, o *options) *agent {
 	nodetypes.SetName(o.nodeName)
 	a := &agent{kube: c.kube, cilium: c.cilium, opts: o, registered: make(chan error, 1)}
-	// PoolDefault reads the pool name from the package's own configuration, whose default is "default".
+	// PoolDefault reads the name of the pool from the global configuration of Cilium, whose default is "default".
 	a.ipam = ipam.NewIPAM(ipam.NewIPAMParams{
 		Logger: slog.New(logr.ToSlogHandler(klog.Background().WithName("ipam"))),
 		AgentConfig: &option.DaemonConfig{
@@ -95,15 +95,15 @@ func (defaultPool) GetIPPoolForPod(string, ipam.Family) (string, error) {
 	return string(ipam.PoolDefault()), nil
 }
 
-// start starts the agent. It returns when the pool has contained enough addresses for the node, the addresses of running
-// pods are restored and those of the node are allocated. It returns no error if ctx ends first.
+// start starts the agent. It waits until the pool has enough entries for the node, restores the addresses of running pods
+// and allocates the addresses of the node. If ctx ends first, it returns no error.
 func (a *agent) start(ctx context.Context, running []*corev1.Pod) ([]restoredPod, error) {
 	a.ctx = ctx
 	configured := make(chan struct{})
 	go func() {
 		defer close(configured)
-		// The allocator polls for a filled pool every 5 s with a Sleep of Cilium, which this limits. The limit is
-		// removed afterwards, because the same Sleep implements the update rate.
+		// The allocator polls for a filled pool every 5 s with Sleep of Cilium's package time. MaxInternalTimerDelay limits
+		// that Sleep. The limit is removed afterwards, because the same Sleep implements the update rate.
 		ciliumtime.MaxInternalTimerDelay = a.opts.poolPoll
 		a.ipam.ConfigureAllocator()
 		ciliumtime.MaxInternalTimerDelay = 0
@@ -218,7 +218,7 @@ func (a *agent) families() []ipam.Family {
 }
 
 // takeNodeAddresses allocates the router and health addresses of the node (Cilium fact 6), if possible those of an earlier
-// run, and publishes them. A real agent that gets none exits and is restarted; here the attempt is repeated until ctx ends.
+// run, and publishes them. If it gets no address, it retries until ctx ends. A real agent exits instead and is restarted.
 func (a *agent) takeNodeAddresses(ctx context.Context) error {
 	var cn *ciliumv2.CiliumNode
 	err := wait.PollUntilContextCancel(ctx, a.opts.sandboxRetry, true, func(ctx context.Context) (bool, error) {
@@ -244,8 +244,8 @@ func (a *agent) takeNodeAddresses(ctx context.Context) error {
 	return a.updateCiliumNode(ctx, own)
 }
 
-// takeNodeAddress returns the first earlier address that the allocator still grants, else the next free one. It fails
-// only when ctx ends.
+// takeNodeAddress allocates the first of the earlier addresses that the allocator still has, or else the next free address.
+// It returns an error only if ctx ends.
 func (a *agent) takeNodeAddress(ctx context.Context, family ipam.Family, owner string, earlier []net.IP) (net.IP, error) {
 	logger := klog.FromContext(ctx)
 	for _, ip := range earlier {
@@ -268,8 +268,8 @@ func (a *agent) takeNodeAddress(ctx context.Context, family ipam.Family, owner s
 	return got, err
 }
 
-// earlierAddresses returns the addresses that the node had for an owner before a restart: first the published ones, then the
-// ones reported as used, which may be older (Cilium fact 4).
+// earlierAddresses returns the addresses that the node had for an owner before a restart: first the published addresses,
+// then those that are reported as used, which may be older (Cilium fact 4).
 func earlierAddresses(cn *ciliumv2.CiliumNode, family ipam.Family, owner string) []net.IP {
 	var candidates []string
 	if owner == ownerRouter {
@@ -296,7 +296,7 @@ func earlierAddresses(cn *ciliumv2.CiliumNode, family ipam.Family, owner string)
 }
 
 // restoredPod is a pod that ran before the process started. held contains the addresses that the allocator restored. The pod
-// keeps its other addresses, but the allocator does not know of them.
+// keeps its other addresses, but they are not allocated in the allocator.
 type restoredPod struct {
 	pod  *corev1.Pod
 	held []net.IP
@@ -322,7 +322,7 @@ func (a *agent) restore(ctx context.Context, running []*corev1.Pod) []restoredPo
 	return list
 }
 
-// add does the address part of a CNI ADD: one address per family, for the owner that the CNI plugin passes.
+// add allocates the addresses of a CNI ADD: one address per family, for the owner that the CNI plugin passes.
 func (a *agent) add(namespace, name string) ([]net.IP, error) {
 	v4, v6, err := a.ipam.AllocateNext("", namespace+"/"+name, ipam.PoolDefault())
 	if err != nil {
@@ -337,8 +337,8 @@ func (a *agent) add(namespace, name string) ([]net.IP, error) {
 	return ips, nil
 }
 
-// del does the address part of a CNI DEL. Like the agent it looks at the address only: a late DEL of an old sandbox
-// frees the address although a newer sandbox of the same pod name may use it (Cilium fact 13).
+// del releases the addresses of a CNI DEL. Like the agent it does not compare owners: a late DEL of an old sandbox releases
+// the address even if a newer sandbox of the same pod name uses it (Cilium fact 13).
 func (a *agent) del(ctx context.Context, ips []net.IP) {
 	for _, ip := range ips {
 		if err := a.ipam.ReleaseIP(ip, ipam.PoolDefault()); err != nil {

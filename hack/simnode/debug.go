@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// allocations is the answer to GET /allocations. Key of IPv4 and IPv6: an allocated address. Value: its owner.
+// allocations is the response to GET /allocations. Key of IPv4 and IPv6: an allocated address. Value: its owner.
 type allocations struct {
 	IPv4   map[string]string `json:"ipv4"`
 	IPv6   map[string]string `json:"ipv6"`
@@ -37,7 +37,7 @@ func serveDebug(ctx context.Context, address string, a *agent) error {
 		dump.IPv4, dump.IPv6, dump.Status = a.ipam.Dump()
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(dump); err != nil {
-			logger.Info("Cannot answer a debug request", "err", err)
+			logger.Info("Cannot write the response to a debug request", "err", err)
 		}
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}

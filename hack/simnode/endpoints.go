@@ -31,14 +31,14 @@ const (
 	endpointRetryMax = 30 * time.Second
 )
 
-// endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent (Cilium fact 14): an endpoint
-// creates its CiliumEndpoint once and remembers its UID; it takes an existing one over only while it remembers none,
-// and only if the pod is on this node; it writes only changes; and it deletes by UID. Identities and other datapath
-// state are left out.
+// endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent (Cilium fact 14): an endpoint creates
+// its CiliumEndpoint once and remembers the UID; it takes over an existing CiliumEndpoint only while it remembers no UID,
+// and only if the pod is on this node; it writes only changes; and it deletes by UID. Identities and other datapath state
+// are left out.
 type endpoints struct {
 	client typedciliumv2.CiliumV2Interface
 	opts   *options
-	// pod returns the pod of a key from the cache of the node; nil if it is gone.
+	// pod returns the pod of a key from the informer of the kubelet; nil if it does not exist.
 	pod   func(podKey) (*corev1.Pod, error)
 	queue workqueue.TypedRateLimitingInterface[podKey]
 
@@ -55,8 +55,9 @@ type endpoint struct {
 	status ciliumv2.EndpointStatus
 	// uid is the UID of the CiliumEndpoint; empty until it was created or taken over.
 	uid types.UID
-	// settled is the time when the CiliumEndpoint was created or brought up to date; zero if that is still to be done.
-	settled time.Time
+	// syncedAt is the time of the last write or comparison after which the CiliumEndpoint was up to date; zero if there was
+	// none or if the CiliumEndpoint was deleted later.
+	syncedAt time.Time
 	// ended is true if the sandbox of the pod is gone.
 	ended bool
 }
@@ -69,7 +70,7 @@ func newEndpoints(client typedciliumv2.CiliumV2Interface, o *options, pod func(p
 	}
 }
 
-// run writes CiliumEndpoints until ctx ends, and leaves them as they are.
+// run writes CiliumEndpoints until ctx ends. It does not delete the CiliumEndpoints that exist then.
 func (e *endpoints) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for range endpointWorkers {
@@ -83,8 +84,8 @@ func (e *endpoints) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// begin creates the endpoint of a pod with a sandbox. As after a restart of the agent, the endpoint does not know the UID of
-// its CiliumEndpoint.
+// begin creates the endpoint of a pod with a new or restored sandbox. Like an endpoint that an agent restores, it does not
+// know the UID of its CiliumEndpoint.
 func (e *endpoints) begin(pod *corev1.Pod, ips []net.IP) {
 	key := keyOf(pod)
 	e.mu.Lock()
@@ -97,7 +98,7 @@ func (e *endpoints) begin(pod *corev1.Pod, ips []net.IP) {
 	e.queue.Add(key)
 }
 
-// end removes the endpoint of a pod whose sandbox is gone.
+// end marks the endpoint of a pod whose sandbox is gone, so that a worker removes it and its CiliumEndpoint.
 func (e *endpoints) end(key podKey) {
 	e.mu.Lock()
 	if ep := e.all[key]; ep != nil {
@@ -159,18 +160,19 @@ func (e *endpoints) next(ctx context.Context) bool {
 	return true
 }
 
-// sync creates the CiliumEndpoint of an endpoint, takes it over and updates it, or checks that it still exists.
+// sync creates the CiliumEndpoint of an endpoint, or takes over and updates an existing one. Later calls only check that the
+// CiliumEndpoint still exists; for an agent with the option oldAgent they do nothing.
 func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 	client := e.client.CiliumEndpoints(key.Namespace)
-	if !ep.settled.IsZero() {
+	if !ep.syncedAt.IsZero() {
 		if e.opts.oldAgent {
 			return nil
 		}
 		// A real agent reads its informer, which may be as old as the cache of the API server.
 		_, err := client.Get(ctx, key.Name, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) {
-			ep.settled = time.Time{}
-			return fmt.Errorf("it was deleted by another program: %w", err)
+			ep.syncedAt = time.Time{}
+			return fmt.Errorf("the CiliumEndpoint was deleted by another program: %w", err)
 		}
 		return err
 	}
@@ -182,12 +184,12 @@ func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 			Status:     ep.status,
 		}, metav1.CreateOptions{})
 		if err != nil {
-			return fmt.Errorf("create it: %w", err)
+			return fmt.Errorf("create the CiliumEndpoint: %w", err)
 		}
-		ep.uid, ep.settled = cep.UID, time.Now()
+		ep.uid, ep.syncedAt = cep.UID, time.Now()
 		return nil
 	case err != nil:
-		return fmt.Errorf("read it: %w", err)
+		return fmt.Errorf("read the CiliumEndpoint: %w", err)
 	}
 	if err := e.takeOver(key, ep, cep); err != nil {
 		return err
@@ -201,10 +203,10 @@ func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 			return err
 		}
 		if _, err := client.Patch(ctx, key.Name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("write its status: %w", err)
+			return fmt.Errorf("patch the status of the CiliumEndpoint: %w", err)
 		}
 	}
-	ep.settled = time.Now()
+	ep.syncedAt = time.Now()
 	return nil
 }
 

@@ -29,16 +29,16 @@ import (
 
 const (
 	kubeletWorkers = 8
-	// minGracePeriod is the grace period of even a force-deleted pod (calculateEffectiveGracePeriod). Its replacement may
-	// start before the old sandbox is gone (Cilium fact 13).
+	// minGracePeriod is the minimum grace period, even of a pod that is deleted by force (calculateEffectiveGracePeriod).
+	// The next pod of the name may start before the old sandbox is gone (Cilium fact 13).
 	minGracePeriod = time.Second
 )
 
-// errStopped is returned by a wait that ended because the process stops.
+// errStopped is the error of a wait that ended because the process stops.
 var errStopped = errors.New("the node is stopping")
 
 // podKey identifies a pod by name and UID. Two pods with the same name have different sandboxes, and as on a real node the
-// new one starts while the old one is still stopping.
+// new pod may start while the old pod is still stopping.
 type podKey struct {
 	types.NamespacedName
 	uid types.UID
@@ -51,12 +51,12 @@ func keyOf(pod *corev1.Pod) podKey {
 // sandbox is the network of one pod.
 type sandbox struct {
 	ips []net.IP
-	// held are the addresses that the allocator knows: none for pods on the host network, and none that could not be
-	// restored.
+	// held contains the addresses of ips that are allocated in the allocator: no address of a pod on the host network, and
+	// no address that could not be restored.
 	held []net.IP
-	// started is when the containers started.
+	// started is the time at which the containers started.
 	started metav1.Time
-	// stopAt is when the containers will have stopped; zero if they are not stopping.
+	// stopAt is the time at which the containers will have stopped; zero if they are not stopping.
 	stopAt time.Time
 }
 
@@ -72,7 +72,7 @@ type kubelet struct {
 	opts     *options
 	informer cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[podKey]
-	// endpoints writes CiliumEndpoints, which is the work of the agent. It follows the sandboxes.
+	// endpoints writes the CiliumEndpoints of the sandboxes, as the agent of a real node does.
 	endpoints *endpoints
 	recorder  record.EventRecorder
 	events    record.EventBroadcaster
@@ -110,7 +110,7 @@ func newKubelet(c *clients, o *options) *kubelet {
 	return k
 }
 
-// run starts and stops pods until ctx ends, and leaves them as they are.
+// run starts and stops pods until ctx ends. It does not stop the pods that run then.
 func (k *kubelet) run(ctx context.Context) error {
 	k.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: k.client.CoreV1().Events("")})
 	defer k.events.Shutdown()
@@ -131,7 +131,7 @@ func (k *kubelet) run(ctx context.Context) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("watch the pods of node %s: %w", k.opts.nodeName, err)
+		return fmt.Errorf("add an event handler for the pods of node %s: %w", k.opts.nodeName, err)
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { k.informer.RunWithContext(ctx) })
@@ -156,7 +156,7 @@ func (k *kubelet) waitForPods(ctx context.Context) error {
 	return nil
 }
 
-// runningPods returns the pods that an earlier process started on this node and that have addresses.
+// runningPods returns the pods in the informer that run with addresses of the allocator. An earlier process started them.
 func (k *kubelet) runningPods() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, obj := range k.informer.GetStore().List() {
@@ -181,7 +181,7 @@ func (k *kubelet) attachNetwork(n network, restored []restoredPod) {
 		keys = append(keys, key)
 	}
 	k.mu.Unlock()
-	// The informer no longer has restored pods that were deleted meanwhile.
+	// Queue the restored pods separately, because the informer does not have those that were deleted meanwhile.
 	for _, key := range keys {
 		k.queue.Add(key)
 	}
@@ -218,8 +218,8 @@ func (k *kubelet) next(ctx context.Context) bool {
 	return true
 }
 
-// sync brings one pod to the state that its object requires. It returns the time until the next sync; zero if only an event
-// can change anything.
+// sync brings one pod to the state that its object requires. It returns the time until the next sync; zero if sync need not
+// run again before the next event.
 func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 	pod, err := k.pod(key)
 	if err != nil {
@@ -232,7 +232,7 @@ func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 		return 0, nil // attachNetwork queues the pod again
 	}
 	switch {
-	case pod == nil: // deleted by force, or with a grace period of zero
+	case pod == nil: // the object is gone, for example because the pod was deleted by force
 		return k.stop(ctx, key, box, k.opts.stopDelay), nil
 	case pod.DeletionTimestamp != nil:
 		return k.terminate(ctx, key, pod, box)
@@ -245,7 +245,7 @@ func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 	}
 }
 
-// pod returns the object of the pod from the informer; nil if it is gone.
+// pod returns the object of the pod from the informer; nil if it does not exist or has another UID.
 func (k *kubelet) pod(key podKey) (*corev1.Pod, error) {
 	obj, exists, err := k.informer.GetStore().GetByKey(key.NamespacedName.String())
 	if err != nil {
@@ -333,8 +333,8 @@ func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time
 	return 0
 }
 
-// terminate stops a pod, reports that it has ended and then removes its object: when the object is gone, the sandbox is gone
-// too.
+// terminate stops a pod, writes its final status and then deletes its object. The sandbox is therefore gone before the
+// object is.
 func (k *kubelet) terminate(ctx context.Context, key podKey, pod *corev1.Pod, box *sandbox) (time.Duration, error) {
 	delay := k.opts.stopDelay
 	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
@@ -347,13 +347,13 @@ func (k *kubelet) terminate(ctx context.Context, key podKey, pod *corev1.Pod, bo
 		return 0, err
 	}
 	if grace := pod.DeletionGracePeriodSeconds; grace != nil && *grace == 0 && len(pod.Finalizers) > 0 {
-		return 0, nil // only the finalizers keep it
+		return 0, nil // the object exists only because of its finalizers
 	}
 	err := k.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64),
 		Preconditions:      metav1.NewUIDPreconditions(string(pod.UID)),
 	})
-	// A conflict means that the name belongs to another pod.
+	// A conflict means that the object with this name has another UID.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return 0, fmt.Errorf("delete the object of the ended pod %s: %w", key.NamespacedName, err)
 	}
@@ -366,7 +366,7 @@ func (k *kubelet) patchStatus(ctx context.Context, pod *corev1.Pod, status corev
 	if err == nil {
 		return nil
 	}
-	// The helper hides the type of the error. A pod that is gone or was replaced has no status to write.
+	// PatchPodStatus hides the type of the error, so read the pod. If it is gone or was replaced, no status must be written.
 	live, getErr := k.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(getErr) || (getErr == nil && live.UID != pod.UID) {
 		return nil

@@ -3,8 +3,8 @@
 
 // Command fixedip-simnode is one simulated node: it simulates the kubelet, and runs the CRD allocator of Cilium (pkg/ipam)
 // in place of the agent. Addresses are therefore allocated, refused, restored and reported by the same code as on a real
-// node. A pod without an address from the allocator stays in ContainerCreating. The node runs no containers and has no
-// probes and readiness gates. One process is one node, because the node store of the allocator is a package global.
+// node. A pod without an address from the allocator stays in ContainerCreating. The node runs no containers and supports no
+// probes or readiness gates. One process is one node, because the node store of the allocator is a package global.
 package main
 
 import (
@@ -47,17 +47,17 @@ func newClients(kubeconfig, nodeName string) (*clients, error) {
 	cfg.Wrap(reconnect.Transport)
 	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a Kubernetes client from %s: %w", kubeconfig, err)
+		return nil, fmt.Errorf("create a Kubernetes client from %s: %w", kubeconfig, err)
 	}
 	cilium, err := ciliumclient.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a Cilium client from %s: %w", kubeconfig, err)
+		return nil, fmt.Errorf("create a Cilium client from %s: %w", kubeconfig, err)
 	}
 	return &clients{kube: kube, cilium: cilium}, nil
 }
 
-// run starts the node in the order of a real one: it registers the Node, which is not ready, the agent waits for its
-// addresses, and then pods may start and the Node becomes ready. Pods are kept when the process ends.
+// run starts the node in the order of a real node: it registers the Node as not ready, starts the agent, which waits for its
+// addresses, and then starts pods and reports the Node as ready. When the process ends, the pods are not stopped.
 func run(ctx context.Context, o *options) error {
 	c, err := newClients(o.kubeconfig, o.nodeName)
 	if err != nil {

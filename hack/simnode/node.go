@@ -159,8 +159,8 @@ func (n *node) keepLease(ctx context.Context) {
 		n.opts.nodeName, corev1.NamespaceNodeLease, owner).Run(ctx)
 }
 
-// keepStatus sets the condition Ready of the Node until ctx ends, also after another program, such as the node lifecycle
-// controller, has changed it.
+// keepStatus keeps the condition Ready of the Node true until ctx ends, even if another program, such as the node lifecycle
+// controller, changes it.
 func (n *node) keepStatus(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
@@ -171,10 +171,10 @@ func (n *node) keepStatus(ctx context.Context) {
 }
 
 func (n *node) reportReady(ctx context.Context) error {
-	// The API server answers resource version 0 from its cache; this runs every few seconds on every node.
+	// With resource version 0, the API server responds from its cache. Every node sends this request every few seconds.
 	have, err := n.client.CoreV1().Nodes().Get(ctx, n.opts.nodeName, metav1.GetOptions{ResourceVersion: "0"})
 	if apierrors.IsNotFound(err) {
-		klog.FromContext(ctx).V(2).Info("The node object is gone; a kubelet does not make it again")
+		klog.FromContext(ctx).V(2).Info("The Node does not exist; like a kubelet, this node does not create it again")
 		return nil
 	}
 	if err != nil {

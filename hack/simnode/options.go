@@ -51,23 +51,23 @@ func newOptions() *options {
 
 // AddFlags adds the flags.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Kubeconfig of an identity that may do what a kubelet and an agent do.")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Kubeconfig of a user with the rights of a kubelet and an agent.")
 	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of the node.")
-	fs.StringSliceVar(&o.nodeIPs, "node-ip", o.nodeIPs, "Addresses of the node itself, one per family; empty derives them from the name, in 100.64.0.0/10 and fd00:64::/64.")
+	fs.StringSliceVar(&o.nodeIPs, "node-ip", o.nodeIPs, "Addresses of the node itself, one per family; if empty, they are derived from the name, in 100.64.0.0/10 and fd00:64::/64.")
 	fs.BoolVar(&o.ipv4, "ipv4", o.ipv4, "Give pods IPv4 addresses.")
 	fs.BoolVar(&o.ipv6, "ipv6", o.ipv6, "Give pods IPv6 addresses.")
-	fs.DurationVar(&o.updateRate, "update-rate", o.updateRate, "Least time between two reports of the addresses in use, the agent's --ipam-cilium-node-update-rate.")
-	fs.DurationVar(&o.poolPoll, "pool-poll", o.poolPoll, "How often the allocator looks whether a new node's pool has its minimum; the agent looks every 5s.")
+	fs.DurationVar(&o.updateRate, "update-rate", o.updateRate, "Minimum interval between two reports of the agent, as its --ipam-cilium-node-update-rate.")
+	fs.DurationVar(&o.poolPoll, "pool-poll", o.poolPoll, "Interval at which the allocator checks whether the pool of a new node has enough entries; 5s in a real agent.")
 	fs.Int64Var(&o.maxPods, "max-pods", o.maxPods, "Number of pods that the node accepts.")
-	fs.DurationVar(&o.sandboxDelay, "sandbox-delay", o.sandboxDelay, "Time from the bind of a pod to its first address request, in which a real kubelet makes the sandbox; with none, the agent's watch has no time to show a claim that was written just before.")
-	fs.DurationVar(&o.sandboxRetry, "sandbox-retry", o.sandboxRetry, "Time until a failed address request is tried again; a real kubelet takes 10-13s.")
+	fs.DurationVar(&o.sandboxDelay, "sandbox-delay", o.sandboxDelay, "Time from the bind of a pod to its first address request, in which a real kubelet creates the sandbox. If it is 0, the agent may not have seen a claim that was written just before the bind.")
+	fs.DurationVar(&o.sandboxRetry, "sandbox-retry", o.sandboxRetry, "Time until a failed address request is retried; 10-13s in a real kubelet.")
 	fs.DurationVar(&o.stopDelay, "stop-delay", o.stopDelay, "Time that containers take to stop, if the pod's grace period is not shorter.")
-	fs.DurationVar(&o.leaseRenewal, "lease-renewal", o.leaseRenewal, "How often the node says that it lives.")
-	fs.DurationVar(&o.endpointInterval, "endpoint-interval", o.endpointInterval, "How often the agent looks whether the CiliumEndpoints of its pods are there.")
-	fs.BoolVar(&o.oldAgent, "old-agent", o.oldAgent, "Never create a CiliumEndpoint again that another program deleted, like Cilium v1.18.0.")
-	fs.BoolVar(&o.rebooted, "rebooted", o.rebooted, "The machine was rebooted: pods of an earlier process have lost their sandboxes, and get new ones under the same objects.")
-	fs.StringToStringVar(&o.labels, "labels", o.labels, "More labels for the node.")
-	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the allocator's state as JSON; empty means off.")
+	fs.DurationVar(&o.leaseRenewal, "lease-renewal", o.leaseRenewal, "Interval at which the node renews its lease and checks its condition Ready.")
+	fs.DurationVar(&o.endpointInterval, "endpoint-interval", o.endpointInterval, "Interval at which the agent checks that the CiliumEndpoints of its pods exist.")
+	fs.BoolVar(&o.oldAgent, "old-agent", o.oldAgent, "Do not create a CiliumEndpoint again that another program deleted, like Cilium v1.18.0.")
+	fs.BoolVar(&o.rebooted, "rebooted", o.rebooted, "Start like a rebooted machine: existing pods have lost their sandboxes and get new ones, with the same pod objects.")
+	fs.StringToStringVar(&o.labels, "labels", o.labels, "Additional labels of the Node.")
+	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the state of the allocator as JSON; if empty, it is not served.")
 }
 
 // Validate validates the options and sets nodeIPs if they are empty.
@@ -123,8 +123,8 @@ func (o *options) Validate() error {
 	return nil
 }
 
-// deriveNodeIPs derives stable addresses of the node from its name. No program connects to them. They are no loopback
-// addresses, because the API server refuses those in endpoints.
+// deriveNodeIPs derives stable addresses of the node from its name. No program connects to them. They are not loopback
+// addresses, because the API server refuses loopback addresses in endpoints.
 func deriveNodeIPs(name string, ipv4, ipv6 bool) []string {
 	h := fnv.New32a()
 	h.Write([]byte(name))

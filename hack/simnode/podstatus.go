@@ -9,8 +9,8 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 )
 
-// The statuses below are based on the current status of the pod, so that a repeated write changes nothing and the conditions
-// of other components are kept.
+// The functions below change a copy of the current status of the pod, so that a repeated write changes nothing and the
+// conditions of other components stay.
 
 // runningStatus returns the status of a pod whose containers run.
 func runningStatus(pod *corev1.Pod, box *sandbox, nodeIPs []string) corev1.PodStatus {
@@ -58,7 +58,7 @@ func waitingStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 func endedStatus(pod *corev1.Pod) corev1.PodStatus {
 	s := *pod.Status.DeepCopy()
 	s.ObservedGeneration = pod.Generation
-	// Terminated containers keep their state, so that a second call returns the same status.
+	// The status of a pod that has ended does not change, so that a second call returns the same status.
 	if s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed {
 		return s
 	}

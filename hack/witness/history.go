@@ -17,8 +17,8 @@ import (
 // place is an address on a node.
 type place struct{ node, address string }
 
-// tenure is a range of etcd revisions in which a pod had an address, or an entry had an owner. from is its first revision,
-// and until the revision that ended it; 0 if it has not ended.
+// tenure is a range of etcd revisions in which a pod had an address, or an entry had an owner. from is the first revision of
+// the range, and until the first revision after it; 0 if the range has not ended.
 type tenure struct {
 	// of is namespace/name of the pod, or the owner of the entry; empty for a dynamic entry.
 	of          string
@@ -35,10 +35,10 @@ func (t tenure) within(o tenure) bool {
 
 // history contains, for each place, the pods that were seen with the address and the owners of its pool entry.
 type history struct {
-	// pods contains the tenure of each pod, from the first status with the address until the pod was terminal or deleted.
+	// pods contains the tenure of each pod, from its first status with the address until the pod was terminal or deleted.
 	// Keys: the place, and the UID of the pod.
 	pods map[place]map[types.UID]*tenure
-	// entries contains the tenures of the owners of the entry, in order. Key: the place.
+	// entries contains the tenures of the owners of the pool entry, in order. Key: the place.
 	entries map[place][]*tenure
 }
 
@@ -67,12 +67,12 @@ func (h history) seePod(pod *corev1.Pod, gone bool) {
 	}
 }
 
-// seeNode compares a CiliumNode with its previous version, which is nil if the CiliumNode is new; gone is true if it was
-// deleted. The last tenure of an existing entry has no end, so it is the one to end.
+// seeNode compares a CiliumNode with its previous version before, which is nil if the CiliumNode is new; gone is true if the
+// CiliumNode was deleted. If an entry was removed or has a new owner, its last tenure ends.
 func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
 	if before != nil {
 		for ip, e := range before.Spec.IPAM.Pool {
-			if now, stands := cn.Spec.IPAM.Pool[ip]; gone || !stands || now.Owner != e.Owner {
+			if now, exists := cn.Spec.IPAM.Pool[ip]; gone || !exists || now.Owner != e.Owner {
 				entries := h.entries[place{cn.Name, ip}]
 				entries[len(entries)-1].until = version(cn)
 			}
@@ -89,7 +89,7 @@ func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
 	}
 }
 
-// named returns the tenure in which the entry of a place had the pod as its owner at a revision; nil if there is none.
+// named returns the tenure of the pod as owner of the entry of a place that contains a revision; nil if there is none.
 func (h history) named(at place, pod string, revision uint64) *tenure {
 	for _, e := range h.entries[at] {
 		if e.of == pod && e.from < revision && (e.until == 0 || revision < e.until) {
@@ -99,8 +99,8 @@ func (h history) named(at place, pod string, revision uint64) *tenure {
 	return nil
 }
 
-// joined reports whether the pod with this name got the address of a place after the pod of had got it and before that pod
-// lost it.
+// joined reports whether the pod with the name pod got the address of a place during the tenure had, and after the first
+// revision of had.
 func (h history) joined(at place, pod string, had tenure) bool {
 	for _, t := range h.pods[at] {
 		if t.of == pod && had.from < t.from && t.overlaps(had) {
@@ -110,8 +110,8 @@ func (h history) joined(at place, pod string, had tenure) bool {
 	return false
 }
 
-// taken reports whether a pool entry of a node had the pod as its owner at the revision from, and lost that owner by the
-// revision by.
+// taken reports whether a pool entry of a node was owned by the pod at the revision from and lost this owner after that, but
+// not after the revision by.
 func (h history) taken(node, pod string, from, by uint64) bool {
 	for at, entries := range h.entries {
 		if at.node == node && slices.ContainsFunc(entries, func(e *tenure) bool {
@@ -123,23 +123,24 @@ func (h history) taken(node, pod string, from, by uint64) bool {
 	return false
 }
 
-// Stray is a pod that had an address while the pool entry of its node did not have it as owner all the time.
+// Stray describes a pod that had an address, although the pool entry of its node was not owned by the pod for the whole
+// time.
 type Stray struct {
 	Pod, Node, Address string
-	// Others are other pods that owned the entry while this pod had the address, if they became owner only after this pod
-	// got the address, or got the address too. An earlier owner that did not get the address is left out: an agent that has
-	// not seen the entry yet may give the address of a pod that is gone to another pod.
+	// Others are the other pods that owned the entry while this pod had the address and that became owner after this pod got
+	// the address, or got the address as well. Others does not contain an earlier owner that did not get the address: an
+	// agent that has not yet seen the entry may give the address of a stopped pod to another pod.
 	Others []string
 }
 
 func (s Stray) String() string {
 	if len(s.Others) > 0 {
-		return fmt.Sprintf("pod %s had %s on node %s while that was %s's", s.Pod, s.Address, s.Node, strings.Join(s.Others, "'s and "))
+		return fmt.Sprintf("pod %s had %s on node %s while the pool entry was owned by %s", s.Pod, s.Address, s.Node, strings.Join(s.Others, " and "))
 	}
-	return fmt.Sprintf("pod %s had %s on node %s, whose entry did not name it", s.Pod, s.Address, s.Node)
+	return fmt.Sprintf("pod %s had %s on node %s while the pool entry was not owned by the pod", s.Pod, s.Address, s.Node)
 }
 
-// Strays returns all strays, one for each UID and address, sorted by pod and address.
+// Strays returns one Stray for each such UID and address, sorted by pod and address.
 func (w *Witness) Strays() []Stray {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -19,9 +19,9 @@ import (
 type Pool struct {
 	Node    string
 	Subnets []string
-	// Fixed counts owned entries, Dynamic dynamic ones, Moving the kinds moved and move-target, and Resting all others:
-	// cooldown, node-owned and foreign. Used counts addresses that the agent reports as used.
-	Fixed, Dynamic, Resting, Moving, Used int
+	// Fixed counts owned entries, Dynamic dynamic entries, Moving moved and move-target entries, and Other all other
+	// entries: cooldown, node-owned and foreign. Used counts the addresses that the agent reports as used.
+	Fixed, Dynamic, Other, Moving, Used int
 	// Free is the number of usable addresses of the subnets minus the number of entries.
 	Free int64
 }
@@ -37,7 +37,7 @@ func poolOf(cn *ciliumv2.CiliumNode) Pool {
 		case e.Owner == "fixedip.io/moved", e.Owner == "fixedip.io/move-target":
 			p.Moving++
 		default:
-			p.Resting++
+			p.Other++
 		}
 	}
 	for _, s := range p.Subnets {
@@ -94,7 +94,7 @@ func (w *Witness) Pools() string {
 	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "NODE\tSUBNET\tFIXED\tDYNAMIC\tCOOLDOWN\tMOVING\tIN USE\tFREE OF ENTRIES")
 	for _, p := range w.pools() {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", p.Node, strings.Join(p.Subnets, " "), p.Fixed, p.Dynamic, p.Resting, p.Moving, p.Used, p.Free)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", p.Node, strings.Join(p.Subnets, " "), p.Fixed, p.Dynamic, p.Other, p.Moving, p.Used, p.Free)
 	}
 	t.Flush()
 	return b.String()

@@ -39,8 +39,8 @@ func (w *Witness) State(namespace string) []Row {
 	return w.state(namespace)
 }
 
-// state returns the rows of State. It runs at every event, so it indexes FixedIPs and entries once instead of searching them
-// for each row.
+// state returns the rows of State. It is called at every event, so it indexes FixedIPs and entries once instead of searching
+// all of them for each row.
 func (w *Witness) state(namespace string) []Row {
 	keys := map[string]bool{}
 	for k := range w.pods {

@@ -12,11 +12,11 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// suspicion is an apparent violation. It is cleared if the FixedIP turns out to have been deleted before, because watches of
-// two kinds are not synchronised.
+// suspicion is an apparent violation. It is cleared if the witness learns that the FixedIP was deleted before: the witness
+// may see that later, because watches of two kinds are not synchronised.
 //
-// The scheduler sees the state with a delay, so it may bind a pod to an address that is being released. The pod then gets
-// another address, and no other pod can have had either of the two.
+// Such a violation is allowed: the scheduler sees the state with a delay, so it may bind a pod to an address that is being
+// released. The pod then gets another address, and neither of the two addresses can belong to another pod.
 type suspicion struct {
 	text string
 	// bound is the revision in which the pod was bound. seen is the revision of the apparent violation: of the running pod,
@@ -34,30 +34,30 @@ type promise struct {
 	record types.UID
 }
 
-// farewell is the UID of a FixedIP and the revision in which it was first seen with a deletionTimestamp.
-type farewell struct {
-	record types.UID
-	asked  uint64
+// deletion is the UID of a FixedIP and the revision in which it was first seen with a deletionTimestamp.
+type deletion struct {
+	record   types.UID
+	revision uint64
 }
 
-func (w *Witness) seeFarewell(fip *v1alpha1.FixedIP) {
+func (w *Witness) seeDeletion(fip *v1alpha1.FixedIP) {
 	key := holder(fip)
-	if fip.DeletionTimestamp == nil || slices.ContainsFunc(w.farewells[key], func(f farewell) bool { return f.record == fip.UID }) {
+	if fip.DeletionTimestamp == nil || slices.ContainsFunc(w.deletions[key], func(d deletion) bool { return d.record == fip.UID }) {
 		return
 	}
-	w.farewells[key] = append(w.farewells[key], farewell{fip.UID, version(fip)})
+	w.deletions[key] = append(w.deletions[key], deletion{fip.UID, version(fip)})
 }
 
-// cleared reports whether the pod was bound while its address was being released: its FixedIP was being deleted, and an
-// entry that the pod owned on its node was released before the apparent violation.
+// cleared reports whether the pod was bound while its address was being released: its FixedIP was being deleted at the bind,
+// and an entry of the pod on its node was released after the deletion began and no later than the apparent violation.
 func (w *Witness) cleared(s suspicion) bool {
-	return slices.ContainsFunc(w.farewells[s.key], func(f farewell) bool {
-		return f.asked < s.bound && (s.record == "" || f.record == s.record) && w.history.taken(s.node, s.key, f.asked, s.seen)
+	return slices.ContainsFunc(w.deletions[s.key], func(d deletion) bool {
+		return d.revision < s.bound && (s.record == "" || d.record == s.record) && w.history.taken(s.node, s.key, d.revision, s.seen)
 	})
 }
 
 // suspects returns the texts of the suspicions that are not cleared: first those about addresses, sorted by pod, then those
-// about claims that followed their binds.
+// about pods that were bound before their claim.
 func (w *Witness) suspects() []string {
 	var found []string
 	for _, key := range slices.Sorted(maps.Keys(w.suspicions)) {

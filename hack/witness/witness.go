@@ -43,7 +43,8 @@ type Witness struct {
 	nodes map[string]*ciliumv2.CiliumNode
 	// records contains the existing FixedIPs. Key: namespace/name.
 	records map[string]*v1alpha1.FixedIP
-	// first contains the first placement of each identity since it last had no claim. Key: namespace/name of the pod.
+	// first contains the first placement of each identity that has a claim. It is removed with the last entry of the
+	// identity, so that the next claim is a first placement again. Key: namespace/name of the pod.
 	first map[string]*Placement
 	// promised contains the addresses that each pod must keep, which are those of its FixedIP. Key: namespace/name of the
 	// pod. A key is removed with its FixedIP, and when another pod takes the slot over.
@@ -52,18 +53,20 @@ type Witness struct {
 	ran map[types.UID]string
 	// boundAt contains the revision in which each pod first had a node. Key: the UID of the pod.
 	boundAt map[types.UID]uint64
-	// suspicions contains the pods that seem to have run with another address than their fixed address. Key: namespace/name.
+	// suspicions contains the suspicions about pods that ran with another address than their fixed address. Key:
+	// namespace/name of the pod.
 	suspicions map[string]suspicion
-	// tolerated contains the pods that may run with other addresses, see Tolerate. Key: namespace/name.
+	// tolerated contains the pods that may run with other addresses than their fixed addresses, see Tolerate. Key:
+	// namespace/name.
 	tolerated map[string]bool
-	// early contains the suspicions about binds that seem to precede their claims.
+	// early contains the suspicions about pods that were bound before their claim.
 	early []suspicion
-	// farewells contains the FixedIPs that were seen with a deletionTimestamp. Key: namespace/name of the pod.
-	farewells map[string][]farewell
+	// deletions contains the FixedIPs that were seen with a deletionTimestamp. Key: namespace/name of the pod.
+	deletions map[string][]deletion
 	// violations contains the violations in the order in which they were seen.
 	violations []string
 	history    history
-	// anyOrder is true if claims may follow their binds.
+	// anyOrder is true if a claim may be written after its pod is bound, see AnyOrder.
 	anyOrder bool
 	// changed is closed and replaced at each event.
 	changed chan struct{}
@@ -81,13 +84,13 @@ func blank() *Witness {
 		boundAt:    map[types.UID]uint64{},
 		suspicions: map[string]suspicion{},
 		tolerated:  map[string]bool{},
-		farewells:  map[string][]farewell{},
+		deletions:  map[string][]deletion{},
 		history:    newHistory(),
 		changed:    make(chan struct{}),
 	}
 }
 
-// Start starts a witness that watches until ctx ends, and returns when the witness has seen all existing objects.
+// Start starts a witness that watches until ctx ends. It returns when the witness has seen all existing objects.
 func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -102,7 +105,7 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	w := blank()
 	go func() {
 		if err := watches.Start(ctx); err != nil {
-			w.violate("the witness could not watch: %v", err)
+			w.violate("the cache of the witness failed: %v", err)
 		}
 	}()
 	for obj, see := range map[client.Object]func(obj any, gone bool){
@@ -112,7 +115,7 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	} {
 		informer, err := watches.GetInformer(ctx, obj)
 		if err != nil {
-			return nil, fmt.Errorf("watch %T: %w", obj, err)
+			return nil, fmt.Errorf("get the informer of %T: %w", obj, err)
 		}
 		seen := func(obj any, gone bool) {
 			w.mu.Lock()
@@ -132,10 +135,10 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 			},
 		})
 		if err != nil {
-			return nil, fmt.Errorf("watch %T: %w", obj, err)
+			return nil, fmt.Errorf("add an event handler for %T: %w", obj, err)
 		}
 		if !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			return nil, fmt.Errorf("watch %T: %w", obj, context.Cause(ctx))
+			return nil, fmt.Errorf("wait for the informer of %T: %w", obj, context.Cause(ctx))
 		}
 	}
 	return w, nil
@@ -169,7 +172,7 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 	w.ran[pod.UID] = ips
 	if want, ok := w.promised[key]; ok && !within(want.ips, ips) && !w.reassigns(key) && !w.tolerated[key] {
 		w.suspicions[key] = suspicion{
-			text: fmt.Sprintf("pod %s runs with %s, and %s is kept for it", key, ips, want.ips),
+			text: fmt.Sprintf("pod %s runs with %s, but its FixedIP reserves %s", key, ips, want.ips),
 			seen: version(pod), bound: w.boundAt[pod.UID], record: want.record, key: key, node: pod.Spec.NodeName,
 		}
 	}
@@ -182,7 +185,7 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 	}
 }
 
-// order compares the revisions of the claim and the bind of a first placement when both were seen.
+// order compares the revisions of the claim and of the bind of a first placement, if both were seen.
 func (w *Witness) order(key string) {
 	p, now := w.first[key], w.pods[key]
 	if p == nil || p.Bound != 0 || now == nil || now.DeletionTimestamp != nil || w.boundAt[now.UID] == 0 {
@@ -190,10 +193,10 @@ func (w *Witness) order(key string) {
 	}
 	p.Bound = w.boundAt[now.UID]
 	if p.Claimed >= p.Bound {
-		// The controller may have released the claim and restored it when it saw the bound pod: it confirms each release
-		// after the write.
-		if stood := w.history.named(place{p.Node, p.Address}, key, p.Bound); stood != nil && now.Spec.NodeName == p.Node {
-			p.Claimed = stood.from
+		// The controller may have released an earlier claim and undone that when it saw the bound pod, because it confirms
+		// each release after the write. Then the earlier claim counts.
+		if earlier := w.history.named(place{p.Node, p.Address}, key, p.Bound); earlier != nil && now.Spec.NodeName == p.Node {
+			p.Claimed = earlier.from
 		}
 	}
 	if p.Claimed >= p.Bound && !w.anyOrder {
@@ -216,14 +219,14 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 		if gone || !pod(e.Owner) || before != nil && before.Spec.IPAM.Pool[ip].Owner == e.Owner {
 			continue
 		}
-		// The entry has a new owner. On strict nodes unreserved pods also have entries, but not necessarily before their
-		// bind: another scheduler may have placed them.
+		// The entry has a new owner. The entries of unreserved pods on strict nodes are ignored, because they may be written
+		// after the bind: another scheduler may have placed such a pod.
 		if p := w.first[e.Owner]; p == nil && !strings.Contains(e.Resource, "/Pod/") {
 			w.first[e.Owner] = &Placement{Pod: e.Owner, Node: cn.Name, Address: ip, Claimed: version(cn)}
 			w.order(e.Owner)
 		}
 		for other, o := range w.nodes {
-			if e, exists := o.Spec.IPAM.Pool[ip]; exists && other != cn.Name && !mark(e.Owner) {
+			if e, exists := o.Spec.IPAM.Pool[ip]; exists && other != cn.Name && !isMarker(e.Owner) {
 				w.violate("the address %s is in the pools of %s and %s", ip, cn.Name, other)
 			}
 		}
@@ -231,13 +234,13 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	if before == nil {
 		return
 	}
-	// If no entry of an identity is left, its next claim is a first placement again. If its entries were removed with their
-	// node, it still has its FixedIP: entries on the node that inherits the subnet are no claim.
+	// If an identity has no entry left, its next claim is a first placement again. If its entries were deleted with their
+	// CiliumNode and it has a FixedIP, the new entries on the node that inherits the subnet are no claim.
 	for ip, e := range before.Spec.IPAM.Pool {
 		if gone && w.recorded(e.Owner) {
 			continue
 		}
-		if pod(e.Owner) && (gone || cn.Spec.IPAM.Pool[ip].Owner != e.Owner) && len(w.entries(e.Owner)) == 0 && !w.away(e.Owner) {
+		if pod(e.Owner) && (gone || cn.Spec.IPAM.Pool[ip].Owner != e.Owner) && len(w.entries(e.Owner)) == 0 && !w.hasMoved(e.Owner) {
 			delete(w.first, e.Owner)
 		}
 	}
@@ -259,7 +262,7 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 		// When another pod takes the slot over, the previous pod loses its reservation.
 		delete(w.promised, holder(before))
 	}
-	w.seeFarewell(fip)
+	w.seeDeletion(fip)
 	if gone {
 		delete(w.records, key)
 		if version(fip) < w.suspicions[holder(fip)].seen {
@@ -268,21 +271,21 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 		return
 	}
 	w.records[key] = fip
-	// A FixedIP without addresses reserves the address that the pod will get.
+	// A FixedIP without spec.ips reserves no address yet.
 	if len(fip.Spec.IPs) > 0 {
 		w.promised[holder(fip)] = promise{strings.Join(fip.Spec.IPs, ","), fip.UID}
 	}
 	for _, ip := range fip.Spec.IPs {
 		for other, o := range w.records {
 			if other != key && slices.Contains(o.Spec.IPs, ip) {
-				w.violate("FixedIPs %s and %s hold the same address %s", key, other, ip)
+				w.violate("FixedIPs %s and %s have the same address %s", key, other, ip)
 			}
 		}
 	}
 }
 
-// away reports whether a pool has a moved entry for an address of the owner.
-func (w *Witness) away(owner string) bool {
+// hasMoved reports whether a pool has a moved entry for an address of the owner.
+func (w *Witness) hasMoved(owner string) bool {
 	for _, cn := range w.nodes {
 		for _, e := range cn.Spec.IPAM.Pool {
 			if e.Owner == "fixedip.io/moved" && slices.Contains(strings.Split(e.Resource, ";"), "pod="+owner) {
@@ -350,8 +353,8 @@ func version(obj client.Object) uint64 {
 	return v
 }
 
-// live reports whether a pod certainly has its addresses: it runs and is not being deleted. A terminating pod may have
-// released its addresses.
+// live reports whether a pod certainly has the addresses in its status: it runs and is not being deleted. A terminating pod
+// may have lost them already.
 func live(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && len(pod.Status.PodIPs) > 0
 }
@@ -364,23 +367,23 @@ func addresses(pod *corev1.Pod) string {
 	return strings.Join(ips, ",")
 }
 
-// within reports whether the list many contains all addresses of the list few; both are separated by commas. A pod may have
-// more addresses than its FixedIP, if the FixedIP reserves only one family.
+// within reports whether the list many contains all addresses of the list few; both lists are separated by commas. A pod has
+// more addresses than its FixedIP if the FixedIP reserves only one family.
 func within(few, many string) bool {
 	have := strings.Split(many, ",")
 	return !slices.ContainsFunc(strings.Split(few, ","), func(a string) bool { return !slices.Contains(have, a) })
 }
 
-// mark reports whether an owner in a pool is a marker of fixedip.
-func mark(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
+// isMarker reports whether an owner in a pool is a marker of fixedip.
+func isMarker(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
-// pod reports whether an owner in a pool is a pod, and not the node itself, a marker or empty.
+// pod reports whether an owner in a pool is a pod. Other owners are the node itself, markers and the empty owner.
 func pod(owner string) bool {
 	namespace, name, ok := strings.Cut(owner, "/")
 	return ok && name != "" && !strings.Contains(namespace, ".")
 }
 
-// Forgive removes the suspicion against the pod with this namespace/name. A test calls it if it created another pod with the
+// Forgive removes the suspicion about the pod with this namespace/name. Call it in a test that creates another pod with the
 // name of an identity on purpose.
 func (w *Witness) Forgive(key string) {
 	w.mu.Lock()
@@ -388,8 +391,9 @@ func (w *Witness) Forgive(key string) {
 	delete(w.suspicions, key)
 }
 
-// Tolerate allows a pod to run with other addresses than its own until end is called, for a test that keeps the agent from
-// seeing the entry. Without it, tests that run at the same time would report the violation.
+// Tolerate allows the pod with this namespace/name to run with other addresses than its FixedIP reserves until end is
+// called. It is for tests in which the agent cannot see the entry: other tests that run at the same time would report the
+// violation.
 func (w *Witness) Tolerate(key string) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -401,15 +405,15 @@ func (w *Witness) Tolerate(key string) (end func()) {
 	}
 }
 
-// AnyOrder allows claims to follow their binds, as they do if pods of other schedulers are adopted. Call it before the first
-// claim.
+// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted.
+// Call it before the first claim.
 func (w *Witness) AnyOrder() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.anyOrder = true
 }
 
-// Seen returns the last seen revision of a pod, CiliumNode or FixedIP; 0 if it does not exist.
+// Seen returns the last seen revision of a pod, CiliumNode or FixedIP; 0 if the witness knows no such object.
 func (w *Witness) Seen(obj client.Object) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -431,7 +435,7 @@ func (w *Witness) Seen(obj client.Object) uint64 {
 	return 0
 }
 
-// Incarnations returns the number of pods, by UID, that were seen running.
+// Incarnations returns the number of pods that were seen running. Pods with one name and different UIDs count separately.
 func (w *Witness) Incarnations() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

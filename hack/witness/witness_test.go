@@ -60,8 +60,8 @@ func (e *events) record(name string, ips ...string) *v1alpha1.FixedIP {
 	return f
 }
 
-// asked passes a version of a FixedIP with a deletionTimestamp and the given revision to the witness.
-func (e *events) asked(record *v1alpha1.FixedIP, version int) {
+// deleting passes a version of a FixedIP with a deletionTimestamp and the given revision to the witness.
+func (e *events) deleting(record *v1alpha1.FixedIP, version int) {
 	record = record.DeepCopy()
 	record.DeletionTimestamp, record.ResourceVersion = &metav1.Time{Time: time.Unix(1, 0)}, strconv.Itoa(version)
 	e.version = max(e.version, version)
@@ -75,7 +75,7 @@ func TestViolations(t *testing.T) {
 		// want is part of the violation; empty if there must be none.
 		want string
 	}{
-		"claimed, bound, running, recorded, and again": {func(e *events) {
+		"claimed, bound, running, FixedIP created, replaced by the next pod": {func(e *events) {
 			e.pod("web-0", "1", "")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
@@ -89,95 +89,95 @@ func TestViolations(t *testing.T) {
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 1, before its claim at 2"},
-		"bound by a claim that is taken away and given back": {func(e *events) {
+		"bound after a claim that is released and restored later": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, ""},
-		"bound after its claim was taken away, before it is given back": {func(e *events) {
+		"bound between the release and the restore of the claim": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 3, before its claim at 4"},
-		"bound to one node by the claim of another that is taken away and given back": {func(e *events) {
+		"bound to another node than that of the claim, which is released and restored": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-2")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
-		"bound by a claim that is taken away, and claimed with another address": {func(e *events) {
+		"bound after a claim that is released, then another address is claimed": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
-		"bound while its address is being taken back": {func(e *events) {
+		"bound after its address was released, FixedIP being deleted": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.deleting(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, ""},
-		"bound just before its address is taken back": {func(e *events) {
+		"bound just before its address is released, FixedIP being deleted": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.deleting(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, ""},
-		"bound while its address is being taken back, of which the watch tells late": {func(e *events) {
+		"bound after its address was released, the deletion of the FixedIP is seen late": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			record := e.record("web-0", "10.0.1.9")
-			asked := e.version + 1
+			revision := e.version + 1
 			e.version++
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
-			e.asked(record, asked)
+			e.deleting(record, revision)
 		}, ""},
-		"bound after its address was released without a reason": {func(e *events) {
+		"bound after its address was released, FixedIP not deleted": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.record("web-0", "10.0.1.9")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 4, before its claim at 5"},
-		"another address without a reason": {func(e *events) {
+		"another address before the deletion of the FixedIP": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
 			record := e.record("web-0", "10.0.1.9")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.asked(record, e.version+1)
-		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
-		"another address, while the entry stands of a record that was asked to go": {func(e *events) {
+			e.deleting(record, e.version+1)
+		}, "pod db/web-0 runs with 10.0.1.8, but its FixedIP reserves 10.0.1.9"},
+		"another address, FixedIP being deleted, the entry is not released": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.deleting(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
-		"another address, and the entry is taken only then": {func(e *events) {
+		}, "pod db/web-0 runs with 10.0.1.8, but its FixedIP reserves 10.0.1.9"},
+		"another address, FixedIP being deleted, the entry is released later": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.deleting(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
-		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
-		"bound before its claim, on a node that took nothing back": {func(e *events) {
+		}, "pod db/web-0 runs with 10.0.1.8, but its FixedIP reserves 10.0.1.9"},
+		"bound before its claim, the entry of another node was released": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.deleting(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-2")
 			e.node("node-2", "10.0.2.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 5, before its claim at 6"},
-		"bound before its claim, by an entry that was taken back long ago": {func(e *events) {
+		"bound before its claim, the entry was released before the deletion of the FixedIP": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
-			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.deleting(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 5, before its claim at 6"},
@@ -185,7 +185,7 @@ func TestViolations(t *testing.T) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
 		}, "pods db/web-1 and db/web-0 share the address 10.0.1.9"},
-		"an address that is had again after its pod is gone": {func(e *events) {
+		"an address of a deleted pod that another pod gets": {func(e *events) {
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
 		}, ""},
@@ -193,12 +193,12 @@ func TestViolations(t *testing.T) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
 		}, "pod db/web-0 changed its address while it ran: 10.0.1.9, then 10.0.1.8"},
-		"a pod that comes back with another address": {func(e *events) {
+		"the next pod of the name has another address": {func(e *events) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.record("web-0", "10.0.1.9")
 			e.pod("web-0", "2", "node-1", "10.0.1.8")
-		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
-		"a pod with another address whose record was deleted before": {func(e *events) {
+		}, "pod db/web-0 runs with 10.0.1.8, but its FixedIP reserves 10.0.1.9"},
+		"another address, the FixedIP was deleted before": {func(e *events) {
 			record := e.record("web-0", "10.0.1.9")
 			record.ResourceVersion = "2"
 			e.version = 2
@@ -209,7 +209,7 @@ func TestViolations(t *testing.T) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.node("node-2", "10.0.1.9", "db/web-1")
 		}, "the address 10.0.1.9 is in the pools of node-2 and node-1"},
-		"an address that moves": {func(e *events) {
+		"an address that is moved": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.record("web-0", "10.0.1.9")
@@ -220,87 +220,87 @@ func TestViolations(t *testing.T) {
 			e.node("node-2", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "2", "node-2", "10.0.1.9")
 		}, ""},
-		"an address that its home offers while it is elsewhere": {func(e *events) {
+		"a moved address that gets an owner in the pool of its home node": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "fixedip.io/moved")
 			e.node("node-2", "10.0.1.9", "db/web-0")
 			e.node("node-1", "10.0.1.9", "db/web-1")
 		}, "the address 10.0.1.9 is in the pools of node-1 and node-2"},
-		"another address on another node, where the record lets it": {func(e *events) {
+		"another address on another node, failover policy Reassign": {func(e *events) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			r := e.record("web-0", "10.0.1.9")
 			r.Spec.NodeName, r.Spec.Failover = "node-1", v1alpha1.Reassign
 			e.pod("web-0", "2", "node-2", "10.0.2.9")
 		}, ""},
-		"another address on the same node, although the record lets it elsewhere": {func(e *events) {
+		"another address on the same node, failover policy Reassign": {func(e *events) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			r := e.record("web-0", "10.0.1.9")
 			r.Spec.NodeName, r.Spec.Failover = "node-1", v1alpha1.Reassign
 			e.pod("web-0", "2", "node-1", "10.0.1.8")
-		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
-		"an address in two records": {func(e *events) {
+		}, "pod db/web-0 runs with 10.0.1.8, but its FixedIP reserves 10.0.1.9"},
+		"an address in two FixedIPs": {func(e *events) {
 			e.record("web-0", "10.0.1.9")
 			e.record("web-1", "10.0.1.9")
-		}, "FixedIPs db/web-1 and db/web-0 hold the same address 10.0.1.9"},
+		}, "FixedIPs db/web-1 and db/web-0 have the same address 10.0.1.9"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &events{w: blank()}
 			c.happens(e)
 			got := fmt.Sprint(e.w.Violations())
 			if c.want == "" && got != "[]" || !strings.Contains(got, c.want) {
-				t.Errorf("%s, want %q", got, c.want)
+				t.Errorf("got violations %s, want %q (empty: none)", got, c.want)
 			}
 		})
 	}
 }
 
-// TestStrays checks which pods count as strays, by the owners of the entry at each revision.
+// TestStrays checks which pods Strays returns, depending on the owners of the entry at each revision.
 func TestStrays(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(e *events)
 		want    string
 	}{
-		"its own from first to last, which another has now": {func(e *events) {
+		"its own address the whole time, later the address of another pod": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
 			e.node("node-1", "10.0.1.9", "db/web-1")
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
 		}, "[]"},
-		"given to another while its pod has it": {func(e *events) {
+		"the entry gets another owner while the pod has the address": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			running := e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.node("node-1", "10.0.1.9", "db/web-1")
 			running.ResourceVersion = "9"
 			e.w.seePod(running, true)
-		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while that was db/web-1's]"},
-		"another's who is gone": {func(e *events) {
+		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while the pool entry was owned by db/web-1]"},
+		"the entry is owned by a pod that does not exist": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
-		}, "[pod db/web-0 had 10.0.1.9 on node node-1, whose entry did not name it]"},
-		"another's who is back": {func(e *events) {
+		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while the pool entry was not owned by the pod]"},
+		"the owner of the entry gets the address, too": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
-		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while that was db/web-1's]"},
-		"another's who is back, and waited for it": {func(e *events) {
+		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while the pool entry was owned by db/web-1]"},
+		"the owner of the entry gets the address after the pod": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-1")
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
-		}, "[pod db/web-0 had 10.0.1.9 on node node-1, whose entry did not name it]"},
-		"a dynamic entry": {func(e *events) {
+		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while the pool entry was not owned by the pod]"},
+		"the address of a dynamic entry": {func(e *events) {
 			e.node("node-1", "10.0.1.1", "", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1", "10.0.1.1")
-		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
-		"that became its own": {func(e *events) {
+		}, "[pod db/web-0 had 10.0.1.1 on node node-1 while the pool entry was not owned by the pod]"},
+		"a dynamic entry that becomes owned by the pod": {func(e *events) {
 			e.node("node-1", "10.0.1.1", "")
 			e.pod("web-0", "1", "node-1", "10.0.1.1")
 			e.node("node-1", "10.0.1.1", "db/web-0")
-		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
-		"one tenure each time": {func(e *events) {
+		}, "[pod db/web-0 had 10.0.1.1 on node node-1 while the pool entry was not owned by the pod]"},
+		"two pods of one name": {func(e *events) {
 			for _, uid := range []string{"1", "2"} {
 				e.w.seePod(e.pod("web-0", uid, "node-1", "10.0.1.1"), true)
 			}
-		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
-		"on a node that is gone since": {func(e *events) {
+		}, "[pod db/web-0 had 10.0.1.1 on node node-1 while the pool entry was not owned by the pod pod db/web-0 had 10.0.1.1 on node node-1 while the pool entry was not owned by the pod]"},
+		"its own address, the CiliumNode is deleted later": {func(e *events) {
 			cn := e.node("node-1", "10.0.1.9", "db/web-0")
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
 			cn.ResourceVersion = "9"
@@ -311,19 +311,19 @@ func TestStrays(t *testing.T) {
 			e := &events{w: blank()}
 			c.happens(e)
 			if got := fmt.Sprint(e.w.Strays()); got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
+				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
 	}
 }
 
-// TestOffered checks that Offered returns only addresses of dynamic entries, including former ones, of the given node.
+// TestOffered checks that Offered returns only addresses that have or had a dynamic entry in the pool of the given node.
 func TestOffered(t *testing.T) {
 	e := &events{w: blank()}
 	e.node("node-1", "10.0.1.1", "", "10.0.1.2", "health")
 	e.node("node-1", "10.0.1.1", "db/web-0", "10.0.1.2", "health")
 	e.node("node-2", "10.0.2.1", "")
 	if got := fmt.Sprint(e.w.Offered("node-1")); got != "[10.0.1.1]" {
-		t.Errorf("%s was a dynamic entry on node-1", got)
+		t.Errorf("got %s, want [10.0.1.1]", got)
 	}
 }

@@ -48,7 +48,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// agentWorkers is the maximum number of agents that are asked at the same time.
+// agentWorkers is the maximum number of nodes whose agent barriers are reconciled at the same time.
 const agentWorkers = 8
 
 // CacheOptions returns the options of the manager's cache: the kinds that the controllers watch, and the fields that
@@ -59,7 +59,7 @@ func CacheOptions(cfg config.Config) cache.Options {
 
 // Setup adds the controllers to a manager. When ctx ends, writes in flight are abandoned.
 func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
-	p, err := newParts(ctx, mgr, cfg)
+	p, err := newDependencies(ctx, mgr, cfg)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		return err
 	}
 	pools := &nodepool.Reconciler{
-		Watermark: cfg.Watermark, CoolDown: cfg.CoolDown, StrictNodes: cfg.StrictNodes, StripManagedFields: cfg.StripManagedFields,
+		Watermark: cfg.Watermark, Cooldown: cfg.Cooldown, StrictNodes: cfg.StrictNodes, StripManagedFields: cfg.StripManagedFields,
 		Ledger: p.Ledger, Writer: p.writer, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, Agents: p.Agents,
 		Kinds: p.Kinds, RecordsSeen: p.watched["fixedips"], Requests: &to.nodes,
 	}
@@ -122,7 +122,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		return fmt.Errorf("set up the controller of FixedIPs: %w", err)
 	}
 	if !cfg.DryRun {
-		// Asking an agent is a write.
+		// An agent barrier writes a probe into the CiliumNode.
 		if err := p.agents.Setup(mgr, source.Workers(agentWorkers)); err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	if cfg.Verify.Endpoints {
 		conform.Endpoints = &ciliumendpoint.Keeper{
 			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingRequests: &to.verified,
-			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
+			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointGracePeriod},
 		}
 		if err := conform.Endpoints.Setup(ctx, mgr); err != nil {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
@@ -159,15 +159,15 @@ type dependencies struct {
 	watched   informers.Synced
 }
 
-// requests connects the shared watches to the queues of the controllers.
+// requests passes requests from the shared watches to the queues of the controllers.
 type requests struct{ nodes, identities, joining, orphans, slots, verified, adopted, protected source.Requests }
 
-// newParts starts the informers and returns the dependencies of the controllers.
-func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*dependencies, error) {
+// newDependencies starts the informers and returns the dependencies of the controllers.
+func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*dependencies, error) {
 	// This client reads from the API server, not from the caches.
 	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DryRun: &cfg.DryRun})
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, fmt.Errorf("create the client of the API server: %w", err)
 	}
 	watched, err := informers.Start(ctx, mgr, CacheOptions(cfg))
 	if err != nil {
@@ -176,7 +176,7 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*depend
 	kinds := identity.NewKinds(cfg.Workloads...)
 	dynamicClient, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return nil, fmt.Errorf("make a client of workloads: %w", err)
+		return nil, fmt.Errorf("create the dynamic client of workloads: %w", err)
 	}
 	var ownerKinds []schema.GroupKind
 	for _, k := range kinds.All() {
@@ -184,7 +184,7 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*depend
 	}
 	owners := workloads.New(dynamicClient, mgr.GetRESTMapper(), ownerKinds...)
 	if err := mgr.Add(owners); err != nil {
-		return nil, fmt.Errorf("run the watches of workloads: %w", err)
+		return nil, fmt.Errorf("add the watches of workloads to the manager: %w", err)
 	}
 	// Readiness does not wait for workloads of other kinds: their APIs may not be installed yet.
 	watched["statefulsets"] = func() bool { return owners.Synced(identity.StatefulSets) }
@@ -209,10 +209,10 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*depend
 	}, nil
 }
 
-// follow keeps the ledger in sync with the informers, and passes each change to the controllers that it concerns, once the
-// ledger has it.
+// follow keeps the ledger in sync with the informers. When the ledger has a change, follow enqueues the affected objects in the
+// controllers.
 func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *requests, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
-	// This replaces the informer's function: the ledger gets an object later than the informer.
+	// Replace the function that newDependencies took from the informer: the ledger gets an object later than the informer.
 	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.Ledger, func(node string, change ledger.NodeChange) {
 		to.nodes.Add(source.ForName(node))
 		p.agents.Changed(node)
@@ -258,7 +258,7 @@ func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *request
 			return
 		}
 		if before == nil && !p.workloads.Synced(w.GroupKind) {
-			// The workload existed at the start: the first resync queues its identities.
+			// The workload existed at the start, and the first resync queues its identities.
 			return
 		}
 		to.identities.Add(r.OfWorkload(ctx, *w)...)

@@ -13,7 +13,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// New returns a scheme with all API types.
+// New returns a scheme with the API types of Kubernetes, Cilium and fixedip.
 func New() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ciliumv2.AddToScheme, v1alpha1.AddToScheme} {

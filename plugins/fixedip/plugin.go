@@ -54,7 +54,7 @@ type Plugin struct {
 	binder *binder.Binder
 	queue  *requeue.Queue
 	// nominations contains the node that an orphaned pod was last nominated to. Key: the deleted node. Value: the name of
-	// the nominated node, a string. It is only a hint: without it, nominate compares all nodes.
+	// the nominated node, a string. The content is only a hint: without it, nominate compares all nodes.
 	nominations *lru.Cache
 }
 
@@ -187,7 +187,7 @@ func read(state fwk.CycleState) (*stateData, error) {
 	if s, ok := data.(*stateData); ok {
 		return s, nil
 	}
-	return nil, fmt.Errorf("no state of plugin %s in the cycle, but %T: %w", Name, data, err)
+	return nil, fmt.Errorf("read the state of plugin %s in the cycle: got %T: %w", Name, data, err)
 }
 
 // refuse returns the status for an error of the binder. If the error is a *binder.Refusal, refuse also adds the pod to the
@@ -215,7 +215,7 @@ func statusOf(err error) *fwk.Status {
 
 // EventsToRegister returns the framework events that the plugin needs: the creation of a Node, and candidateEvents, which
 // may allow a node to run an orphaned pod. The plugin watches all other changes itself. The scheduler calls EventsToRegister
-// when its profiles are complete, so it also checks the order of their plugins.
+// when its profiles are complete, so EventsToRegister also checks the order of the plugins of the profile.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	if err := checkOrder(p.handle); err != nil {
 		return nil, err
@@ -238,13 +238,13 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 	if !p.binder.MayUse(pod, node.Name) {
 		return fwk.QueueSkip, nil
 	}
-	metrics.Woken(metrics.Node)
-	logger.V(5).Info("The node of the pod's address was created", "pod", klog.KObj(pod), "node", node.Name)
+	metrics.Requeued(metrics.Node)
+	logger.V(5).Info("A node that may take the pod was created", "pod", klog.KObj(pod), "node", node.Name)
 	return fwk.Queue, nil
 }
 
-// PreFilter plans for the pod and restricts the cycle to the nodes of the plan. The restriction only saves work: the
-// framework tries a nominated node through Filter alone.
+// PreFilter plans for the pod and restricts the cycle to the nodes of the plan. The restriction is only an optimization:
+// for a nominated node, the framework calls Filter even if the restriction leaves that node out.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*framework.PreFilterResult, *fwk.Status) {
 	decided := p.queue.Now()
 	plan, err := p.binder.Find(ctx, pod)
@@ -276,12 +276,13 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	return statusOf(p.binder.Fits(s.Plan, node.Node()))
 }
 
-// PostFilter explains why no node can take the pod, and adds the pod to the queue with the causes that may help it. The
-// framework calls it after DefaultPreemption, and only if that did not succeed: otherwise the pod waits for its victims.
+// PostFilter explains why no node can take the pod, and adds the pod to the queue with the causes that may help the pod. The
+// framework calls it after DefaultPreemption, and only if DefaultPreemption has not nominated a node: otherwise the pod waits
+// until the preempted pods have terminated.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
 	s, err := read(state)
 	if err != nil {
-		// PreFilter has refused the pod, that of this plugin or of another.
+		// There is no state if PreFilter, of this plugin or of another one, has refused the pod.
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	if s.Orphaned() {
@@ -340,8 +341,8 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 	return nil
 }
 
-// Unreserve drops what Reserve assumed. The pod stays in the queue, because the framework also calls Unreserve after a
-// Reserve that refused the pod and added it to the queue.
+// Unreserve drops the claim that Reserve made in memory. The pod stays in the queue, because the framework also calls
+// Unreserve after a Reserve that refused the pod and added it to the queue.
 func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.binder.Forget(pod)
 }
@@ -358,8 +359,8 @@ func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *
 	return nil
 }
 
-// PreBind writes the claim into the node's pool. If the claim is lost, the scheduler tries the pod again after its backoff,
-// without an event.
+// PreBind writes the claim into the node's pool. If the chosen addresses are lost (binder.LostError), the scheduler tries the
+// pod again after its backoff, without waiting for an event.
 func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s, err := read(state)
 	if err != nil {
@@ -368,7 +369,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	return statusOf(p.binder.Bind(ctx, s.Plan, pod, node))
 }
 
-// PostBind drops what Reserve assumed, since the pool entry counts now, and all other state of the pod.
+// PostBind drops the claim that Reserve made in memory, because the pool entry counts now, and all other state of the pod.
 func (p *Plugin) PostBind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.binder.Forget(pod)
 	p.binder.Remove(pod)

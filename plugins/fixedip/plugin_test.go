@@ -48,13 +48,13 @@ func TestOrderIsChecked(t *testing.T) {
 			got = err.Error()
 		}
 		if !strings.HasPrefix(got, tc.want) || (got == "") != (tc.want == "") || (len(events) == 1+len(candidateEvents)) != (tc.want == "") {
-			t.Errorf("%s: %q, want %q; %d events", name, got, tc.want, len(events))
+			t.Errorf("%s: got error %q, want %q; got %d events", name, got, tc.want, len(events))
 		}
 	}
 }
 
-// TestProfilesShareArguments checks that profiles have to agree in the arguments that configure shared state, and in no
-// others. Finding S11.
+// TestProfilesShareArguments checks that two profiles must have the same values of the arguments that configure shared state,
+// and may have different values of all others. Finding S11.
 func TestProfilesShareArguments(t *testing.T) {
 	args := func(change ...func(*config.FixedIPArgs)) *config.FixedIPArgs {
 		a := &config.FixedIPArgs{ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200), Failover: "Wait"}
@@ -81,7 +81,7 @@ func TestProfilesShareArguments(t *testing.T) {
 			got = err.Error()
 		}
 		if got != tc.want {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
+			t.Errorf("%s: got error %q, want %q", name, got, tc.want)
 		}
 	}
 }

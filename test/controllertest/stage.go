@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controllertest provides tests of controllers with a Stage: a CiliumNode with the entries of three pods of a
-// StatefulSet, a fake API server, caches that may differ from it, and a hook for changes during a write.
+// Package controllertest provides Stage for tests of controllers: a CiliumNode with the entries of three pods of a
+// StatefulSet, a fake API server, caches that may differ from the API server, and a hook for changes during a write.
 package controllertest
 
 import (
@@ -33,7 +33,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// Stage is a node "n" with the entries of three pods of StatefulSet web in namespace db.
+// Stage is a CiliumNode "n" with the entries of three pods of StatefulSet web in namespace db, and the clients of a
+// controller.
 type Stage struct {
 	t *testing.T
 	// API is the API server, and Cached the caches. Their objects are independent of each other.
@@ -44,24 +45,24 @@ type Stage struct {
 	Recorder    *events.FakeRecorder
 	// mu guards Looks and Reads.
 	mu sync.Mutex
-	// Patches counts the patches of objects, but of the status only those of CiliumNodes. Looks counts the reads of
-	// workloads at the API server (Live), and Reads those of the CiliumNode.
+	// Patches counts the patches of objects and of the status of CiliumNodes, but not those of the status of other objects.
+	// Looks counts the calls of Live, and Reads the reads of CiliumNodes at the API server.
 	Patches, Looks, Reads int
-	// OnPatch is called before each patch that Patches counts. The patch fails with fail; otherwise after is called after
-	// it.
+	// OnPatch is called before each patch that Patches counts. If fail is not nil, the patch returns it; otherwise after is
+	// called after the patch.
 	OnPatch func() (after func(), fail error)
 }
 
 // Begin is the time of Clock in a new Stage.
 var Begin = time.Unix(1_700_000_000, 0)
 
-// Cooldown is the owner of a cooldown entry as a CiliumNode has it.
+// Cooldown is the owner of a cooldown entry in a CiliumNode.
 const Cooldown = "fixedip.io/cooldown"
 
 // IP returns the IP of the i-th pod.
 func IP(i int) string { return fmt.Sprintf("10.0.1.%d", 200+i) }
 
-// Record returns the FixedIP of the i-th pod, deleted a minute ago if deleted is true.
+// Record returns the FixedIP of the i-th pod. If deleted is true, its deletionTimestamp is one minute before Begin.
 func Record(i int, deleted bool) *v1alpha1.FixedIP {
 	f := &v1alpha1.FixedIP{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("record-%d", i)), Finalizers: []string{v1alpha1.Finalizer}, Annotations: map[string]string{v1alpha1.AnnotationUID: fmt.Sprintf("record-%d", i)}},
@@ -82,10 +83,10 @@ func Pod(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("pod-%d", i))}, Spec: corev1.PodSpec{NodeName: "n"}}
 }
 
-// Indexes is a function that calls add for each index of the caches.
+// Indexes calls add for each index that the caches need.
 type Indexes func(add func(of client.Object, name string, fn client.IndexerFunc) error) error
 
-// New returns a Stage with the given objects at the API server, in addition to the CiliumNode, and in the caches.
+// New returns a Stage. The API server has the objects api and the CiliumNode, the caches have the objects cached.
 func New(t *testing.T, indexes Indexes, api, cached []client.Object) *Stage {
 	t.Helper()
 	kinds, err := scheme.New()
@@ -135,7 +136,7 @@ func New(t *testing.T, indexes Indexes, api, cached []client.Object) *Stage {
 			if _, ok := obj.(*ciliumv2.CiliumNode); !ok {
 				return c.SubResource(name).Patch(ctx, obj, patch, opts...)
 			}
-			// s.API counts this patch. The fake API server has no status subresource for CiliumNodes.
+			// s.API.Patch counts this patch. The fake API server has no status subresource for CiliumNodes.
 			return s.API.Patch(ctx, obj, patch)
 		},
 	}).Build()
@@ -150,7 +151,7 @@ func (s *Stage) Get(_ schema.GroupKind, namespace, name string) (*identity.Workl
 	return workloadFrom(s.t.Context(), s.Cached, namespace, name)
 }
 
-// Controller reports that no controller is known.
+// Controller always returns that the controller is unknown.
 func (*Stage) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	return nil, false
 }
@@ -172,7 +173,7 @@ func workloadFrom(ctx context.Context, from client.Reader, namespace, name strin
 	return &identity.Workload{GroupKind: identity.StatefulSets, APIVersion: "apps/v1", Namespace: namespace, Name: name, UID: sts.UID, Template: sts.Spec.Template.Annotations, Replicas: sts.Spec.Replicas}, nil
 }
 
-// Owners returns the owner texts of the three pods' addresses in the CiliumNode, separated by spaces.
+// Owners returns the owners of the three pods' entries in the CiliumNode, separated by spaces.
 func (s *Stage) Owners() string {
 	s.t.Helper()
 	var node ciliumv2.CiliumNode
@@ -186,7 +187,7 @@ func (s *Stage) Owners() string {
 	return strings.Join(all, " ")
 }
 
-// Event reports whether a recorded event contains the reason. It drops the events up to that one.
+// Event reports whether a recorded event contains the reason. It discards the recorded events up to that event.
 func (s *Stage) Event(reason string) bool {
 	for {
 		select {

@@ -34,10 +34,10 @@ const system = "fixedip-system"
 
 var programs = []string{"fixedip-controller", "fixedip-scheduler"}
 
-// TestInstalledAsPods checks that fixedip needs only the images of the Dockerfile and the manifests, on nodes that cannot
-// become ready without it. Its pods have no credential but their token, run without root, without capabilities and under
-// seccomp, and reach the API server without its Service. The pods of a StatefulSet keep their addresses when they are
-// deleted, also after all processes of fixedip were killed, and after an update.
+// TestInstalledAsPods checks that fixedip needs only the images of the Dockerfile and the manifests, on nodes that do not
+// become ready without fixedip. The pods of fixedip use only their service account token, run without root and capabilities
+// and under seccomp, and reach the API server at its own address. The pods of a StatefulSet have the same addresses after
+// they are deleted, also after all processes of fixedip were killed, and after an update of fixedip.
 func TestInstalledAsPods(t *testing.T) {
 	i := installAsPods(t)
 	for _, name := range programs {
@@ -46,16 +46,16 @@ func TestInstalledAsPods(t *testing.T) {
 	for _, name := range programs {
 		pids := i.processes(name)
 		if len(pids) != 2 {
-			t.Errorf("%d processes of %s, want one on each node", len(pids), name)
+			t.Errorf("got %d processes of %s, want 2, one on each node", len(pids), name)
 		}
 		for _, pid := range pids {
 			if diff := cmp.Diff(unprivileged, status(t, pid)); diff != "" {
-				t.Errorf("%s (-want +got): %s", name, diff)
+				t.Errorf("kernel status of %s (-want +got): %s", name, diff)
 			}
 			environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			i.must(err)
 			if want := "KUBERNETES_SERVICE_HOST=" + i.server; !slices.Contains(strings.Split(string(environment), "\x00"), want) {
-				t.Errorf("%s has not %s: %q", name, want, environment)
+				t.Errorf("the environment of %s does not contain %s: %q", name, want, environment)
 			}
 		}
 	}
@@ -65,7 +65,7 @@ func TestInstalledAsPods(t *testing.T) {
 	i.deletePods(before)
 	after := i.web(before)
 
-	t.Log("all of our processes are killed")
+	t.Log("all processes of fixedip are killed")
 	for _, name := range programs {
 		for _, pid := range i.processes(name) {
 			process, err := os.FindProcess(pid)
@@ -76,7 +76,7 @@ func TestInstalledAsPods(t *testing.T) {
 	i.deletePods(after)
 	after = i.web(after)
 
-	t.Log("they are updated")
+	t.Log("the Deployments of fixedip are updated")
 	for _, name := range programs {
 		_, err := i.api.AppsV1().Deployments(system).Patch(within(t), name, types.MergePatchType,
 			[]byte(`{"spec":{"template":{"metadata":{"annotations":{"updated":"yes"}}}}}`), metav1.PatchOptions{})
@@ -116,11 +116,12 @@ func installAsPods(t *testing.T) installation {
 		t.Fatal(err)
 	}
 	i := installation{&scene{t: t, cluster: c, api: kubernetes.NewForConfigOrDie(cfg)}, server.Hostname()}
-	t.Cleanup(i.tell)
+	t.Cleanup(i.logPods)
 	return i
 }
 
-// writeSite writes the kustomization of a user without kube-proxy to dir: the manifests and the address of the API server.
+// writeSite writes a kustomization with the manifests and the address of the API server to dir, as a user without kube-proxy
+// does.
 func writeSite(dir string, c *realcluster.Cluster) error {
 	cfg, err := c.RESTConfig(cluster.Admin)
 	if err != nil {
@@ -175,8 +176,8 @@ func packImages(t *testing.T) []string {
 	return archives
 }
 
-// tell prints the logs of our pods if the test failed.
-func (i installation) tell() {
+// logPods logs the status of each pod of fixedip, and the end of its log, if the test failed.
+func (i installation) logPods() {
 	if !i.t.Failed() {
 		return
 	}
@@ -205,12 +206,12 @@ func (i installation) rolledOut(name string) {
 		return last.ObservedGeneration == d.Generation && last.UpdatedReplicas == all && last.Replicas == all && last.AvailableReplicas == all, nil
 	})
 	if err != nil {
-		i.t.Fatalf("wait for Deployment %s: %v; it is %+v", name, err, last)
+		i.t.Fatalf("wait for the rollout of Deployment %s: %v; last status: %+v", name, err, last)
 	}
 }
 
-// processes returns the pids of the processes of a Deployment on all nodes. The PID namespace of the test shows them, and
-// those of other clusters, too.
+// processes returns the pids of the processes of a Deployment on all nodes. The PID namespace of the test also shows
+// processes of other clusters; the container IDs of the pods exclude them.
 func (i installation) processes(name string) []int {
 	i.t.Helper()
 	pods, err := i.api.CoreV1().Pods(system).List(within(i.t), metav1.ListOptions{LabelSelector: "app=" + name})
@@ -224,7 +225,7 @@ func (i installation) processes(name string) []int {
 	i.must(err)
 	var found []int
 	for _, dir := range processes {
-		// The links and files of a process that has exited meanwhile are empty, so it is skipped.
+		// A process that has exited meanwhile has no link and is skipped.
 		program, _ := os.Readlink(filepath.Join(dir, "exe"))
 		group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		ours := slices.ContainsFunc(containers, func(id string) bool { return strings.Contains(string(group), id) })
@@ -243,8 +244,8 @@ var unprivileged = map[string]string{
 	"Uid": "65532", "Gid": "65532", "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
 }
 
-// status returns the kernel status of a process. Key: each key of unprivileged. Of several user or group IDs the value is
-// the effective one.
+// status returns the fields of unprivileged from the kernel status of a process. The values of Uid and Gid are the effective
+// IDs.
 func status(t *testing.T, pid int) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -293,7 +294,7 @@ func (i installation) web(before []*corev1.Pod) []*corev1.Pod {
 		at := slices.IndexFunc(before, func(p *corev1.Pod) bool { return p.Name == name })
 		pod := i.awaitPod(name, func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && (at < 0 || p.UID != before[at].UID) })
 		if at >= 0 && (pod.Status.PodIP != before[at].Status.PodIP || pod.Spec.NodeName != before[at].Spec.NodeName) {
-			i.t.Errorf("%s had %s on %s and has %s on %s now", name, before[at].Status.PodIP, before[at].Spec.NodeName, pod.Status.PodIP, pod.Spec.NodeName)
+			i.t.Errorf("pod %s: got %s on node %s, want %s on node %s", name, pod.Status.PodIP, pod.Spec.NodeName, before[at].Status.PodIP, before[at].Spec.NodeName)
 		}
 		i.answers(i.cluster.Node(pod.Spec.NodeName), pod)
 		pods = append(pods, pod)

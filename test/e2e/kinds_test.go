@@ -19,7 +19,7 @@ import (
 )
 
 // TestKinds checks, for each combination of families and routing, that the pods of a StatefulSet have addresses of all
-// families, answer at them to both nodes, and have the same addresses after a restart.
+// families, answer requests of both nodes at each of them, and have the same addresses after a restart.
 func TestKinds(t *testing.T) {
 	for name, change := range map[string]func(*realcluster.Options){
 		"IPv4 tunnel": nil,
@@ -48,7 +48,7 @@ func TestKinds(t *testing.T) {
 			for i := range 2 {
 				pod := s.awaitPod(fmt.Sprintf("web-%d", i), func(*corev1.Pod) bool { return true })
 				if got := familiesOf(pod); got != fmt.Sprint(options.Families) {
-					t.Errorf("%s has addresses of %s, want %v", pod.Name, got, options.Families)
+					t.Errorf("pod %s has addresses of the families %s, want %v", pod.Name, got, options.Families)
 				}
 				for _, node := range options.NodeNames() {
 					s.answers(c.Node(node), pod)
@@ -56,7 +56,7 @@ func TestKinds(t *testing.T) {
 				s.must(s.api.CoreV1().Pods("default").Delete(within(t), pod.Name, metav1.DeleteOptions{}))
 				next := s.awaitPod(pod.Name, func(p *corev1.Pod) bool { return p.UID != pod.UID })
 				if fmt.Sprint(next.Status.PodIPs) != fmt.Sprint(pod.Status.PodIPs) {
-					t.Errorf("%s had %v and has %v now", pod.Name, pod.Status.PodIPs, next.Status.PodIPs)
+					t.Errorf("pod %s has %v after the restart, want %v", pod.Name, next.Status.PodIPs, pod.Status.PodIPs)
 				}
 				for _, node := range options.NodeNames() {
 					s.answers(c.Node(node), next)

@@ -47,10 +47,10 @@ func TestNodes(t *testing.T) {
 		s.answers(two, near)
 	}
 
-	t.Log("node-1 is cut off")
+	t.Log("node-1 is partitioned")
 	s.must(one.Partition())
 	if answer, err := two.Fetch(within(t), near.Status.PodIP); err == nil {
-		t.Errorf("%s still answers: %s", near.Name, answer)
+		t.Errorf("pod %s still answers although node-1 is partitioned: %s", near.Name, answer)
 	}
 	s.must(one.Heal())
 	s.answers(two, near)
@@ -71,10 +71,10 @@ func TestNodes(t *testing.T) {
 	s.must(c.AddNode(within(t), "node-3"))
 	s.answers(c.Node("node-3"), near)
 
-	t.Log("all is stopped")
+	t.Log("the cluster is stopped")
 	c.Stop()
 	if left, err := exec.Command("pgrep", "-f", c.Dir()).Output(); len(left) > 0 {
-		t.Errorf("processes are left: %s%v", left, err)
+		t.Errorf("processes of the stopped cluster still run: %s(error of pgrep: %v)", left, err)
 	}
 }
 
@@ -129,7 +129,7 @@ func (s *scene) awaitPod(name string, condition func(*corev1.Pod) bool) *corev1.
 		return ready && condition(pod), nil
 	})
 	if err != nil {
-		s.t.Fatalf("wait for pod %s: %v; it is %+v", name, err, pod.Status)
+		s.t.Fatalf("wait for pod %s: %v; last status: %+v", name, err, pod.Status)
 	}
 	return pod
 }
@@ -150,15 +150,15 @@ func (s *scene) answers(from *realcluster.Node, pod *corev1.Pod) {
 				Addresses []string
 			}
 			if err := json.Unmarshal([]byte(answer), &got); err != nil {
-				return false, fmt.Errorf("read the answer %q: %w", answer, err)
+				return false, fmt.Errorf("decode the answer %q: %w", answer, err)
 			}
 			if got.Hostname != pod.Name || !slices.Contains(got.Addresses, ip.IP) {
-				return false, fmt.Errorf("pod %s is not who answers at %s: %s", pod.Name, ip.IP, strings.TrimSpace(answer))
+				return false, fmt.Errorf("got the answer %s from %s, want that of pod %s, which has this address", strings.TrimSpace(answer), ip.IP, pod.Name)
 			}
 			return true, nil
 		})
 		if err != nil {
-			s.t.Fatalf("ask pod %s at %s from %s: %v", pod.Name, ip.IP, from.Name, errors.Join(err, last))
+			s.t.Fatalf("send a request to pod %s at %s from node %s: %v", pod.Name, ip.IP, from.Name, errors.Join(err, last))
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// TestMissing checks that realcluster up lists the missing prerequisites, exits with preflight.ExitCode, and creates no work
-// folder.
+// TestMissing checks that realcluster up prints the missing prerequisites, exits with preflight.ExitCode, and creates no
+// work folder.
 func TestMissing(t *testing.T) {
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 	for name, c := range map[string]struct {
@@ -25,8 +25,8 @@ func TestMissing(t *testing.T) {
 		want       string
 	}{
 		// Without a mapping in its user namespace, the process is not root: the kernel shows the overflow UID.
-		"not root":        {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}, want: "- root: "},
-		"root of nothing": {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}, want: "- file systems of kind bpf (CONFIG_BPF_SYSCALL): operation not permitted"},
+		"not root":                {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}, want: "- root: "},
+		"root without privileges": {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}, want: "- file systems of kind bpf (CONFIG_BPF_SYSCALL): operation not permitted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "cluster")
@@ -34,10 +34,10 @@ func TestMissing(t *testing.T) {
 			cmd.SysProcAttr = &c.attributes
 			output, err := cmd.CombinedOutput()
 			if code := cmd.ProcessState.ExitCode(); code != preflight.ExitCode || !strings.Contains(string(output), c.want) {
-				t.Errorf("got exit code %d (%v), want %d and %q:\n%s", code, err, preflight.ExitCode, c.want, output)
+				t.Errorf("got exit code %d (%v), want %d and the output %q:\n%s", code, err, preflight.ExitCode, c.want, output)
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the work folder is there: %v", err)
+				t.Errorf("check the work folder: got the error %v, want that it does not exist", err)
 			}
 		})
 	}

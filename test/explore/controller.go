@@ -10,8 +10,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// controllerSteps emits the steps of fixedip-controller. Its caches may show anything, so it may begin a task at any time;
-// beginTasks contains the checks that it makes at the API server first.
+// controllerSteps emits the steps of fixedip-controller. The caches of the controller may show any state, so the controller
+// may begin a task at any time; beginTasks contains the checks at the API server that precede a task.
 func controllerSteps(sc scope, s state, emit emitter) {
 	recordSteps(sc, s, emit)
 	if s.task.kind == noTask {
@@ -35,7 +35,8 @@ func controllerSteps(sc scope, s state, emit emitter) {
 	}
 }
 
-// recordSteps emits the writes that keep the FixedIPs in step with the API server, each with a precondition.
+// recordSteps emits the steps that create and delete FixedIPs and let the FixedIP of a slot follow its entry. Each step has
+// the precondition of the write.
 func recordSteps(sc scope, s state, emit emitter) {
 	for name := range int8(nameCount) {
 		p, rec := s.pods[name], s.records[name]
@@ -76,7 +77,7 @@ func (s *state) recordOf(addr int8) int8 {
 	return none
 }
 
-// entryOf returns an address whose entry belongs to the name, or none.
+// entryOf returns an address whose entry is owned by the name, or none.
 func (s *state) entryOf(name int8) int8 {
 	for n := range s.nodes {
 		if a := s.nodes[n].entries.owned(name); a != none {
@@ -86,7 +87,7 @@ func (s *state) entryOf(name int8) int8 {
 	return none
 }
 
-// beginTasks emits the tasks about one name and one address that the API server does not contradict.
+// beginTasks emits the begin of each task about one name and one address that the state of the API server allows.
 func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 	node := homes[addr]
 	entry := s.nodes[node].entries[addr]
@@ -100,7 +101,7 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 		emit(step{kind: taskBegins, name: name, serial: s.serial[name], node: node, addr: addr, task: kind}, t)
 	}
 	owned := entry != 0 && entry.entry().OwnedBy(owners[name])
-	gone := !s.wanted[name] && !p.exists || rec.deleting && !p.exists || sc.mutation == releaseUnseen
+	gone := !s.wanted[name] && !p.exists || rec.deleting && !p.exists || sc.mutation == releaseUnchecked
 	if owned && gone && !(sc.slots && rec.takeable) {
 		begin(release, func(t *state) { t.records[name].deleting = rec.exists })
 	}
@@ -111,25 +112,25 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 	if cooling && waits && p.addr == none {
 		begin(restore, nil)
 	}
-	if (cooling || withdrawn) && waits && p.addr == addr && !p.deleting && s.nodes[node].mark == unmarked {
+	if (cooling || withdrawn) && waits && p.addr == addr && !p.deleting && s.nodes[node].probe == noProbe {
 		begin(own, nil)
 	}
-	if (cooling || withdrawn && name == 0) && s.nodes[node].mark == unmarked {
+	if (cooling || withdrawn && name == 0) && s.nodes[node].probe == noProbe {
 		begin(expire, nil)
 	}
 	if s.serial[name] < sc.foreign[name] && p.exists && !p.deleting && p.addr == addr && !rec.exists && s.recordOf(addr) == none {
 		begin(adopt, nil)
 	}
-	if sc.slots && rec.exists && !rec.takeable && owned && rec.addr == addr && !p.exists && s.nodes[node].mark == unmarked {
+	if sc.slots && rec.exists && !rec.takeable && owned && rec.addr == addr && !p.exists && s.nodes[node].probe == noProbe {
 		begin(judgeSlot, nil)
 	}
 }
 
-// ownWritten is the phase of an own task whose entry is written and not confirmed. The smaller phases are those of its
-// barrier.
+// ownWritten is the phase of an own task whose entry is written and not yet confirmed. Its earlier phases are those of the
+// agent barrier.
 const ownWritten = 3
 
-// continueTask emits the next step of the task under way.
+// continueTask emits the next step of the current task.
 func continueTask(sc scope, s state, emit func(stepKind, state)) {
 	k, t := s.task, s
 	o := &t.nodes[k.node]
@@ -144,12 +145,12 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 		case 0:
 			n := poolOf(k.node, o.entries, o.used)
 			if !o.apply(n.Release(owners[k.name], nil, releaseTime(s.serial[k.name]))) {
-				panic("a release is decided from the newest version")
+				panic("a release failed although it was decided from the newest version of the pool")
 			}
 			t.task.phase = 1
 			emit(taskWrites, t)
 		case 1:
-			// A pod of the name may have been bound to the node before the write, counting on the entry.
+			// A pod of the name may have been bound to the node before the write. It relies on the entry.
 			if p.exists && p.node == k.node {
 				undo(o, k)
 				t.records[k.name].deleting = false
@@ -171,7 +172,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			if edit, ok := n.Drop(addrs[k.addr]); clear && ok && !s.runsUnseen(k.node, k.addr) && o.entries[k.addr] == k.before {
 				o.apply([]pool.EntryChange{edit})
 			}
-			o.mark, o.answered = unmarked, entries{}
+			o.probe, o.acknowledged = noProbe, entries{}
 			finish(taskConcludes)
 		})
 	case adopt:
@@ -193,7 +194,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			finish(taskConcludes)
 		case 1:
 			if !p.exists || p.deleting || p.node != k.node || p.addr != k.addr {
-				// The pod is gone, and its agent may have given the address, which was dynamic, to another pod.
+				// The pod does not exist any more. The address was dynamic, so the agent may have given it to another pod.
 				undo(o, k)
 				finish(taskUndoes)
 				return
@@ -211,8 +212,8 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			return
 		}
 		barrier(sc, s, emit, func(bool) {
-			seen := o.answered[k.addr] == k.before && s.clear(sc, k.node, k.addr, owners[k.name]) || sc.mutation == ownUnasked
-			o.mark, o.answered = unmarked, entries{}
+			seen := o.acknowledged[k.addr] == k.before && s.clear(sc, k.node, k.addr, owners[k.name]) || sc.mutation == ownUnconfirmed
+			o.probe, o.acknowledged = noProbe, entries{}
 			if seen && o.entries[k.addr] == k.before && p.exists && !p.deleting && p.node == k.node && p.addr == k.addr {
 				o.apply([]pool.EntryChange{poolOf(k.node, o.entries, o.used).Set(addrs[k.addr], ownedEntry(k.name))})
 				t.task.phase = ownWritten
@@ -224,39 +225,39 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 	case judgeSlot:
 		barrier(sc, s, emit, func(clear bool) {
 			t.records[k.name].takeable = clear && !p.exists && o.entries[k.addr] == k.before
-			o.mark, o.answered = unmarked, entries{}
+			o.probe, o.acknowledged = noProbe, entries{}
 			finish(taskConcludes)
 		})
 	}
 }
 
-// barrier asks the agent of the task's node, and calls judge when the agent has answered. clear is true if no pod can have
-// the address.
+// barrier emits the step that sends a probe to the agent of the task's node, or calls judge if the agent has acknowledged
+// the probe. The argument clear of judge is true if no pod can have the address.
 func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear bool)) {
 	k := s.task
 	o := s.nodes[k.node]
-	if k.kind == expire && sc.mutation == noBarrier || k.kind == own && sc.mutation == ownUnasked {
+	if k.kind == expire && sc.mutation == noBarrier || k.kind == own && sc.mutation == ownUnconfirmed {
 		judge(o.used[k.addr] == none)
 		return
 	}
-	switch o.mark {
-	case unmarked:
+	switch o.probe {
+	case noProbe:
 		t := s
-		t.nodes[k.node].mark = asked
+		t.nodes[k.node].probe = probeSent
 		t.task.phase = 2
-		emit(taskMarks, t)
-	case answered:
+		emit(taskProbes, t)
+	case probeAcknowledged:
 		judge(s.clear(sc, k.node, k.addr, ""))
 	}
 }
 
-// clear reports whether the answer of an agent shows that no pod but owner can have the address. owner may be empty.
+// clear reports whether the last report of an agent shows that no pod except owner can have the address. owner may be empty.
 func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 	o := s.nodes[node]
 	if !o.complete && sc.mutation != trustIncomplete {
 		return false
 	}
-	n := poolOf(node, o.answered, o.used)
+	n := poolOf(node, o.acknowledged, o.used)
 	var pods []agentview.Pod
 	for name, p := range s.pods {
 		if !p.exists || p.node != node {
@@ -272,14 +273,14 @@ func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 	return evidence.Judge(addrs[addr], owner, pods).State == agentview.Clear
 }
 
-// runsUnseen reports whether a pod that was deleted by force runs with an address that is free for its agent: the agent has
-// refused the next pod of its name, after which the CNI plugin gave the address back (Cilium fact 30). No component can know
-// that then. The design assumes that the kubelet stops such a pod before the cooldown is over.
+// runsUnseen reports whether a pod that was deleted by force runs with an address that is not allocated in its agent: the
+// agent refused the endpoint of another pod with the address, and the CNI plugin then released the address (Cilium fact 30).
+// No component can detect such a pod. The design assumes that the kubelet stops it before the cooldown is over.
 func (s *state) runsUnseen(node, addr int8) bool {
 	for name := range s.boxes {
 		for serial, b := range s.boxes[name] {
 			deleted := !s.pods[name].exists || s.serial[name] != int8(serial)
-			if b.state == running && b.node == node && b.addr == addr && deleted && b.givenBack {
+			if b.state == running && b.node == node && b.addr == addr && deleted && b.freed {
 				return true
 			}
 		}
@@ -287,7 +288,7 @@ func (s *state) runsUnseen(node, addr int8) bool {
 	return false
 }
 
-// undo restores the entry that a task has replaced, if the entry that the task wrote is unchanged.
+// undo restores the entry that the task has replaced, unless the written entry has changed since.
 func undo(o *object, k task) {
 	if e := o.entries[k.addr]; e != 0 && (e.entry().CoolsDownFrom(owners[k.name]) || k.kind == adopt && e.entry().CoolsDownFrom("") || k.kind == own && e.entry().OwnedBy(owners[k.name])) {
 		o.entries[k.addr] = k.before

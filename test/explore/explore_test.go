@@ -20,7 +20,7 @@ func limit(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		t.Fatalf("FIXEDIP_STATES is %q, which is not a number", text)
+		t.Fatalf("FIXEDIP_STATES: got %q, want a number", text)
 	}
 	return n
 }
@@ -33,18 +33,19 @@ func history(steps []step) string {
 	return text
 }
 
-// scopes are searched until all states are visited if completes is true, and otherwise as far as the limit allows.
+// scopes contains the scopes of TestExplore. Key: the name. Scopes with completes must be searched completely, the others as
+// far as the limit allows.
 var scopes = map[string]scope{
 	"1 two schedulers, two pods": {
 		completes: true, wholeClaims: true, replicas: 2, pods: [nameCount]int8{1, 1}, stale: 1, crashes: 1, lasting: true,
 	},
-	"2 a pod goes and the next of its name comes": {
+	"2 a pod is replaced by the next of its name": {
 		wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 0}, nodeOwned: []int8{1}, stale: 1, crashes: 2, removals: 1,
 	},
-	"3 an address changes hands": {
+	"3 an address is released and claimed for another name": {
 		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{1, 1}, nodeOwned: []int8{1, 2}, stale: 1, crashes: 1, removals: 1,
 	},
-	"4 a slot changes hands": {
+	"4 a slot is taken over": {
 		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{1, 1}, nodeOwned: []int8{1, 2}, slots: true, stale: 1, crashes: 1, removals: 1,
 	},
 	"5 a pod of another scheduler is adopted": {
@@ -61,6 +62,7 @@ var scopes = map[string]scope{
 	},
 }
 
+// TestExplore checks that no visited state of a scope violates an invariant.
 func TestExplore(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
 		sc := scopes[name]
@@ -68,30 +70,30 @@ func TestExplore(t *testing.T) {
 			r := search(sc, limit(t))
 			t.Logf("%d states, up to %d steps, complete: %v", r.states, r.depth, r.complete)
 			if sc.completes && !r.complete {
-				t.Errorf("not complete after %d states", r.states)
+				t.Errorf("search stopped at the limit of %d states, want all states visited", r.states)
 			}
 			if r.violation != "" {
-				t.Errorf("%s after\n%s", r.violation, history(r.history))
+				t.Errorf("invariant violated: %s, after\n%s", r.violation, history(r.history))
 			}
 		})
 	}
 }
 
-// TestMutations checks that each rule is needed: without it the search reaches a state that violates an invariant.
+// TestMutations checks that each rule is needed: without the rule the search reaches a state that violates an invariant.
 func TestMutations(t *testing.T) {
 	for m, in := range map[mutation]string{
-		releaseUnseen:   "3 an address changes hands",
-		noBarrier:       "3 an address changes hands",
-		trustIncomplete: "3 an address changes hands",
-		ownUnasked:      "6 two pods of another scheduler compete",
-		ownOffered:      "6 two pods of another scheduler compete",
+		releaseUnchecked: "3 an address is released and claimed for another name",
+		noBarrier:        "3 an address is released and claimed for another name",
+		trustIncomplete:  "3 an address is released and claimed for another name",
+		ownUnconfirmed:   "6 two pods of another scheduler compete",
+		ownOffered:       "6 two pods of another scheduler compete",
 	} {
 		t.Run(fmt.Sprint(m), func(t *testing.T) {
 			sc := scopes[in]
 			sc.mutation = m
 			r := search(sc, limit(t))
 			if r.violation == "" {
-				t.Fatalf("not noticed in %d states of %q (complete: %v)", r.states, in, r.complete)
+				t.Fatalf("found no violation in %d states of scope %q (complete: %v), want one", r.states, in, r.complete)
 			}
 			t.Logf("%d states: %s after\n%s", r.states, r.violation, history(r.history))
 		})

@@ -17,29 +17,29 @@ func nodeSteps(sc scope, s state, emit emitter) {
 
 func agentSteps(sc scope, s state, n int8, emit emitter) {
 	at, o := s.agents[n], s.nodes[n]
-	current := at.seen == o.entries && at.mark == o.mark
+	current := at.seen == o.entries && at.probe == o.probe
 	if !current {
 		t := s
-		t.agents[n].seen, t.agents[n].mark = o.entries, o.mark
+		t.agents[n].seen, t.agents[n].probe = o.entries, o.probe
 		emit(step{kind: agentSees, node: n}, t)
 	}
-	// A status update of a version that is not the newest is refused (Cilium facts 10 and 24). Without adoption, reports
-	// that are no answer are left out: they could only prevent steps.
-	if current && o.mark == unmarked && sc.adopts() && (o.used != at.allocated || o.complete == at.restoring) {
+	// The API server refuses a report that is based on an old version (Cilium facts 10 and 24). Without adoption, reports
+	// that acknowledge no probe are left out: they could only prevent steps.
+	if current && o.probe == noProbe && sc.adopts() && (o.used != at.allocated || o.complete == at.restoring) {
 		t := s
 		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring
 		emit(step{kind: agentReports, node: n}, t)
 	}
-	if current && o.mark == asked {
+	if current && o.probe == probeSent {
 		t := s
 		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring
-		t.nodes[n].mark, t.agents[n].mark, t.nodes[n].answered = answered, answered, o.entries
-		emit(step{kind: agentAnswers, node: n}, t)
+		t.nodes[n].probe, t.agents[n].probe, t.nodes[n].acknowledged = probeAcknowledged, probeAcknowledged, o.entries
+		emit(step{kind: agentAcknowledges, node: n}, t)
 	}
 	if at.restoring {
 		t := s
 		t.agents[n].restoring = false
-		// An endpoint keeps its address only if the pool lists it (Cilium fact 7).
+		// An endpoint keeps its address only if the pool has an entry for the address (Cilium fact 7).
 		for name := range t.boxes {
 			for serial := range t.boxes[name] {
 				b := &t.boxes[name][serial]
@@ -70,7 +70,7 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 				switch newest := s.serial[name] == int8(serial) && s.pods[name].exists; {
 				case b.node != n:
 				case newest:
-					// The kubelet starts the pod again. status.podIPs still has the former address.
+					// The kubelet starts the pod again. Until then, status.podIPs has the former address.
 					*b = sandbox{state: absent, node: n, addr: none}
 				default:
 					*b = sandbox{state: stopped, node: none, addr: none}
@@ -81,9 +81,9 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 	}
 }
 
-// restartAgent replaces an agent by one that has read the newest CiliumNode and has no endpoints yet.
+// restartAgent replaces an agent by a new one, which has read the newest CiliumNode and has no endpoints yet.
 func (s *state) restartAgent(n int8) {
-	s.agents[n] = agent{seen: s.nodes[n].entries, mark: s.nodes[n].mark, allocated: unused, restoring: true}
+	s.agents[n] = agent{seen: s.nodes[n].entries, probe: s.nodes[n].probe, allocated: unused, restoring: true}
 	for name := range s.boxes {
 		for serial := range s.boxes[name] {
 			if b := &s.boxes[name][serial]; b.node == n {
@@ -93,7 +93,8 @@ func (s *state) restartAgent(n int8) {
 	}
 }
 
-// kubeletSteps emits the steps of one pod on its node. The kubelet may not have seen yet that the pod was deleted.
+// kubeletSteps emits the steps of one pod on its node. A deleted pod may still be started, because the kubelet may not have
+// seen the deletion yet.
 func kubeletSteps(s state, name, serial int8, emit emitter) {
 	b := s.boxes[name][serial]
 	if b.node == none {
@@ -110,9 +111,9 @@ func kubeletSteps(s state, name, serial int8, emit emitter) {
 		for _, a := range at.next(name) {
 			t := s
 			if holder := t.endpointOf(b.node, a); holder != nil {
-				// The agent refuses an endpoint whose address another endpoint has, and the CNI plugin gives the address back
-				// (Cilium fact 30).
-				t.agents[b.node].allocated[a], holder.givenBack = none, true
+				// The agent refuses an endpoint whose address another endpoint has, and the CNI plugin then releases the
+				// address (Cilium fact 30).
+				t.agents[b.node].allocated[a], holder.freed = none, true
 			} else {
 				t.agents[b.node].allocated[a] = name
 				t.boxes[name][serial] = sandbox{state: running, node: b.node, addr: a, endpoint: true}
@@ -135,7 +136,7 @@ func kubeletSteps(s state, name, serial int8, emit emitter) {
 	}
 	t := s
 	if b.endpoint {
-		// The CNI DEL frees the address, even if another endpoint has it by now (Cilium fact 13).
+		// The CNI DEL releases the address, even if another endpoint has got it meanwhile (Cilium fact 13).
 		t.agents[b.node].allocated[b.addr] = none
 	}
 	t.boxes[name][serial] = sandbox{state: stopped, node: none, addr: none}

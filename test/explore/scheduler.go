@@ -31,7 +31,7 @@ func schedulerSteps(sc scope, s state, emit emitter) {
 				next.pools[n], next.used[n] = s.nodes[n].entries, s.nodes[n].used
 			}
 			if s.stale > 0 {
-				// The scheduler will decide from what it has seen by now.
+				// The scheduler keeps this copy of the caches and decides from it in a later step.
 				to(schedulerLags, next, func(t *state) { t.stale-- })
 			}
 			decide(sc, s, next, &about, to)
@@ -49,7 +49,7 @@ func schedulerSteps(sc scope, s state, emit emitter) {
 			}
 			to(schedulerClaims, next, func(t *state) { t.nodes[r.node].entries = o.entries })
 			if s.crashes > 0 {
-				// The scheduler is killed before it knows whether the write was carried out.
+				// The scheduler is killed before it gets the response to the write.
 				to(schedulerCrashes, idleReplica, func(t *state) {
 					t.nodes[r.node].entries = o.entries
 					t.crashes--
@@ -89,11 +89,11 @@ func (r *scheduler) forget(sc scope) {
 		r.records = idleReplica.records
 	}
 	for n := range r.pools {
-		if int8(n) != r.node || r.standing {
+		if int8(n) != r.node || r.entryExists {
 			r.pools[n], r.used[n] = entries{}, unused
 		}
 	}
-	if r.standing {
+	if r.entryExists {
 		r.phase, r.records = claimed, idleReplica.records
 	}
 }
@@ -112,7 +112,7 @@ func (r scheduler) placements(sc scope, name int8) []scheduler {
 	case rec.exists && rec.deleting || len(with) > 1:
 		return nil
 	case len(with) == 1:
-		r.node, r.standing = with[0], true
+		r.node, r.entryExists = with[0], true
 		r.addr = r.pools[r.node].owned(name)
 		if rec.exists && rec.addr != r.addr {
 			return nil
@@ -162,7 +162,7 @@ func (r scheduler) claim(sc scope, n pool.NodePool) ([]pool.EntryChange, error) 
 	return n.Claim(want, ownedEntry(r.name))
 }
 
-// takesFrom returns the name whose slot with the address is free, or none.
+// takesFrom returns the other name whose slot has the address and can be taken over, or none.
 func (r scheduler) takesFrom(addr int8) int8 {
 	for other, o := range r.records {
 		if int8(other) != r.name && o.exists && o.takeable && o.addr == addr {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// scope defines which objects there are and what can happen to them.
+// scope defines the objects of a search and limits the events that can happen to them.
 type scope struct {
 	// completes is true if all states can be visited within the limit of make test.
 	completes bool
-	// crashes is how many processes may be killed, and reboots how many nodes may be rebooted. removals is how many times a
-	// pod may be deleted by force or a deleted workload may be created again. stale is how often a scheduler decides from
-	// caches that are older than its decision.
+	// crashes is the maximum number of killed processes, and reboots that of rebooted nodes. removals is the maximum number
+	// of pods that are deleted by force and deleted workloads that are created again. stale is the maximum number of
+	// decisions of schedulers from caches that are older than the decision.
 	crashes, reboots, removals, stale uint8
-	// pods is the number of pods of each name, which exist one after the other.
+	// pods is the number of pods of each name. They exist one after the other.
 	pods [nameCount]int8
 	// replicas is the number of schedulers: 1 or 2.
 	replicas int
@@ -25,31 +25,31 @@ type scope struct {
 	nodeOwned []int8
 	// lasting is true if no pod or workload is deleted.
 	lasting bool
-	// dynamic contains the addresses that have a dynamic entry at first.
+	// dynamic contains the addresses that have a dynamic entry in the initial state.
 	dynamic []int8
-	// foreign is how many of the first pods of each name are placed by another scheduler, which writes no entry.
+	// foreign is the number of pods of each name, counted from the first, that another scheduler places. It writes no entry.
 	foreign [nameCount]int8
 	// slots is true if the two names are pods of a Deployment that hold one slot after the other.
 	slots bool
 	// wholeClaims is true if a claim is written only to the version of the pool that it was decided from.
 	wholeClaims bool
-	// mutation is a rule that is left out, so that a test can check that the search finds a violation.
+	// mutation is a rule that the search leaves out, so that a test can check that the search finds a violation.
 	mutation mutation
 }
 
-// emitter receives a successor state and the step that leads to it.
+// emitter receives a step and the state after it.
 type emitter func(step, state)
 
-// adopts reports whether another scheduler places pods, so that addresses are adopted.
+// adopts reports whether another scheduler places pods. The addresses of these pods are adopted.
 func (sc scope) adopts() bool { return sc.foreign != [nameCount]int8{} }
 
-// stepKind is the kind of a step. Its names are in stepNames.
+// stepKind is the kind of a step. stepNames contains the name of each kind.
 type stepKind uint8
 
 const (
 	begins stepKind = iota
 	agentSees
-	agentAnswers
+	agentAcknowledges
 	agentReports
 	agentRestores
 	agentRestarts
@@ -73,17 +73,17 @@ const (
 	recordFollows
 	taskBegins
 	taskWrites
-	taskMarks
+	taskProbes
 	taskConcludes
 	taskUndoes
 	taskCrashes
 )
 
 var stepNames = [...]string{
-	"begins", "agent sees", "agent answers", "agent reports", "agent restores", "agent restarts", "node reboots", "CNI ADD", "kubelet reports", "kubelet stops",
+	"begins", "agent sees", "agent acknowledges", "agent reports", "agent restores", "agent restarts", "node reboots", "CNI ADD", "kubelet reports", "kubelet stops",
 	"pod deleted", "pod deleted by force", "workload deleted", "workload created", "another scheduler binds",
 	"scheduler lags", "scheduler decides", "scheduler claims", "scheduler is killed", "scheduler catches up", "scheduler binds",
-	"FixedIP created", "FixedIP deleted", "FixedIP follows its slot", "controller begins", "controller writes", "controller marks", "controller concludes", "controller undoes", "controller is killed",
+	"FixedIP created", "FixedIP deleted", "FixedIP follows its slot", "controller begins", "controller writes", "controller sends a probe", "controller concludes", "controller undoes", "controller is killed",
 }
 
 // step is one request or event.
@@ -115,19 +115,20 @@ type result struct {
 	complete bool
 	// depth is the number of rounds of the search: round n visits the successors of the states that are n-1 steps away.
 	depth int
-	// violation describes the invariant that the last state of history violates; empty: no state violates one.
+	// violation describes the invariant that the state after history violates; empty if no visited state violates one.
 	violation string
 	history   []step
 }
 
-// visited records how a state was first reached: by a step from the state with index parent; -1 for the initial state.
+// visited contains the step by which a state was first reached, and the index of the state before it; -1 for the initial
+// state.
 type visited struct {
 	parent int32
 	by     step
 }
 
-// search visits the states of a scope, breadth first, until all are visited, limit states are known, or an invariant is
-// violated. A violation is therefore found with the fewest steps that lead to one.
+// search visits the states of a scope, breadth first, until all are visited or an invariant is violated. It visits at most
+// limit states. Because of the order, the history of a violation has the fewest possible steps.
 func search(sc scope, limit int) result {
 	first := initial(sc)
 	first.createPods(sc)
@@ -186,7 +187,8 @@ func successors(sc scope, s state, emit emitter) {
 	controllerSteps(sc, s, emit)
 }
 
-// canonical sorts the replicas of the scheduler, since states that differ only in their order are equivalent.
+// canonical sorts the replicas of the scheduler, because states that differ only in the order of the replicas are
+// equivalent.
 func (s *state) canonical() {
 	a, b := &s.schedulers[0], &s.schedulers[1]
 	if a.less(b) {
@@ -205,7 +207,7 @@ func (r *scheduler) less(o *scheduler) bool {
 		for _, rec := range x.records {
 			k = append(k, byte(rec.addr), bit(rec.exists), bit(rec.deleting), bit(rec.takeable))
 		}
-		return append(k, bit(x.standing))
+		return append(k, bit(x.entryExists))
 	}
 	return slices.Compare(key(r), key(o)) < 0
 }

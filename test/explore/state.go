@@ -33,10 +33,10 @@ var (
 	owners = [nameCount]string{"db/web-0", "db/web-1"}
 )
 
-// slot is the index of a pool entry in interned; 0: there is no entry. It is unrelated to the slots of workloads.
+// slot is the index of a pool entry in interned; 0 means no entry. It is unrelated to the slots of workloads.
 type slot uint8
 
-// interned contains all entries that were ever written. One goroutine appends to it while states are visited.
+// interned contains all entries that were ever written. Only the goroutine that visits states appends to it.
 var interned = []pool.Entry{{}}
 
 func intern(e pool.Entry) slot {
@@ -73,30 +73,30 @@ var unused = usage{none, none, none}
 type object struct {
 	entries entries
 	used    usage
-	// complete is true if used names the router, so that the agent that wrote it had restored its endpoints.
+	// complete is true if used contains the address of the router, which shows that the agent had restored its endpoints.
 	complete bool
-	mark     mark
-	// answered contains the entries of the version that the agent had processed when it answered.
-	answered entries
+	probe    probe
+	// acknowledged contains the entries of the version that the agent had processed when it acknowledged the probe.
+	acknowledged entries
 }
 
-// mark is the state of the agent barrier: the value of the probe in status.ipam.release-ips.
-type mark uint8
+// probe is the state of the agent barrier: the value of the probe in status.ipam.release-ips.
+type probe uint8
 
 const (
-	unmarked mark = iota
-	asked
-	answered
+	noProbe probe = iota
+	probeSent
+	probeAcknowledged
 )
 
 // agent is a Cilium agent.
 type agent struct {
-	// seen contains the entries of the version of the CiliumNode that the agent has processed. mark is that of this version.
-	seen entries
-	mark mark
+	// seen and probe are the entries and the probe of the version of the CiliumNode that the agent has processed.
+	seen  entries
+	probe probe
 	// allocated is the state of the agent's allocator.
 	allocated usage
-	// restoring is true from its start until it has restored its endpoints.
+	// restoring is true from the start of the agent until the agent has restored its endpoints.
 	restoring bool
 }
 
@@ -109,15 +109,16 @@ type pod struct {
 	addr int8
 }
 
-// sandbox is the sandbox of one pod on its node, whatever the API server shows.
+// sandbox is the sandbox of one pod on its node. The pod may not exist at the API server any more.
 type sandbox struct {
 	state      sandboxState
 	node, addr int8
-	// endpoint is true if the agent has the endpoint of the sandbox. If the agent could not restore it, the sandbox runs on
-	// without one.
+	// endpoint is true if the agent has an endpoint for the sandbox. A sandbox whose endpoint the agent could not restore
+	// keeps running without one.
 	endpoint bool
-	// givenBack is true if the CNI plugin has freed the address, after the agent refused another pod that had got it, too.
-	givenBack bool
+	// freed is true if the CNI plugin has released the address, because the agent refused another pod that had got the
+	// address as well.
+	freed bool
 }
 
 type sandboxState uint8
@@ -140,15 +141,15 @@ type record struct {
 // scheduler is one replica of the scheduler.
 type scheduler struct {
 	phase schedulerPhase
-	// pools, used and records are what the caches of the scheduler had when it looked. They are cleared as soon as they do
-	// not matter.
+	// pools, used and records are the copy of the caches from which the scheduler decides. Each part is cleared as soon as
+	// it does not matter any more.
 	pools   [nodeCount]entries
 	used    [nodeCount]usage
 	records [nameCount]record
 	// name and serial are the pod that the scheduler places, node and addr the decision.
 	name, serial, node, addr int8
-	// standing is true if the cache shows the entry already, so that nothing is written.
-	standing bool
+	// entryExists is true if the cache already shows the entry, so that the scheduler writes nothing.
+	entryExists bool
 }
 
 type schedulerPhase uint8
@@ -160,13 +161,13 @@ const (
 	claimed
 )
 
-// task is what the controller is doing between two requests.
+// task is a task that the controller has begun and not finished.
 type task struct {
 	kind       taskKind
 	phase      uint8
 	name       int8
 	node, addr int8
-	// before is the entry that the write of the task replaced.
+	// before is the entry at the begin of the task, which the write of the task replaces.
 	before slot
 }
 
@@ -188,7 +189,7 @@ var noTaskNow = task{name: none, node: none, addr: none}
 type state struct {
 	nodes  [nodeCount]object
 	agents [nodeCount]agent
-	// pods contains the newest pod of each name, and serial its number.
+	// pods contains the newest pod of each name, and serial the number of that pod.
 	pods       [nameCount]pod
 	serial     [nameCount]int8
 	boxes      [nameCount][podsPerName]sandbox
@@ -199,7 +200,7 @@ type state struct {
 	wanted [nameCount]bool
 	// remade is true if the workload was deleted and created again.
 	remade [nameCount]bool
-	// crashes, reboots, removals and stale are how many of each may still happen; see scope.
+	// crashes, reboots, removals and stale are the numbers of events that may still happen; see scope.
 	crashes, reboots, removals, stale uint8
 }
 
@@ -210,7 +211,7 @@ var (
 	idleReplica = scheduler{used: [nodeCount]usage{unused, unused}, records: [nameCount]record{noRecord, noRecord}, name: none, serial: none, node: none, addr: none}
 )
 
-// initial returns the state in which nothing has happened yet.
+// initial returns the state before the first step.
 func initial(sc scope) state {
 	s := state{task: noTaskNow, crashes: sc.crashes, reboots: sc.reboots, removals: sc.removals, stale: sc.stale}
 	for n := range s.nodes {
@@ -238,7 +239,7 @@ func initial(sc scope) state {
 	return s
 }
 
-// poolOf returns a pool as the core models it.
+// poolOf returns a pool in the type of ipam/core/pool.
 func poolOf(node int8, e entries, used usage) pool.NodePool {
 	n := pool.NodePool{
 		Name: nodeNames[node], UID: nodeNames[node], Generation: 1, HasPool: true, HasUsed: true,
@@ -264,7 +265,7 @@ func (o *object) apply(edits []pool.EntryChange) bool {
 	for _, e := range edits {
 		i := indexOf(e.Addr)
 		now := o.entries[i]
-		if (now != 0) != (e.From != nil) || now != 0 && now.entry() != *e.From || e.Unlisted && o.used[i] != none {
+		if (now != 0) != (e.From != nil) || now != 0 && now.entry() != *e.From || e.RequireUnused && o.used[i] != none {
 			return false
 		}
 		next[i] = 0
@@ -285,8 +286,8 @@ func indexOf(a netip.Addr) int {
 	panic(fmt.Sprintf("address %s is outside the scope", a))
 }
 
-// releaseTime returns the time of a release from a pod. There are no clocks here: the time only distinguishes releases from
-// two pods of one name.
+// releaseTime returns the time of a release from a pod. There are no clocks in this model: the time only distinguishes
+// releases from different pods of one name.
 func releaseTime(serial int8) time.Time { return time.Unix(int64(serial)+2, 0) }
 
 func ownedEntry(name int8) pool.Entry {

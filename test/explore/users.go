@@ -47,8 +47,8 @@ func userSteps(sc scope, s state, emit emitter) {
 	}
 }
 
-// createPods creates the missing pods. This is part of another step, because no decision depends on how long a pod is
-// missing while its workload exists.
+// createPods creates the missing pods of existing workloads. It is part of every step instead of a separate step, because no
+// decision depends on the time for which a pod is missing while its workload exists.
 func (s *state) createPods(sc scope) {
 	for name := range s.pods {
 		if !s.pods[name].exists && s.wanted[name] && s.serial[name] < sc.pods[name]-1 {

@@ -22,7 +22,7 @@ var afterReport = append([]step{
 	{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "router") }},
 }, afterLoss("a", "10.1.0.6")[1:]...)
 
-// TestClaim checks claims if the cluster changes between the decision for an address and its claim.
+// TestClaim checks claims if the cluster changes between the choice of an address and its claim.
 func TestClaim(t *testing.T) {
 	play(t, map[string]row{
 		"another address is claimed if another pod has taken the first": {
@@ -47,7 +47,7 @@ func TestClaim(t *testing.T) {
 				}},
 			}, afterLoss("a", "10.1.0.5")[1:]...),
 		},
-		"of two families none is claimed if one is lost": {
+		"no family is claimed if the address of one family is lost": {
 			families: []string{"IPv4", "IPv6"},
 			world:    dualNode,
 			steps: append([]step{
@@ -57,10 +57,10 @@ func TestClaim(t *testing.T) {
 				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP fd00:1::7 on node a belongs to pod NS/other-0; the pod is tried again"},
 			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
 		},
-		"of two families none is claimed if the one that the FixedIP lacks is lost": {
+		"no family is claimed if the address of the family that the FixedIP lacks is lost": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
-				s.record("web-0", "web", "a", "10.1.0.3")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				dualNode(s)
 			},
 			steps: append([]step{
@@ -72,7 +72,7 @@ func TestClaim(t *testing.T) {
 		},
 		"a pod waits while another pod has the address that only a FixedIP has": {
 			world: func(s *scene) {
-				s.record("web-0", "web", "a", "10.1.0.3")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)
 			},
 			steps: append([]step{
@@ -87,7 +87,7 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.frees("a", "10.1.0.3") }},
 			}, afterLoss("a", "10.1.0.3")[1:]...),
 		},
-		"a deleted CiliumNode has no claim any more": {
+		"a claim fails if the CiliumNode is deleted": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -99,7 +99,7 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
 			}, afterLoss("a", "10.1.0.6")[1:]...),
 		},
-		"a deleted CiliumNode has no claim any more, also if the watch does not show that": {
+		"a claim fails if the CiliumNode is deleted and the watch does not show that": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -127,7 +127,7 @@ func TestClaim(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"a CiliumNode that was created again gets the claim, also if the watch does not show it": {
+		"a CiliumNode that was created again gets the claim even if the watch does not show it": {
 			world: oneNode,
 			steps: []step{
 				{at: preBind, before: func(s *scene) {
@@ -149,7 +149,7 @@ func TestClaim(t *testing.T) {
 				{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "db/x") }},
 			}, afterReport...),
 		},
-		"nor in a CiliumNode that was created again": {
+		"no address is claimed in a CiliumNode that was created again before the agent has reported": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -172,7 +172,7 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.resubnet("a", "10.9.0.0/29") }},
 			}, afterLoss("a", "10.9.0.6")[1:]...),
 		},
-		"an entry on another node that appears before the claim is followed there": {
+		"the pod follows an entry that appears on another node before the claim": {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, before: func(s *scene) {
@@ -185,7 +185,7 @@ func TestClaim(t *testing.T) {
 				{rest: map[string]string{"web-0": "on b"}},
 			},
 		},
-		"an entry on another node is followed there": {
+		"the pod follows an entry that appears on another node before Reserve": {
 			world: twoNodes,
 			steps: []step{
 				{at: preFilter},

@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// failingOver returns the world of twoNodes, in which the StatefulSet has a failover policy.
+// failingOver returns the world of twoNodes with a failover policy in the StatefulSet.
 func failingOver(policy string) func(*scene) {
 	return func(s *scene) {
 		s.node("b", "10.2.0.0/29")
@@ -34,20 +34,20 @@ func swap(s *scene) {
 	s.removes("web-0")
 }
 
-// away changes want to the entry of node a after web-0 has migrated to b.
-func away(s *scene, want *stored) {
+// markedMoved changes want to the moved entry of node a after web-0 has migrated to b.
+func markedMoved(s *scene, want *stored) {
 	want.entry("a", "10.1.0.6", "fixedip.io/moved", "node=b;pod="+s.ns+"/web-0")
 }
 
-// movedToB changes want to what a migration of web-0 from its home a to b stores.
+// movedToB changes want to the result of a migration of web-0 from its home a to b.
 func movedToB(s *scene, want *stored) {
-	away(s, want)
+	markedMoved(s, want)
 	want.entry("b", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 	want.Writes += 3
 }
 
-// livingOnB returns a world in which the address of web-0 was migrated from its home a to b, and the StatefulSet has the
-// given failover policy now.
+// livingOnB returns a world in which the address of web-0 was migrated from its home a to b. The StatefulSet has the given
+// failover policy.
 func livingOnB(policy string) func(*scene) {
 	return func(s *scene) {
 		s.node("c", "10.3.0.0/29")
@@ -61,7 +61,7 @@ func livingOnB(policy string) func(*scene) {
 	}
 }
 
-// backAtHome changes want to what the return of web-0 to its home a stores after CiliumNode b was deleted.
+// backAtHome changes want to the result of the return of web-0 to its home a after CiliumNode b was deleted.
 func backAtHome(s *scene, want *stored) {
 	want.entry("a", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 	want.Writes += 2
@@ -74,7 +74,7 @@ func (s *scene) deleteNode(name string) {
 	s.deleteCiliumNode(name)
 }
 
-// bothAtHome is a cluster of two nodes with both families, in which b is cordoned and web-0 may migrate.
+// bothAtHome creates a cluster of two nodes with both families, in which b is cordoned and web-0 may migrate.
 func bothAtHome(s *scene) {
 	s.node("b", "10.2.0.0/29", "fd00:2::/125")
 	s.cordon("b", true)
@@ -82,14 +82,14 @@ func bothAtHome(s *scene) {
 	s.statefulSet("web", annotated("fixedip.io/failover", "Migrate"))
 }
 
-// bothMovedToB is movedToB for a pod with an address of each family.
+// bothMovedToB changes want as movedToB does, for a pod with an address of each family.
 func bothMovedToB(s *scene, want *stored) {
 	movedToB(s, want)
 	want.entry("a", "fd00:1::7", "fixedip.io/moved", "node=b;pod="+s.ns+"/web-0")
 	want.entry("b", "fd00:1::7", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 }
 
-// ready sets whether a node is ready.
+// ready sets the status of the condition Ready of a node.
 func (s *scene) ready(node string, status corev1.ConditionStatus) {
 	s.t.Helper()
 	n := &corev1.Node{}
@@ -97,14 +97,14 @@ func (s *scene) ready(node string, status corev1.ConditionStatus) {
 	s.must(s.api.Status().Patch(within(s.t), n, client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q}]}}`, status))))
 }
 
-// told returns a change that fails the row unless the standing of web-0 contains text, and then calls then.
-func told(text string, then func(*scene)) func(*scene) {
+// expectReason returns a change that fails the row unless the outcome of web-0 contains text. The change then calls then.
+func expectReason(text string, then func(*scene)) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
 		var pod corev1.Pod
 		s.must(s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: "web-0"}, &pod))
-		if message := standing(&pod); !strings.Contains(message, text) {
-			s.t.Errorf("web-0 says\n%s\nwant\n%s", message, text)
+		if message := outcome(&pod); !strings.Contains(message, text) {
+			s.t.Errorf("outcome of web-0: got\n%s\nwant a text that contains\n%s", message, text)
 		}
 		then(s)
 	}
@@ -112,12 +112,12 @@ func told(text string, then func(*scene)) func(*scene) {
 
 const (
 	unschedulable = "Unschedulable: 0/2 nodes are available: *"
-	// unconfirmed is the reason why web-0 does not leave node a before the controller allows it.
+	// unconfirmed is the reason why web-0 does not leave node a before the controller allows the move.
 	unconfirmed = "the former pod may still run there: the controller waits for the agent on node a to confirm that nothing uses "
 )
 
-// allows returns a change that the controller makes when the agent of node a has confirmed that nothing uses the addresses
-// of web-0.
+// allows returns the change that the controller makes when the agent of node a has confirmed that no pod uses the addresses of
+// web-0.
 func allows(ips ...string) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -130,20 +130,20 @@ func allows(ips ...string) func(*scene) {
 // allowsMove sets status.movableFor in the FixedIP of web-0, and creates the FixedIP if there is none.
 func (s *scene) allowsMove(pod types.UID, ips ...string) {
 	s.t.Helper()
-	if _, exists := s.want.Records["web-0"]; !exists {
-		s.recordMigrating(ips...)
+	if _, exists := s.want.FixedIPs["web-0"]; !exists {
+		s.createMigratingFixedIP(ips...)
 	}
 	s.status("web-0", fmt.Sprintf(`{"status":{"movableFor":%q}}`, pod))
 }
 
-// recordMigrating creates the FixedIP of web-0 with the failover policy Migrate.
-func (s *scene) recordMigrating(ips ...string) {
+// createMigratingFixedIP creates the FixedIP of web-0 with the failover policy Migrate.
+func (s *scene) createMigratingFixedIP(ips ...string) {
 	s.t.Helper()
-	s.record("web-0", "web", "a", ips...)
+	s.createFixedIP("web-0", "web", "a", ips...)
 	s.patch(&v1alpha1.FixedIP{}, "web-0", `{"spec":{"failover":"Migrate"}}`)
-	spec := s.want.Records["web-0"]
+	spec := s.want.FixedIPs["web-0"]
 	spec.Failover = v1alpha1.Migrate
-	s.want.Records["web-0"] = spec
+	s.want.FixedIPs["web-0"] = spec
 }
 
 // status patches the status of a FixedIP.
@@ -155,12 +155,12 @@ func (s *scene) status(name, data string) {
 
 func TestFailover(t *testing.T) {
 	play(t, map[string]row{
-		"Migrate: the address goes with the pod, and stays when its home is back": {
+		"Migrate: the address moves with the pod, and stays there when its home node is uncordoned": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},
 				step{at: reserve},
@@ -178,7 +178,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: both addresses go": {
+		"Migrate: the addresses of both families move": {
 			families: []string{"IPv4", "IPv6"},
 			movable:  true,
 			world:    bothAtHome,
@@ -192,17 +192,17 @@ func TestFailover(t *testing.T) {
 				{rest: map[string]string{"web-0": "on b"}},
 			},
 		},
-		"Migrate: nowhere to go, the pod waits without spinning, until there is": {
+		"Migrate: the pod waits, without repeated cycles, until another node can take it": {
 			movable: true,
 			// The scheduler has seen the FixedIP before the pod waits.
-			world: func(s *scene) { failingOver("Migrate")(s); s.recordMigrating("10.1.0.6") },
+			world: func(s *scene) { failingOver("Migrate")(s); s.createMigratingFixedIP("10.1.0.6") },
 			steps: placed(
 				step{before: func(s *scene) { s.cordon("a", true); s.removes("web-0") }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},
-				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take the pod now*"}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon that node; no other node can take the pod now", func(s *scene) {
-					// One cycle for the pod, two when its addresses may move, and one for each late event of its FixedIP.
+				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take the pod now*"}, before: expectReason("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon that node; no other node can take the pod now", func(s *scene) {
+					// One cycle of the new pod, two after the permission to move, and one for each late event of its FixedIP.
 					if got := s.passed[key("web-0", preFilter)]; got > 6 {
 						s.t.Errorf("PreFilter was called %d times for web-0, want at most 6", got)
 					}
@@ -213,34 +213,34 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: not while the agent lists the address as used": {
+		"Migrate: the pod waits while the agent reports the address as used": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon that node; the former pod may still run there: the agent on node a still reports 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", ""); allows("10.1.0.6")(s) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; the former pod may still run there: the agent on node a still reports 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", ""); allows("10.1.0.6")(s) })},
 				step{at: preBind, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: not because another pod of the name may have moved": {
+		"Migrate: a permission for a former pod of the name does not count": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { swap(s); s.allowsMove("a-former-pod", "10.1.0.6") }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason(unconfirmed, allows("10.1.0.6"))},
 				step{at: preBind, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: not from a node that is not ready, until it is out of service": {
+		"Migrate: the pod waits while its node is not ready, until the node is out of service": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.ready("a", corev1.ConditionUnknown); s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is not ready; the pod waits for that node to come back; the former pod may still run there: node a is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service",
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is not ready; the pod waits for that node to come back; the former pod may still run there: node a is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service",
 					func(s *scene) {
 						s.patch(&corev1.Node{}, "a", `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`)
 					})},
@@ -249,11 +249,11 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: not where addresses can't live on other nodes": {
+		"Migrate: the pod waits if allowAddressMigration is false": {
 			world: failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon that node; its failover is Migrate, but allowAddressMigration of the scheduler is false", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; its failover is Migrate, but allowAddressMigration of the scheduler is false", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),
@@ -273,14 +273,14 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: a write that can't be sent leaves the rest to the next try": {
+		"Migrate: the next cycle completes a move whose write cannot be sent": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
 				step{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6")},
 				step{at: preBind, before: func(s *scene) { s.line.lose(0, unsent, unsent, unsent, unsent, unsent, unsent) },
-					answer: "Error: claim address 10.1.0.6 of node b for pod NS/web-0: move address 10.1.0.6 from node a to node b, in the pool of its home node a: not written after 6 tries: *",
+					answer: "Error: claim address 10.1.0.6 of node b for pod NS/web-0: move address 10.1.0.6 from node a to node b (home node a): write not confirmed within 6 tries: *",
 					then: func(s *scene, want *stored) {
 						want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
 						want.Writes++
@@ -310,7 +310,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Wait: what was moved goes home when its node is gone, and nowhere else": {
+		"Wait: a moved address returns home, and only there, when its node is deleted": {
 			world: livingOnB("Wait"),
 			steps: []step{
 				{at: bind, then: bound("web-0", "b")},
@@ -319,13 +319,13 @@ func TestFailover(t *testing.T) {
 					s.deleteNode("b")
 					s.removes("web-0")
 				}},
-				{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node b, which does not exist; the address returns to its home node a, but that node is cordoned; uncordon that node", func(s *scene) { s.cordon("a", false) })},
+				{rest: map[string]string{"web-0": unschedulable}, before: expectReason("its address 10.1.0.6 belongs to node b, which does not exist; the address was migrated to that node and returns to its home node a, which is cordoned; uncordon that node", func(s *scene) { s.cordon("a", false) })},
 				{at: preBind, then: backAtHome},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"Wait: what was moved goes home when its node is gone that it waited for": {
+		"Migrate without allowAddressMigration: a moved address returns home when its cordoned node is deleted": {
 			world: livingOnB("Migrate"),
 			steps: []step{
 				{at: bind, then: bound("web-0", "b")},
@@ -333,13 +333,13 @@ func TestFailover(t *testing.T) {
 					s.cordon("b", true)
 					s.removes("web-0")
 				}},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"}, before: told("its address 10.1.0.6 belongs to node b, which is cordoned; uncordon that node; its failover is Migrate, but", func(s *scene) { s.deleteNode("b") })},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"}, before: expectReason("its address 10.1.0.6 belongs to node b, which is cordoned; uncordon that node; its failover is Migrate, but", func(s *scene) { s.deleteNode("b") })},
 				{at: preBind, then: backAtHome},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"Migrate: what was moved stays on a node whose CiliumNode was created again": {
+		"Migrate: a moved address stays on a node whose CiliumNode was created again": {
 			failover: "Migrate", movable: true,
 			world: livingOnB("Migrate"),
 			steps: []step{
@@ -353,14 +353,14 @@ func TestFailover(t *testing.T) {
 					s.removes("web-0")
 				}},
 				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"},
-					before: told("the controller waits for the agent on node b to confirm that nothing uses 10.1.0.6", func(*scene) {})},
+					before: expectReason("the controller waits for the agent on node b to confirm that nothing uses 10.1.0.6", func(*scene) {})},
 			},
 		},
-		"Wait: says what else could be done": {
+		"Wait: the message names the alternatives": {
 			world: failingOver("Wait"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon that node, or set failover to Reassign, which gives the pod another address", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node, or set failover to Reassign, which gives the pod another address", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),

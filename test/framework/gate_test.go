@@ -50,18 +50,18 @@ type call struct {
 	looked chan struct{}
 }
 
-// sabotage is how the saboteur fails at a point. With the zero value it does not fail.
+// sabotage describes how the saboteur fails at a point. With the zero value it does not fail.
 type sabotage struct {
-	// fails is the message of the failure; empty: the point succeeds.
+	// fails is the message of the failure. If it is empty, the point succeeds.
 	fails string
-	// done is true if the bind happens, and is reported as failed.
+	// done is true if the bind is executed and then reported as failed.
 	done bool
 }
 
 // gate stops every cycle of a scheduler at every extension point until the row lets it pass.
 type gate struct {
 	calls chan *call
-	// opened ends when the row is over. Then all calls pass.
+	// opened is cancelled when the row is over. From then on all calls pass.
 	opened context.Context
 }
 

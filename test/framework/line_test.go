@@ -16,9 +16,9 @@ import (
 type fate int
 
 const (
-	// unsent: the connection breaks before the API server gets the request.
+	// unsent means that the connection breaks before the API server gets the request.
 	unsent fate = iota + 1
-	// unanswered: the connection breaks after the API server has carried out the request.
+	// unanswered means that the connection breaks after the API server has executed the request.
 	unanswered
 )
 
@@ -28,7 +28,7 @@ var errLine = errors.New("the connection is broken")
 // reads, and can hold back the watch.
 type line struct {
 	mu sync.Mutex
-	// writes counts the patches of CiliumNodes that the API server has carried out.
+	// writes counts the patches of CiliumNodes that the API server has executed.
 	writes int
 	// fates contains the outcomes of the next patches of CiliumNodes, in order. All later patches succeed.
 	fates []fate
@@ -36,7 +36,7 @@ type line struct {
 	reads map[string]int
 	// unreadable is true if every read of a CiliumNode fails.
 	unreadable bool
-	// held is closed when the watch of CiliumNodes may deliver events again; nil: the watch is not held back.
+	// held is closed when the watch of CiliumNodes may deliver events again. It is nil while the watch is not held back.
 	held chan struct{}
 }
 
@@ -46,14 +46,14 @@ func (l *line) lose(fates ...fate) {
 	l.fates = append(l.fates, fates...)
 }
 
-// hold keeps back all events of CiliumNodes.
+// hold holds back all events of CiliumNodes.
 func (l *line) hold() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held = make(chan struct{})
 }
 
-// release delivers the events of CiliumNodes again. It may be called if they are not held.
+// release lets the watch of CiliumNodes deliver events again. It does nothing if they are not held back.
 func (l *line) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *line) breakReads() {
 	l.unreadable = true
 }
 
-// read returns how often a CiliumNode was read.
+// read returns the number of reads of a CiliumNode.
 func (l *line) read(node string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *line) written() int {
 	return l.writes
 }
 
-// over wraps a transport. It is a rest.Config.WrapTransport.
+// over wraps a transport, as a value of rest.Config.WrapTransport.
 func (l *line) over(next http.RoundTripper) http.RoundTripper { return &end{line: l, next: next} }
 
 type end struct {
@@ -105,7 +105,7 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		resp, err := e.next.RoundTrip(r)
 		if err == nil && r.URL.Query().Get("watch") != "" {
-			resp.Body = &news{ReadCloser: resp.Body, line: l, done: r.Context().Done()}
+			resp.Body = &watchBody{ReadCloser: resp.Body, line: l, done: r.Context().Done()}
 		} else if err == nil && resp.StatusCode == http.StatusOK {
 			l.mu.Lock()
 			if l.reads == nil {
@@ -144,14 +144,14 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// news is the body of a watch of CiliumNodes. It holds back events while the line is held.
-type news struct {
+// watchBody is the body of a watch of CiliumNodes. It holds back events while the line is held.
+type watchBody struct {
 	io.ReadCloser
 	line *line
 	done <-chan struct{}
 }
 
-func (n *news) Read(p []byte) (int, error) {
+func (n *watchBody) Read(p []byte) (int, error) {
 	count, err := n.ReadCloser.Read(p)
 	n.line.mu.Lock()
 	held := n.line.held

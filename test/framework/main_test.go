@@ -1,12 +1,12 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package framework tests the plugin in the scheduler that it is made for. Each row of its tables runs a scheduler in this
-// process, made by scheduler.New, with the plugin in its registry and the rights of the manifests, on a real API server. The
-// fake clients of client-go would not do: they accept stale writes.
+// Package framework tests the plugin in a real scheduler. Each row of its tables runs a scheduler in this process, made by
+// scheduler.New, with the plugin in its registry and the permissions of the manifests, on a real API server. The fake clients
+// of client-go accept stale writes and so cannot replace it (scheduler fact 18).
 //
-// A row is a script. It changes the cluster before an extension point runs, and compares every stored object after it. There
-// is no controller and no agent, and no row measures time.
+// A row is a script. It changes the cluster before an extension point runs, and compares the stored objects after it. There is
+// no controller and no agent, and no row measures time.
 package framework
 
 import (
@@ -28,8 +28,8 @@ import (
 	"fixedip.io/fixedip/test/suite"
 )
 
-// patience is the time after which a step fails, even on a slow machine.
-const patience = 60 * time.Second
+// stepTimeout is the time after which a step fails. It is long enough for a slow machine.
+const stepTimeout = 60 * time.Second
 
 // admin is the client configuration of the tests, and schedulerUser that of the schedulers of the rows.
 var admin, schedulerUser *rest.Config
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run runs all tests on one control plane, and checks that they leave no goroutine.
+// run runs all tests on one control plane, and checks that they leave no goroutine running.
 func run(m *testing.M) (code int, err error) {
 	bin, err := suite.Programs("test-framework")
 	if err != nil {
@@ -94,5 +94,5 @@ func run(m *testing.M) (code int, err error) {
 // within returns a context for one step of a row.
 func within(t *testing.T) context.Context {
 	t.Helper()
-	return suite.Within(t, patience)
+	return suite.Within(t, stepTimeout)
 }

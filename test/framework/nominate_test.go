@@ -14,14 +14,14 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// orphaned returns a world in which the node of web-0 is gone, and its FixedIP has the condition for that. Node a is
-// cordoned, and node b is not.
+// orphaned returns a world in which the node of web-0 is gone, and the FixedIP of web-0 has the condition SubnetAvailable with
+// status False. Node a is cordoned, and node b is not.
 func orphaned(change ...func(*corev1.PodTemplateSpec)) func(*scene) {
 	return func(s *scene) {
 		s.node("a", "10.1.0.0/29")
 		s.cordon("a", true)
 		s.node("b", "10.2.0.0/29")
-		s.record("web-0", "web", "gone", "10.9.0.6")
+		s.createFixedIP("web-0", "web", "gone", "10.9.0.6")
 		s.subnetOf("web-0", "False", v1alpha1.ReasonInheritancePending)
 		s.statefulSet("web", change...)
 	}
@@ -36,14 +36,15 @@ func (s *scene) subnetOf(pod, status, reason string) {
 	s.must(s.api.Status().Patch(within(s.t), fip, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// nominated returns a change that fails the row unless web-0 is nominated to the node (empty: to none), and then calls then.
+// nominated returns a change that fails the row unless web-0 is nominated to the node, or, if node is empty, to no node. The
+// change then calls then.
 func nominated(node string, then func(*scene)) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
 		var pod corev1.Pod
 		s.must(s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: "web-0"}, &pod))
 		if pod.Status.NominatedNodeName != node {
-			s.t.Errorf("web-0 is nominated to %q, want %q", pod.Status.NominatedNodeName, node)
+			s.t.Errorf("pod web-0: got nominated node %q, want %q", pod.Status.NominatedNodeName, node)
 		}
 		then(s)
 	}
@@ -67,11 +68,11 @@ func TestNominated(t *testing.T) {
 		{rest: map[string]string{"web-0": "on b"}},
 	}
 	play(t, map[string]row{
-		"the pod is nominated to a node that can run it, and runs there when that has the subnet": {
+		"the pod is nominated to a node that can run it, and runs there when that node has the subnet": {
 			world: orphaned(),
 			steps: append([]step{{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))}}, onB...),
 		},
-		"the pod runs on another node if that has the subnet": {
+		"the pod runs on another node if that node inherits the subnet": {
 			world: orphaned(),
 			steps: []step{
 				{rest: waits("b"), before: nominated("b", func(s *scene) {
@@ -115,8 +116,8 @@ func TestNominated(t *testing.T) {
 			}, onB...),
 		},
 		"a node cannot inherit a subnet until it has one of its own": {
-			// End to end on Cilium 1.20, "node replaced": the node that joined was ready before it had a subnet, and no event woke the
-			// pod when it got one.
+			// End to end on Cilium 1.20, "node replaced": the node that joined was ready before it had a subnet, and no event requeued
+			// the pod when the node got one.
 			world: func(s *scene) {
 				orphaned()(s)
 				s.resubnet("b")
@@ -127,7 +128,7 @@ func TestNominated(t *testing.T) {
 				{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))},
 			}, onB...),
 		},
-		"nothing is nominated while the subnet is kept for its own node": {
+		"no node is nominated while the subnet is reserved for its own node": {
 			world: func(s *scene) {
 				orphaned()(s)
 				s.subnetOf("web-0", "False", v1alpha1.ReasonNodeGone)

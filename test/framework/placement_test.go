@@ -13,26 +13,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// oneNode is a cluster of one node with six addresses and a StatefulSet of one pod.
+// oneNode creates a cluster of one node with six addresses and a StatefulSet of one pod.
 func oneNode(s *scene) {
 	s.node("a", "10.1.0.0/29")
 	s.statefulSet("web")
 }
 
-// dualNode is oneNode with addresses of both families.
+// dualNode creates the cluster of oneNode with addresses of both families.
 func dualNode(s *scene) {
 	s.node("a", "10.1.0.0/29", "fd00:1::/125")
 	s.statefulSet("web")
 }
 
-// twoNodes is oneNode with a second node b, which is cordoned until the row uncordons it.
+// twoNodes creates the cluster of oneNode with a second node b, which is cordoned.
 func twoNodes(s *scene) {
 	s.node("b", "10.2.0.0/29")
 	s.cordon("b", true)
 	oneNode(s)
 }
 
-// claimed returns a change of want to what PreBind stores for the pod web-0 on a node.
+// claimed returns a function that adds the claim of pod web-0 on a node to want.
 func claimed(node string, addrs ...string) func(*scene, *stored) {
 	return func(s *scene, want *stored) {
 		for _, a := range addrs {
@@ -42,7 +42,7 @@ func claimed(node string, addrs ...string) func(*scene, *stored) {
 	}
 }
 
-// bound returns a change of want to what Bind stores.
+// bound returns a function that adds the bind of a pod to want.
 func bound(pod, node string) func(*scene, *stored) {
 	return func(_ *scene, want *stored) { want.Bound[pod] = node }
 }
@@ -57,21 +57,22 @@ func placed(then ...step) []step {
 	}, then...)
 }
 
-// supplanted is the reason why web-0 waits while the pool of node a has another address for it than its FixedIP names.
+// supplanted is the reason why web-0 waits while the pool of node a has an entry for web-0 with another address than the FixedIP
+// of web-0 names.
 const supplanted = "the pool of node a has IP 10.1.0.5 for the pod's name, but the FixedIP of the pod does not name that IP; the pod is placed after the controller has released the IP"
 
 // occupied is the reason why web-0 waits while another pod uses its address.
 const occupied = "IP 10.1.0.6 on node a is still in use by NS/filler, to which the agent assigned the IP before it had seen the reservation; the pod is placed when that pod is gone"
 
-// has sets the phase of a pod to Running, and its address. If the scheduler runs, it waits until the scheduler's watch shows
-// the address.
+// has sets the phase of a pod to Running, and its address in the status. If the scheduler runs, has waits until the scheduler's
+// watch shows the address.
 func (s *scene) has(pod, addr string) {
 	s.t.Helper()
 	s.must(s.api.Status().Patch(within(s.t), s.pod(pod), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%q}]}}`, addr, addr))))
 	if s.cached == nil {
 		return
 	}
-	s.until("the address of pod "+pod, func() bool {
+	s.until("the scheduler's watch shows the address of pod "+pod, func() bool {
 		p, err := s.cached.Pods(s.ns).Get(pod)
 		return err == nil && len(p.Status.PodIPs) > 0
 	})
@@ -95,7 +96,7 @@ func calls(times int, points ...point) func(*scene) {
 
 func TestPlacement(t *testing.T) {
 	play(t, map[string]row{
-		"a pod without a fixed address is left alone": {
+		"a pod without a fixed address is placed without a claim": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}, Spec: s.podSpec()})
@@ -123,7 +124,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: calls(0, unreserve)},
 			},
 		},
-		"both families are claimed in one write, where both have room": {
+		"both families are claimed in one write, on a node with free addresses of both": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29")
@@ -137,10 +138,10 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"an address that only a FixedIP has is claimed": {
+		"an address that only a FixedIP names is claimed": {
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29")
-				s.record("web-0", "web", "a", "10.1.0.3")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)
 			},
 			steps: []step{
@@ -152,7 +153,7 @@ func TestPlacement(t *testing.T) {
 		},
 		"an address that a FixedIP reserves for another pod is not claimed": {
 			world: func(s *scene) {
-				s.record("other-0", "other", "", "10.1.0.6")
+				s.createFixedIP("other-0", "other", "", "10.1.0.6")
 				oneNode(s)
 			},
 			steps: []step{
@@ -165,7 +166,7 @@ func TestPlacement(t *testing.T) {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29", "fd00:2::/125")
-				s.record("web-0", "web", "a", "10.1.0.3")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				dualNode(s)
 			},
 			steps: []step{
@@ -175,7 +176,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"an address of the family that the pool lacks is claimed on the node of the other": {
+		"an address of the family that the pool lacks is claimed on the node of the other family": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29", "fd00:2::/125")
@@ -191,7 +192,7 @@ func TestPlacement(t *testing.T) {
 		},
 		"a pod waits while its pool has another address than its FixedIP": {
 			world: func(s *scene) {
-				s.record("web-0", "web", "a", "10.1.0.3")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)
 				s.takes("web-0", "a", "10.1.0.5")
 			},
@@ -238,7 +239,7 @@ func TestPlacement(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on a"}},
 			),
 		},
-		"a pod waits while the agent lists another pod for its address": {
+		"a pod waits while the agent reports its address as used by another pod": {
 			world: twoNodes,
 			steps: placed(
 				step{before: func(s *scene) {
@@ -257,7 +258,7 @@ func TestPlacement(t *testing.T) {
 		"Reassign: a pod whose pool has another address than its FixedIP does not wait": {
 			failover: "Reassign",
 			world: func(s *scene) {
-				s.record("web-0", "web", "a", "10.1.0.3")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)
 				s.takes("web-0", "a", "10.1.0.5")
 			},
@@ -282,10 +283,10 @@ func TestPlacement(t *testing.T) {
 		},
 		"a restart in place skips PreBind": {
 			preFlight: true,
-			// The scheduler has seen the FixedIP long before the pod is created again.
+			// The scheduler has seen the FixedIP before the pod is created again.
 			world: func(s *scene) {
 				s.statefulSet("web")
-				s.record("web-0", "web", "a", "10.1.0.6")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.6")
 				s.node("a", "10.1.0.0/29")
 			},
 			steps: []step{
@@ -316,7 +317,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: calls(2, preBind)},
 			},
 		},
-		"a pod that opted out is left alone": {
+		"a pod that opted out is placed without a claim": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.statefulSet("web", annotated("fixedip.io/enabled", "false"))
@@ -334,7 +335,7 @@ func TestPlacement(t *testing.T) {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.node("b", "10.2.0.0/29")
-				s.record("web-0", "web", "a", "10.1.0.6")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.6")
 				s.retains("web-0")
 				s.takes("web-0", "a", "10.1.0.6")
 				s.filler("a")
@@ -349,7 +350,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on b"}},
 			},
 		},
-		"a pod with an invalid annotation waits until that is corrected": {
+		"a pod with an invalid annotation waits until the annotation is corrected": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.statefulSet("web", annotated("fixedip.io/enabled", "maybe"))
@@ -357,7 +358,7 @@ func TestPlacement(t *testing.T) {
 			steps: []step{
 				{at: preFilter, answer: `UnschedulableAndUnresolvable: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false"`},
 				{rest: map[string]string{"web-0": `Unschedulable: 0/1 nodes are available: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false".` + unhelpful},
-					before: func(s *scene) { s.mends("web-0") }},
+					before: func(s *scene) { s.enables("web-0") }},
 				{at: preBind, then: claimed("a", "10.1.0.6")},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
@@ -369,7 +370,7 @@ func TestPlacement(t *testing.T) {
 				s.statefulSet("web", annotated("fixedip.io/enabled", "maybe"))
 			},
 			steps: []step{
-				{at: preFilter, before: func(s *scene) { s.mends("web-0") },
+				{at: preFilter, before: func(s *scene) { s.enables("web-0") },
 					answer: `UnschedulableAndUnresolvable: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false"`},
 				{at: preBind, then: claimed("a", "10.1.0.6")},
 				{at: bind, then: bound("web-0", "a")},

@@ -12,13 +12,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The controller asks agents and publishes the answers in the status of FixedIPs. The rows of this file write the status
-// instead. A pod waits until the answer that it needs is published, is woken then at once and only once, and misses no
-// answer that is published during its cycle.
+// The controller publishes the results of agent barriers in the status of FixedIPs. The rows of this file write the status
+// instead. A pod waits until the result that it needs is published, is then requeued exactly once, and does not miss a result
+// that is published during its cycle.
 
-// wakeups returns how often the plugin has put a pod back into the scheduling queue. Pods that the scheduler itself puts
-// back do not count.
-func wakeups(t *testing.T) (sum int) {
+// requeues returns the number of times that the plugin has requeued a pod. Pods that the scheduler itself requeues do not
+// count.
+func requeues(t *testing.T) (sum int) {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
@@ -34,15 +34,15 @@ func wakeups(t *testing.T) (sum int) {
 	return sum
 }
 
-// countsWakeups stores the number of wake-ups for woken.
-func countsWakeups(s *scene) { s.wakeups = wakeups(s.t) }
+// storesRequeues stores the current number of requeues, which requeued compares with.
+func storesRequeues(s *scene) { s.requeues = requeues(s.t) }
 
-// woken returns a change that fails the row unless the plugin has woken pods this many times since countsWakeups.
-func woken(want int) func(*scene) {
+// requeued returns a change that fails the row unless the plugin has requeued pods this many times since storesRequeues.
+func requeued(want int) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
-		if got := wakeups(s.t) - s.wakeups; got != want {
-			s.t.Errorf("the plugin woke pods %d times, want %d", got, want)
+		if got := requeues(s.t) - s.requeues; got != want {
+			s.t.Errorf("requeues by the plugin: got %d, want %d", got, want)
 		}
 	}
 }
@@ -60,18 +60,18 @@ func TestVacated(t *testing.T) {
 		{at: bind, pod: "web-y", then: bound("web-y", "a")},
 	}
 	play(t, map[string]row{
-		"a slot that becomes vacant wakes the pod once, and one that another pod vacated before does not": {
+		"a slot that its last holder has vacated requeues the pod once": {
 			world: func(s *scene) {
 				world(s)
 				s.vacates("web-w")
 			},
 			steps: append(append([]step{
 				{rest: map[string]string{"web-y": notVacated}, before: func(s *scene) {
-					countsWakeups(s)
+					storesRequeues(s)
 					s.vacates("web-x")
 				}},
 				{at: preFilter, pod: "web-y"},
-			}, takesOver...), step{rest: map[string]string{"web-y": "on a"}, before: woken(1)}),
+			}, takesOver...), step{rest: map[string]string{"web-y": "on a"}, before: requeued(1)}),
 		},
 		"a slot that becomes vacant during the cycle is not missed": {
 			world: world,
@@ -79,22 +79,22 @@ func TestVacated(t *testing.T) {
 				{at: preFilter, pod: "web-y", before: func(s *scene) { s.vacates("web-x") }, answer: "*"},
 			}, takesOver...), step{rest: map[string]string{"web-y": "on a"}}),
 		},
-		"a slot that becomes vacant wakes one pod, and the next slot the next": {
+		"each slot that becomes vacant requeues one pod": {
 			world: func(s *scene) {
 				world(s)
 				s.vacant("web-w", "10.1.0.5")
 			},
 			steps: append(append([]step{
 				{rest: map[string]string{"web-y": bothOccupied}, before: func(s *scene) { s.joins("web-z") }},
-				{rest: map[string]string{"web-y": bothOccupied, "web-z": bothOccupied}, before: func(s *scene) { countsWakeups(s); s.vacates("web-x") }},
+				{rest: map[string]string{"web-y": bothOccupied, "web-z": bothOccupied}, before: func(s *scene) { storesRequeues(s); s.vacates("web-x") }},
 			}, takesOver...), []step{
 				{rest: map[string]string{"web-y": "on a", "web-z": bothOccupied}, before: func(s *scene) {
-					woken(1)(s)
+					requeued(1)(s)
 					s.status(slotName("10.1.0.5"), `{"status":{"vacatedBy":"web-w"}}`)
 				}},
 				{at: preBind, pod: "web-z", then: slotted("web-z", "a", "10.1.0.5")},
 				{at: bind, pod: "web-z", then: bound("web-z", "a")},
-				{rest: map[string]string{"web-y": "on a", "web-z": "on a"}, before: woken(2)},
+				{rest: map[string]string{"web-y": "on a", "web-z": "on a"}, before: requeued(2)},
 			}...),
 		},
 		"the slot of a pod that has ended is taken over while the pod exists": {
@@ -106,7 +106,7 @@ func TestVacated(t *testing.T) {
 				s.joins("web-x")
 			},
 			steps: append(flocked(step{before: func(s *scene) {
-				// A kubelet does the same with a pod that is being deleted.
+				// A kubelet writes this phase for a pod that is being deleted.
 				s.must(s.api.Delete(within(s.t), s.pod("web-x"), client.GracePeriodSeconds(30)))
 				s.must(s.api.Status().Patch(within(s.t), s.pod("web-x"), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
 				s.vacates("web-x")
@@ -116,16 +116,16 @@ func TestVacated(t *testing.T) {
 	})
 }
 
-// bothOccupied is the standing of a pod of the flock that waits for one of two slots whose pods are gone.
-const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods are deleted or terminating, and the pod takes over one of them: " +
+// bothOccupied is the outcome of a pod of the flock that waits for one of two slots whose pods are gone.
+const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods are deleted or terminating; the pod waits until it can take over such an address: " +
 	"10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped), 10.1.0.5 on node a (the controller waits for the agent there to confirm that NS/web-w has stopped)*"
 
-// recordedOnA is a cluster in which the address of web-0 on node a has a FixedIP without a failover policy, and node b has
+// fixedIPOnA creates a cluster in which web-0 has a FixedIP with an address of node a and without a failover policy. Node b has
 // free addresses.
-func recordedOnA(s *scene) {
+func fixedIPOnA(s *scene) {
 	s.node("b", "10.2.0.0/29")
 	oneNode(s)
-	s.record("web-0", "web", "a", "10.1.0.6")
+	s.createFixedIP("web-0", "web", "a", "10.1.0.6")
 }
 
 // leavesA cordons node a and deletes web-0.
@@ -139,10 +139,10 @@ const belongsToA = "its address 10.1.0.6 belongs to node a, which is cordoned; u
 
 func TestMovable(t *testing.T) {
 	const (
-		listed   = "the agent on node a still reports fd00:1::7 as used"
+		reported = "the agent on node a still reports fd00:1::7 as used"
 		notReady = "the former pod may still run there: node a is not ready"
 	)
-	says := func(text string) map[string]string {
+	waitsFor := func(text string) map[string]string {
 		return map[string]string{"web-0": "Unschedulable: *" + text + "*"}
 	}
 	onB := func(then func(*scene)) []step {
@@ -151,22 +151,23 @@ func TestMovable(t *testing.T) {
 			{rest: map[string]string{"web-0": "on b"}, before: then},
 		}
 	}
-	// announced is what a move stores that stops before its commit at the home, and completed what it stores later.
+	// announced changes want to the result of a move that stops before its commit at the home node. completed then changes
+	// want to the result of the completed move.
 	announced := func(s *scene, want *stored) {
 		want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
 		want.Writes++
 	}
 	completed := func(s *scene, want *stored) { movedToB(s, want); want.Writes-- }
 	play(t, map[string]row{
-		"the permission to move wakes the pod once, and nothing else in the status does": {
+		"the permission to move requeues the pod, and no other change of the status does": {
 			failover: "Migrate", movable: true,
-			world: recordedOnA,
+			world: fixedIPOnA,
 			steps: placed([]step{
 				{before: leavesA},
-				{rest: says(belongsToA + unconfirmed), before: func(s *scene) {
-					countsWakeups(s)
+				{rest: waitsFor(belongsToA + unconfirmed), before: func(s *scene) {
+					storesRequeues(s)
 					s.status("web-0", `{"status":{"phase":"Reserved"}}`)
-					// If that woke web-0, it would be tried before the next pod.
+					// If that requeued web-0, web-0 would be tried before db-0.
 					s.statefulSet("db")
 				}},
 				{at: preBind, pod: "db-0", then: func(s *scene, want *stored) {
@@ -175,77 +176,77 @@ func TestMovable(t *testing.T) {
 				}},
 				{at: bind, pod: "db-0", then: bound("db-0", "b")},
 				{rest: map[string]string{"db-0": "on b", "web-0": "Unschedulable: *" + unconfirmed + "*"}, before: func(s *scene) {
-					woken(0)(s)
+					requeued(0)(s)
 					allows()(s)
 				}},
 				{at: preFilter},
 				{at: preFilter},
 				{at: preBind, then: movedToB},
 				{at: bind, then: bound("web-0", "b")},
-				// The second cycle has to try other nodes.
-				{rest: map[string]string{"db-0": "on b", "web-0": "on b"}, before: woken(2)},
+				// The second requeue lets web-0 try other nodes.
+				{rest: map[string]string{"db-0": "on b", "web-0": "on b"}, before: requeued(2)},
 			}...),
 		},
 		"the permission to move that is given during the cycle is not missed": {
 			failover: "Migrate", movable: true,
-			world: recordedOnA,
+			world: fixedIPOnA,
 			steps: placed(append([]step{
 				{before: leavesA},
-				{at: postFilter, before: func(s *scene) { countsWakeups(s); allows()(s) }, answer: "Unschedulable: " + belongsToA + unconfirmed + "10.1.0.6"},
+				{at: postFilter, before: func(s *scene) { storesRequeues(s); allows()(s) }, answer: "Unschedulable: " + belongsToA + unconfirmed + "10.1.0.6"},
 				{at: preFilter},
 				{at: preBind, then: movedToB},
-			}, onB(woken(2))...)...),
+			}, onB(requeued(2))...)...),
 		},
-		"a pod with the permission to move stays while the agent lists one of its addresses": {
+		"a pod with the permission to move stays while the agent reports one of its addresses as used": {
 			failover: "Migrate", movable: true,
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				bothAtHome(s)
-				s.record("web-0", "web", "a", "10.1.0.6", "fd00:1::7")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.6", "fd00:1::7")
 			},
 			steps: append([]step{
 				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}, before: func(s *scene) { s.uses("a", "fd00:1::7", "web-0"); swap(s) }},
-				{rest: says(listed), before: allows()},
-				{at: postFilter, answer: "Unschedulable: *" + listed},
-				{rest: says(listed), before: func(s *scene) { s.uses("a", "fd00:1::7", "") }},
+				{rest: waitsFor(reported), before: allows()},
+				{at: postFilter, answer: "Unschedulable: *" + reported},
+				{rest: waitsFor(reported), before: func(s *scene) { s.uses("a", "fd00:1::7", "") }},
 				{at: preBind, then: bothMovedToB},
 			}, onB(nil)...),
 		},
 		"a pod with the permission to move stays while its node is not ready": {
 			failover: "Migrate", movable: true,
-			world: recordedOnA,
+			world: fixedIPOnA,
 			steps: placed(append([]step{
 				{before: func(s *scene) { s.ready("a", corev1.ConditionUnknown); leavesA(s) }},
-				{rest: says(notReady), before: allows()},
+				{rest: waitsFor(notReady), before: allows()},
 				{at: postFilter, answer: "Unschedulable: *" + notReady + "*"},
-				{rest: says(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
+				{rest: waitsFor(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
 				{at: preBind, then: movedToB},
 			}, onB(nil)...)...),
 		},
-		"a node that is not ready any more when its address is to move keeps it": {
+		"an address stays on a node that becomes not ready before the move": {
 			failover: "Migrate", movable: true,
-			world: recordedOnA,
+			world: fixedIPOnA,
 			steps: placed(append([]step{
 				{before: leavesA},
-				{rest: says(unconfirmed), before: allows()},
+				{rest: waitsFor(unconfirmed), before: allows()},
 				{at: preBind, before: func(s *scene) { s.ready("a", corev1.ConditionUnknown) },
 					answer: "Unschedulable: the pod lost the address that was chosen for it: node a is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service: the former pod may still use the address; the pod is tried again"},
-				{rest: says(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
+				{rest: waitsFor(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
 				{at: preBind, then: movedToB},
 			}, onB(nil)...)...),
 		},
-		"an address that the agent lists when it is to move stays, although the watch does not show that": {
+		"an address that the agent reports as used stays, although the watch does not show the report": {
 			failover: "Migrate", movable: true,
-			world: recordedOnA,
+			world: fixedIPOnA,
 			steps: placed(append([]step{
 				{before: leavesA},
-				{rest: says(unconfirmed), before: allows()},
+				{rest: waitsFor(unconfirmed), before: allows()},
 				{at: preBind, before: func(s *scene) { s.line.hold(); s.uses("a", "10.1.0.6", "web-0") }, then: announced,
-					answer: "Unschedulable: the pod lost the address that was chosen for it: move address 10.1.0.6 from node a to node b, in the pool of its home node a: IP 10.1.0.6 is still reported as used by the agent of node a: the former pod may still use the address; the pod is tried again"},
+					answer: "Unschedulable: the pod lost the address that was chosen for it: move address 10.1.0.6 from node a to node b (home node a): IP 10.1.0.6 is still reported as used by the agent of node a: the former pod may still use the address; the pod is tried again"},
 				{at: unreserve, before: func(s *scene) { s.line.release() }},
-				{rest: says("the agent on node a still reports 10.1.0.6 as used"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				{rest: waitsFor("the agent on node a still reports 10.1.0.6 as used"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				{at: preBind, then: completed},
 			}, onB(nil)...)...),
 		},

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// quota creates a ResourceQuota of one FixedIP. used is the number of used FixedIPs, which the quota controller would write.
+// quota creates a ResourceQuota of one FixedIP, and sets the number of used FixedIPs as the quota controller does.
 func (s *scene) quota(used int) {
 	s.t.Helper()
 	q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/fixedips.fixedip.io": resource.MustParse("1")}}}
@@ -29,7 +29,7 @@ func (s *scene) usesOfQuota(used int) {
 	q.Namespace, q.Name = s.ns, "addresses"
 	patch := fmt.Sprintf(`{"status":{"hard":{"count/fixedips.fixedip.io":"1"},"used":{"count/fixedips.fixedip.io":"%d"}}}`, used)
 	s.must(s.api.Status().Patch(within(s.t), q, client.RawPatch(types.MergePatchType, []byte(patch))))
-	s.until("the use of the quota", func() bool {
+	s.until(fmt.Sprintf("the scheduler's watch shows %d used FixedIPs in the quota", used), func() bool {
 		seen, err := s.cachedQuotas.ResourceQuotas(s.ns).Get(q.Name)
 		if err != nil {
 			return false
@@ -39,10 +39,10 @@ func (s *scene) usesOfQuota(used int) {
 	})
 }
 
-// TestQuota checks that nothing is claimed while the quota of the namespace allows no further FixedIP. Finding R4.
+// TestQuota checks that no address is claimed while the quota of the namespace allows no further FixedIP. Finding R4.
 func TestQuota(t *testing.T) {
 	play(t, map[string]row{
-		"a pod waits for the quota of its namespace, and nothing is claimed meanwhile": {
+		"a pod waits for the quota of its namespace without a claim": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preFilter, before: func(s *scene) { s.quota(1) }, answer: "UnschedulableAndUnresolvable: gets no fixed address: ResourceQuota addresses allows 1 FixedIPs in namespace *"},
@@ -53,7 +53,7 @@ func TestQuota(t *testing.T) {
 		"a pod that has a FixedIP is not affected by the quota": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
-				s.record("web-0", "web", "a", "10.1.0.6")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.6")
 				s.statefulSet("web")
 			},
 			steps: append([]step{{at: preFilter, before: func(s *scene) { s.quota(1) }}}, placed()...),

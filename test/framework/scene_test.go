@@ -33,12 +33,12 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// stored contains everything that the plugin may write or cause.
+// stored contains the objects that the plugin may write or whose writes it may cause.
 type stored struct {
 	// Pools contains spec.ipam of the CiliumNodes. Key: the name of the node.
 	Pools map[string]ipamtypes.IPAMSpec
-	// Records contains the specs of the FixedIPs. Key: the name.
-	Records map[string]v1alpha1.FixedIPSpec
+	// FixedIPs contains the specs of the FixedIPs. Key: the name.
+	FixedIPs map[string]v1alpha1.FixedIPSpec
 	// Bound contains the nodes of the bound pods of the row's scheduler. Key: the name of the pod.
 	Bound map[string]string
 	// Writes is the number of patches of CiliumNodes by the scheduler.
@@ -63,16 +63,16 @@ type scene struct {
 	cachedNodes  corelisters.NodeLister
 	cachedQuotas corelisters.ResourceQuotaLister
 	want         stored
-	// prober is the StatefulSet of the pods that probe returns for a first placement. It has no replicas.
+	// prober is the StatefulSet of the pods that probe returns for first placements. It has no replicas.
 	prober *appsv1.StatefulSet
 	// flockUID is the UID of the workload whose pods have slots, if the row has one.
 	flockUID types.UID
 	// failing contains the message with which a point fails for a pod. Key: see key.
 	failing map[string]string
-	// reads is the number of reads of a CiliumNode when the row last stored it here.
+	// reads is the number of reads of a CiliumNode that a row has stored for a later comparison.
 	reads int
-	// wakeups is the number of wake-ups by the plugin when the row last called countsWakeups.
-	wakeups int
+	// requeues is the number of pods that the plugin had requeued when the row last called storesRequeues.
+	requeues int
 	// passed counts the calls of each point for each pod. Key: see key.
 	passed map[string]int
 }
@@ -92,9 +92,9 @@ func newScene(t *testing.T, ns string) *scene {
 	s := &scene{
 		t: t, api: api, ns: ns, line: &line{},
 		want: stored{
-			Pools:   map[string]ipamtypes.IPAMSpec{},
-			Records: map[string]v1alpha1.FixedIPSpec{},
-			Bound:   map[string]string{},
+			Pools:    map[string]ipamtypes.IPAMSpec{},
+			FixedIPs: map[string]v1alpha1.FixedIPSpec{},
+			Bound:    map[string]string{},
 		},
 		failing: map[string]string{},
 		passed:  map[string]int{},
@@ -115,9 +115,9 @@ func newScene(t *testing.T, ns string) *scene {
 	return s
 }
 
-// clear deletes everything that the next row could see.
+// clear deletes all objects that the next row could see.
 func (s *scene) clear() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	in := client.InNamespace(s.ns)
 	for _, err := range []error{
@@ -190,7 +190,7 @@ func (s *scene) unreportedCiliumNode(name string, subnets ...string) {
 	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: ipamtypes.AllocationMap{}}
 }
 
-// reports writes a report of a node's agent, which does not run here: owner uses an address that is in no subnet.
+// reports writes the report that the agent of a node would write: owner uses an address outside all subnets.
 func (s *scene) reports(node, owner string) {
 	s.t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
@@ -204,7 +204,7 @@ func (s *scene) deleteCiliumNode(name string) {
 	delete(s.want.Pools, name)
 }
 
-// resubnet replaces the subnets of a node; the node has none if none are given.
+// resubnet replaces the subnets of a node. Without subnets it removes them.
 func (s *scene) resubnet(name string, subnets ...string) {
 	s.t.Helper()
 	list, err := json.Marshal(append([]string{}, subnets...))
@@ -236,13 +236,13 @@ func (s *scene) cordon(node string, yes bool) {
 	if s.cachedNodes == nil {
 		return
 	}
-	s.until(fmt.Sprintf("node %s cordoned: %t", node, yes), func() bool {
+	s.until(fmt.Sprintf("the scheduler's watch shows unschedulable %t on node %s", yes, node), func() bool {
 		n, err := s.cachedNodes.Get(node)
 		return err == nil && n.Spec.Unschedulable == yes
 	})
 }
 
-// statefulSet creates a StatefulSet of one pod, which is for the row's scheduler and ends at once when it is deleted.
+// statefulSet creates a StatefulSet of one pod. The pod has the row's scheduler and no grace period.
 func (s *scene) statefulSet(name string, change ...func(*corev1.PodTemplateSpec)) {
 	s.t.Helper()
 	labels := map[string]string{"app": name}
@@ -281,18 +281,18 @@ func (s *scene) removes(pod string) {
 	delete(s.want.Bound, pod)
 }
 
-// mends sets the annotation fixedip.io/enabled of a pod to a valid value, and waits until the scheduler's watch shows it.
-func (s *scene) mends(pod string) {
+// enables sets the annotation fixedip.io/enabled of a pod to true, and waits until the scheduler's watch shows that.
+func (s *scene) enables(pod string) {
 	s.t.Helper()
 	s.patch(&corev1.Pod{}, pod, `{"metadata":{"annotations":{"fixedip.io/enabled":"true"}}}`)
-	s.until("that the annotation is mended", func() bool {
+	s.until("the scheduler's watch shows the corrected annotation of pod "+pod, func() bool {
 		p, err := s.cached.Pods(s.ns).Get(pod)
 		return err == nil && p.Annotations["fixedip.io/enabled"] == "true"
 	})
 }
 
-// record creates the FixedIP of a StatefulSet pod, with the controller's finalizer.
-func (s *scene) record(pod, workload, node string, ips ...string) {
+// createFixedIP creates the FixedIP of a StatefulSet pod, with the controller's finalizer.
+func (s *scene) createFixedIP(pod, workload, node string, ips ...string) {
 	s.t.Helper()
 	spec := v1alpha1.FixedIPSpec{
 		IPs: ips, NodeName: node, PodName: pod, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
@@ -304,7 +304,7 @@ func (s *scene) record(pod, workload, node string, ips ...string) {
 		spec.Owner.UID = of.UID
 	}
 	s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod, Finalizers: []string{v1alpha1.Finalizer}}, Spec: spec})
-	s.want.Records[pod] = spec
+	s.want.FixedIPs[pod] = spec
 	s.t.Cleanup(func() {
 		fip := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}
 		err := s.api.Patch(context.Background(), fip, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
@@ -318,41 +318,41 @@ func (s *scene) record(pod, workload, node string, ips ...string) {
 func (s *scene) retains(pod string) {
 	s.t.Helper()
 	s.patch(&v1alpha1.FixedIP{}, pod, `{"spec":{"reclaim":{"whenDeleted":"Retain"}}}`)
-	spec := s.want.Records[pod]
+	spec := s.want.FixedIPs[pod]
 	spec.Reclaim.WhenDeleted = v1alpha1.Retain
-	s.want.Records[pod] = spec
+	s.want.FixedIPs[pod] = spec
 }
 
-// unrecord removes the finalizers of a FixedIP and deletes it.
-func (s *scene) unrecord(pod string) {
+// deleteFixedIP removes the finalizers of a FixedIP and deletes it.
+func (s *scene) deleteFixedIP(pod string) {
 	s.t.Helper()
 	s.patch(&v1alpha1.FixedIP{}, pod, `{"metadata":{"finalizers":null}}`)
 	s.must(s.api.Delete(within(s.t), &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}))
-	delete(s.want.Records, pod)
+	delete(s.want.FixedIPs, pod)
 }
 
-// until waits until seen returns true. what describes the condition in the error.
+// until waits until seen returns true. what describes that condition in the error.
 func (s *scene) until(what string, seen func() bool) {
 	s.t.Helper()
 	err := wait.PollUntilContextCancel(within(s.t), 5*time.Millisecond, true, func(context.Context) (bool, error) { return seen(), nil })
 	if err != nil {
-		s.t.Fatalf("wait until the plugin sees %s: %v", what, err)
+		s.t.Fatalf("wait until %s: %v", what, err)
 	}
 }
 
-// seesAt waits until the plugin sees the address of a StatefulSet pod on a node or, if there is false, does not see it
-// there. It calls the queueing hint of the plugin, whose only side effect is that it counts in fixedip_requeues_total.
-func (s *scene) seesAt(pod, node string, there bool) {
+// seesAt waits until the plugin sees an address of a StatefulSet pod on a node or, if want is false, sees none there. It calls
+// the queueing hint of the plugin, whose only side effect is an increment of fixedip_requeues_total.
+func (s *scene) seesAt(pod, node string, want bool) {
 	s.t.Helper()
 	events, err := s.plugin.EventsToRegister(s.t.Context())
 	s.must(err)
 	probe := s.probe(pod)
-	s.until(fmt.Sprintf("pod %s at node %s: %t", pod, node, there), func() bool {
+	s.until(fmt.Sprintf("the plugin sees an address of pod %s on node %s: want %t", pod, node, want), func() bool {
 		for _, e := range events {
 			if e.Event.Resource == fwk.Node {
 				hint, err := e.QueueingHintFn(klog.Background(), probe, nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 				s.must(err)
-				return (hint == fwk.Queue) == there
+				return (hint == fwk.Queue) == want
 			}
 		}
 		return false
@@ -364,7 +364,7 @@ func (s *scene) seesRoom(node string, room bool) {
 	s.t.Helper()
 	info := framework.NewNodeInfo()
 	info.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
-	s.until(fmt.Sprintf("room on node %s: %t", node, room), func() bool {
+	s.until(fmt.Sprintf("the plugin sees a free address on node %s: want %t", node, room), func() bool {
 		probe, state := s.probe("probe-0"), framework.NewCycleState()
 		if _, status := s.plugin.PreFilter(s.t.Context(), state, probe, nil); !status.IsSuccess() {
 			s.t.Fatal(status.AsError())
@@ -373,8 +373,8 @@ func (s *scene) seesRoom(node string, room bool) {
 	})
 }
 
-// probe returns a pod that is in no queue: a new pod of the prober if the name begins with "probe-", and otherwise a pod of
-// StatefulSet web.
+// probe returns a pod that is in no queue and not stored: a pod of StatefulSet prober if the name begins with "probe-", and
+// otherwise a pod of StatefulSet web.
 func (s *scene) probe(name string) *corev1.Pod {
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}
 	if strings.HasPrefix(name, s.prober.Name+"-") {
@@ -390,17 +390,17 @@ func (s *scene) stored() stored {
 	s.t.Helper()
 	ctx := within(s.t)
 	var nodes ciliumv2.CiliumNodeList
-	var records v1alpha1.FixedIPList
+	var fips v1alpha1.FixedIPList
 	var pods corev1.PodList
 	s.must(s.api.List(ctx, &nodes))
-	s.must(s.api.List(ctx, &records, client.InNamespace(s.ns)))
+	s.must(s.api.List(ctx, &fips, client.InNamespace(s.ns)))
 	s.must(s.api.List(ctx, &pods, client.InNamespace(s.ns)))
-	got := stored{Pools: map[string]ipamtypes.IPAMSpec{}, Records: map[string]v1alpha1.FixedIPSpec{}, Bound: map[string]string{}, Writes: s.line.written()}
+	got := stored{Pools: map[string]ipamtypes.IPAMSpec{}, FixedIPs: map[string]v1alpha1.FixedIPSpec{}, Bound: map[string]string{}, Writes: s.line.written()}
 	for _, n := range nodes.Items {
 		got.Pools[n.Name] = n.Spec.IPAM
 	}
-	for _, r := range records.Items {
-		got.Records[r.Name] = r.Spec
+	for _, r := range fips.Items {
+		got.FixedIPs[r.Name] = r.Spec
 	}
 	for _, p := range pods.Items {
 		if p.Spec.SchedulerName == s.ns && p.Spec.NodeName != "" {
@@ -414,11 +414,11 @@ func (s *scene) stored() stored {
 func (s *scene) compare(when string) {
 	s.t.Helper()
 	if diff := cmp.Diff(s.want, s.stored(), cmpopts.EquateEmpty()); diff != "" {
-		s.t.Fatalf("%s: what is stored differs (-want +got):\n%s", when, diff)
+		s.t.Fatalf("%s: the stored objects differ (-want +got):\n%s", when, diff)
 	}
 }
 
-// uses makes the agent of a node report that a pod of the row uses an address; "": no pod does.
+// uses writes a report of the agent of a node: the pod uses the address, or, if pod is empty, no pod uses the address.
 func (s *scene) uses(node, addr, pod string) {
 	s.t.Helper()
 	owner := "null"

@@ -44,9 +44,9 @@ import (
 
 // row is one test.
 type row struct {
-	// families is ipFamilies of the scheduler; nil: IPv4.
+	// families is ipFamilies of the scheduler; IPv4 only if nil.
 	families []string
-	// claimTimeout is claimTimeout of the scheduler; 0: patience.
+	// claimTimeout is claimTimeout of the scheduler; stepTimeout if 0.
 	claimTimeout time.Duration
 	// failover is the failover policy of the scheduler, Wait if empty, and movable its allowAddressMigration.
 	failover string
@@ -58,7 +58,7 @@ type row struct {
 	steps []step
 }
 
-// step is a call of an extension point (at), a wait until the pods are as described (rest), or, with neither, a change of
+// step is a call of an extension point (at), a wait until the pods have certain outcomes (rest), or, with neither, a change of
 // the cluster (before).
 //
 // The steps of a row happen in their order. A call that the next step does not name passes, and must not change any stored
@@ -73,11 +73,11 @@ type step struct {
 	sabotage
 	// answer is the expected status of the plugin as show formats it, "Success" if empty. A * stands for any text.
 	answer string
-	// then changes want to what the point should store.
+	// then changes want to the objects that should be stored after the point.
 	then func(s *scene, want *stored)
 
-	// rest waits until the row's scheduler has exactly these pods. Key: the name of the pod. Value: its standing. Nothing
-	// may be stored meanwhile.
+	// rest waits until the row's scheduler has exactly these pods with these outcomes, and then compares the stored objects.
+	// Key: the name of the pod. Value: its outcome; see matches.
 	rest map[string]string
 }
 
@@ -89,8 +89,8 @@ func show(s *fwk.Status) string {
 	return s.Code().String() + ": " + s.Message()
 }
 
-// standing returns the node of a scheduled pod as "on NODE", or the reason and message of the condition PodScheduled.
-func standing(p *corev1.Pod) string {
+// outcome returns the node of a scheduled pod as "on NODE", or the reason and message of the condition PodScheduled.
+func outcome(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		switch {
 		case c.Type != corev1.PodScheduled:
@@ -125,7 +125,7 @@ type player struct {
 	steps []step
 	// pods contains the pods of the row's scheduler, as a watch shows them. Key: the name.
 	pods map[string]*corev1.Pod
-	// log lists the calls. It is printed if the row fails.
+	// log contains the calls of extension points. It is printed if the row fails.
 	log []string
 }
 
@@ -181,8 +181,8 @@ func (p *player) start(r row) <-chan watch.Event {
 		informers.Shutdown()
 		dynamicInformers.Shutdown()
 	})
-	// Wait until the cache of the plugin is complete: rows do not expect that the plugin refuses pods because it is not.
-	p.until("what there is", func() bool {
+	// Wait until the cache of the plugin is complete. Until then the plugin refuses every pod, and no row expects that.
+	p.until("the cache of the plugin is complete", func() bool {
 		_, status := p.plugin.PreFilter(ctx, framework.NewCycleState(), p.probe("probe-0"), nil)
 		return status.IsSuccess()
 	})
@@ -207,7 +207,7 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 		r.families = []string{"IPv4"}
 	}
 	if r.claimTimeout == 0 {
-		r.claimTimeout = patience
+		r.claimTimeout = stepTimeout
 	}
 	prof.PluginConfig = append(prof.PluginConfig, schedulerconfig.PluginConfig{Name: fixedip.Name, Args: &config.FixedIPArgs{
 		IPFamilies:   r.families,
@@ -244,7 +244,7 @@ func (p *player) play(events <-chan watch.Event) {
 	ctx := within(p.t)
 	defer func() {
 		if p.t.Failed() {
-			p.t.Logf("what was called:\n%s", strings.Join(p.log, "\n"))
+			p.t.Logf("calls of extension points:\n%s", strings.Join(p.log, "\n"))
 		}
 	}()
 	for {
@@ -263,20 +263,20 @@ func (p *player) play(events <-chan watch.Event) {
 			p.call(c)
 		case e, ok := <-events:
 			if !ok {
-				p.t.Fatal("the watch of the pods has ended")
+				p.t.Fatal("the watch of pods ended before the row")
 			}
 			p.follow(e)
 		case <-ctx.Done():
-			p.t.Fatalf("%v: %s; the pods are %v", context.Cause(ctx), p.steps[0].describe(), p.standings())
+			p.t.Fatalf("while waiting for %s: %v; got pods %v", p.steps[0].describe(), context.Cause(ctx), p.outcomes())
 		}
 	}
 }
 
 func (s step) describe() string {
 	if s.rest != nil {
-		return fmt.Sprintf("that the pods are %v", s.rest)
+		return fmt.Sprintf("pods %v", s.rest)
 	}
-	return fmt.Sprintf("that %s is called for %s", s.at, s.of())
+	return fmt.Sprintf("a call of %s for pod %s", s.at, s.of())
 }
 
 func (s step) of() string {
@@ -310,8 +310,8 @@ func (p *player) call(c *call) {
 		if want == "" {
 			want = "Success"
 		}
-		if planned.fails == "" && !p.says(show(status), want) {
-			p.t.Errorf("%s answers\n%s\nwant\n%s", k, show(status), want)
+		if planned.fails == "" && !p.matches(show(status), want) {
+			p.t.Errorf("%s: got status\n%s\nwant\n%s", k, show(status), want)
 		}
 		if planned.then != nil {
 			planned.then(p.scene, &p.want)
@@ -321,8 +321,8 @@ func (p *player) call(c *call) {
 	close(c.looked)
 }
 
-// says reports whether got matches want, in which NS/ stands for the row's namespace and a * for any text.
-func (p *player) says(got, want string) bool {
+// matches reports whether got matches want. In want, NS/ stands for the row's namespace and a slash, and * for any text.
+func (p *player) matches(got, want string) bool {
 	parts := strings.Split(strings.ReplaceAll(want, "NS/", p.ns+"/"), "*")
 	last := len(parts) - 1
 	if last == 0 {
@@ -342,7 +342,7 @@ func (p *player) follow(e watch.Event) {
 	pod, ok := e.Object.(*corev1.Pod)
 	switch {
 	case !ok:
-		p.t.Fatalf("the watch of the pods says %v", e.Object)
+		p.t.Fatalf("the watch of pods delivered %v, want a pod", e.Object)
 	case pod.Spec.SchedulerName != p.ns:
 	case e.Type == watch.Deleted:
 		delete(p.pods, pod.Name)
@@ -351,19 +351,19 @@ func (p *player) follow(e watch.Event) {
 	}
 }
 
-func (p *player) standings() map[string]string {
+func (p *player) outcomes() map[string]string {
 	out := map[string]string{}
 	for name, pod := range p.pods {
-		out[name] = standing(pod)
+		out[name] = outcome(pod)
 	}
 	return out
 }
 
-// rested reports whether the pods are as the next step requires; if they are, it compares the stored objects.
+// rested reports whether the pods have the outcomes that the next step requires. If they have, it compares the stored objects.
 func (p *player) rested() bool {
 	p.t.Helper()
 	if want := p.steps[0].rest; want != nil {
-		if !maps.EqualFunc(want, p.standings(), func(w, got string) bool { return p.says(got, w) }) {
+		if !maps.EqualFunc(want, p.outcomes(), func(w, got string) bool { return p.matches(got, w) }) {
 			return false
 		}
 		p.compare("at rest")

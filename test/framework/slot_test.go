@@ -43,23 +43,23 @@ func (s *scene) joins(name string) {
 // slotName returns the name of the FixedIP of a slot of the flock.
 func slotName(addr string) string { return "web-" + strings.ReplaceAll(addr, ".", "-") }
 
-// recordSlot creates the FixedIP of a slot of the flock on node a. pod is the holder of the slot, or the last one.
-func (s *scene) recordSlot(pod, addr string) {
+// createSlotFixedIP creates the FixedIP of a slot of the flock on node a. pod is the holder of the slot, or the last one.
+func (s *scene) createSlotFixedIP(pod, addr string) {
 	s.t.Helper()
 	spec := v1alpha1.FixedIPSpec{
 		IPs: []string{addr}, NodeName: "a", PodName: pod, Slot: true, Owner: v1alpha1.OwnerReference{APIVersion: "example.com/v1", Kind: "Flock", Name: "web", UID: s.flockUID},
 		Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 	}
 	s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: slotName(addr)}, Spec: spec})
-	s.want.Records[slotName(addr)] = spec
+	s.want.FixedIPs[slotName(addr)] = spec
 }
 
 // vacates sets status.vacatedBy in the FixedIP of the slot with address 10.1.0.6, and creates the FixedIP if there is none.
 func (s *scene) vacates(pod string) {
 	s.t.Helper()
 	name := slotName("10.1.0.6")
-	if _, exists := s.want.Records[name]; !exists {
-		s.recordSlot("web-x", "10.1.0.6")
+	if _, exists := s.want.FixedIPs[name]; !exists {
+		s.createSlotFixedIP("web-x", "10.1.0.6")
 	}
 	s.status(name, fmt.Sprintf(`{"status":{"vacatedBy":%q}}`, pod))
 }
@@ -71,13 +71,13 @@ func (s *scene) vacant(pod, addr string) {
 	owner, resource := s.ns+"/"+pod, s.ns+"/Flock.example.com/web"
 	s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{"owner":%q,"resource":%q}}}}}`, addr, owner, resource))
 	s.want.entry("a", addr, owner, resource)
-	s.recordSlot(pod, addr)
+	s.createSlotFixedIP(pod, addr)
 }
 
-// notVacated is the standing of a pod of the flock before the controller has published that the slot of web-x is vacated.
-const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is deleted or terminating, and the pod takes over one of them: 10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped)*"
+// notVacated is the outcome of a pod of the flock before the controller has published that the slot of web-x is vacated.
+const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is deleted or terminating; the pod waits until it can take over such an address: 10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped)*"
 
-// slotted returns a change of want to what PreBind stores for a pod of the flock: a slot of its own, or one that it takes
+// slotted returns a function that adds the claim of a pod of the flock to want: of a new slot, or of a slot that the pod takes
 // over.
 func slotted(pod, node, addr string) func(*scene, *stored) {
 	return func(s *scene, want *stored) {
@@ -96,7 +96,7 @@ func flocked(then ...step) []step {
 	}, then...)
 }
 
-// slotCordoned is the standing of a pod whose slot is on a cordoned node, one of two.
+// slotCordoned is the outcome of a pod whose slot is on a cordoned node, one of two.
 const slotCordoned = "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable*"
 
 func TestSlots(t *testing.T) {
@@ -108,7 +108,7 @@ func TestSlots(t *testing.T) {
 		s.joins("web-x")
 	}
 	play(t, map[string]row{
-		"a pod takes over the slot of one that is gone": {
+		"a pod takes over the slot of a deleted pod": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) { s.cordon("b", false); s.removes("web-x"); s.joins("web-y") }},
@@ -118,7 +118,7 @@ func TestSlots(t *testing.T) {
 				step{rest: map[string]string{"web-y": "on a"}},
 			),
 		},
-		"a pod beside one that lives has a slot of its own": {
+		"a second pod gets another slot": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) { s.joins("web-y") }},
@@ -127,7 +127,7 @@ func TestSlots(t *testing.T) {
 				step{rest: map[string]string{"web-x": "on a", "web-y": "on a"}},
 			),
 		},
-		"a slot that is still in use is waited for": {
+		"a pod waits for a slot that is still in use": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) {
@@ -136,7 +136,7 @@ func TestSlots(t *testing.T) {
 					s.cordon("b", false)
 					s.joins("web-y")
 				}},
-				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is deleted or terminating, and the pod takes over one of them: 10.1.0.6 on node a (the agent there still reports the address as used by NS/web-x)*"},
+				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is deleted or terminating; the pod waits until it can take over such an address: 10.1.0.6 on node a (the agent there still reports the address as used by NS/web-x)*"},
 					before: func(s *scene) { s.uses("a", "10.1.0.6", ""); s.vacates("web-x") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
@@ -155,7 +155,7 @@ func TestSlots(t *testing.T) {
 				step{rest: map[string]string{"web-y": "on a"}},
 			),
 		},
-		"a slot that another pod has vacated before is waited for": {
+		"a pod waits for a slot that only a former holder has vacated": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) {
@@ -170,7 +170,7 @@ func TestSlots(t *testing.T) {
 				step{rest: map[string]string{"web-y": "on a"}},
 			),
 		},
-		"a slot that is vacated before the next pod comes is taken over at once": {
+		"a slot that is vacated before the next pod exists is taken over at once": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) { s.cordon("b", false); s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
@@ -179,8 +179,8 @@ func TestSlots(t *testing.T) {
 				step{rest: map[string]string{"web-y": "on a"}},
 			),
 		},
-		"a slot whose node is cordoned is waited for, by one pod": {
-			// The scheduler has seen that the slot is vacated before the pod comes.
+		"one pod waits for a slot on a cordoned node, and another pod does not": {
+			// The scheduler has seen that the slot is vacated before the pod exists.
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29")
 				s.node("a", "10.1.0.0/29")
@@ -200,11 +200,11 @@ func TestSlots(t *testing.T) {
 				{rest: map[string]string{"web-y": "on a", "web-z": "on b"}},
 			},
 		},
-		"a slot that was taken over meanwhile is not taken again": {
+		"a slot that another scheduler has claimed meanwhile is not claimed again": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) { s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
-				// Another scheduler claims the slot for a pod that this one does not know.
+				// Another scheduler claims the slot for a pod that the row's scheduler does not know.
 				step{at: preBind, pod: "web-y", before: func(s *scene) {
 					s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-w"}, Spec: func() corev1.PodSpec { p := s.podSpec(); p.SchedulerName = "another"; return p }()})
 					s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-w", s.ns+"/Flock.example.com/web"))

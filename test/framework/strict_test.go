@@ -24,7 +24,7 @@ func strictNode(change ...func(*corev1.Pod)) func(*scene) {
 	}
 }
 
-// claimedForNow returns a change of want to what PreBind stores for the unreserved pod web-0 on a strict node.
+// claimedForNow returns a function that adds the claim of the unreserved pod web-0 on a strict node to want.
 func claimedForNow(addr string) func(*scene, *stored) {
 	return func(s *scene, want *stored) {
 		want.entry("a", addr, s.ns+"/web-0", s.ns+"/Pod/web-0")
@@ -32,7 +32,7 @@ func claimedForNow(addr string) func(*scene, *stored) {
 	}
 }
 
-// TestStrict checks that on a strict node pods without a fixed address get a claim, too.
+// TestStrict checks that on a strict node also pods without a fixed address get a claim.
 func TestStrict(t *testing.T) {
 	rest := []step{
 		{at: bind, then: bound("web-0", "a")},
@@ -73,7 +73,7 @@ func TestStrict(t *testing.T) {
 			world: strictNode(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }),
 			steps: append([]step{{at: preFilter, answer: "Skip"}, {at: preBind}}, rest...),
 		},
-		"a fixed pod has its address for life": {
+		"a pod with a fixed address gets its normal claim": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.patch(&corev1.Node{}, "a", `{"metadata":{"labels":{"fixedip.io/strict":"true"}}}`)

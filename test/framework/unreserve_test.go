@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestUnreserve checks cycles that end after Reserve: before, during and after PreBind, and after a bind that fails or seems
-// to fail.
+// TestUnreserve checks cycles that fail after Reserve: before, during and after PreBind, and in a bind that fails or only
+// reports a failure.
 func TestUnreserve(t *testing.T) {
 	play(t, map[string]row{
 		"before PreBind: nothing is stored and the address is free": {
@@ -29,7 +29,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"db-0": "on a", "web-0": "Unschedulable: 0/1 nodes are available: 1 not yet."}, before: func(s *scene) {
 					calls(0, preBind)(s)
 					delete(s.failing, key("web-0", permit))
-					// An event for which the scheduler tries the pod again.
+					// This event makes the scheduler try the pod again.
 					s.patch(&corev1.Node{}, "a", `{"metadata":{"labels":{"changed":"yes"}}}`)
 				}},
 				{at: preBind, then: claimed("a", "10.1.0.5")},
@@ -37,7 +37,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"db-0": "on a", "web-0": "on a"}},
 			},
 		},
-		"during PreBind: a claim whose answer was lost stands": {
+		"during PreBind: a claim whose answer was lost stays": {
 			world: oneNode,
 			steps: []step{
 				{at: preBind, before: func(s *scene) { s.line.lose(unanswered) }, then: claimed("a", "10.1.0.6")},
@@ -57,7 +57,7 @@ func TestUnreserve(t *testing.T) {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) { s.line.lose(unsent, unsent, unsent, unsent, unsent, unsent) },
-					answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: not written after 6 tries: patch CiliumNode a: *"},
+					answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: write not confirmed within 6 tries: patch CiliumNode a: *"},
 			}, afterLoss("a", "10.1.0.6")...),
 		},
 		"during PreBind: a claim counts before the watch shows it": {
@@ -73,11 +73,11 @@ func TestUnreserve(t *testing.T) {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, before: func(s *scene) { s.line.hold() }, then: claimed("a", "10.1.0.6")},
-				{at: laterPreBind, before: func(s *scene) { s.cordon("b", false) }, sabotage: sabotage{fails: "the disk is on fire"}},
+				{at: laterPreBind, before: func(s *scene) { s.cordon("b", false) }, sabotage: sabotage{fails: "the volume is not ready"}},
 				{at: unreserve},
 				{at: reserve},
 				{at: preBind},
-				{at: laterPreBind, sabotage: sabotage{fails: "the disk is still on fire"}},
+				{at: laterPreBind, sabotage: sabotage{fails: "the volume is still not ready"}},
 				{at: unreserve},
 				{at: reserve},
 				{at: preBind},
@@ -86,11 +86,11 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"after PreBind: the entry stands and the next cycle writes no second one": {
+		"after PreBind: the entry stays, and the next cycle writes no second entry": {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, then: claimed("a", "10.1.0.6")},
-				{at: laterPreBind, before: func(s *scene) { s.cordon("b", false) }, sabotage: sabotage{fails: "the disk is on fire"}},
+				{at: laterPreBind, before: func(s *scene) { s.cordon("b", false) }, sabotage: sabotage{fails: "the volume is not ready"}},
 				{at: unreserve},
 				{at: reserve},
 				{at: preBind},
@@ -112,7 +112,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"after a bind that reported failure but happened: the entry stands": {
+		"after a bind that reported failure but happened: the entry stays": {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, then: claimed("a", "10.1.0.6")},
@@ -129,7 +129,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"after a bind of a pod that is gone: its successor has the address": {
+		"after a bind of a deleted pod: the next pod of the name gets the address": {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, then: claimed("a", "10.1.0.6")},

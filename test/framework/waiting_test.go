@@ -17,17 +17,16 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// unhelpful is the text that other plugins add to the scheduler's message about a pod if there is one node and preemption
-// does not help there.
+// unhelpful is the text that other plugins add to the scheduler's message if preemption does not help on the only node.
 const unhelpful = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
-// noRoomOnA is the standing of a pod if the only node has no free address.
+// noRoomOnA is the outcome of a pod if the only node has no free address.
 const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets." + unhelpful
 
-// noReportOnA is the standing of a pod if the agent of the only node has not reported.
+// noReportOnA is the outcome of a pod if the agent of the only node has not reported.
 const noReportOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had a Cilium agent that has not reported yet which addresses its pods use." + unhelpful
 
-// cordoned returns the standing of a pod whose address is on a cordoned node, one of two.
+// cordoned returns the outcome of a pod whose address is on a cordoned node, one of two.
 func cordoned(addr, node string) string {
 	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +
 		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon that node, or set failover to Reassign, which gives the pod another address"
@@ -46,7 +45,7 @@ func gone(pod string) func(*scene) {
 		s.t.Helper()
 		err := s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: pod}, &corev1.Pod{})
 		if !apierrors.IsNotFound(err) {
-			s.t.Errorf("pod %s still exists: %v", pod, err)
+			s.t.Errorf("get pod %s: got error %v, want NotFound", pod, err)
 		}
 	}
 }
@@ -60,7 +59,8 @@ func (s *scene) priority() func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) { t.Spec.PriorityClassName = high.Name }
 }
 
-// filler creates a pod that takes most of a node and can be preempted. Finalizers keep it for as long as the row wants.
+// filler creates a pod that uses most of the CPU of a node and can be preempted. Finalizers delay its deletion until the row
+// removes them.
 func (s *scene) filler(node string, finalizers ...string) {
 	s.t.Helper()
 	filler := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "filler", Finalizers: finalizers}, Spec: s.podSpec()}
@@ -75,7 +75,7 @@ func (s *scene) nominated(pod, node string) {
 	var p corev1.Pod
 	s.must(s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: pod}, &p))
 	if p.Status.NominatedNodeName != node {
-		s.t.Errorf("pod %s is nominated for %q, want %s", pod, p.Status.NominatedNodeName, node)
+		s.t.Errorf("pod %s: got nominated node %q, want %q", pod, p.Status.NominatedNodeName, node)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestWaiting(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on a"}, before: gone("filler")},
 			),
 		},
-		"of two pods the second waits for the last address to be free": {
+		"the second of two pods waits until the last address is free": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/30")
 				s.takes("other-0", "a", "10.1.0.2")
@@ -142,7 +142,7 @@ func TestWaiting(t *testing.T) {
 				s.takes("other-0", "a", "10.1.0.1")
 				s.takes("other-1", "a", "10.1.0.2")
 				s.node("b", "10.2.0.0/29")
-				// The victim terminates until the row lets it go.
+				// The victim stays terminating until the row removes its finalizer.
 				s.filler("b", "row.test/stays")
 				s.statefulSet("web", needing("600m"), high)
 			},
@@ -152,7 +152,7 @@ func TestWaiting(t *testing.T) {
 						s.nominated("web-0", "b")
 						s.patch(&corev1.Pod{}, "filler", `{"metadata":{"finalizers":null}}`)
 					}},
-				// The pod gets an address elsewhere.
+				// The pod gets an entry on node a.
 				{at: preFilter, before: func(s *scene) {
 					s.takes("web-0", "a", "10.1.0.2")
 					s.seesAt("web-0", "a", true)
@@ -170,11 +170,11 @@ func TestWaiting(t *testing.T) {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/30")
 				s.takes("other-1", "a", "10.1.0.1")
-				s.record("other-0", "other", "", "10.1.0.2")
+				s.createFixedIP("other-0", "other", "", "10.1.0.2")
 				s.statefulSet("web")
 			},
 			steps: []step{
-				{rest: map[string]string{"web-0": noRoomOnA}, before: func(s *scene) { s.unrecord("other-0") }},
+				{rest: map[string]string{"web-0": noRoomOnA}, before: func(s *scene) { s.deleteFixedIP("other-0") }},
 				{at: preBind, then: claimed("a", "10.1.0.2")},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
@@ -182,7 +182,7 @@ func TestWaiting(t *testing.T) {
 		},
 		"a pod waits while its FixedIP is being deleted": {
 			world: func(s *scene) {
-				s.record("web-0", "web", "a", "10.1.0.3")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)
 			},
 			steps: []step{
@@ -194,7 +194,7 @@ func TestWaiting(t *testing.T) {
 				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address ([10.1.0.3]) is being released; the pod gets a new address when FixedIP web-0 is gone." + unhelpful},
 					before: func(s *scene) {
 						s.patch(&v1alpha1.FixedIP{}, "web-0", `{"metadata":{"finalizers":null}}`)
-						delete(s.want.Records, "web-0")
+						delete(s.want.FixedIPs, "web-0")
 					}},
 				{at: preBind, then: claimed("a", "10.1.0.6")},
 				{at: bind, then: bound("web-0", "a")},

@@ -34,16 +34,16 @@ func (s *scene) reserves(pod, node, addr string) {
 	s.want.entry(node, addr, owner, resource)
 }
 
-// labels sets a label of a node.
+// labels sets one label of a node.
 func (s *scene) labels(node, key, value string) {
 	s.t.Helper()
 	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, key, value))
 }
 
-// onBoth is the standing of a pod that both nodes refuse.
+// onBoth is the outcome of a pod that both nodes refuse.
 const onBoth = "Unschedulable: 0/2 nodes are available: *"
 
-// TestWake checks that each cause wakes the pods that wait for it. Finding S7.
+// TestWake checks that each event requeues the pods that wait for it. Finding S7.
 func TestWake(t *testing.T) {
 	onA := []step{
 		{at: bind, then: bound("web-0", "a")},
@@ -61,7 +61,7 @@ func TestWake(t *testing.T) {
 					before: func(s *scene) { s.frees("a", "10.1.0.6") }},
 			}, onA...),
 		},
-		"a pod without a fixed address that all nodes block is woken by a new node": {
+		"a pod without a fixed address that all nodes block is requeued by a new node": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.reserves("web-0", "a", "10.1.0.6")
@@ -74,7 +74,7 @@ func TestWake(t *testing.T) {
 				{rest: map[string]string{"web-0": "on b"}},
 			},
 		},
-		"a pod that two nodes block is woken by the first of them that does not": {
+		"a pod that two nodes block is requeued when the first of them no longer blocks it": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.node("b", "10.2.0.0/29")
@@ -88,7 +88,7 @@ func TestWake(t *testing.T) {
 				{rest: map[string]string{"web-0": onBoth}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 			}, onA...),
 		},
-		"a pod that waits for room on a strict node is woken when that is not strict any more": {
+		"a pod that waits for room on a strict node is requeued when the node is no longer strict": {
 			world: func(s *scene) {
 				strictNode()(s)
 				for i := 1; i <= 6; i++ {
@@ -100,7 +100,7 @@ func TestWake(t *testing.T) {
 					before: func(s *scene) { s.labels("a", "fixedip.io/strict", "false") }},
 			}, onA...),
 		},
-		"a pod without a FixedIP is woken by another failover policy of its workload": {
+		"a pod without a FixedIP is requeued by a change of the failover policy of its workload": {
 			world: twoNodes,
 			steps: placed(
 				step{before: swap},
@@ -113,7 +113,7 @@ func TestWake(t *testing.T) {
 			),
 		},
 		// Finding S3.
-		"an address of a node that the pod cannot use wakes it not": {
+		"a freed address on a node that the pod cannot use does not requeue the pod": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/30")
 				s.node("b", "10.2.0.0/30")
@@ -141,14 +141,14 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// TestForeignNomination checks that a nominated node that another program wrote does not make a pod leave its node. Finding
+// TestForeignNomination checks that a pod stays on its home node if another program has written another nominated node. Finding
 // S9.
 func TestForeignNomination(t *testing.T) {
 	play(t, map[string]row{
 		"Reassign: the pod keeps its address": {
 			failover: "Reassign",
 			world: func(s *scene) {
-				s.record("web-0", "web", "a", "10.1.0.3")
+				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				s.node("b", "10.2.0.0/29")
 				s.node("a", "10.1.0.0/29")
 				s.statefulSet("web", func(t *corev1.PodTemplateSpec) {
@@ -168,8 +168,8 @@ func TestForeignNomination(t *testing.T) {
 	})
 }
 
-// TestOptedOutPodsAreBound checks that a pod that opted out is bound without a read of the pool if its name could not have
-// had an address, and is bound even if the API server does not answer. Finding S6.
+// TestOptedOutPodsAreBound checks that a pod that opted out is bound without a read of the pool if no pod with its name could
+// have had a fixed address, and that it is bound even if the read of the pool fails. Finding S6.
 func TestOptedOutPodsAreBound(t *testing.T) {
 	optsOut := func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }
 	// The garbage collector ignores pods whose owner is of a kind that does not exist.
@@ -196,7 +196,7 @@ func TestOptedOutPodsAreBound(t *testing.T) {
 			world: func(s *scene) { s.node("a", "10.1.0.0/29"); s.barePod(optsOut, ofBatch) },
 			steps: append(steps[:2:2], rest(0)),
 		},
-		"the API server does not answer": {
+		"the read of the pool fails": {
 			world: func(s *scene) { s.node("a", "10.1.0.0/29"); s.barePod(optsOut) },
 			steps: []step{
 				{at: preBind, before: func(s *scene) { s.line.breakReads() }},

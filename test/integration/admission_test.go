@@ -26,14 +26,14 @@ import (
 
 // annotationReaders contains the parsers of our programs. Key: the annotation.
 var annotationReaders = map[string]func(value string) error{
-	identity.AnnotationEnabled: ofPod(identity.AnnotationEnabled),
+	identity.AnnotationEnabled: podReader(identity.AnnotationEnabled),
 	identity.AnnotationStickyMAC: func(v string) error {
 		_, err := identity.WantsMAC(annotatedPod(identity.AnnotationStickyMAC, v))
 		return err
 	},
-	identity.AnnotationWhenDeleted: ofReclaim(identity.AnnotationWhenDeleted),
-	identity.AnnotationWhenScaled:  ofReclaim(identity.AnnotationWhenScaled),
-	identity.AnnotationTTL:         ofReclaim(identity.AnnotationTTL),
+	identity.AnnotationWhenDeleted: reclaimReader(identity.AnnotationWhenDeleted),
+	identity.AnnotationWhenScaled:  reclaimReader(identity.AnnotationWhenScaled),
+	identity.AnnotationTTL:         reclaimReader(identity.AnnotationTTL),
 	identity.AnnotationFailover:    func(v string) error { _, err := identity.ParseFailover(v); return err },
 	identity.AnnotationOnMismatch:  func(v string) error { _, err := identity.ParseOnMismatch(v); return err },
 	request.AnnotationIPs:          func(v string) error { _, err := request.Parse(v); return err },
@@ -52,14 +52,14 @@ func annotatedPod(key, value string) *corev1.Pod {
 	}
 }
 
-func ofPod(key string) func(string) error {
+func podReader(key string) func(string) error {
 	return func(v string) error {
 		_, _, err := identity.Of(annotatedPod(key, v), identity.NewKinds(), identity.NoControllers)
 		return err
 	}
 }
 
-func ofReclaim(key string) func(string) error {
+func reclaimReader(key string) func(string) error {
 	return func(v string) error {
 		_, err := identity.Reclaim(identity.DefaultReclaim(), map[string]string{key: v})
 		return err
@@ -70,42 +70,43 @@ func ofReclaim(key string) func(string) error {
 func (e *env) admit() {
 	e.t.Helper()
 	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "admission.yaml")))
-	e.eventually("the API server to go by the policies", func() bool {
-		return apierrors.IsInvalid(e.tries(annotatedPod("fixedip.io/probe", "")))
+	e.eventually("the API server to enforce the policies", func() bool {
+		return apierrors.IsInvalid(e.dryRunCreate(annotatedPod("fixedip.io/probe", "")))
 	})
 }
 
-// tries creates an object as a dry run, and returns the error of the API server.
-func (e *env) tries(o client.Object) error {
+// dryRunCreate creates an object as a dry run, and returns the error of the API server.
+func (e *env) dryRunCreate(o client.Object) error {
 	return e.api.Create(within(e.t), o, client.DryRunAll)
 }
 
-// TestAdmission checks, in a cluster with nothing but the admission policies, that an invalid annotation is refused when it
-// is written, with the field, the value and the expected form, and that valid annotations and everything else are admitted.
+// TestAdmission checks the admission policies in a cluster without our programs. The API server refuses an object with an
+// invalid annotation, with a message that names the field, the value and the expected form, and admits all other objects. It
+// refuses to delete a CustomResourceDefinition until the definition is annotated.
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
 	old := statefulSet("old", 0, annotatedWith(identity.AnnotationFailover, "move"))
 	e.create(old)
 	e.admit()
-	e.part("what is read and what is refused", (*env).sameAsReaders)
-	e.part("where it is written", (*env).refusedAtAdmission)
-	e.part("what stands already", func(e *env) { e.ratchet(old) })
-	e.part("what FixedIPs are stored as", (*env).definitions)
-	e.part("the policies themselves", (*env).policies)
+	e.part("the API server refuses the values that the parsers refuse", (*env).sameAsReaders)
+	e.part("messages for each place of an annotation", (*env).refusedAtAdmission)
+	e.part("an object that is older than the policy", func(e *env) { e.ratchet(old) })
+	e.part("deletion of the CustomResourceDefinitions", (*env).definitions)
+	e.part("text of the policy", (*env).policies)
 }
 
-// definitions (finding R8) checks that the CustomResourceDefinitions can be deleted only after a user has annotated them.
+// definitions checks that the CustomResourceDefinitions can be deleted only after a user has annotated them (finding R8).
 func (e *env) definitions() {
 	for _, name := range []string{"fixedips.fixedip.io", "nodesubnets.fixedip.io"} {
 		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 		if err := e.api.Delete(within(e.t), crd, client.DryRunAll); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "fixedip.io/allow-deletion=true") {
-			e.t.Errorf("deleting %s: %v", name, err)
+			e.t.Errorf("delete %s without the annotation: got %v, want Forbidden with the name of the annotation", name, err)
 		}
 		e.must(e.api.Patch(within(e.t), crd, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"fixedip.io/allow-deletion":"true"}}}`))))
 		if err := e.api.Delete(within(e.t), crd, client.DryRunAll); err != nil {
-			e.t.Errorf("deleting %s with the annotation: %v", name, err)
+			e.t.Errorf("delete %s with the annotation: %v", name, err)
 		}
 	}
 }
@@ -123,19 +124,19 @@ func (e *env) sameAsReaders() {
 		strings.TrimSuffix(strings.Repeat("10.0.0.1,", 65), ","))
 	for key, read := range annotationReaders {
 		for _, v := range values[key] {
-			said, refused := read(v), e.tries(annotatedPod(key, v))
-			if (said == nil) != (refused == nil) {
-				e.t.Errorf("%s: %q is read with %v, and admitted with %v", key, v, said, refused)
+			parseErr, refusal := read(v), e.dryRunCreate(annotatedPod(key, v))
+			if (parseErr == nil) != (refusal == nil) {
+				e.t.Errorf("annotation %s with the value %q: got the error %v from the parser and %v from the API server, want both to accept or both to refuse it", key, v, parseErr, refusal)
 			}
-			if refused != nil && (!apierrors.IsInvalid(refused) || !strings.Contains(refused.Error(), fmt.Sprintf("metadata.annotations[%s]: Invalid value: %q: ", key, v))) {
-				e.t.Errorf("%s: %q is refused with %v", key, v, refused)
+			if refusal != nil && (!apierrors.IsInvalid(refusal) || !strings.Contains(refusal.Error(), fmt.Sprintf("metadata.annotations[%s]: Invalid value: %q: ", key, v))) {
+				e.t.Errorf("annotation %s with the value %q: got %v, want Invalid with the field and the value", key, v, refusal)
 			}
 		}
 	}
-	// An expression cannot detect these errors. The scheduler reports them on the pod.
+	// A CEL expression cannot detect these errors. The scheduler reports them on the pod.
 	for _, v := range []string{"10.0.1.9-10.0.1.1", "10.0.1.1,10.0.1.1"} {
-		if err := e.tries(annotatedPod(request.AnnotationIPs, v)); err != nil {
-			e.t.Errorf("%q: %v", v, err)
+		if err := e.dryRunCreate(annotatedPod(request.AnnotationIPs, v)); err != nil {
+			e.t.Errorf("annotation %s with the value %q: got %v, want no error", request.AnnotationIPs, v, err)
 		}
 	}
 }
@@ -152,20 +153,20 @@ func (e *env) refusedAtAdmission() {
 		o    client.Object
 		want string
 	}{
-		"both places": {both, `metadata.annotations[fixedip.io/retention-ttl]: Invalid value: "1 day": write a duration such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
-		"no such":     {deployment, `spec.template.metadata.annotations[fixedip.io/when-delete]: Invalid value: "Retain": there is no such annotation`},
-		"others'":     {foreign, ""},
-		"none":        {statefulSet("web", 1), ""},
+		"both places":                  {both, `metadata.annotations[fixedip.io/retention-ttl]: Invalid value: "1 day": write a duration such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
+		"unknown annotation":           {deployment, `spec.template.metadata.annotations[fixedip.io/when-delete]: Invalid value: "Retain": there is no such annotation`},
+		"annotation of another domain": {foreign, ""},
+		"no annotation":                {statefulSet("web", 1), ""},
 	} {
-		err := e.tries(c.o)
+		err := e.dryRunCreate(c.o)
 		if c.want == "" && err != nil || c.want != "" && (!apierrors.IsInvalid(err) || !strings.HasSuffix(err.Error(), "denied request: "+c.want)) {
-			e.t.Errorf("%s: %v, want %s", name, err, c.want)
+			e.t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}
 }
 
-// ratchet checks that an object from before the policy can be changed in other fields, and corrected, but not given another
-// invalid value.
+// ratchet checks an object with an invalid annotation that is older than the policy: its other fields can be changed, and
+// the annotation can be corrected, but another invalid annotation is refused.
 func (e *env) ratchet(old *appsv1.StatefulSet) {
 	for _, c := range []struct {
 		patch string
@@ -177,12 +178,12 @@ func (e *env) ratchet(old *appsv1.StatefulSet) {
 	} {
 		err := e.api.Patch(within(e.t), old, client.RawPatch(types.MergePatchType, []byte(c.patch)))
 		if c.want == "" && err != nil || c.want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), c.want)) {
-			e.t.Errorf("%s: %v, want %q", c.patch, err, c.want)
+			e.t.Errorf("patch %s: got %v, want %q", c.patch, err, c.want)
 		}
 	}
 }
 
-// policies checks that the policy lists all annotations, and that an error in it blocks no pod.
+// policies checks that the policy has a help text for each annotation, and that an error in the policy does not block pods.
 func (e *env) policies() {
 	for _, o := range manifest(e.t, "admission.yaml") {
 		policy, ok := o.(*admissionv1.ValidatingAdmissionPolicy)
@@ -190,18 +191,18 @@ func (e *env) policies() {
 			continue
 		}
 		if *policy.Spec.FailurePolicy != admissionv1.Ignore {
-			e.t.Errorf("an error in %s stops pods: %s", policy.Name, *policy.Spec.FailurePolicy)
+			e.t.Errorf("policy %s has the failure policy %s, want Ignore", policy.Name, *policy.Spec.FailurePolicy)
 		}
 		help := policy.Spec.Variables[0].Expression
 		for _, key := range slices.Sorted(maps.Keys(annotationReaders)) {
 			if !strings.Contains(help, "'"+key+"': ") {
-				e.t.Errorf("%s has no help for %s", policy.Name, key)
+				e.t.Errorf("policy %s has no help text for the annotation %s", policy.Name, key)
 			}
 		}
 		if n := strings.Count(help, "'fixedip.io/"); n != len(annotationReaders) {
-			e.t.Errorf("%s knows %d annotations, and there are %d", policy.Name, n, len(annotationReaders))
+			e.t.Errorf("policy %s contains %d annotations, want %d", policy.Name, n, len(annotationReaders))
 		}
 		return
 	}
-	e.t.Error("there is no policy of annotations")
+	e.t.Error("admission.yaml does not contain the policy annotations.fixedip.io")
 }

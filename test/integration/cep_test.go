@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// awaitEndpoint waits until wanted returns true for the CiliumEndpoint of a pod, which is nil if there is none, and returns
-// it.
+// awaitEndpoint waits until wanted returns true for the CiliumEndpoint of a pod, and returns that CiliumEndpoint. The
+// argument of wanted is nil if the CiliumEndpoint does not exist.
 func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpoint) bool) *ciliumv2.CiliumEndpoint {
 	e.t.Helper()
 	var cep *ciliumv2.CiliumEndpoint
@@ -36,7 +36,7 @@ func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpo
 		return wanted(cep), nil
 	})
 	if err != nil {
-		e.t.Fatalf("wait for the CiliumEndpoint of %s %s: %v; it is %+v", name, what, err, cep)
+		e.t.Fatalf("wait for the CiliumEndpoint of %s %s: %v; last: %+v", name, what, err, cep)
 	}
 	return cep
 }
@@ -44,7 +44,7 @@ func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpo
 // ownEndpoint waits until a pod has its own CiliumEndpoint with its address, and another UID than before.
 func (e *env) ownEndpoint(name string, before types.UID) *ciliumv2.CiliumEndpoint {
 	e.t.Helper()
-	return e.awaitEndpoint("to be its own", name, func(cep *ciliumv2.CiliumEndpoint) bool {
+	return e.awaitEndpoint("to belong to the pod", name, func(cep *ciliumv2.CiliumEndpoint) bool {
 		p := e.witness.Pod(namespace, name)
 		return cep != nil && p != nil && cep.UID != before && cep.DeletionTimestamp == nil && len(cep.OwnerReferences) == 1 &&
 			cep.OwnerReferences[0].UID == p.UID && endpointAddress(cep) == p.Status.PodIP && p.Status.PodIP != ""
@@ -85,12 +85,12 @@ func (e *env) keepCollectorFrom(name string) {
 	}})
 }
 
-// TestG6CEPKeeper checks that a pod gets its own CiliumEndpoint in each case, with agents that create missing ones
-// and with agents that do not (G6).
+// TestG6CEPKeeper checks that a pod gets its own CiliumEndpoint if it is missing, stuck in deletion, or has a wrong address
+// or owner, with agents that create missing CiliumEndpoints and with agents that do not (G6).
 func TestG6CEPKeeper(t *testing.T) {
 	t.Parallel()
 	if got := defaultOf(t, "cep-termination-timeout"); got != "30m0s" {
-		t.Errorf("a CiliumEndpoint that is terminating is forced out after %s by default, want 30m", got)
+		t.Errorf("--cep-termination-timeout is %s by default, want 30m0s", got)
 	}
 	port := freePort(t)
 	e := startOn(t, options{controllerArgs: append([]string{
@@ -105,8 +105,8 @@ func TestG6CEPKeeper(t *testing.T) {
 	for _, name := range young {
 		e.create(onNode(name[:len(name)-2], "node-1"))
 	}
-	// Two pods run on the node of the old agent, because a node without any CiliumEndpoint counts as one whose agent makes
-	// none.
+	// Two pods run on the node of the old agent, because a node without any CiliumEndpoint counts as a node whose agent
+	// creates none.
 	e.create(onNode("old", "node-2"), onNode("witness", "node-2"))
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
 		NodeName: "node-2", Containers: []corev1.Container{{Name: "main", Image: "none"}},
@@ -121,7 +121,7 @@ func TestG6CEPKeeper(t *testing.T) {
 		e.awaitMetric(port, "fixedip_ciliumendpoints_removed_total", map[string]string{"cause": cause}, func(v float64) bool { return v > 0 })
 	}
 
-	// A CiliumEndpoint is missing: the new agent makes it again, the old one does not.
+	// A CiliumEndpoint is missing: the new agent creates it again, the old agent does not.
 	first := e.ownEndpoint("missing-0", "")
 	e.delete(first)
 	e.ownEndpoint("missing-0", first.UID)
@@ -133,7 +133,7 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.awaitEventOn("Pod", "old-0", "NoCiliumEndpoint", "other nodes may not reach it")
 	e.ownEndpoint("old-0", old.UID)
 	if after := e.awaitRunning(nil, "old-0")["old-0"]; after.UID == before["old-0"].UID || after.Address != before["old-0"].Address {
-		t.Errorf("pod old-0 was to start again with its address: it was %+v and is %+v", before["old-0"], after)
+		t.Errorf("pod old-0 is %+v, want another pod with the address of %+v", after, before["old-0"])
 	}
 
 	// A finalizer holds a terminating CiliumEndpoint.
@@ -143,7 +143,7 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.ownEndpoint("stuck-0", stuck.UID)
 	removed("Stuck")
 
-	// Another program has made the CiliumEndpoint, and the agent refuses it.
+	// Another program has created the CiliumEndpoint, and the agent refuses it.
 	other := e.ownEndpoint("misaddressed-0", "")
 	e.delete(other)
 	e.create(endpointBy("misaddressed-0", "192.0.2.7"))
@@ -151,8 +151,8 @@ func TestG6CEPKeeper(t *testing.T) {
 	removed("MisAddressed")
 
 	// The CiliumEndpoint has no pod.
-	e.create(endpointBy("nobody-0", "192.0.2.8"))
-	e.awaitEndpoint("to go", "nobody-0", func(cep *ciliumv2.CiliumEndpoint) bool { return cep == nil })
+	e.create(endpointBy("podless-0", "192.0.2.8"))
+	e.awaitEndpoint("to be removed", "podless-0", func(cep *ciliumv2.CiliumEndpoint) bool { return cep == nil })
 	removed("Podless")
 
 	// The CiliumEndpoint belongs to a former pod. The garbage collector may delete it first.
@@ -162,11 +162,11 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.create(endpointBy("stale-0", "192.0.2.9", former))
 	e.ownEndpoint("stale-0", stale.UID)
 
-	// Only the owner reference is wrong. The garbage collector deletes such a CiliumEndpoint too, and is faster on a busy
-	// machine, so that its deletions are refused until the keeper has acted.
+	// Only the owner reference is wrong. The garbage collector also deletes such a CiliumEndpoint, and on a busy machine before
+	// the controller corrects it, so its deletions are refused.
 	former.Name = "misowned-0"
 	e.keepCollectorFrom("misowned-0")
-	for turns := within(t); ; {
+	for limit := within(t); ; {
 		mis := e.ownEndpoint("misowned-0", "")
 		mine := mis.DeepCopy()
 		mis.OwnerReferences = []metav1.OwnerReference{former}
@@ -178,18 +178,18 @@ func TestG6CEPKeeper(t *testing.T) {
 		if now := e.ownEndpoint("misowned-0", ""); now.UID == mine.UID {
 			break
 		}
-		if turns.Err() != nil {
-			t.Fatal("the garbage collector was faster every time")
+		if limit.Err() != nil {
+			t.Fatal("the CiliumEndpoint was replaced each time, want its owner reference to be corrected")
 		}
 	}
 	e.awaitMetric(port, "fixedip_ciliumendpoint_ownerref_fixes_total", nil, func(v float64) bool { return v > 0 })
 
 	for name, r := range e.awaitRunning(nil, append(young, "witness-0")...) {
 		if r.UID != before[name].UID {
-			t.Errorf("pod %s was restarted", name)
+			t.Errorf("pod %s was replaced", name)
 		}
 	}
 	if p := e.witness.Pod(namespace, "plain"); p == nil || p.UID != plain.UID {
-		t.Error("a pod without a fixed address was touched")
+		t.Error("pod plain, which has no fixed address, was replaced")
 	}
 }

@@ -23,8 +23,8 @@ type row struct{ module, version, testedBy string }
 
 var rowPattern = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (v[0-9.]+) \\| [^|]+ \\| `([^`]+)` \\|$")
 
-// TestG25CompatibilityTable checks that the table of versions matches go.mod, the built programs and the API server
-// of the tests, and that each row names a make target (G25).
+// TestG25CompatibilityTable checks that the table of versions matches go.mod, the built programs, the README and the API
+// server of the tests, and that each row names a make target (G25).
 func TestG25CompatibilityTable(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -57,24 +57,24 @@ func TestG25CompatibilityTable(t *testing.T) {
 	for module, program := range linked {
 		r := table[module]
 		if r.version == "" || r.version != required[module] {
-			t.Errorf("the table has %q for %s, and go.mod requires %s", r.version, module, required[module])
+			t.Errorf("the table has the version %q of %s, want %q as in go.mod", r.version, module, required[module])
 		}
 		if in := dependency(t, filepath.Join(bin, program), module); in != r.version {
-			t.Errorf("the table has %q for %s, and %s is built with %s", r.version, module, program, in)
+			t.Errorf("the table has the version %q of %s, but %s is built with %s", r.version, module, program, in)
 		}
 		if target, ok := strings.CutPrefix(r.testedBy, "make "); !ok || !strings.Contains(makefile, "\n"+target+":") {
-			t.Errorf("%s is tested by %q, which is no target of make", module, r.testedBy)
+			t.Errorf("%s is tested by %q, which is not a make target", module, r.testedBy)
 		}
 	}
 	if in := dependency(t, filepath.Join(bin, "race", "fixedip-scheduler"), "k8s.io/kubernetes"); in != table["k8s.io/kubernetes"].version {
-		t.Errorf("fixedip-scheduler is a scheduler of Kubernetes %s", in)
+		t.Errorf("fixedip-scheduler is built with Kubernetes %s, want %q as in the table", in, table["k8s.io/kubernetes"].version)
 	}
 
 	// The summary in the README has the same versions.
 	short := regexp.MustCompile(`Versions: Kubernetes ([0-9.]+), Cilium ([0-9.]+), scheduler-plugins ([0-9.]+)\.`).FindStringSubmatch(read("README.md"))
 	for i, module := range []string{"k8s.io/kubernetes", "github.com/cilium/cilium", "sigs.k8s.io/scheduler-plugins"} {
 		if short == nil || table[module].version == "" || "v"+short[i+1] != table[module].version[:strings.LastIndex(table[module].version, ".")] {
-			t.Errorf("the README says %q, and %s is %s", short, module, table[module].version)
+			t.Errorf("the README has the versions %q, want %s %s", short, module, table[module].version)
 		}
 	}
 
@@ -86,11 +86,11 @@ func TestG25CompatibilityTable(t *testing.T) {
 	server, err := client.ServerVersion()
 	e.must(err)
 	if want := dependency(t, apiServer, "k8s.io/kubernetes"); server.GitVersion != want {
-		t.Errorf("the API server of the tests is %s, and its program is built with %s", server.GitVersion, want)
+		t.Errorf("the API server of the tests reports the version %s, want %s, with which it is built", server.GitVersion, want)
 	}
 }
 
-// dependency returns the version of a module in a program.
+// dependency returns the version of a module in a program; "none" if the program does not contain the module.
 func dependency(t *testing.T, program, module string) string {
 	t.Helper()
 	info, err := buildinfo.ReadFile(program)
@@ -99,7 +99,7 @@ func dependency(t *testing.T, program, module string) string {
 	}
 	i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == module })
 	if i < 0 {
-		return "none of it"
+		return "none"
 	}
 	if r := info.Deps[i].Replace; r != nil {
 		return r.Version

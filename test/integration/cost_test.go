@@ -31,12 +31,12 @@ import (
 )
 
 const (
-	// costFixed and costOrdinary are how many pods with and without fixed addresses run on the measured node.
-	costFixed, costOrdinary = 20, 40
-	// costWriters is how many claims are written at once, to costNodes nodes.
+	// costFixed and costUnreserved are the numbers of pods with and without fixed addresses on the measured node.
+	costFixed, costUnreserved = 20, 40
+	// costWriters is the number of claims that are written at the same time, costNodes the number of nodes.
 	costWriters, costNodes = 16, 200
-	// smaller is the factor by which our CiliumNode has to be smaller than that of the guide. 2.8 was measured.
-	smaller = 2.2
+	// minSizeRatio is the minimum size of the guide's CiliumNode relative to ours. 2.8 was measured.
+	minSizeRatio = 2.2
 )
 
 // claimRounds returns the number of claims per node: FIXEDIP_CLAIM_ROUNDS, or 2.
@@ -44,7 +44,7 @@ func claimRounds(t *testing.T) int {
 	if s := os.Getenv("FIXEDIP_CLAIM_ROUNDS"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
-			t.Fatalf("FIXEDIP_CLAIM_ROUNDS: %q is no number of rounds", s)
+			t.Fatalf("FIXEDIP_CLAIM_ROUNDS: %q is not a positive integer", s)
 		}
 		return n
 	}
@@ -52,12 +52,12 @@ func claimRounds(t *testing.T) int {
 }
 
 // TestCostOfAClaim compares the size of a CiliumNode with 60 pods, and the rate of claims, with those of the guide, whose
-// pools contain the whole subnet. It asserts the sizes and logs the rates; make claims measures them.
+// pools contain the whole subnet. It asserts the sizes and logs the rates, which make claims measures.
 func TestCostOfAClaim(t *testing.T) {
 	t.Parallel()
 	ours := busyNode(t)
 	if len(ours.ManagedFields) > 0 {
-		t.Errorf("the CiliumNode has field tracking by %s", ours.ManagedFields[0].Manager)
+		t.Errorf("the CiliumNode has managed fields of %s, want none", ours.ManagedFields[0].Manager)
 	}
 
 	// No other program may run during the measurement.
@@ -84,26 +84,26 @@ func TestCostOfAClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	guides := asTheGuide(ours)
-	us := &claims{t: t, api: api, like: ours, name: "ours", nodes: map[string]pool.NodePool{}}
-	they := &claims{t: t, api: api, like: guides, name: "guide", nodes: map[string]pool.NodePool{}}
-	us.makeNodes(func(cn *ciliumv2.CiliumNode) { cn.ManagedFields = []metav1.ManagedFieldsEntry{{}} })
-	they.makeNodes(nil)
-	ourSize, theirSize := us.size(), they.size()
+	ourClaims := &claims{t: t, api: api, like: ours, name: "ours", nodes: map[string]pool.NodePool{}}
+	guideClaims := &claims{t: t, api: api, like: guides, name: "guide", nodes: map[string]pool.NodePool{}}
+	ourClaims.makeNodes(func(cn *ciliumv2.CiliumNode) { cn.ManagedFields = []metav1.ManagedFieldsEntry{{}} })
+	guideClaims.makeNodes(nil)
+	ourSize, guideSize := ourClaims.size(), guideClaims.size()
 	t.Logf("with %d pods, %d of them fixed: our CiliumNode has %d pool entries and %d bytes, the guide's %d entries and %d bytes: %.1f times as many",
-		costFixed+costOrdinary, costFixed, len(ours.Spec.IPAM.Pool), ourSize, len(guides.Spec.IPAM.Pool), theirSize, float64(theirSize)/float64(ourSize))
-	if float64(theirSize) < smaller*float64(ourSize) {
-		t.Errorf("our CiliumNode of %d bytes is not %.1f times smaller than the guide's of %d", ourSize, smaller, theirSize)
+		costFixed+costUnreserved, costFixed, len(ours.Spec.IPAM.Pool), ourSize, len(guides.Spec.IPAM.Pool), guideSize, float64(guideSize)/float64(ourSize))
+	if float64(guideSize) < minSizeRatio*float64(ourSize) {
+		t.Errorf("the guide's CiliumNode has %d bytes, want at least %.1f times the %d bytes of ours", guideSize, minSizeRatio, ourSize)
 	}
 
-	var ourTime, theirTime time.Duration
+	var ourTime, guideTime time.Duration
 	rounds := claimRounds(t)
 	for round := range rounds {
 		// The rounds alternate, so that other load affects both equally.
-		ourTime += us.round(round)
-		theirTime += they.round(round)
+		ourTime += ourClaims.round(round)
+		guideTime += guideClaims.round(round)
 	}
 	perSecond := func(d time.Duration) float64 { return float64(rounds*costNodes) / d.Seconds() }
-	t.Logf("%d claims on each, of %d writers: %.0f/s on ours, %.0f/s on the guide's: %.1f times as many", rounds*costNodes, costWriters, perSecond(ourTime), perSecond(theirTime), theirTime.Seconds()/ourTime.Seconds())
+	t.Logf("%d claims on each, of %d writers: %.0f/s on ours, %.0f/s on the guide's: %.1f times as many", rounds*costNodes, costWriters, perSecond(ourTime), perSecond(guideTime), guideTime.Seconds()/ourTime.Seconds())
 }
 
 // busyNode returns the CiliumNode of a node with 60 running pods, as our controller with default settings and the
@@ -111,7 +111,7 @@ func TestCostOfAClaim(t *testing.T) {
 func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 	t.Helper()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16"}})
-	e.create(statefulSet("fixed", costFixed), placed("ordinary", "node-1", costOrdinary, map[string]string{"app": "ordinary"}))
+	e.create(statefulSet("fixed", costFixed), placed("unreserved", "node-1", costUnreserved, map[string]string{"app": "unreserved"}))
 	e.await("wait for all pods to run", func(rows []witness.Row) bool {
 		running := 0
 		for _, r := range rows {
@@ -119,7 +119,7 @@ func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 				running++
 			}
 		}
-		return running == costFixed+costOrdinary
+		return running == costFixed+costUnreserved
 	})
 	var cn ciliumv2.CiliumNode
 	err := wait.PollUntilContextCancel(within(t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -133,10 +133,10 @@ func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 			}
 		}
 		// The node itself uses two addresses: router and health.
-		return len(cn.Status.IPAM.Used) == costFixed+costOrdinary+2 && free >= 8 && free <= 16 && len(cn.Status.IPAM.ReleaseIPs) == 0 && len(cn.ManagedFields) == 0, nil
+		return len(cn.Status.IPAM.Used) == costFixed+costUnreserved+2 && free >= 8 && free <= 16 && len(cn.Status.IPAM.ReleaseIPs) == 0 && len(cn.ManagedFields) == 0, nil
 	})
 	if err != nil {
-		t.Fatalf("wait for the pool to come to rest: %v; it has %d entries, %d are used, %d are on their way out, %d managers are tracked", err, len(cn.Spec.IPAM.Pool), len(cn.Status.IPAM.Used), len(cn.Status.IPAM.ReleaseIPs), len(cn.ManagedFields))
+		t.Fatalf("wait for the pool to be stable: %v; got %d entries, %d used addresses, %d release handshakes and %d managed fields", err, len(cn.Spec.IPAM.Pool), len(cn.Status.IPAM.Used), len(cn.Status.IPAM.ReleaseIPs), len(cn.ManagedFields))
 	}
 	return &cn
 }
@@ -185,7 +185,7 @@ func (c *claims) makeNodes(strip func(*ciliumv2.CiliumNode)) {
 	}
 }
 
-// size returns the size of one of the CiliumNodes as the API server sends it.
+// size returns the size of one of the CiliumNodes in JSON.
 func (c *claims) size() int {
 	c.t.Helper()
 	var cn ciliumv2.CiliumNode
@@ -234,8 +234,8 @@ func (c *claims) round(round int) time.Duration {
 	return took
 }
 
-// claimable returns the highest free address of the node: one without an entry or, if there is none, an unused
-// dynamic entry, as the guide does.
+// claimable returns the highest unused address of the node that has no entry or a dynamic entry. In the guide's pools, every
+// address of the subnet has an entry.
 func claimable(n pool.NodePool) (found netip.Addr) {
 	for a := range address.Up(n.Subnets[0]) {
 		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Kind == pool.Dynamic) {

@@ -67,11 +67,11 @@ func TestSchedulerKilledBetweenClaimAndBind(t *testing.T) {
 			})
 			for _, r := range rows {
 				if r.Pod == name && r.Node != "" {
-					t.Errorf("pod %s is bound to %s already", name, r.Node)
+					t.Errorf("pod %s is bound to node %s, want no bind yet", name, r.Node)
 				}
 			}
 		case <-within(t).Done():
-			t.Fatal("no bind came")
+			t.Fatal("the scheduler has not sent the binds of all three pods in time")
 		}
 	}
 	e.must(victim.Kill())
@@ -79,13 +79,13 @@ func TestSchedulerKilledBetweenClaimAndBind(t *testing.T) {
 	e.startScheduler("successor", product.SchedulerOptions{})
 	for name, r := range e.awaitRunning(nil, names("web", 3)...) {
 		if r.Node+"/"+r.Address != claimed[name] || len(r.Entries) != 1 || r.Entries[0] != claimed[name] {
-			t.Errorf("pod %s: claimed %s, runs with %s/%s, the pools say %v", name, claimed[name], r.Node, r.Address, r.Entries)
+			t.Errorf("pod %s runs with %s/%s and has the entries %v, want only the claim %s", name, r.Node, r.Address, r.Entries, claimed[name])
 		}
 	}
 }
 
-// TestSecondClaimIsReleased checks that a claim left behind on another node is released, and that the FixedIP follows
-// the pod.
+// TestSecondClaimIsReleased checks that a claim that is left on another node is released, and that the pod has the same
+// address and node after a restart.
 func TestSecondClaimIsReleased(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -96,7 +96,7 @@ func TestSecondClaimIsReleased(t *testing.T) {
 		other = "node-2"
 	}
 	e.must(e.ownerEntry(other, ".77", "default/web-0", "default/StatefulSet/web"))
-	e.await("wait for the second claim to go", func(rows []witness.Row) bool {
+	e.await("wait for the second claim to be released", func(rows []witness.Row) bool {
 		return len(rows) == 1 && len(rows[0].Entries) == 1
 	})
 	e.deletePods("web-0")

@@ -10,7 +10,7 @@
 //	G1   Owner binding                TestG1OwnerBinding
 //	G2   Same address after a restart TestG2SameAddress: of pods, controller, scheduler, agent, and node
 //	G3   Recycle                      TestG3Recycle
-//	G4   By events, and by a resync   TestG4EventsAndSweep
+//	G4   By events, and by a resync   TestG4EventsAndResync
 //	G5   Subnets                      TestG5SubnetManagement
 //	G6   CEP keeper                   TestG6CEPKeeper
 //	G7   High availability            TestG7HighAvailability
@@ -36,11 +36,11 @@
 // Promises about scheduling, and their tests:
 //
 //	Fixed and unreserved pods        TestG1OwnerBinding, TestG2SameAddress, TestG11Annotations
-//	Another pod with the same name   TestStranger
+//	Another pod with the same name   TestBarePodWithReservedName
 //	Preemption on the home node      TestPreemption
-//	Dual stack                       TestG8Families, TestSecondFamily, TestAskedForOneOfTwoFamilies
-//	Requested addresses              TestG11Annotations, TestAskedForInVain
-//	Reservations of FixedIPs         TestKeptBeforehand, TestFixedIPValidation
+//	Dual stack                       TestG8Families, TestSecondFamily, TestRequestOfOneFamily
+//	Requested addresses              TestG11Annotations, TestRequestedAddressUnavailable
+//	Reservations of FixedIPs         TestReservedBeforehand, TestFixedIPValidation
 //	The home node is gone            TestOwnerNodeGoneAndBack
 //	Failover                         TestMigrate, TestMigrateDualStack, TestMigrateOnlyFenced, TestMigrateNotAllowed,
 //	                                 TestReassign, TestSchedulerKilledDuringMove
@@ -48,25 +48,25 @@
 //	Choice of addresses, cooldown    TestG24Rotation
 //	Filling evenly, by weight        TestSubnetsFillEvenly, TestScoreWeight
 //	Claims                           TestPools, TestBurstOnOneNode, TestMassRestart, TestSecondClaimIsReleased
-//	Requeueing                       TestNoLostWakeUps, TestSubnetFull, TestAskedForInVain
+//	Requeueing                       TestNoLostWakeUps, TestSubnetFull, TestRequestedAddressUnavailable
 //	Retention policy                 TestG22RetentionTTL, TestScaleDownAndUp, TestStatefulSetDeleted
 //	Sticky MAC                       TestG19StickyMAC
-//	Explaining                       TestExplain, TestAskedForInVain
+//	Explaining                       TestExplain, TestRequestedAddressUnavailable
 //	Gangs                            TestGang
 //	Volumes                          TestVolumeAndAddress, TestVolumeInAZone
 //	Metrics and readiness            TestMetrics, TestReadiness
 //	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs, TestOlderAPIServer
-//	The controller is down           TestG1OwnerBinding, TestG2SameAddress, TestG4EventsAndSweep
+//	The controller is down           TestG1OwnerBinding, TestG2SameAddress, TestG4EventsAndResync
 //	Releasing an address, workloads  TestFixedIPDeletedByHand, TestStatefulSetReplacedAroundItsPods
 //	Crashes, two schedulers          TestSchedulerKilledBetweenClaimAndBind, TestKilledDuringChurn, TestTwoActiveSchedulers
 //
 // Promises about the controller, and their tests:
 //
 //	Subnets, lost nodes              TestG5SubnetManagement, TestG23NodeCIDRs, TestNodeReplaced, TestHeldSubnet, TestHoldAndFree
-//	Pools                            TestG12Watermarks, TestShrinkAcrossRestarts, TestKeptInThePool, TestPoolGrowsForPodsThatWait
+//	Pools                            TestG12Watermarks, TestShrinkAcrossRestarts, TestDynamicEntryBecomesReserved, TestPoolGrowsForPodsThatWait
 //	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
 //	FixedIPs                         TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
-//	Release                          TestG3Recycle, TestG4EventsAndSweep, TestOptedOut, TestFieldBugs, and the retention policy above
+//	Release                          TestG3Recycle, TestG4EventsAndResync, TestOptedOut, TestFieldBugs, and the retention policy above
 //	Failures of similar systems      TestFieldBugs, and docs/project/field-bugs.md for all others (TestFieldBugsTable)
 //	Conformance, conflicts           TestWrongFirstAddress, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
 //	CiliumEndpoints                  TestG6CEPKeeper

@@ -40,9 +40,9 @@ type env struct {
 	witness    *witness.Witness
 	scheduler  *cluster.Process
 	controller *cluster.Process
-	// provoked reports whether the test caused a violation on purpose; nil: it causes none.
+	// provoked reports whether the test caused a violation on purpose. If it is nil, the test causes none.
 	provoked func(violation string) bool
-	// rounds counts the calls of settled.
+	// rounds counts the calls of awaitProcessed.
 	rounds int
 	// plain is true if the test uses the programs without the race detector.
 	plain bool
@@ -82,7 +82,7 @@ func useDefaultPorts(t *testing.T) {
 	t.Cleanup(defaultPorts.Unlock)
 }
 
-// startCluster starts a control plane with the product's manifests applied.
+// startCluster starts a control plane and applies the CRDs, the namespace and the RBAC rules of the manifests.
 func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 	t.Helper()
 	root := filepath.Join("..", "..", "manifests")
@@ -191,7 +191,7 @@ func (e *env) end() {
 			if e.provoked != nil && e.provoked(v) {
 				continue
 			}
-			e.t.Errorf("a promise was broken: %s", v)
+			e.t.Errorf("violation: %s", v)
 		}
 	}
 	processes := e.Processes()
@@ -199,7 +199,7 @@ func (e *env) end() {
 	for _, p := range processes {
 		log, err := os.ReadFile(p.LogPath())
 		if err != nil {
-			e.t.Errorf("the log of %s: %v", p.Name, err)
+			e.t.Errorf("read the log of %s: %v", p.Name, err)
 		}
 		for _, race := range dataRaces(log) {
 			e.t.Errorf("%s has a data race: %s", p.Name, race)
@@ -227,7 +227,7 @@ func dataRaces(log []byte) []string {
 	return found
 }
 
-// part runs a part of a test in the same cluster.
+// part runs a subtest in the same cluster.
 func (e *env) part(name string, f func(*env)) {
 	e.t.Helper()
 	e.t.Run(name, func(t *testing.T) {
@@ -311,7 +311,7 @@ func (e *env) waiting(rows []witness.Row) string {
 		case pod == nil:
 			fmt.Fprintf(&b, "%s: there is no pod\n", r.Pod)
 		default:
-			fmt.Fprintf(&b, "%s: %s, made at %s, asked to go at %v: %+v\n", r.Pod, pod.UID, pod.CreationTimestamp.Format(time.TimeOnly), pod.DeletionTimestamp, pod.Status)
+			fmt.Fprintf(&b, "%s: UID %s, created at %s, deletionTimestamp %v, status %+v\n", r.Pod, pod.UID, pod.CreationTimestamp.Format(time.TimeOnly), pod.DeletionTimestamp, pod.Status)
 		}
 	}
 	return b.String()
@@ -339,7 +339,7 @@ func (e *env) sameAddresses(before, after map[string]witness.Row) {
 	e.t.Helper()
 	for name, b := range before {
 		if a := after[name]; a.Address != b.Address || a.Node != b.Node {
-			e.t.Errorf("pod %s had %s on %s and has %s on %s now", name, b.Address, b.Node, a.Address, a.Node)
+			e.t.Errorf("pod %s has %s on node %s, want %s on node %s", name, a.Address, a.Node, b.Address, b.Node)
 		}
 	}
 }
@@ -356,7 +356,7 @@ func names(workload string, replicas int) []string {
 // podMessage waits until the message of an unschedulable pod contains the given text.
 func (e *env) podMessage(name, contains string) {
 	e.t.Helper()
-	e.await(fmt.Sprintf("wait for pod %s to say %q", name, contains), func([]witness.Row) bool {
+	e.await(fmt.Sprintf("wait for pod %s to report %q", name, contains), func([]witness.Row) bool {
 		pod := e.witness.Pod(namespace, name)
 		return pod != nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, contains)
@@ -364,8 +364,8 @@ func (e *env) podMessage(name, contains string) {
 	})
 }
 
-// ownerEntry writes an entry with an owner into the pool of a node by hand. The address is in the subnet of the node, a /24,
-// and suffix is its end, such as ".50".
+// ownerEntry writes an owned entry into the pool of a node by hand. The address is in the subnet of the node, a /24, and
+// ends with suffix, such as ".50".
 func (e *env) ownerEntry(node, suffix, owner, resource string) error {
 	var cn ciliumv2.CiliumNode
 	if err := e.api.Get(within(e.t), client.ObjectKey{Name: node}, &cn); err != nil {

@@ -37,20 +37,20 @@ func (e *env) cordon(node string, yes bool) {
 		client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes))))
 }
 
-// cordonOthers cordons all nodes except but, which it uncordons. If but is empty, it uncordons all nodes.
-func (e *env) cordonOthers(all []string, but string) {
+// cordonOthers cordons all nodes but one, which it uncordons. If except is empty, it uncordons all nodes.
+func (e *env) cordonOthers(all []string, except string) {
 	e.t.Helper()
 	for _, n := range all {
-		e.cordon(n, but != "" && n != but)
+		e.cordon(n, except != "" && n != except)
 	}
 }
 
-// moved checks that a pod has the same address on another node, and that the pool of that node alone has its entry, and
-// waits until its FixedIP names that node.
-func (e *env) moved(before, after witness.Row) {
+// checkMoved checks that a pod has the same addresses on another node, and that only the pool of that node has entries for
+// the pod. It waits until the FixedIP of the pod names that node.
+func (e *env) checkMoved(before, after witness.Row) {
 	e.t.Helper()
 	if after.Address != before.Address || after.Node == before.Node {
-		e.t.Errorf("pod %s had %s on %s and has %s on %s now", before.Pod, before.Address, before.Node, after.Address, after.Node)
+		e.t.Errorf("pod %s has %s on node %s, want %s on a node other than %s", before.Pod, after.Address, after.Node, before.Address, before.Node)
 	}
 	var want []string
 	for _, ip := range strings.Split(after.Address, ",") {
@@ -73,17 +73,17 @@ func (e *env) owners(nodes []string, address string) map[string]string {
 	return found
 }
 
-// eventually polls until so returns true. It serves conditions that the witness does not watch.
-func (e *env) eventually(what string, so func() bool) {
+// eventually polls until condition returns true. It serves conditions that the witness does not watch.
+func (e *env) eventually(what string, condition func() bool) {
 	e.t.Helper()
-	err := wait.PollUntilContextCancel(within(e.t), 100*time.Millisecond, true, func(context.Context) (bool, error) { return so(), nil })
+	err := wait.PollUntilContextCancel(within(e.t), 100*time.Millisecond, true, func(context.Context) (bool, error) { return condition(), nil })
 	if err != nil {
 		e.t.Fatalf("wait for %s: %v", what, err)
 	}
 }
 
-// TestMigrate checks that an address migrates with its pod if the node cannot take it, stays there when that node is
-// back, migrates again, returns home, and is released with its workload. A pod that waits is not affected.
+// TestMigrate checks that an address migrates with its pod if the home node is cordoned, stays on the new node when the home
+// node is uncordoned, migrates again, returns home, and is released with its workload. A pod with the policy Wait waits.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, movable: true})
@@ -98,17 +98,17 @@ func TestMigrate(t *testing.T) {
 		e.cordonOthers(threeNodes, to)
 		e.deletePods("web-0")
 		after := e.awaitRunning(from, "web-0")
-		e.moved(from["web-0"], after["web-0"])
+		e.checkMoved(from["web-0"], after["web-0"])
 		return after
 	}
 	others := slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == home })
 	second := step(before, others[0])
 	e.awaitEvent("web-0", "Moved", fmt.Sprintf("IP [%s] moved from node %s to node %s", address, home, others[0]))
 	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/moved", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("the pools say %v, want %v", got, want)
+		t.Errorf("the owners of %s in the pools are %v, want %v", address, got, want)
 	}
 
-	// The home node is schedulable again, and the address stays where it is. A restart in place writes nothing.
+	// The home node is schedulable again, and the address stays on its new node. A restart in place writes nothing.
 	e.cordonOthers(threeNodes, "")
 	generations := e.witness.Generations()
 	e.deletePods("web-0")
@@ -116,13 +116,13 @@ func TestMigrate(t *testing.T) {
 	e.sameAddresses(second, third)
 	for n, g := range e.witness.Generations() {
 		if g != generations[n] {
-			t.Errorf("the spec of CiliumNode %s was written %d times", n, g-generations[n])
+			t.Errorf("the spec of CiliumNode %s was written %d times, want no write", n, g-generations[n])
 		}
 	}
 
 	fourth := step(third, others[1])
 	last := step(fourth, home)
-	e.await("wait for the marks to go", func([]witness.Row) bool {
+	e.await("wait for the moved entries to be removed", func([]witness.Row) bool {
 		return fmt.Sprint(e.owners(threeNodes, address)) == fmt.Sprint(map[string]string{home: "default/web-0"})
 	})
 	step(last, others[0])
@@ -162,7 +162,7 @@ func TestMigrateDualStack(t *testing.T) {
 		if len(strings.Split(after["web-0"].Address, ",")) != 2 {
 			t.Errorf("web-0 has %s, want an address of each family", after["web-0"].Address)
 		}
-		e.moved(before["web-0"], after["web-0"])
+		e.checkMoved(before["web-0"], after["web-0"])
 		before = after
 	}
 }
@@ -176,10 +176,10 @@ func TestMigrateOnlyFenced(t *testing.T) {
 	before := e.awaitRunning(nil, "web-0")
 	lost := before["web-0"].Node
 	e.must(e.Process(lost).Kill())
-	e.eventually("that the node is lost", func() bool {
+	e.eventually("the taint of the lost node", func() bool {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: lost}, &node))
-		// The taint follows the condition. Before it, the next pod may be placed on the node again.
+		// The taint follows the condition. Before the node has the taint, the next pod may be placed there again.
 		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
 	})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
@@ -189,7 +189,7 @@ func TestMigrateOnlyFenced(t *testing.T) {
 	taint := `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]}}`
 	e.must(e.api.Patch(within(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: lost}}, client.RawPatch(types.StrategicMergePatchType, []byte(taint))))
 	after := e.awaitRunning(before, "web-0")
-	e.moved(before["web-0"], after["web-0"])
+	e.checkMoved(before["web-0"], after["web-0"])
 }
 
 // TestMigrateNotAllowed checks that a pod with the policy Migrate waits with a message if addresses may not migrate.
@@ -207,7 +207,7 @@ func TestMigrateNotAllowed(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }
 
-// TestReassign checks that a pod gets another address on another node, that its FixedIP follows, and that the old
+// TestReassign checks that a pod gets another address on another node, that its FixedIP gets that address, and that the old
 // address is released.
 func TestReassign(t *testing.T) {
 	t.Parallel()
@@ -225,11 +225,11 @@ func TestReassign(t *testing.T) {
 	e.cordon(r.Node, true)
 	e.deletePods("web-0")
 	other := ""
-	e.await("wait for web-0 to be elsewhere, with a record of that", func(rows []witness.Row) bool {
+	e.await("wait for web-0 to run on another node, with a FixedIP of its new address", func(rows []witness.Row) bool {
 		for _, now := range rows {
-			rec := e.witness.Record(namespace, "web-0")
+			fip := e.witness.Record(namespace, "web-0")
 			if now.Pod == "web-0" && now.Running && now.Node != r.Node && now.Address != r.Address && now.Phase == "InUse" &&
-				slices.Equal(now.Entries, []string{now.Node + "/" + now.Address}) && rec != nil && slices.Equal(rec.Spec.IPs, []string{now.Address}) {
+				slices.Equal(now.Entries, []string{now.Node + "/" + now.Address}) && fip != nil && slices.Equal(fip.Spec.IPs, []string{now.Address}) {
 				other = now.Node
 				return true
 			}
@@ -246,8 +246,8 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"node-1", "node-2", "node-3"}
 	e := start(t, options{nodes: nodes, controllerArgs: defaultPool, noScheduler: true})
-	// The gate executes the patch of a CiliumNode that makes patches zero, but drops the answer, and holds all later
-	// patches.
+	// The gate counts patches of CiliumNodes down. It executes the patch that makes the counter zero and drops the answer, and
+	// it holds all later patches.
 	var patches atomic.Int64
 	patches.Store(1 << 30)
 	arrived := make(chan struct{}, 64)
@@ -260,7 +260,7 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 		case left > 0:
 			pass.ServeHTTP(w, r)
 		case left == 0:
-			pass.ServeHTTP(&swallowed{header: http.Header{}}, r)
+			pass.ServeHTTP(&droppedResponse{header: http.Header{}}, r)
 			fallthrough
 		default:
 			arrived <- struct{}{}
@@ -271,29 +271,29 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 	e.create(statefulSet("web", 1, failover("Migrate")))
 	now := e.awaitRunning(nil, "web-0")
 	home := now["web-0"].Node
-	away := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == home })
-	for dies := int64(1); dies <= 5; dies++ {
-		for _, leg := range []struct {
+	others := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == home })
+	for killAt := int64(1); killAt <= 5; killAt++ {
+		for _, move := range []struct {
 			to     string
 			writes int64
-		}{{away[0], 3}, {away[1], 5}, {home, 3}} {
-			name := fmt.Sprintf("to-%s-%d", leg.to, dies)
-			e.await("wait for "+leg.to+" to have no trace of it", func([]witness.Row) bool {
-				owner, exists := e.witness.Owner(leg.to, now["web-0"].Address)
+		}{{others[0], 3}, {others[1], 5}, {home, 3}} {
+			name := fmt.Sprintf("to-%s-%d", move.to, killAt)
+			e.await("wait for the pool of "+move.to+" to have no owned entry of the address", func([]witness.Row) bool {
+				owner, exists := e.witness.Owner(move.to, now["web-0"].Address)
 				return !exists || owner == "fixedip.io/moved"
 			})
-			if dies <= leg.writes {
+			if killAt <= move.writes {
 				e.must(scheduler.Kill())
-				patches.Store(dies)
+				patches.Store(killAt)
 				scheduler = e.startScheduler("victim-"+name, product.SchedulerOptions{Movable: true, NoElection: true, Kubeconfig: kubeconfig})
 			}
-			e.cordonOthers(nodes, leg.to)
+			e.cordonOthers(nodes, move.to)
 			e.deletePods("web-0")
-			if dies <= leg.writes {
+			if killAt <= move.writes {
 				select {
 				case <-arrived:
 				case <-within(t).Done():
-					t.Fatalf("%s: no patch came", name)
+					t.Fatalf("%s: the scheduler has not sent the patch in time", name)
 				}
 				e.must(scheduler.Kill())
 				for len(arrived) > 0 {
@@ -302,15 +302,15 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 				scheduler = e.startScheduler("successor-"+name, product.SchedulerOptions{Movable: true, NoElection: true})
 			}
 			after := e.awaitRunning(now, "web-0")
-			e.moved(now["web-0"], after["web-0"])
+			e.checkMoved(now["web-0"], after["web-0"])
 			now = after
 		}
 	}
 }
 
-// swallowed is a response that is dropped.
-type swallowed struct{ header http.Header }
+// droppedResponse is a response writer that drops the response.
+type droppedResponse struct{ header http.Header }
 
-func (s *swallowed) Header() http.Header         { return s.header }
-func (s *swallowed) Write(b []byte) (int, error) { return len(b), nil }
-func (s *swallowed) WriteHeader(int)             {}
+func (s *droppedResponse) Header() http.Header         { return s.header }
+func (s *droppedResponse) Write(b []byte) (int, error) { return len(b), nil }
+func (s *droppedResponse) WriteHeader(int)             {}

@@ -34,8 +34,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// nobody is the schedulerName of pods that fakes place.
-const nobody = "nobody"
+// fakesScheduler is the schedulerName of pods that the fakes place.
+const fakesScheduler = "nobody"
 
 // fakes are nodes without an agent and a kubelet, for tests of the controller with many nodes, and for tests that decide
 // when a pod is gone. They do the work of scheduler, agent and kubelet that the controller sees: they write the claim, bind
@@ -50,16 +50,16 @@ type fakes struct {
 	mu sync.Mutex
 	// nodes are the names of the fake nodes on which the scheduler places pods.
 	nodes map[string]bool
-	// agents are the names of the fake nodes whose agents answer.
+	// agents are the names of the fake nodes whose agents answer probes.
 	agents map[string]bool
 	// addrs contains the addresses that the fakes claimed. Key: the UID of the pod. A pod that the scheduler bound has the
 	// address of its entry.
 	addrs map[types.UID]string
 	// place chooses the node of a new pod that the fakes bind.
 	place func(pod string) string
-	// stay is true while terminating pods keep running.
-	stay bool
-	// gone contains when the watch showed that a pod was gone. Key: the name of the pod.
+	// keepTerminating is true while terminating pods keep running.
+	keepTerminating bool
+	// gone contains the last time at which the watch showed that a pod was deleted. Key: the name of the pod.
 	gone map[string]time.Time
 }
 
@@ -68,12 +68,12 @@ func fakeSubnet(n int) string { return fmt.Sprintf("10.77.%d.0/24", n) }
 
 func fakeName(n int) string { return fmt.Sprintf("fake-%d", n) }
 
-// heardForAll are flags with which nodes without a kubelet stay ready for longer than any test lasts: no address becomes
-// free on a node that is not ready.
-var heardForAll = []string{"--node-monitor-grace-period=1h"}
+// keepNodesReady are flags of the control plane with which nodes without a kubelet stay ready for longer than any test
+// lasts. On a node that is not ready, no address becomes free.
+var keepNodesReady = []string{"--node-monitor-grace-period=1h"}
 
 // fakeNodes creates the ready nodes fake-0, fake-1 and so on, and serves their pods. The cluster has to be started with
-// heardForAll.
+// keepNodesReady.
 func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -148,7 +148,7 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 func (f *fakes) serves(p *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return p.Spec.SchedulerName == nobody || f.nodes[p.Spec.NodeName]
+	return p.Spec.SchedulerName == fakesScheduler || f.nodes[p.Spec.NodeName]
 }
 
 // addNode creates a fake node on which the scheduler can place pods. The controller assigns a subnet to it.
@@ -156,24 +156,24 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	f.mu.Lock()
 	f.nodes[node.Name] = true
 	f.mu.Unlock()
-	made, err := f.api.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	created, err := f.api.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if err != nil {
-		return fmt.Errorf("make node %s: %w", node.Name, err)
+		return fmt.Errorf("create node %s: %w", node.Name, err)
 	}
-	made.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
-	made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
-	// Controllers of Kubernetes update the node at once, so that the write has no version.
-	made.ResourceVersion = ""
-	if _, err := f.api.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("make node %s ready: %w", node.Name, err)
+	created.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
+	created.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
+	// Controllers of Kubernetes update the node at once. Without a version, this write does not conflict with theirs.
+	created.ResourceVersion = ""
+	if _, err := f.api.CoreV1().Nodes().UpdateStatus(ctx, created, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("update the status of node %s: %w", node.Name, err)
 	}
 	if err := f.e.api.Create(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}); err != nil {
-		return fmt.Errorf("make CiliumNode %s: %w", node.Name, err)
+		return fmt.Errorf("create CiliumNode %s: %w", node.Name, err)
 	}
 	return f.report(ctx, node.Name)
 }
 
-// report writes the first report of the agent of a node, which answers probes from then on.
+// report writes the first report of the agent of a node. From then on, the fakes answer probes of that agent.
 func (f *fakes) report(ctx context.Context, node string) error {
 	f.mu.Lock()
 	f.agents[node] = true
@@ -181,7 +181,7 @@ func (f *fakes) report(ctx context.Context, node string) error {
 	return report(ctx, f.e.api, node)
 }
 
-// answer answers probes like agents, with reports that remove them. It returns when the watch ends.
+// answer removes probes from the status of CiliumNodes, as the reports of their agents do. It returns when the watch ends.
 func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
 	watching, err := api.Watch(ctx, &ciliumv2.CiliumNodeList{})
 	if err != nil {
@@ -213,17 +213,18 @@ func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
 	}
 }
 
-// report writes the first report of the agent of a node that has none: the node uses an address that is in no subnet. From
-// then on addresses of the node count as free.
+// report writes the first report of the agent of a node on which no agent runs: the node itself uses an address outside all
+// subnets. After that report, addresses of the node count as free.
 func report(ctx context.Context, api client.Client, node string) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"ipam":{"used":{"192.0.2.1":{"owner":"router"}}}}}`))
 	if err := api.Status().Patch(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch); err != nil {
-		return fmt.Errorf("report for node %s: %w", node, err)
+		return fmt.Errorf("write the first report of node %s: %w", node, err)
 	}
 	return nil
 }
 
-// serve does the next step for a pod: it ends, binds or runs the pod. Errors are retried.
+// serve does the next step for a pod: it ends, binds or runs the pod. It retries errors
+// other than conflicts and missing objects.
 func (f *fakes) serve(ctx context.Context, key types.NamespacedName) {
 	obj, exists, err := f.pods.GetStore().GetByKey(key.String())
 	if err != nil || !exists || !f.serves(obj.(*corev1.Pod)) {
@@ -233,9 +234,9 @@ func (f *fakes) serve(ctx context.Context, key types.NamespacedName) {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		f.mu.Lock()
-		stay := f.stay
+		keep := f.keepTerminating
 		f.mu.Unlock()
-		if stay && pod.Spec.NodeName != "" {
+		if keep && pod.Spec.NodeName != "" {
 			return
 		}
 		err = f.end(ctx, pod)
@@ -335,15 +336,15 @@ func (f *fakes) placing(place func(pod string) string) (before func(pod string) 
 }
 
 // keepPods sets whether terminating pods keep running.
-func (f *fakes) keepPods(stay bool) {
+func (f *fakes) keepPods(keep bool) {
 	f.mu.Lock()
-	f.stay = stay
+	f.keepTerminating = keep
 	f.mu.Unlock()
-	if stay {
+	if keep {
 		return
 	}
 	for _, obj := range f.pods.GetStore().List() {
-		if p := obj.(*corev1.Pod); p.Spec.SchedulerName == nobody && p.DeletionTimestamp != nil {
+		if p := obj.(*corev1.Pod); p.Spec.SchedulerName == fakesScheduler && p.DeletionTimestamp != nil {
 			f.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
@@ -370,7 +371,7 @@ func (f *fakes) endByNode(t *testing.T) {
 	}
 }
 
-// goneAt returns when the watch last showed that a pod with the name was gone; false if it has not.
+// goneAt returns the last time at which the watch showed that a pod with this name was deleted; false if it has shown none.
 func (f *fakes) goneAt(pod string) (time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -378,8 +379,8 @@ func (f *fakes) goneAt(pod string) (time.Time, bool) {
 	return at, ok
 }
 
-// byNobody lets the fakes place the pods of a StatefulSet.
-func byNobody(s *appsv1.StatefulSet) { s.Spec.Template.Spec.SchedulerName = nobody }
+// placedByFakes lets the fakes place the pods of a StatefulSet.
+func placedByFakes(s *appsv1.StatefulSet) { s.Spec.Template.Spec.SchedulerName = fakesScheduler }
 
 // onFake returns a function that places all pods on the n-th fake node.
 func onFake(n int) func(string) string { return func(string) string { return fakeName(n) } }
@@ -387,6 +388,6 @@ func onFake(n int) func(string) string { return func(string) string { return fak
 // startFakes starts a cluster with a controller and fake nodes only.
 func startFakes(t *testing.T, nodes int, place func(string) string, args ...string) (*env, *fakes) {
 	t.Helper()
-	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll, controllerArgs: append([]string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1s", "--enable-leader-election=false"}, args...)})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: keepNodesReady, controllerArgs: append([]string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1s", "--enable-leader-election=false"}, args...)})
 	return e, e.fakeNodes(nodes, place)
 }

@@ -26,8 +26,8 @@ func familiesOf(texts ...string) []string {
 	return families
 }
 
-// TestG8Families checks that pods have fixed addresses of the right families in clusters of IPv4, IPv6 and both. In the
-// last, pods of another scheduler have fixed IPv4 addresses only; TestG15GuideScenarios adopts both (G8).
+// TestG8Families checks that pods have fixed addresses of the right families in clusters of IPv4, IPv6 and both (G8). In the
+// cluster of both, pods of another scheduler have fixed IPv4 addresses only; TestG15GuideScenarios adopts both families.
 func TestG8Families(t *testing.T) {
 	t.Parallel()
 	v4, v6, both := []string{"IPv4"}, []string{"IPv6"}, []string{"IPv4", "IPv6"}
@@ -38,11 +38,11 @@ func TestG8Families(t *testing.T) {
 		// have the families of ours.
 		ours, theirs []string
 	}{
-		"IPv4 alone": {
+		"IPv4 only": {
 			controller: append([]string{"--enable-ipv6=false", ipv6CIDR, ipv6Mask}, defaultPool...),
 			ours:       v4, theirs: v4,
 		},
-		"IPv6 alone": {
+		"IPv6 only": {
 			controller: []string{"--enable-ipv6=true", "--enable-static-pod-ipv6=true", ipv6CIDR, ipv6Mask, "--address-cooldown=2s"},
 			node:       []string{"--ipv4=false", "--ipv6"},
 			ours:       v6, theirs: v6,
@@ -62,18 +62,18 @@ func TestG8Families(t *testing.T) {
 				var cn ciliumv2.CiliumNode
 				e.must(e.api.Get(within(t), client.ObjectKey{Name: node}, &cn))
 				if got := familiesOf(cn.Spec.IPAM.PodCIDRs...); !slices.Equal(got, c.ours) {
-					t.Errorf("%s has the subnets %v, want one of each of %v", node, cn.Spec.IPAM.PodCIDRs, c.ours)
+					t.Errorf("node %s has the subnets %v, want one of each of %v", node, cn.Spec.IPAM.PodCIDRs, c.ours)
 				}
 			}
 			fixed := map[string][]string{"ours-0": c.ours, "ours-1": c.ours, "ours-2": c.ours, "theirs-0": c.theirs}
 			all := append(names("ours", 3), "theirs-0")
 			e.create(statefulSet("ours", 3), placed("theirs", "node-1", 1, map[string]string{"app": "theirs"}))
 			before := e.awaitRunning(nil, all...)
-			kept := map[string][]string{}
+			reserved := map[string][]string{}
 			for name, families := range fixed {
-				kept[name] = e.witness.Record(namespace, name).Spec.IPs
-				if got := familiesOf(kept[name]...); !slices.Equal(got, families) || len(before[name].Entries) != len(families) {
-					t.Errorf("of pod %s with %s the addresses %v are kept by the entries %v, want one of each of %v", name, before[name].Address, kept[name], before[name].Entries, families)
+				reserved[name] = e.witness.Record(namespace, name).Spec.IPs
+				if got := familiesOf(reserved[name]...); !slices.Equal(got, families) || len(before[name].Entries) != len(families) {
+					t.Errorf("pod %s with %s has the fixed addresses %v and the entries %v, want one of each of %v", name, before[name].Address, reserved[name], before[name].Entries, families)
 				}
 				if got := familiesOf(strings.Split(before[name].Address, ",")...); !slices.Equal(got, c.ours) {
 					t.Errorf("pod %s runs with %s, want an address of each of %v", name, before[name].Address, c.ours)
@@ -81,11 +81,11 @@ func TestG8Families(t *testing.T) {
 			}
 			e.deletePods(all...)
 			for name, r := range e.awaitRunning(before, all...) {
-				if has := strings.Split(r.Address, ","); slices.ContainsFunc(kept[name], func(a string) bool { return !slices.Contains(has, a) }) || r.Node != before[name].Node {
-					t.Errorf("for pod %s %v is kept on %s, and it runs with %s on %s", name, kept[name], before[name].Node, r.Address, r.Node)
+				if has := strings.Split(r.Address, ","); slices.ContainsFunc(reserved[name], func(a string) bool { return !slices.Contains(has, a) }) || r.Node != before[name].Node {
+					t.Errorf("pod %s runs with %s on node %s, want its fixed addresses %v on node %s", name, r.Address, r.Node, reserved[name], before[name].Node)
 				}
 			}
-			e.await("look at the entries", func(rows []witness.Row) bool {
+			e.await("wait for the pods to have the same entries as before", func(rows []witness.Row) bool {
 				return !slices.ContainsFunc(rows, func(r witness.Row) bool { return !slices.Equal(r.Entries, before[r.Pod].Entries) })
 			})
 		})

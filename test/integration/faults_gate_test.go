@@ -32,7 +32,7 @@ const (
 var failures = []failure{refused, errored, lost}
 
 func (f failure) String() string {
-	return [...]string{"refused", "carried out and answered with an error", "carried out and the answer lost"}[f]
+	return [...]string{"not executed", "executed and answered with an error", "executed without an answer"}[f]
 }
 
 // fault makes one write of a program fail: at is the number of the write, counted from 1 in each run. The zero fault makes
@@ -70,9 +70,9 @@ type gatedRun struct {
 	fault fault
 	// writes contains descriptions of the writes in order. Key: the program.
 	writes map[string][]string
-	// failed describes the write that failed; empty: it has not come yet.
+	// failed describes the write that failed; empty if no write has failed yet.
 	failed string
-	// last is when the last write came.
+	// last is the time of the last write.
 	last time.Time
 }
 

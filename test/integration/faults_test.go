@@ -39,7 +39,7 @@ const runsAtOnce = 10
 type step struct {
 	name string
 	does func(*faultRun) error
-	// pods are all pods that exist after the step: the name, how many pods have had that name, and the node.
+	// pods are all pods that exist after the step: the name, the number of pods that have had that name, and the node.
 	pods []string
 }
 
@@ -49,8 +49,8 @@ var scenarios = map[string][]step{
 	"life": {
 		{"a node joins", func(r *faultRun) error { return r.join("a", false, "") }, nil},
 		{"two pods are placed for the first time", func(r *faultRun) error { return r.deploy("web", 2, whenScaledDelete) }, []string{"web-0 1 a", "web-1 1 a"}},
-		{"one is replaced", func(r *faultRun) error { return r.deletePod("web-0") }, []string{"web-0 2 a", "web-1 1 a"}},
-		{"one is scaled away", func(r *faultRun) error { return r.scale("web", 1) }, []string{"web-0 2 a"}},
+		{"one of them is replaced", func(r *faultRun) error { return r.deletePod("web-0") }, []string{"web-0 2 a", "web-1 1 a"}},
+		{"the workload is scaled down", func(r *faultRun) error { return r.scale("web", 1) }, []string{"web-0 2 a"}},
 		{"the workload is deleted", func(r *faultRun) error { return r.undeploy("web") }, nil},
 	},
 	"moves": {
@@ -58,12 +58,12 @@ var scenarios = map[string][]step{
 		{"two workloads are placed", func(r *faultRun) error {
 			return errors.Join(r.deploy("moves", 1, failover("Migrate")), r.deploy("waits", 1, failover("Wait")))
 		}, []string{"moves-0 1 a", "waits-0 1 a"}},
-		{"one moves to the other node", func(r *faultRun) error {
+		{"one of them moves to the other node", func(r *faultRun) error {
 			return errors.Join(r.outOfService("a"), r.cordon("b", false), r.deletePod("moves-0"))
 		}, []string{"moves-0 2 b", "waits-0 1 a"}},
-		{"it is deleted there", func(r *faultRun) error { return r.undeploy("moves") }, []string{"waits-0 1 a"}},
-		{"its home goes", func(r *faultRun) error { return r.lose("a") }, []string{"waits-0 2 nowhere"}},
-		{"another node takes that one's place", func(r *faultRun) error { return r.join("c", false, "a") }, []string{"waits-0 2 c"}},
+		{"the workload that moved is deleted", func(r *faultRun) error { return r.undeploy("moves") }, []string{"waits-0 1 a"}},
+		{"the home node is lost", func(r *faultRun) error { return r.lose("a") }, []string{"waits-0 2 nowhere"}},
+		{"another node replaces the lost node", func(r *faultRun) error { return r.join("c", false, "a") }, []string{"waits-0 2 c"}},
 		{"the other workload is deleted", func(r *faultRun) error { return r.undeploy("waits") }, nil},
 	},
 }
@@ -83,14 +83,14 @@ type faultRun struct {
 
 	// nodes are the nodes that joined and were not lost, without the prefix of the run.
 	nodes []string
-	// subnets and addresses contain names that are equal in each run: that of the first node of a subnet, and that of the
-	// first pod with an address. Key: the subnet or address.
+	// subnets contains the name of the first node of each subnet, and addresses the name of the first pod with each address.
+	// These names are equal in each run. Key: the subnet or address.
 	subnets, addresses map[string]string
 	// incarnations contains the UIDs of the pods with a name, in order. Key: the pod name.
 	incarnations map[string][]types.UID
 	// workloads contains the names of StatefulSets. Key: the UID.
 	workloads map[types.UID]string
-	// last is the state that the run saw last.
+	// last is the last state of the run, as describe returns it.
 	last string
 }
 
@@ -139,7 +139,7 @@ func (r *faultRun) cordon(name string, yes bool) error {
 	return r.patchNode(name, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))
 }
 
-// outOfService taints a node as out of service, as an administrator does if nothing runs there.
+// outOfService taints a node as out of service, as an administrator does if no pod runs there.
 func (r *faultRun) outOfService(name string) error {
 	return r.patchNode(name, fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, corev1.TaintNodeOutOfService))
 }
@@ -159,7 +159,7 @@ func (r *faultRun) lose(name string) error {
 
 // through runs the scenario and returns the state after each step. If wants contains the states of a run without a fault, it
 // waits after each step until the state is the same; if wants is nil, until no write has come for a while.
-func (r *faultRun) through(wants []string) (stood []string, err error) {
+func (r *faultRun) through(wants []string) (states []string, err error) {
 	ctx := r.e.t.Context()
 	if err := r.e.api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.name}}); err != nil {
 		return nil, err
@@ -167,39 +167,39 @@ func (r *faultRun) through(wants []string) (stood []string, err error) {
 	r.gate.begin(r.name, r.fault)
 	for i, s := range scenarios[r.scenario] {
 		if err := s.does(r); err != nil {
-			return stood, fmt.Errorf("%s: %w", s.name, err)
+			return states, fmt.Errorf("%s: %w", s.name, err)
 		}
 		if wants == nil {
-			if err := r.quiet(ctx, s.pods); err != nil {
-				return stood, fmt.Errorf("%s: wait for the last write: %w", s.name, err)
+			if err := r.awaitQuiet(ctx, s.pods); err != nil {
+				return states, fmt.Errorf("%s: wait for the last write: %w", s.name, err)
 			}
-			stood = append(stood, r.stands(r.e.witness.State(r.name)))
+			states = append(states, r.describe(r.e.witness.State(r.name)))
 			continue
 		}
 		// The other runs use the machine at the same time.
-		step, cancel := context.WithTimeoutCause(ctx, 3*patience, errors.New("not so after "+(3*patience).String()))
+		step, cancel := context.WithTimeoutCause(ctx, 3*stepTimeout, errors.New("the state is not reached after "+(3*stepTimeout).String()))
 		_, err := r.e.witness.Await(step, r.name, func(rows []witness.Row) bool {
-			r.last = r.stands(rows)
+			r.last = r.describe(rows)
 			return r.last == wants[i]
 		})
 		cancel()
 		if err != nil {
-			return stood, fmt.Errorf("%s: what stands is\n%s, and without the fault it was\n%s", s.name, r.last, wants[i])
+			return states, fmt.Errorf("%s: got the state\n%s\nwant the state of the run without a fault\n%s", s.name, r.last, wants[i])
 		}
-		stood = append(stood, r.last)
+		states = append(states, r.last)
 	}
-	return stood, nil
+	return states, nil
 }
 
-// quiet waits until all nodes have subnets, exactly these pods exist, bound pods run, no address is in cooldown and
+// awaitQuiet waits until all nodes have subnets, exactly these pods exist, bound pods run, no address is in cooldown and
 // no write has come for a while.
-func (r *faultRun) quiet(ctx context.Context, pods []string) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*patience)
+func (r *faultRun) awaitQuiet(ctx context.Context, pods []string) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*stepTimeout)
 	defer cancel()
 	return wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
 		rows := r.e.witness.State(r.name)
-		stands := r.stands(rows)
-		busy := strings.Contains(stands, "has []") || strings.Contains(stands, "has no CiliumNode") || strings.Contains(stands, "fixedip.io/cooldown")
+		state := r.describe(rows)
+		busy := strings.Contains(state, "has []") || strings.Contains(state, "has no CiliumNode") || strings.Contains(state, "fixedip.io/cooldown")
 		var now []string
 		for _, row := range rows {
 			where := "nowhere"
@@ -213,8 +213,8 @@ func (r *faultRun) quiet(ctx context.Context, pods []string) error {
 	})
 }
 
-// stands describes the state of a run, its pods, FixedIPs, subnets and pools, as text that is equal in each run.
-func (r *faultRun) stands(rows []witness.Row) string {
+// describe describes the state of a run, its pods, FixedIPs, subnets and pools, as text that is equal in each run.
+func (r *faultRun) describe(rows []witness.Row) string {
 	var b strings.Builder
 	nodes := map[string]*ciliumv2.CiliumNode{}
 	for _, name := range r.nodes {
@@ -243,7 +243,7 @@ func (r *faultRun) stands(rows []witness.Row) string {
 		fmt.Fprintf(&b, "pod %s, incarnation %d, on node %q with %q, running: %t\n", row.Pod, len(r.incarnations[row.Pod]), row.Node, row.Address, row.Running)
 	}
 	for _, fip := range r.e.witness.Records(r.name) {
-		fmt.Fprintln(&b, r.record(fip))
+		fmt.Fprintln(&b, describeFixedIP(fip))
 	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		fmt.Fprintf(&b, "node %s has %v and %s\n", name, nodes[name].Spec.IPAM.PodCIDRs, r.entries(nodes[name]))
@@ -251,17 +251,17 @@ func (r *faultRun) stands(rows []witness.Row) string {
 	return r.named(b.String())
 }
 
-func (r *faultRun) record(fip *v1alpha1.FixedIP) string {
+func describeFixedIP(fip *v1alpha1.FixedIP) string {
 	spec, err := json.Marshal(fip.Spec)
 	if err != nil {
 		return err.Error()
 	}
 	var conditions []string
 	for _, c := range fip.Status.Conditions {
-		conditions = append(conditions, fmt.Sprintf("%s is %s for %s", c.Type, c.Status, c.Reason))
+		conditions = append(conditions, fmt.Sprintf("%s is %s because of %s", c.Type, c.Status, c.Reason))
 	}
 	slices.Sort(conditions)
-	return fmt.Sprintf("FixedIP %s, going: %t, expiring: %t, of pod %s, %s: %s, conditions %v, finalizers %v",
+	return fmt.Sprintf("FixedIP %s, being deleted: %t, expiring: %t, pod UID %s, phase %s, spec %s, conditions %v, finalizers %v",
 		fip.Name, fip.DeletionTimestamp != nil, fip.Status.ExpiresAt != nil, fip.Status.PodUID, fip.Status.Phase, spec, conditions, fip.Finalizers)
 }
 
@@ -307,7 +307,7 @@ func (r *faultRun) named(text string) string {
 // not of make test.
 func TestEveryWriteFails(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: keepNodesReady})
 	gate := e.faultGate()
 	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Kubeconfig: gate.kubeconfigs[cluster.Scheduler], Movable: true, NoElection: true})
 	var err error
@@ -337,16 +337,16 @@ func TestEveryWriteFails(t *testing.T) {
 	for scenario := range maps.Keys(scenarios) {
 		todo = append(todo, prepare(scenario, fault{}))
 	}
-	e.sideBySide(todo, func(r *faultRun) {
-		stood, err := r.through(nil)
+	e.runInParallel(todo, func(r *faultRun) {
+		states, err := r.through(nil)
 		if err != nil {
 			t.Errorf("%s, without a fault: %v", r.scenario, err)
 			return
 		}
-		r.last = stood[len(stood)-1]
+		r.last = states[len(states)-1]
 		mu.Lock()
 		defer mu.Unlock()
-		wants[r.scenario] = stood
+		wants[r.scenario] = states
 	})
 	if t.Failed() {
 		return
@@ -368,7 +368,7 @@ func TestEveryWriteFails(t *testing.T) {
 		}
 	}
 	done := 0
-	e.sideBySide(todo, func(r *faultRun) {
+	e.runInParallel(todo, func(r *faultRun) {
 		_, err := r.through(wants[r.scenario])
 		mu.Lock()
 		defer mu.Unlock()
@@ -382,26 +382,26 @@ func TestEveryWriteFails(t *testing.T) {
 		}
 	})
 
-	// Nothing has changed since the end of each run.
+	// The state of each run is still the state at its end.
 	hit := 0
 	for _, r := range runs {
 		if gate.of(r.name).failed != "" {
 			hit++
 		}
-		if now := r.stands(e.witness.State(r.name)); now != r.last && !t.Failed() {
-			t.Errorf("%s, %s: what stood at the end was\n%s, and is\n%s", r.scenario, r.fault, r.last, now)
+		if now := r.describe(e.witness.State(r.name)); now != r.last && !t.Failed() {
+			t.Errorf("%s, %s: got the state\n%s\nwant the state at the end of the run\n%s", r.scenario, r.fault, now, r.last)
 		}
 	}
-	t.Logf("%d of %d runs had their write fail, in %s", hit, len(todo), time.Since(began).Round(time.Second))
+	t.Logf("the write of %d of %d runs failed, in %s", hit, len(todo), time.Since(began).Round(time.Second))
 	// Two writes can be combined, so that a run may make fewer writes than another.
 	if hit < len(todo)*9/10 {
-		t.Errorf("only %d of %d writes failed; does the gate see them?", hit, len(todo))
+		t.Errorf("%d of %d writes failed, want at least 9 of 10", hit, len(todo))
 	}
 	gate.history.linearizable(t)
 }
 
-// sideBySide calls through for each run, for runsAtOnce runs at a time.
-func (e *env) sideBySide(runs []*faultRun, through func(*faultRun)) {
+// runInParallel calls through for each run, for runsAtOnce runs at the same time.
+func (e *env) runInParallel(runs []*faultRun, through func(*faultRun)) {
 	queue := make(chan *faultRun)
 	var working sync.WaitGroup
 	for range runsAtOnce {

@@ -36,7 +36,7 @@ func (e *env) scale(name string, replicas int) {
 	e.must(e.api.Patch(within(e.t), statefulSet(name, 0), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))))
 }
 
-// records returns the FixedIPs of a workload by name.
+// records returns the FixedIPs of a workload. Key: the name of the FixedIP.
 func (e *env) records(workload string) map[string]*v1alpha1.FixedIP {
 	e.t.Helper()
 	var list v1alpha1.FixedIPList
@@ -72,13 +72,13 @@ func TestFieldBugs(t *testing.T) {
 	t.Run("F1", func(t *testing.T) {
 		// The controller starts and sees other UIDs than those recorded: the pods were restarted, and their StatefulSet was
 		// created again.
-		e.create(statefulSet("f1", 2, byNobody))
+		e.create(statefulSet("f1", 2, placedByFakes))
 		before := e.awaitRunning(nil, names("f1", 2)...)
 		e.must(e.controller.Kill())
 		e.delete(statefulSet("f1", 2), client.PropagationPolicy(metav1.DeletePropagationOrphan))
-		e.createAnew(statefulSet("f1", 2, byNobody))
+		e.createAgain(statefulSet("f1", 2, placedByFakes))
 		e.deletePods(names("f1", 2)...)
-		e.rowsOf("f1", "wait for its pods to run again", func(rows []witness.Row) bool {
+		e.rowsOf("f1", "wait for the pods to run again", func(rows []witness.Row) bool {
 			return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return !r.Running || r.UID == before[r.Pod].UID })
 		})
 		e.must(e.controller.Restart(within(t)))
@@ -88,11 +88,11 @@ func TestFieldBugs(t *testing.T) {
 	t.Run("F2", func(t *testing.T) {
 		// A StatefulSet is scaled down and up faster than its address is released: the new pod gets the former or a new
 		// address. The witness checks that.
-		e.create(statefulSet("f2", 2, byNobody, annotatedWith("fixedip.io/when-scaled", "Delete")))
+		e.create(statefulSet("f2", 2, placedByFakes, annotatedWith("fixedip.io/when-scaled", "Delete")))
 		now := e.awaitRunning(nil, names("f2", 2)...)
 		for range 8 {
 			e.scale("f2", 1)
-			e.await("wait for f2-1 to be asked to stop", func([]witness.Row) bool {
+			e.await("wait for f2-1 to be terminating, gone or replaced", func([]witness.Row) bool {
 				p := e.witness.Pod(namespace, "f2-1")
 				return p == nil || p.DeletionTimestamp != nil || string(p.UID) != now["f2-1"].UID
 			})
@@ -101,25 +101,25 @@ func TestFieldBugs(t *testing.T) {
 		}
 		for name, r := range now {
 			if !slices.Equal(r.Entries, []string{r.Node + "/" + r.Address}) {
-				t.Errorf("%s has %s on %s, and the pools say %v", name, r.Address, r.Node, r.Entries)
+				t.Errorf("pod %s has %s on node %s and the entries %v, want one entry with that address", name, r.Address, r.Node, r.Entries)
 			}
 		}
 	})
 
 	t.Run("F3", func(t *testing.T) {
 		// A terminating pod that does not stop keeps its address.
-		e.create(statefulSet("f3", 1, byNobody))
+		e.create(statefulSet("f3", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f3-0")
 		f.keepPods(true)
 		e.delete(statefulSet("f3", 1))
-		e.await("wait for f3-0 to be asked to stop", func([]witness.Row) bool {
+		e.await("wait for f3-0 to be terminating", func([]witness.Row) bool {
 			p := e.witness.Pod(namespace, "f3-0")
 			return p != nil && p.DeletionTimestamp != nil
 		})
 		restart()
-		e.settled(t)
+		e.awaitProcessed(t)
 		if got := e.witness.Entries(namespace, "f3-0"); !slices.Equal(got, before["f3-0"].Entries) || e.witness.Record(namespace, "f3-0") == nil {
-			t.Errorf("its pod does not stop, and it has %v and the record %v", got, e.witness.Record(namespace, "f3-0"))
+			t.Errorf("f3-0 still runs: got the entries %v and the FixedIP %v, want the entries %v and a FixedIP", got, e.witness.Record(namespace, "f3-0"), before["f3-0"].Entries)
 		}
 		f.keepPods(false)
 		e.rowsOf("f3", "wait for nothing to be left", nothingLeft)
@@ -128,7 +128,7 @@ func TestFieldBugs(t *testing.T) {
 	t.Run("F4", func(t *testing.T) {
 		// All pods and the controller restart at once: each pod has its own address again.
 		pods := names("f4", 60)
-		e.create(statefulSet("f4", 60, byNobody))
+		e.create(statefulSet("f4", 60, placedByFakes))
 		before := e.awaitRunning(nil, pods...)
 		e.must(e.controller.Kill())
 		e.deletePods(pods...)
@@ -140,36 +140,36 @@ func TestFieldBugs(t *testing.T) {
 
 	t.Run("F5", func(t *testing.T) {
 		// The controller is down while one StatefulSet is deleted and created again, and another is deleted.
-		e.create(statefulSet("f5", 1, byNobody), statefulSet("f5gone", 1, byNobody))
+		e.create(statefulSet("f5", 1, placedByFakes), statefulSet("f5gone", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f5-0", "f5gone-0")
 		e.must(e.controller.Kill())
 		e.delete(statefulSet("f5", 1))
 		e.delete(statefulSet("f5gone", 1))
-		e.await("wait for the pods to go", func([]witness.Row) bool {
+		e.await("wait for the pods to be gone", func([]witness.Row) bool {
 			return e.witness.Pod(namespace, "f5-0") == nil && e.witness.Pod(namespace, "f5gone-0") == nil
 		})
-		e.createAnew(statefulSet("f5", 1, byNobody))
+		e.createAgain(statefulSet("f5", 1, placedByFakes))
 		e.must(e.controller.Restart(within(t)))
 		after := e.awaitRunning(before, "f5-0")
 		if after["f5-0"].Address != before["f5-0"].Address {
-			t.Errorf("f5-0 had %s and has %s now", before["f5-0"].Address, after["f5-0"].Address)
+			t.Errorf("f5-0 has %s, want %s", after["f5-0"].Address, before["f5-0"].Address)
 		}
 		e.rowsOf("f5gone", "wait for nothing to be left", nothingLeft)
 	})
 
 	t.Run("F6", func(t *testing.T) {
-		// Addresses of absent pods are given to no other pod, however many pods need one.
-		e.create(statefulSet("f6", 2, byNobody))
+		// The reserved addresses of pods that do not exist are given to no other pod, although many pods need addresses.
+		e.create(statefulSet("f6", 2, placedByFakes))
 		before := e.awaitRunning(nil, names("f6", 2)...)
 		e.scale("f6", 0)
-		e.rowsOf("f6", "wait for it to be stopped", func(rows []witness.Row) bool {
+		e.rowsOf("f6", "wait for the pods to be gone", func(rows []witness.Row) bool {
 			return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.Phase != "Reserved" })
 		})
-		e.create(statefulSet("f6others", 20, byNobody))
+		e.create(statefulSet("f6others", 20, placedByFakes))
 		for name, other := range e.awaitRunning(nil, names("f6others", 20)...) {
 			for owner, r := range before {
 				if other.Address == r.Address {
-					t.Errorf("%s has %s, which is that of %s", name, other.Address, owner)
+					t.Errorf("pod %s has %s, which is reserved for pod %s", name, other.Address, owner)
 				}
 			}
 		}
@@ -179,47 +179,47 @@ func TestFieldBugs(t *testing.T) {
 
 	t.Run("F8", func(t *testing.T) {
 		// The address is edited in the FixedIP, and requested on the workload: the reservation does not change.
-		e.create(statefulSet("f8", 1, byNobody))
+		e.create(statefulSet("f8", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f8-0")
 		fip := e.records("f8")["f8-0"]
 		for _, ips := range []string{`["10.77.0.99"]`, `[]`, `["10.77.0.99","` + before["f8-0"].Address + `"]`, `null`} {
 			if err := e.api.Patch(within(t), fip.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"ips":`+ips+`}}`))); !apierrors.IsInvalid(err) {
-				t.Errorf("its addresses are edited to %s: %v", ips, err)
+				t.Errorf("change the IPs of the FixedIP to %s: got %v, want Invalid", ips, err)
 			}
 		}
 		e.annotate(statefulSet("f8", 1), "fixedip.io/ips", "10.77.0.99")
 		e.deletePods("f8-0")
 		after := e.awaitRunning(before, "f8-0")
-		e.settled(t)
+		e.awaitProcessed(t)
 		e.sameAddresses(before, after)
 		if got := e.witness.Entries(namespace, "f8-0"); len(got) != 1 || len(e.records("f8")) != 1 {
-			t.Errorf("it has the entries %v and %d records", got, len(e.records("f8")))
+			t.Errorf("f8-0 has the entries %v and %d FixedIPs, want one of each", got, len(e.records("f8")))
 		}
 	})
 
 	t.Run("F9", func(t *testing.T) {
 		// Ordinals start at 5. A pod beyond the replicas keeps its address while it runs.
-		e.create(statefulSet("f9", 2, byNobody, annotatedWith("fixedip.io/when-scaled", "Delete"), func(s *appsv1.StatefulSet) {
+		e.create(statefulSet("f9", 2, placedByFakes, annotatedWith("fixedip.io/when-scaled", "Delete"), func(s *appsv1.StatefulSet) {
 			s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5}
 		}))
 		before := e.awaitRunning(nil, "f9-5", "f9-6")
 		f.keepPods(true)
 		e.scale("f9", 1)
-		e.await("wait for f9-6 to be asked to stop", func([]witness.Row) bool { return e.witness.Pod(namespace, "f9-6").DeletionTimestamp != nil })
-		e.settled(t)
+		e.await("wait for f9-6 to be terminating", func([]witness.Row) bool { return e.witness.Pod(namespace, "f9-6").DeletionTimestamp != nil })
+		e.awaitProcessed(t)
 		if got := e.witness.Entries(namespace, "f9-6"); !slices.Equal(got, before["f9-6"].Entries) {
-			t.Errorf("f9-6 still runs, had %v and has %v", before["f9-6"].Entries, got)
+			t.Errorf("f9-6 still runs: got the entries %v, want %v", got, before["f9-6"].Entries)
 		}
 		f.keepPods(false)
-		e.rowsOf("f9", "wait for f9-5 to be left alone", func(rows []witness.Row) bool {
+		e.rowsOf("f9", "wait for f9-5 to be the only pod and in use", func(rows []witness.Row) bool {
 			return len(rows) == 1 && rows[0].Pod == "f9-5" && rows[0].UID == before["f9-5"].UID && rows[0].Phase == "InUse"
 		})
 	})
 
 	t.Run("F10", func(t *testing.T) {
-		// A pod name has one FixedIP, however often its pod is deleted and created, and keeps it while the workload is
-		// scaled down.
-		e.create(statefulSet("f10", 3, byNobody))
+		// A pod name has one FixedIP, also if the pod is deleted and created repeatedly, and keeps the FixedIP while the
+		// workload is scaled down.
+		e.create(statefulSet("f10", 3, placedByFakes))
 		now := e.awaitRunning(nil, names("f10", 3)...)
 		before := now
 		for range 3 {
@@ -227,13 +227,13 @@ func TestFieldBugs(t *testing.T) {
 			now = e.awaitRunning(now, names("f10", 3)...)
 		}
 		e.scale("f10", 0)
-		e.rowsOf("f10", "wait for it to be stopped", func(rows []witness.Row) bool {
+		e.rowsOf("f10", "wait for the pods to be gone", func(rows []witness.Row) bool {
 			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.Phase != "Reserved" })
 		})
 		restart()
-		e.settled(t)
+		e.awaitProcessed(t)
 		if got := e.records("f10"); len(got) != 3 {
-			t.Errorf("3 owners have %d records", len(got))
+			t.Errorf("got %d FixedIPs of 3 pods, want 3", len(got))
 		}
 		e.scale("f10", 3)
 		e.sameAddresses(before, e.awaitRunning(now, names("f10", 3)...))
@@ -241,7 +241,7 @@ func TestFieldBugs(t *testing.T) {
 
 	t.Run("F13", func(t *testing.T) {
 		// The pod keeps its address while its preStop hook runs, and the finalizer of another program is not removed.
-		e.create(statefulSet("f13", 1, byNobody))
+		e.create(statefulSet("f13", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f13-0")
 		fip := e.records("f13")["f13-0"]
 		e.must(e.api.Patch(within(t), fip, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.com/mine"}]`))))
@@ -252,7 +252,7 @@ func TestFieldBugs(t *testing.T) {
 		// The deadline passes, and the pod keeps its address because it still runs.
 		e.overdue(t)
 		if got := e.witness.Entries(namespace, "f13-0"); !slices.Equal(got, before["f13-0"].Entries) {
-			t.Errorf("its pod still runs, had %v and has %v", before["f13-0"].Entries, got)
+			t.Errorf("f13-0 still runs: got the entries %v, want %v", got, before["f13-0"].Entries)
 		}
 		f.keepPods(false)
 		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return slices.Equal(f.Finalizers, []string{"example.com/mine"}) })
@@ -269,7 +269,7 @@ func TestFieldBugs(t *testing.T) {
 		}())
 		e.must(f.report(within(t), "fake-15"))
 		place := f.placing(onFake(15))
-		e.create(statefulSet("f15", 1, byNobody, annotatedWith("fixedip.io/retention-ttl", "3s")))
+		e.create(statefulSet("f15", 1, placedByFakes, annotatedWith("fixedip.io/retention-ttl", "3s")))
 		e.awaitRunning(nil, "f15-0")
 		f.placing(place)
 		e.delete(statefulSet("f15", 1))
@@ -280,22 +280,22 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F17", func(t *testing.T) {
-		// A release does not go by the name of the pod: the next pod keeps its entry, although the FixedIP of the name was
-		// deleted and the former address is being released.
-		e.create(statefulSet("f17", 1, byNobody))
+		// A release affects only the entries of the former pod: the next pod with the name keeps its entry, although the
+		// FixedIP of the former pod was deleted and the former address is being released.
+		e.create(statefulSet("f17", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f17-0")
 		e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "f17-0"}})
 		e.deletePods("f17-0")
 		after := e.awaitRunning(before, "f17-0")
-		e.settled(t)
+		e.awaitProcessed(t)
 		if got := e.witness.Entries(namespace, "f17-0"); !slices.Equal(got, []string{after["f17-0"].Node + "/" + after["f17-0"].Address}) {
-			t.Errorf("f17-0 runs with %s on %s, and the pools say %v", after["f17-0"].Address, after["f17-0"].Node, got)
+			t.Errorf("f17-0 runs with %s on node %s and has the entries %v, want one entry with that address", after["f17-0"].Address, after["f17-0"].Node, got)
 		}
 	})
 }
 
-// createAnew creates an object as soon as the former object with its name is gone.
-func (e *env) createAnew(o client.Object) {
+// createAgain creates an object as soon as the former object with its name is gone.
+func (e *env) createAgain(o client.Object) {
 	e.t.Helper()
 	e.must(wait.PollUntilContextCancel(within(e.t), 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		err := e.api.Create(ctx, o)
@@ -306,9 +306,9 @@ func (e *env) createAnew(o client.Object) {
 	}))
 }
 
-// settled waits until the controller has processed all earlier events: it has processed a FixedIP that was created later,
-// and its deletion.
-func (e *env) settled(t *testing.T) {
+// awaitProcessed waits until the controller has processed all earlier events: it has processed a FixedIP that was created
+// later, and its deletion.
+func (e *env) awaitProcessed(t *testing.T) {
 	t.Helper()
 	e.rounds++
 	name := fmt.Sprintf("round%d", e.rounds)
@@ -318,7 +318,7 @@ func (e *env) settled(t *testing.T) {
 	})
 	e.awaitRecord(name+"-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"}})
-	e.await("wait for "+name+" to go", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
+	e.await("wait for FixedIP "+name+"-0 to be gone", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
 }
 
 // overdue waits until more than 3 s have passed on the clock of the API server.
@@ -332,6 +332,6 @@ func (e *env) overdue(t *testing.T) {
 	}
 	begin := stamp()
 	for stamp().Sub(begin.Time).Seconds() < 4 {
-		e.settled(t)
+		e.awaitProcessed(t)
 	}
 }

@@ -43,7 +43,7 @@ func TestFieldBugsTable(t *testing.T) {
 		for _, name := range rows[number] {
 			test, part, isPart := strings.Cut(strings.Trim(name, "`"), "/")
 			if !strings.Contains(source.String(), "func "+test+"(t *testing.T)") {
-				t.Errorf("%s: there is no test %s", number, test)
+				t.Errorf("%s: test %s does not exist", number, test)
 			}
 			if isPart && !strings.Contains(source.String(), `t.Run("`+part+`", `) {
 				t.Errorf("%s: test %s has no part %s", number, test, part)

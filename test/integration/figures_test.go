@@ -67,14 +67,13 @@ func quantile(t *testing.T, body, name string, q float64, with map[string]string
 	return time.Duration(least * float64(time.Second)), count
 }
 
-// TestG20Figures checks that all addresses of the subnet of a node can be assigned, and that each node of a cluster of more
-// than a thousand has a subnet. It logs the time to choose an address and to handle a pod event, because no test machine can
-// guarantee them. TestG3Recycle measures releases (G20). It does not run in parallel with other tests, which would distort
-// the measurement, and uses programs without the race detector.
+// TestG20Figures checks that all addresses of the subnet of a node can be assigned, and that each of more than a thousand
+// nodes has a subnet (G20). It logs the time to choose an address and to handle a pod event, and does not check these times,
+// because no test machine can guarantee them. TestG3Recycle measures releases. TestG20Figures uses programs without the race
+// detector, and does not run in parallel with other tests, which would distort the measurement.
 func TestG20Figures(t *testing.T) {
 	const nodes, spread = 1001, 200
-	// With these flags nodes without a kubelet stay ready for the whole test.
-	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: keepNodesReady})
 	metricsPort, securePort := freePort(t), freePort(t)
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
@@ -85,7 +84,7 @@ func TestG20Figures(t *testing.T) {
 	e.startNode("full", "--max-pods=600", ofGroup("full"))
 	e.must(e.WaitNodeReady(within(t), "full"))
 	if got := e.subnetsOf("full", 1); got[0] != "10.60.0.0/24" {
-		t.Fatalf("node full has %v", got)
+		t.Fatalf("node full has the subnet %s, want 10.60.0.0/24", got[0])
 	}
 	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{NoElection: true, SecurePort: securePort})
 	e.must(err)
@@ -112,7 +111,7 @@ func TestG20Figures(t *testing.T) {
 		ip := fmt.Sprintf("10.60.0.%d", i)
 		entry, exists := full.Spec.IPAM.Pool[ip]
 		if owner := addresses[ip]; !exists || owner != "" && entry.Owner != "default/"+owner || owner == "" && entry.Owner != "" {
-			t.Errorf("%s is used by %q, and its entry (%v) is %+v", ip, owner, exists, entry)
+			t.Errorf("%s is used by %q, but its entry (exists: %v) is %+v", ip, owner, exists, entry)
 		}
 	}
 	if n := len(full.Spec.IPAM.Pool); n != 254 {
@@ -145,31 +144,31 @@ func TestG20Figures(t *testing.T) {
 	t.Logf("%d pods are placed on %d nodes after %v", spread, nodes, time.Since(began).Round(time.Millisecond))
 	began = time.Now()
 	e.run(e.pods("spread"))
-	e.long("all pods to be recorded", func() bool {
-		var records v1alpha1.FixedIPList
-		e.must(e.api.List(within(t), &records, client.InNamespace(namespace)))
-		return len(records.Items) == most+spread
+	e.long("all pods to have FixedIPs", func() bool {
+		var fixedIPs v1alpha1.FixedIPList
+		e.must(e.api.List(within(t), &fixedIPs, client.InNamespace(namespace)))
+		return len(fixedIPs.Items) == most+spread
 	})
-	t.Logf("they run, and are recorded, after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("the pods run and have FixedIPs after %v", time.Since(began).Round(time.Millisecond))
 
 	scheduler := e.servedOn(securePort)
 	body := scheduler.await("the metrics of the scheduler", "/metrics", scheduler.token, func(status int, _ string) bool { return status == http.StatusOK })
-	tell := func(what, body, name string, with map[string]string) {
+	report := func(what, body, name string, with map[string]string) {
 		t.Helper()
 		median, n := quantile(t, body, name, 0.5, with)
 		p99, _ := quantile(t, body, name, 0.99, with)
 		t.Logf("%s: half within %v, 99 %% within %v, of %v", what, median, p99, n)
 		if n == 0 {
-			t.Errorf("%s: nothing was measured", what)
+			t.Errorf("%s: got no observations", what)
 		}
 	}
 	for _, point := range []string{"PreFilter", "Filter", "Reserve"} {
-		tell("address decided, "+point+" of FixedIP", body, "scheduler_plugin_execution_duration_seconds", map[string]string{"plugin": "FixedIP", "extension_point": point})
+		report("address decided, "+point+" of FixedIP", body, "scheduler_plugin_execution_duration_seconds", map[string]string{"plugin": "FixedIP", "extension_point": point})
 	}
-	tell("claim written and seen", body, "fixedip_claim_duration_seconds", nil)
+	report("claim written and seen", body, "fixedip_claim_duration_seconds", nil)
 	body = e.get(metricsPort)
-	tell("pod event waits", body, "workqueue_queue_duration_seconds", map[string]string{"name": "fixedip"})
-	tell("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "fixedip"})
+	report("pod event waits", body, "workqueue_queue_duration_seconds", map[string]string{"name": "fixedip"})
+	report("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "fixedip"})
 }
 
 // get returns the metrics of the controller that serves them on a port.
@@ -185,12 +184,12 @@ func (e *env) get(port int) string {
 	return string(body)
 }
 
-// long is like eventually, with three times the patience, for steps with thousands of requests.
-func (e *env) long(what string, so func() bool) {
+// long is like eventually, with three times the time limit, for steps with thousands of requests.
+func (e *env) long(what string, condition func() bool) {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeoutCause(e.t.Context(), 3*patience, errors.New("it takes too long"))
+	ctx, cancel := context.WithTimeoutCause(e.t.Context(), 3*stepTimeout, errors.New("the time limit is over"))
 	defer cancel()
-	for !so() {
+	for !condition() {
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():

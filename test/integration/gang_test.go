@@ -26,8 +26,8 @@ import (
 
 const podGroupLabel = "scheduling.x-k8s.io/pod-group"
 
-// startGangs starts a cluster with one node, whose scheduler places gangs: Coscheduling of scheduler-plugins beside
-// FixedIP, with the CRD of that project.
+// startGangs starts a cluster with one node and a scheduler that places gangs: in addition to FixedIP it has the plugin
+// Coscheduling of scheduler-plugins. It also installs the CRD of that plugin.
 func startGangs(t *testing.T) (*env, *served) {
 	t.Helper()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool, noScheduler: true})
@@ -70,7 +70,7 @@ func (e *env) unplaced(pods ...string) {
 		var pod corev1.Pod
 		e.must(e.api.Get(within(e.t), client.ObjectKey{Namespace: namespace, Name: name}, &pod))
 		if pod.Spec.NodeName != "" {
-			e.t.Errorf("pod %s is bound to %s", name, pod.Spec.NodeName)
+			e.t.Errorf("pod %s is bound to node %s, although its gang is not complete", name, pod.Spec.NodeName)
 		}
 	}
 	e.unclaimed(pods...)
@@ -84,7 +84,7 @@ func (e *env) unclaimed(pods ...string) {
 	for _, cn := range nodes.Items {
 		for address, entry := range cn.Spec.IPAM.Pool {
 			if name, ok := strings.CutPrefix(entry.Owner, namespace+"/"); ok && slices.Contains(pods, name) {
-				e.t.Errorf("the pool of %s gives %s to pod %s, whose gang is not complete", cn.Name, address, name)
+				e.t.Errorf("the pool of node %s has an entry that gives %s to pod %s, whose gang is not complete", cn.Name, address, name)
 			}
 		}
 	}
@@ -120,13 +120,13 @@ func TestGang(t *testing.T) {
 	t.Parallel()
 	e, s := startGangs(t)
 
-	t.Log("a gang of three, all there")
+	t.Log("a complete gang of three")
 	e.create(statefulSet("trio", 3, inGroup("trio")))
 	trio := e.awaitRunning(nil, names("trio", 3)...)
 	e.deletePods("trio-1")
 	e.sameAddresses(map[string]witness.Row{"trio-1": trio["trio-1"]}, e.awaitRunning(trio, "trio-1"))
 
-	t.Log("a gang of four, one of which is not made yet")
+	t.Log("a gang of four, one pod of which does not exist yet")
 	e.create(statefulSet("quartet", 3, inGroup("quartet")))
 	for _, name := range names("quartet", 3) {
 		e.podMessage(name, "cannot find enough sibling pods")
@@ -136,11 +136,11 @@ func TestGang(t *testing.T) {
 	quartet := e.awaitRunning(nil, names("quartet", 4)...)
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 0, `fixedip_claims_total{result="written"}`: 7})
 
-	t.Log("a gang of four, one of which has no node: three wait at Permit")
+	t.Log("a gang of four, one pod of which fits on no node: three wait at Permit")
 	e.incomplete("late", "open")
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 3, `fixedip_claims_total{result="written"}`: 7})
 	e.unplaced(append(names("late", 3), "late-last-0")...)
-	// Another pod that is placed on the same node meanwhile gets none of the three addresses.
+	// Another pod that is placed on the same node while the gang waits gets none of the three addresses.
 	e.create(statefulSet("single", 1))
 	single := e.awaitRunning(nil, "single-0")["single-0"]
 	e.unplaced(names("late", 3)...)
@@ -149,13 +149,13 @@ func TestGang(t *testing.T) {
 	late := e.awaitRunning(nil, append(names("late", 3), "late-last-0")...)
 	for _, name := range names("late", 3) {
 		if a, b := e.addr(late[name].Address), e.addr(single.Address); !b.Less(a) {
-			t.Errorf("%s has %s, which was decided after the %s of single-0", name, a, b)
+			t.Errorf("pod %s has %s, want an address above %s of single-0, which was chosen later", name, a, b)
 		}
 	}
 	// Seven claims were written before. The single pod and these four add five, without a conflict.
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 0, `fixedip_claims_total{result="written"}`: 12, `fixedip_claims_total{result="conflict"}`: 0})
 
-	t.Log("a gang that is given up while it waits")
+	t.Log("a gang that is deleted while it waits")
 	e.incomplete("never", "closed")
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 3})
 	e.unplaced(append(names("never", 3), "never-last-0")...)

@@ -93,13 +93,13 @@ func (e *env) awaitEvent(name, reason, note string) {
 		for _, ev := range last.Items {
 			have = append(have, ev.Regarding.Name+" "+ev.Reason+": "+ev.Note)
 		}
-		e.t.Fatalf("no event %s on %s saying %q, but\n%s", reason, name, note, strings.Join(have, "\n"))
+		e.t.Fatalf("no event %s on %s with the note %q; events:\n%s", reason, name, note, strings.Join(have, "\n"))
 	}
 }
 
-// deployGuide applies the guide's Deployment with the image changed, and gives the account of the guide the rights of ours.
+// deployGuide applies the guide's Deployment with our image, and gives the service account of the guide the rights of ours.
 // It does the work of a kubelet for the pods: it starts the program of the image with the arguments, variables and account
-// of the pod. Only the kubeconfig is a different file.
+// of the pod. The kubeconfig is another file than in the pod.
 func (e *env) deployGuide() (pods []*corev1.Pod) {
 	e.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "guide-deployment.yaml"))
@@ -186,19 +186,19 @@ func TestG14GuideDeployment(t *testing.T) {
 	before := e.awaitRunning(nil, names("db", 2)...)
 	for name, r := range before {
 		if want := []string{"node-1/" + r.Address}; !slices.Equal(r.Entries, want) {
-			t.Errorf("pod %s runs with %s and has the entries %v", name, r.Address, r.Entries)
+			t.Errorf("pod %s runs with %s and has the entries %v, want one entry with that address", name, r.Address, r.Entries)
 		}
 	}
 	e.awaitEvent("db-0", "Adopted", "Reserved the pod's current IPs: "+before["db-0"].Address)
 	if rows := e.await("wait for pod other-0 to run", func(rows []witness.Row) bool {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && r.Running })
 	}); slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && len(r.Entries)+len(r.Phase) > 0 }) {
-		t.Error("a pod that the selector does not match was adopted")
+		t.Error("pod other-0, which the selector does not match, was adopted")
 	}
 	e.deletePods(names("db", 2)...)
 	e.sameAddresses(before, e.awaitRunning(before, names("db", 2)...))
 
-	// The other scheduler does not steer the pod back to the node of its address.
+	// The other scheduler does not place the pod on the node of its address.
 	moved := placed("db", "node-2", 2, map[string]string{"app": "fixed-ip-pod"})
 	e.must(e.api.Patch(within(t), moved, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},"template":{"spec":{"nodeName":"node-2"}}}}`))))
 	e.deletePods("db-1")
@@ -209,7 +209,7 @@ func TestG14GuideDeployment(t *testing.T) {
 	e.awaitEvent("db-1", "AddressMismatch", "Pod runs with "+now+" on node node-2, but "+before["db-1"].Address+
 		" is reserved for the pod on node node-1; set schedulerName: fixedip-scheduler in the pod template to place the next pod there")
 	if entries := e.witness.Entries(namespace, "db-1"); !slices.Equal(entries, before["db-1"].Entries) {
-		t.Errorf("pod db-1 had the entries %v and has %v", before["db-1"].Entries, entries)
+		t.Errorf("pod db-1 has the entries %v, want %v", entries, before["db-1"].Entries)
 	}
 	e.witness.Forgive(namespace + "/db-1")
 
@@ -224,10 +224,10 @@ func TestG14GuideDeployment(t *testing.T) {
 	e.witness.Forgive(namespace + "/db-1")
 
 	e.delete(&appsv1.StatefulSet{ObjectMeta: moved.ObjectMeta})
-	e.await("wait for db to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 1 })
+	e.await("wait for nothing to be left of db", func(rows []witness.Row) bool { return len(rows) == 1 })
 	for _, pod := range pods {
 		if p := e.Process(pod.Name); !p.Running() || len(e.logged(p, "forbidden")) > 0 {
-			t.Errorf("replica %s runs: %t; it was refused %q", pod.Name, p.Running(), e.logged(p, "forbidden"))
+			t.Errorf("replica %s: got running %t and the refused requests %q, want true and none", pod.Name, p.Running(), e.logged(p, "forbidden"))
 		}
 	}
 }
@@ -242,34 +242,34 @@ func TestG13Exclusion(t *testing.T) {
 	}, nil)
 	// branches contains the values of the label DBBranch. Key: the workload. Value: empty for no label.
 	branches := map[string]string{
-		"first": "test-1", "second": "staging-eu", "asks": "test-2",
+		"first": "test-1", "second": "staging-eu", "opted-in": "test-2",
 		"other": "release-1", "shorter": "test", "inside": "a-test-1", "capital": "Test-1", "none": "",
 	}
-	left := []string{"first", "second", "asks"}
-	var adopted, alone []string
+	excluded := []string{"first", "second", "opted-in"}
+	var adopted, excludedPods []string
 	for name, branch := range branches {
 		labels := map[string]string{"tier": "db", "name": name}
 		if branch != "" {
 			labels["DBBranch"] = branch
 		}
 		s := placed(name, "node-1", 1, labels)
-		if name == "asks" {
+		if name == "opted-in" {
 			s.Spec.Template.Annotations = map[string]string{"fixedip.io/enabled": "true"}
 		}
 		e.create(s)
-		if slices.Contains(left, name) {
-			alone = append(alone, name+"-0")
+		if slices.Contains(excluded, name) {
+			excludedPods = append(excludedPods, name+"-0")
 		} else {
 			adopted = append(adopted, name+"-0")
 		}
 	}
 	before := e.awaitRunning(nil, adopted...)
-	e.awaitPods(alone...)
+	e.awaitPods(excludedPods...)
 	e.deletePods(adopted...)
 	e.sameAddresses(before, e.awaitRunning(before, adopted...))
 	for _, r := range e.witness.State(namespace) {
-		if slices.Contains(alone, r.Pod) && len(r.Entries)+len(r.Phase) > 0 {
-			t.Errorf("pod %s was to be left alone: %+v", r.Pod, r)
+		if slices.Contains(excludedPods, r.Pod) && len(r.Entries)+len(r.Phase) > 0 {
+			t.Errorf("pod %s is excluded, but has a FixedIP or entries: %+v", r.Pod, r)
 		}
 	}
 }
@@ -324,13 +324,13 @@ func TestG15GuideScenarios(t *testing.T) {
 			e.deletePods("db-0")
 			e.sameAddresses(before, e.awaitRunning(before, "db-0"))
 			if e.witness.Record(namespace, "ignored-0") != nil || len(e.witness.Entries(namespace, "ignored-0")) > 0 {
-				t.Error("a pod that is to be left alone was adopted")
+				t.Error("pod ignored-0 has a FixedIP or entries, want neither")
 			}
 		})
 	}
 }
 
-// TestG9AdoptMode checks that pods that already run when the controller starts keep their addresses without a
+// TestG9AdoptMode checks that the controller adopts the addresses of pods that already run when it starts, without a
 // restart, and that an annotation takes precedence over the selector (G9).
 func TestG9AdoptMode(t *testing.T) {
 	t.Parallel()
@@ -344,20 +344,20 @@ func TestG9AdoptMode(t *testing.T) {
 	}
 	e.create(
 		make("chosen", map[string]string{"tier": "db"}, nil),
-		make("unexpressed", map[string]string{"tier": "db", "phase": "trial"}, nil),
+		make("excluded", map[string]string{"tier": "db", "phase": "trial"}, nil),
 		make("outside", map[string]string{"tier": "web"}, nil),
 		make("opted-in", map[string]string{"tier": "web"}, map[string]string{"fixedip.io/enabled": "true"}),
 		make("opted-out", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "false"}),
-		make("mistaken", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "maybe"}),
+		make("invalid", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "maybe"}),
 	)
 	// The example of the guide is a bare pod.
-	lone := func(name, tier string) *corev1.Pod {
-		pod := ordinaryPod(name, "", "node-1")
+	bare := func(name, tier string) *corev1.Pod {
+		pod := unreservedPod(name, "", "node-1")
 		pod.Labels = map[string]string{"tier": tier}
 		return pod
 	}
-	e.create(lone("lone", "db"), lone("lone-outside", "web"))
-	adopted := append(append(names("chosen", 2), names("opted-in", 2)...), "lone")
+	e.create(bare("bare", "db"), bare("bare-outside", "web"))
+	adopted := append(append(names("chosen", 2), names("opted-in", 2)...), "bare")
 	before := map[string]witness.Row{}
 	e.await("wait for all pods to run", func(rows []witness.Row) bool {
 		running := 0
@@ -381,17 +381,17 @@ func TestG9AdoptMode(t *testing.T) {
 	after := e.awaitRunning(nil, adopted...)
 	for _, name := range adopted {
 		if before[name].UID != after[name].UID || before[name].Address != after[name].Address {
-			t.Errorf("pod %s was %+v and is %+v", name, before[name], after[name])
+			t.Errorf("pod %s is %+v, want the UID and the address of %+v", name, after[name], before[name])
 		}
 	}
-	for _, name := range names("mistaken", 2) {
+	for _, name := range names("invalid", 2) {
 		e.awaitEvent(name, "InvalidAnnotation", `annotation fixedip.io/enabled of pod default/`+name+` is "maybe"; write "true" or "false"; the IPs of the pod are not adopted`)
 	}
 	e.deletePods(adopted...)
-	e.awaitRecord("lone", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
-	e.createAnew(lone("lone", "db"))
+	e.awaitRecord("bare", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.createAgain(bare("bare", "db"))
 	e.sameAddresses(after, e.awaitRunning(after, adopted...))
-	e.await("look at those that are left alone", func(rows []witness.Row) bool {
+	e.await("check the pods that are not adopted", func(rows []witness.Row) bool {
 		for _, r := range rows {
 			if !slices.Contains(adopted, r.Pod) && len(r.Phase)+len(r.Entries) > 0 {
 				t.Errorf("pod %s was adopted: %+v", r.Pod, r)

@@ -26,7 +26,7 @@ import (
 // defaultOf returns the default value of a flag of the controller, from --help.
 func defaultOf(t *testing.T, flag string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "race", "fixedip-controller"), "--help")
 	help, err := cmd.CombinedOutput()
@@ -64,7 +64,7 @@ func (r *replica) leads(id string, yes bool) {
 }
 
 // TestG7HighAvailability checks that one of two replicas leads, with the Lease and the times of the flags. That replica is
-// killed during its work. The other one takes over when the lease ends, and completes the work without losing anything (G7).
+// killed during its work. The other replica takes over when the Lease expires, and completes the work (G7).
 func TestG7HighAvailability(t *testing.T) {
 	t.Parallel()
 	const id = "cilium-ipam-leader"
@@ -88,13 +88,13 @@ func TestG7HighAvailability(t *testing.T) {
 	before := e.awaitRunning(nil, append(names("web", 4), names("goes", 4)...)...)
 	lease := e.lease("fixedip-system", id)
 	if got := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); got != 15 {
-		t.Errorf("the lease is for %d s, want 15", got)
+		t.Errorf("the duration of the Lease is %d s, want 15", got)
 	}
 
-	// The replica is killed before it has completed this work.
-	records := map[string]*v1alpha1.FixedIP{}
+	// The leader is killed before it has completed this work.
+	fixedIPs := map[string]*v1alpha1.FixedIP{}
 	for _, name := range names("web", 4) {
-		records[name] = e.witness.Record(namespace, name)
+		fixedIPs[name] = e.witness.Record(namespace, name)
 	}
 	e.delete(statefulSet("goes", 4))
 	e.create(statefulSet("comes", 4))
@@ -105,18 +105,18 @@ func TestG7HighAvailability(t *testing.T) {
 	e.sameAddresses(subset(before, names("web", 4)...), web)
 	second.leads(id, true)
 	if now := e.lease("fixedip-system", id); ptr.Deref(now.Spec.LeaseTransitions, 0) != ptr.Deref(lease.Spec.LeaseTransitions, 0)+1 || *now.Spec.HolderIdentity == *lease.Spec.HolderIdentity {
-		t.Errorf("the lease was %+v and is %+v", lease.Spec, now.Spec)
+		t.Errorf("the Lease is %+v, want another holder and one more transition than in %+v", now.Spec, lease.Spec)
 	}
 	comes := e.awaitRunning(nil, names("comes", 4)...)
-	e.await("wait for the StatefulSet that goes to leave nothing behind", func(rows []witness.Row) bool { return len(left(rows, "goes")) == 0 })
+	e.await("wait for nothing to be left of StatefulSet goes", func(rows []witness.Row) bool { return len(rowsFor(rows, "goes")) == 0 })
 	e.must(e.WaitNodeReady(within(t), "node-3"))
-	for name, was := range records {
+	for name, was := range fixedIPs {
 		if now := e.witness.Record(namespace, name); now == nil || now.UID != was.UID || now.Spec.IPs[0] != was.Spec.IPs[0] {
-			t.Errorf("the record of %s was %+v and is %+v", name, was, now)
+			t.Errorf("FixedIP %s is %+v, want the UID and the IP of %+v", name, now, was)
 		}
 	}
 
-	// The killed replica comes back as the standby, and leads again when the other stops and releases the lease.
+	// The killed replica is the standby after its restart, and leads again when the other replica stops and releases the Lease.
 	e.must(e.Process("first").Restart(within(t)))
 	first.leads(id, false)
 	e.must(e.Process("second").Terminate(within(t)))
@@ -129,7 +129,7 @@ func TestG7HighAvailability(t *testing.T) {
 		"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s", "--leader-election-retry-period=1s")
 	other.leads("another", true)
 	if got := ptr.Deref(e.lease("kube-public", "another").Spec.LeaseDurationSeconds, 0); got != 6 {
-		t.Errorf("the lease is for %d s, want 6", got)
+		t.Errorf("the duration of the Lease is %d s, want 6", got)
 	}
 	e.deletePods(names("comes", 4)...)
 	e.sameAddresses(comes, e.awaitRunning(comes, names("comes", 4)...))
@@ -142,7 +142,8 @@ func (e *env) lease(namespace, name string) *coordinationv1.Lease {
 	return &lease
 }
 
-// allowLeases grants the rights on Leases in another namespace, which an administrator who sets such flags has to do.
+// allowLeases grants the controller the rights on Leases in another namespace, as an administrator who sets such flags has
+// to.
 func (e *env) allowLeases(namespace string, names ...string) {
 	e.t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "fixedip-controller"}

@@ -10,8 +10,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// TestHistoryModel checks that the checker accepts linearizable histories and rejects others, above all a claim that two
-// pods were granted.
+// TestHistoryModel checks that the model accepts linearizable histories and rejects others, in particular two successful
+// claims of one address.
 func TestHistoryModel(t *testing.T) {
 	const web0, web1, released = "db/web-0", "db/web-1", "fixedip.io/cooldown"
 	// patch returns a claim, a migration or a release in the format of our programs. from and to are the owners before and
@@ -34,48 +34,50 @@ func TestHistoryModel(t *testing.T) {
 		}
 		return []byte(`{"metadata":{"uid":"u"},"spec":{"ipam":{"pool":` + pool + `}}}`)
 	}
-	type said struct {
+	type exchange struct {
 		from, to string
 		read     bool
 		// code is the status of the answer; 0: there was none.
 		code int
 		// shows is the owner in the answer; empty: no entry.
 		shows string
-		// beside is true if the request began before the previous one was answered.
-		beside bool
+		// concurrent is true if the request began before the answer to the previous request.
+		concurrent bool
 	}
-	claim := func(who string, code int) said { return said{to: who, code: code, shows: who} }
-	release := func(who string, code int) said { return said{from: who, to: released, code: code, shows: released} }
-	read := func(owner string) said { return said{read: true, code: 200, shows: owner} }
+	claim := func(owner string, code int) exchange { return exchange{to: owner, code: code, shows: owner} }
+	release := func(owner string, code int) exchange {
+		return exchange{from: owner, to: released, code: code, shows: released}
+	}
+	read := func(owner string) exchange { return exchange{read: true, code: 200, shows: owner} }
 	for name, c := range map[string]struct {
-		happens []said
-		want    bool
+		exchanges []exchange
+		want      bool
 	}{
-		"claimed, released, claimed by another":               {[]said{claim(web0, 200), release(web0, 200), {from: released, code: 200}, claim(web1, 200)}, true},
-		"two claims, one refused":                             {[]said{claim(web0, 200), claim(web1, 422), read(web0)}, true},
-		"two owners":                                          {[]said{claim(web0, 200), claim(web1, 200)}, false},
-		"two owners at the same time":                         {[]said{claim(web0, 200), {to: web1, code: 200, shows: web1, beside: true}}, false},
-		"two claims without an answer":                        {[]said{claim(web0, 0), claim(web1, 0)}, true},
-		"a claim without an answer that was carried out":      {[]said{claim(web0, 0), read(web0)}, true},
-		"a claim without an answer that was not carried out":  {[]said{claim(web0, 0), read("")}, true},
-		"a claim without an answer that was carried out late": {[]said{claim(web0, 0), read(""), read(web0)}, true},
-		"a claim without an answer that came and went":        {[]said{claim(web0, 0), read(web0), read("")}, false},
-		"an answer with an error counts as none":              {[]said{claim(web0, 500), read(web0)}, true},
-		"a refused claim that was carried out":                {[]said{claim(web0, 422), read(web0)}, false},
-		"a release of what is another's":                      {[]said{claim(web1, 200), release(web0, 200)}, false},
-		"a release that is not seen":                          {[]said{claim(web0, 200), release(web0, 200), read(web0)}, false},
-		"a claim that is lost":                                {[]said{claim(web0, 200), read("")}, false},
-		"a claim over one without an answer":                  {[]said{claim(web0, 500), claim(web1, 200), read(web0)}, false},
+		"claimed, released, claimed by another":            {[]exchange{claim(web0, 200), release(web0, 200), {from: released, code: 200}, claim(web1, 200)}, true},
+		"two claims, one refused":                          {[]exchange{claim(web0, 200), claim(web1, 422), read(web0)}, true},
+		"two owners":                                       {[]exchange{claim(web0, 200), claim(web1, 200)}, false},
+		"two owners at the same time":                      {[]exchange{claim(web0, 200), {to: web1, code: 200, shows: web1, concurrent: true}}, false},
+		"two claims without an answer":                     {[]exchange{claim(web0, 0), claim(web1, 0)}, true},
+		"a claim without an answer that was executed":      {[]exchange{claim(web0, 0), read(web0)}, true},
+		"a claim without an answer that was not executed":  {[]exchange{claim(web0, 0), read("")}, true},
+		"a claim without an answer that was executed late": {[]exchange{claim(web0, 0), read(""), read(web0)}, true},
+		"a claim without an answer that is lost later":     {[]exchange{claim(web0, 0), read(web0), read("")}, false},
+		"an answer with an error counts as none":           {[]exchange{claim(web0, 500), read(web0)}, true},
+		"a refused claim that was executed":                {[]exchange{claim(web0, 422), read(web0)}, false},
+		"a release of another owner's entry":               {[]exchange{claim(web1, 200), release(web0, 200)}, false},
+		"a release that is not seen":                       {[]exchange{claim(web0, 200), release(web0, 200), read(web0)}, false},
+		"a claim that is lost":                             {[]exchange{claim(web0, 200), read("")}, false},
+		"a claim without an answer is overwritten":         {[]exchange{claim(web0, 500), claim(web1, 200), read(web0)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &history{}
 			var open func()
-			for _, s := range c.happens {
+			for _, s := range c.exchanges {
 				var body []byte
 				if !s.read {
 					body = patch(s.from, s.to)
 				}
-				if open != nil && !s.beside {
+				if open != nil && !s.concurrent {
 					open()
 				}
 				before := open
@@ -85,7 +87,7 @@ func TestHistoryModel(t *testing.T) {
 						h.end(call, s.code, answer(s.shows))
 					}
 				}
-				if s.beside {
+				if s.concurrent {
 					before()
 				}
 			}
@@ -96,7 +98,7 @@ func TestHistoryModel(t *testing.T) {
 			}
 			for _, ops := range byEntry {
 				if got := porcupine.CheckOperations(entryModel.ToModel(), ops); got != c.want {
-					t.Errorf("it has an order: %t, want %t\n%s", got, c.want, tell(ops))
+					t.Errorf("linearizable: got %t, want %t\n%s", got, c.want, historyText(ops))
 				}
 			}
 		})

@@ -29,26 +29,26 @@ type history struct {
 // call is one request about one CiliumNode.
 type call struct {
 	program string
-	// uid is the UID of the CiliumNode; empty: neither the request nor the answer contains it. The pool of a CiliumNode
-	// differs from that of a former one with its name.
+	// uid is the UID of the CiliumNode; empty if neither the request nor the answer contains it. A CiliumNode that is created
+	// again with the same name has another pool.
 	uid string
 	// changes are the effects of a patch on the pool. Key: the address.
 	changes map[string]change
 	began   time.Time
-	// ended is when the answer arrived; zero: there was none, or it was inconclusive.
+	// ended is the time of the answer; zero if there was no answer, or an answer with an unknown outcome.
 	ended time.Time
-	// refused is true if the answer said that nothing was written.
+	// refused is true if the answer reports that nothing was written.
 	refused bool
-	// pool is the pool in the answer; nil: there was none. Key: the address. Value: the entry in the format of entryText.
+	// pool is the pool in the answer; nil if there was none. Key: the address. Value: the entry in the format of entryText.
 	pool map[string]string
 }
 
-// change is what a patch tests of one entry, and its effect on the entry.
+// change contains the tests of a patch on one entry, and the effect of the patch on that entry.
 type change struct {
-	// entry is the whole entry that the patch tests, and owner and resource are the fields that it tests; nil: it does not
-	// test them.
+	// entry is the expected value of the whole entry, and owner and resource are those of its fields; nil if the patch does
+	// not test them.
 	entry, owner, resource *string
-	// to is the entry after the patch, in the format of entryText; nil: unchanged.
+	// to is the entry after the patch, in the format of entryText; nil if the patch does not change it.
 	to *string
 }
 
@@ -58,7 +58,7 @@ const absent = "none"
 // entryText returns an entry as text.
 func entryText(owner, resource string) string { return fmt.Sprintf("%q for %q", owner, resource) }
 
-// wireEntry and wireNode contain the fields of a CiliumNode that the history reads, without code of the product.
+// wireEntry and wireNode contain the fields of a CiliumNode that the history reads. They do not use code of the product.
 type wireEntry struct{ Owner, Resource string }
 
 func (e wireEntry) String() string { return entryText(e.Owner, e.Resource) }
@@ -72,7 +72,7 @@ type wireNode struct {
 
 var nodePath = regexp.MustCompile(`^/apis/cilium\.io/v2/ciliumnodes/[^/]+$`)
 
-// recording returns a handler that passes requests on, and records those about pools with their answers.
+// recording returns a handler that passes requests on, and records the requests about pools with their answers.
 func (h *history) recording(program string, onward http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !aboutPool(r) {
@@ -124,7 +124,7 @@ func (c *copied) Write(b []byte) (int, error) {
 	return c.ResponseWriter.Write(b)
 }
 
-// Unwrap lets the proxy flush.
+// Unwrap returns the original response writer, so that the proxy can flush it.
 func (c *copied) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 func (h *history) begin(program string, patch []byte) *call {
@@ -212,8 +212,8 @@ func (c change) allows(state string) bool {
 		(c.resource == nil || fmt.Sprintf("%q", *c.resource) == resource)
 }
 
-// told is what the client of an operation knows about one entry.
-type told struct {
+// outcome is the information about one entry that the client of an operation has after it.
+type outcome struct {
 	// unknown is true if the outcome is unknown; refused is true if nothing was written.
 	unknown, refused bool
 	// shown is the entry in the answer.
@@ -226,7 +226,7 @@ type told struct {
 var entryModel = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{absent} },
 	Step: func(state, input, output any) []any {
-		s, c, o := state.(string), input.(change), output.(told)
+		s, c, o := state.(string), input.(change), output.(outcome)
 		after := s
 		if c.to != nil {
 			after = *c.to
@@ -244,12 +244,12 @@ var entryModel = porcupine.NondeterministicModel{
 		return nil
 	},
 	DescribeOperation: func(input, output any) string {
-		c, o := input.(change), output.(told)
+		c, o := input.(change), output.(outcome)
 		to := "reads"
 		if c.to != nil {
 			to = "writes " + *c.to
 		}
-		return fmt.Sprintf("%s, told %+v", to, o)
+		return fmt.Sprintf("%s, outcome %+v", to, o)
 	},
 }
 
@@ -282,8 +282,8 @@ func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes
 			}
 		}
 		for a := range written[c.uid] {
-			wish, writes := c.changes[a]
-			o := told{unknown: c.ended.IsZero(), refused: c.refused, shown: absent}
+			input, writes := c.changes[a]
+			o := outcome{unknown: c.ended.IsZero(), refused: c.refused, shown: absent}
 			if e, exists := c.pool[a]; exists {
 				o.shown = e
 			}
@@ -295,7 +295,7 @@ func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes
 				returned = end
 			}
 			key := c.uid + " " + a
-			byEntry[key] = append(byEntry[key], porcupine.Operation{ClientId: clients[c.program], Input: wish, Output: o, Call: c.began.UnixNano(), Return: returned})
+			byEntry[key] = append(byEntry[key], porcupine.Operation{ClientId: clients[c.program], Input: input, Output: o, Call: c.began.UnixNano(), Return: returned})
 		}
 	}
 	return byEntry, writes, unknown
@@ -310,21 +310,21 @@ func (h *history) linearizable(t *testing.T) {
 	operations := 0
 	for key, ops := range byEntry {
 		operations += len(ops)
-		switch porcupine.CheckOperationsTimeout(model, ops, patience) {
+		switch porcupine.CheckOperationsTimeout(model, ops, stepTimeout) {
 		case porcupine.Illegal:
-			t.Errorf("the history of %s has no order:\n%s", key, tell(ops))
+			t.Errorf("the history of entry %s is not linearizable:\n%s", key, historyText(ops))
 		case porcupine.Unknown:
-			t.Errorf("whether the history of %s has an order was not found out within %s:\n%s", key, patience, tell(ops))
+			t.Errorf("the check of the history of entry %s has not ended within %s:\n%s", key, stepTimeout, historyText(ops))
 		}
 	}
 	if writes == 0 {
 		t.Error("the history has no write")
 	}
-	t.Logf("%d patches of pools, the outcome of %d unknown, are linearizable: %d operations on %d entries, checked in %s", writes, unknown, operations, len(byEntry), time.Since(began).Round(time.Millisecond))
+	t.Logf("%d patches of pools, %d of them with an unknown outcome: checked %d operations on %d entries in %s", writes, unknown, operations, len(byEntry), time.Since(began).Round(time.Millisecond))
 }
 
-// tell returns a history as text.
-func tell(ops []porcupine.Operation) string {
+// historyText returns a history as text.
+func historyText(ops []porcupine.Operation) string {
 	ops = slices.Clone(ops)
 	slices.SortFunc(ops, func(x, y porcupine.Operation) int { return int(x.Call - y.Call) })
 	var b strings.Builder

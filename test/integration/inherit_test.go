@@ -27,7 +27,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// on restricts the pods of a StatefulSet to nodes with a label value, which nodes that join later may have too.
+// on restricts the pods of a StatefulSet to nodes with this value of the label group. Nodes that join later may have it,
+// too.
 func on(value string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.NodeSelector = map[string]string{"group": value}
@@ -56,8 +57,8 @@ func (e *env) loseNode(name string) {
 	}
 }
 
-// homed waits until the condition SubnetAvailable of a FixedIP has the status and reason.
-func (e *env) homed(name string, status metav1.ConditionStatus, reason string) {
+// awaitSubnetCondition waits until the condition SubnetAvailable of a FixedIP has the status and reason.
+func (e *env) awaitSubnetCondition(name string, status metav1.ConditionStatus, reason string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
 		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
@@ -92,7 +93,7 @@ func (e *env) event(object, reason, contains string) {
 		}), nil
 	})
 	if err != nil {
-		e.t.Errorf("no event %s on %s says %q: %v", reason, object, contains, err)
+		e.t.Errorf("no event %s on %s contains %q: %v", reason, object, contains, err)
 		for _, ev := range events.Items {
 			e.t.Logf("%s %s %s: %s", ev.Regarding.Kind, ev.Regarding.Name, ev.Reason, ev.Note)
 		}
@@ -108,24 +109,25 @@ func (e *env) untouched(before map[string]witness.Row) {
 	}
 	for name, b := range before {
 		if now[name].UID != b.UID || now[name].Address != b.Address || !now[name].Running {
-			e.t.Errorf("pod %s was %+v and is %+v", name, b, now[name])
+			e.t.Errorf("pod %s is %+v, want the UID and the address of %+v and a running pod", name, now[name], b)
 		}
 	}
 }
 
-// followed checks that the pods have the same addresses on the given node, and waits until their FixedIPs name it.
-func (e *env) followed(node string, before, after map[string]witness.Row) {
+// checkFollowed checks that the pods have the same addresses on the given node, and waits until their FixedIPs name that
+// node.
+func (e *env) checkFollowed(node string, before, after map[string]witness.Row) {
 	e.t.Helper()
 	for name, b := range before {
 		if a := after[name]; a.Address != b.Address || a.Node != node || !slices.Equal(a.Entries, []string{node + "/" + b.Address}) {
-			e.t.Errorf("pod %s had %s on %s, and has %s on %s now, with the entries %v", name, b.Address, b.Node, a.Address, a.Node, a.Entries)
+			e.t.Errorf("pod %s has %s on node %s and the entries %v, want %s on node %s and its entry", name, a.Address, a.Node, a.Entries, b.Address, node)
 		}
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == node })
 	}
 }
 
-// TestNodeReplaced checks that if a node is replaced by one with another name, the pods with fixed addresses keep their
-// addresses on the new node, and no other pod is affected.
+// TestNodeReplaced checks that if a node is replaced by a node with another name, the pods with fixed addresses keep their
+// addresses on the new node, and pods on other nodes are not affected.
 func TestNodeReplaced(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=0s")})
@@ -136,27 +138,27 @@ func TestNodeReplaced(t *testing.T) {
 	had := e.subnetsOf("node-1", 1)
 
 	e.loseNode("node-1")
-	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
+	e.awaitSubnetCondition("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
 	e.event("web-0", v1alpha1.ReasonInheritancePending, "Node node-1, whose subnet has "+before["web-0"].Address+", is gone; after 0s another node that can run the pod inherits the subnet")
 	e.startNode("node-9", ofGroup("a"))
 	after := e.awaitRunning(before, names("web", 3)...)
-	e.followed("node-9", before, after)
-	e.homed("web-0", metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
+	e.checkFollowed("node-9", before, after)
+	e.awaitSubnetCondition("web-0", metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
 	if now := e.subnetsOf("node-9", 1); now[0] != had[0] {
-		t.Errorf("node-1 had %v, and node-9 has %v", had, now)
+		t.Errorf("node-9 has the subnets %v, want %v", now, had)
 	}
 	e.event("node-9", "SubnetInherited", "node node-1")
 	e.untouched(stays)
 
 	// The new node is replaced in turn.
 	e.loseNode("node-9")
-	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
+	e.awaitSubnetCondition("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
 	e.startNode("node-1", ofGroup("a"))
-	e.followed("node-1", before, e.awaitRunning(after, names("web", 3)...))
+	e.checkFollowed("node-1", before, e.awaitRunning(after, names("web", 3)...))
 	e.untouched(stays)
 }
 
-// TestHeldSubnet checks that within the grace period an orphaned subnet goes only to its own node, to the named successor
+// TestHeldSubnet checks that within the grace period an orphaned subnet is assigned only to its own node, to the successor
 // or, if an address may migrate, to an existing node.
 func TestHeldSubnet(t *testing.T) {
 	t.Parallel()
@@ -168,24 +170,24 @@ func TestHeldSubnet(t *testing.T) {
 	had := e.subnetsOf("node-1", 1)
 
 	e.loseNode("node-1")
-	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
+	e.awaitSubnetCondition("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
 	e.startNode("node-3", ofGroup("b"))
 	if got := e.subnetsOf("node-3", 1); got[0] == had[0] {
-		t.Errorf("another node was given %v within the hold time", got)
+		t.Errorf("node-3 has the subnets %v within the grace period, want another subnet than that of node-1", got)
 	}
 	e.startNode("node-1", ofGroup("a"))
 	second := e.awaitRunning(before, names("web", 2)...)
-	e.followed("node-1", before, second)
+	e.checkFollowed("node-1", before, second)
 
 	e.loseNode("node-1")
 	e.startNode("node-4", ofGroup("a", "fixedip.io/replaces-node=node-1"))
 	third := e.awaitRunning(second, names("web", 2)...)
-	e.followed("node-4", before, third)
+	e.checkFollowed("node-4", before, third)
 	if got := e.subnetsOf("node-4", 1); got[0] != had[0] {
-		t.Errorf("the successor was given %v, want %v", got, had)
+		t.Errorf("the successor node-4 has the subnets %v, want %v", got, had)
 	}
 
-	// node-2 and node-3 stay. node-2 gets the subnet in addition, because an address may migrate.
+	// node-2 and node-3 are left. node-2 inherits the subnet in addition to its own, because an address may migrate.
 	e.must(e.api.Patch(within(t), statefulSet("web", 2), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/failover":"Migrate"}}}`))))
 	for _, name := range names("web", 2) {
 		e.must(e.api.Patch(within(t), e.witness.Record(namespace, name).DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"failover":"Migrate"}}`))))
@@ -194,9 +196,9 @@ func TestHeldSubnet(t *testing.T) {
 	e.loseNode("node-4")
 	now := e.subnetsOf("node-2", 2)
 	if now[1] != had[0] {
-		t.Errorf("node-2 was given %v in addition, want %v", now, had)
+		t.Errorf("node-2 has the subnets %v, want %v in addition to its own", now, had)
 	}
-	e.homed("web-0", metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
+	e.awaitSubnetCondition("web-0", metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
 	for _, name := range names("web", 2) {
 		if entries := e.witness.Entries(namespace, name); !slices.Equal(entries, []string{"node-2/" + before[name].Address}) {
 			t.Errorf("the pools have %v for pod %s, want %s on node-2", entries, name, before[name].Address)
@@ -205,7 +207,7 @@ func TestHeldSubnet(t *testing.T) {
 	}
 	// The pods run there once the node satisfies their node selector.
 	e.must(e.api.Patch(within(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"group":"a"}}}`))))
-	e.followed("node-2", before, e.awaitRunning(third, names("web", 2)...))
+	e.checkFollowed("node-2", before, e.awaitRunning(third, names("web", 2)...))
 	e.untouched(stays)
 }
 
@@ -220,21 +222,21 @@ func TestHoldAndFree(t *testing.T) {
 	before, stays := e.awaitRunning(nil, names("web", 2)...), e.awaitRunning(nil, "stays-0")
 	had := e.subnetsOf("node-1", 1)
 	e.loseNode("node-1")
-	e.homed("web-1", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	e.awaitSubnetCondition("web-1", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
 	e.startNode("node-3", ofGroup("a"))
 	if got := e.subnetsOf("node-3", 1); got[0] == had[0] {
-		t.Errorf("node-3 was given %v, which is held for node-1", got)
+		t.Errorf("node-3 has the subnets %v, want another subnet than that of node-1", got)
 	}
 	e.podMessage("web-0", before["web-0"].Address)
 	if r := e.witness.Record(namespace, "web-0"); r == nil || r.Spec.IPs[0] != before["web-0"].Address {
-		t.Errorf("the address of web-0 was not held: %+v", r)
+		t.Errorf("FixedIP web-0 is %+v, want the IP %s", r, before["web-0"].Address)
 	}
 
 	e.must(e.controller.Kill())
 	e.startController("free", append(slices.Clone(defaultPool), "--orphaned-subnet-policy=Free", "--orphaned-subnet-grace-period=1s")...)
 	for name, r := range e.awaitRunning(before, names("web", 2)...) {
 		if r.Node != "node-3" || r.Address == before[name].Address {
-			t.Errorf("pod %s gave %s up and has %s on %s now", name, before[name].Address, r.Address, r.Node)
+			t.Errorf("pod %s has %s on node %s, want an address other than %s on node-3", name, r.Address, r.Node, before[name].Address)
 		}
 		e.event(name, "ReservationExpired", "node node-1 has been gone for")
 	}

@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// TestBadFlags checks for each invalid flag that the program ends at once, with one line on standard error that names the
-// flag and the value.
+// TestBadFlags checks for each invalid flag that the controller ends with an error, the last line of its output, that names
+// the flag and the value.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	const pool = "--cluster-pool-ipv4-cidr=10.240.0.0/16"
@@ -28,46 +28,46 @@ func TestBadFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no such prefix length":     {[]string{"--cluster-pool-ipv4-cidr=10.0.0.0/33"}, `--cluster-pool-ipv4-cidr: "10.0.0.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
-		"host bits":                 {[]string{"--cluster-pool-ipv4-cidr=10.0.0.5/16"}, `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16`},
-		"the other family":          {[]string{"--cluster-pool-ipv4-cidr=fd00::/48"}, `--cluster-pool-ipv4-cidr: "fd00::/48" is an IPv6 CIDR`},
-		"mask smaller than CIDR":    {[]string{pool, "--cluster-pool-ipv4-mask-size=8"}, `--cluster-pool-ipv4-mask-size: Invalid value: 8: mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool`},
-		"mask longer than address":  {[]string{pool, "--cluster-pool-ipv4-mask-size=33"}, `--cluster-pool-ipv4-mask-size: Invalid value: 33: mask size 33 is longer than an IPv4 address (32 bits)`},
-		"overlapping pools":         {[]string{pool, "--cluster-pool-ipv4-cidr=10.240.8.0/21"}, `--cluster-pool-ipv4-cidr: Invalid value: "10.240.8.0/21": overlaps 10.240.0.0/16`},
-		"no pool":                   {nil, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
-		"mask sizes and CIDRs":      {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/16,10.2.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}, `--cluster-pool-ipv4-mask-size [24 25]: give one for all of --cluster-pool-ipv4-cidr [10.240.0.0/16 10.1.0.0/16 10.2.0.0/16], or one for each`},
-		"one mask of two is wrong":  {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/25", "--cluster-pool-ipv4-mask-size=24,24"}, `--cluster-pool-ipv4-mask-size: Invalid value: 24: mask size 24 is smaller than that of the CIDR 10.1.0.0/25: a subnet would be larger than the pool`},
-		"no such source":            {[]string{pool, "--subnet-source=Cilium"}, `--subnet-source: Unsupported value: "Cilium": supported values: "ClusterPool", "Node"`},
-		"two sources":               {[]string{pool, "--subnet-source=Node"}, `--cluster-pool-ipv4-cidr: Forbidden: with subnet-source Node the subnets come from spec.podCIDRs of the nodes`},
-		"no such policy":            {[]string{pool, "--orphaned-subnet-policy=Keep"}, `--orphaned-subnet-policy: Unsupported value: "Keep": supported values: "Inherit", "Hold", "Free"`},
-		"negative hold time":        {[]string{pool, "--orphaned-subnet-grace-period=-1s"}, `--orphaned-subnet-grace-period: Invalid value: "-1s": must not be negative`},
-		"watermark too low":         {[]string{pool, "--min-free-ips=1"}, `--min-free-ips: Invalid value: 1: must be at least 2: an agent does not start with a smaller pool`},
-		"maximum below watermark":   {[]string{pool, "--max-dynamic-ips=4"}, `--max-dynamic-ips: Invalid value: 4: must not be less than min-free-ips`},
-		"excess below nothing":      {[]string{pool, "--max-surplus-ips=-1"}, `--max-surplus-ips: Invalid value: -1: must not be negative`},
-		"no writes":                 {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: enough to fill a pool, mark excess entries for release and remove them within one minute`},
-		"no selector":               {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes "a in": unable to parse requirement: found '' expected: '('`},
-		"negative cooldown":         {[]string{pool, "--address-cooldown=-1s"}, `--address-cooldown: Invalid value: "-1s": must not be negative`},
-		"no such autoscaler":        {[]string{pool, "--protect-nodes-from=spot"}, `--protect-nodes-from: Unsupported value: "spot": supported values: "cluster-autoscaler", "karpenter"`},
-		"no time to sweep":          {[]string{pool, "--resync-period=0s"}, `--resync-period: Invalid value: "0s": must be at least 1s`},
-		"no duration":               {[]string{pool, "--address-cooldown=soon"}, `invalid argument "soon" for "--address-cooldown" flag: time: invalid duration "soon"`},
-		"lease shorter than renew":  {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration: Invalid value: "5s": must be longer than leader-election-renew-deadline 10s, which must be longer than leader-election-retry-period 2s`},
-		"no such selector":          {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: unknown field "matchLables"`},
-		"an empty prefix":           {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": must not be empty: every label begins with the empty prefix`},
-		"bad alias value":           {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
-		"alias and name":            {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only`},
-		"only IPv6, and not wanted": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
-		"no requests":               {[]string{pool, "--kube-api-qps=0"}, `--kube-api-qps: Invalid value: 0: must be more than 0`},
-		"no request at all":         {[]string{pool, "--kube-api-burst=0"}, `--kube-api-burst: Invalid value: 0: must be at least 1`},
-		"no name for a Lease":       {[]string{pool, "--leader-election-id=Leader!"}, `--leader-election-id: Invalid value: "Leader!": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`},
-		"no address":                {[]string{pool, "--metrics-bind-address=9470"}, `--metrics-bind-address: Invalid value: "9470": write host:port, such as :9470, or 0`},
-		"no port":                   {[]string{pool, "--health-probe-bind-address=:http"}, `--health-probe-bind-address: Invalid value: ":http": write host:port, such as :9470, or 0`},
-		"no such answer":            {[]string{pool, "--mismatch-policy=restart"}, `--mismatch-policy: Unsupported value: "restart": supported values: "Restart", "Report"`},
-		"no restarts":               {[]string{pool, "--max-concurrent-restarts=0"}, `--max-concurrent-restarts: Invalid value: 0: must be at least 1; to restart no pods, set mismatch-policy to Report`},
-		"no time for agents":        {[]string{pool, "--cep-grace-period=0s"}, `--cep-grace-period: Invalid value: "0s": must be at least 1s`},
-		"no such file":              {[]string{pool, "--config=/nowhere.yaml"}, `--config /nowhere.yaml: open /nowhere.yaml: no such file or directory`},
-		"no such flag":              {[]string{"--cluster-pool"}, `unknown flag: --cluster-pool`},
-		"no such kubeconfig":        {[]string{pool, "--kubeconfig=/nowhere"}, `--kubeconfig "/nowhere": stat /nowhere: no such file or directory`},
-		"an argument without a use": {[]string{"start"}, `unknown command "start" for "fixedip-controller"`},
+		"no such prefix length":        {[]string{"--cluster-pool-ipv4-cidr=10.0.0.0/33"}, `--cluster-pool-ipv4-cidr: "10.0.0.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
+		"host bits":                    {[]string{"--cluster-pool-ipv4-cidr=10.0.0.5/16"}, `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16`},
+		"the other family":             {[]string{"--cluster-pool-ipv4-cidr=fd00::/48"}, `--cluster-pool-ipv4-cidr: "fd00::/48" is an IPv6 CIDR`},
+		"mask smaller than CIDR":       {[]string{pool, "--cluster-pool-ipv4-mask-size=8"}, `--cluster-pool-ipv4-mask-size: Invalid value: 8: mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool`},
+		"mask longer than address":     {[]string{pool, "--cluster-pool-ipv4-mask-size=33"}, `--cluster-pool-ipv4-mask-size: Invalid value: 33: mask size 33 is longer than an IPv4 address (32 bits)`},
+		"overlapping pools":            {[]string{pool, "--cluster-pool-ipv4-cidr=10.240.8.0/21"}, `--cluster-pool-ipv4-cidr: Invalid value: "10.240.8.0/21": overlaps 10.240.0.0/16`},
+		"no pool":                      {nil, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
+		"mask sizes and CIDRs":         {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/16,10.2.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}, `--cluster-pool-ipv4-mask-size [24 25]: give one for all of --cluster-pool-ipv4-cidr [10.240.0.0/16 10.1.0.0/16 10.2.0.0/16], or one for each`},
+		"one mask of two is wrong":     {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/25", "--cluster-pool-ipv4-mask-size=24,24"}, `--cluster-pool-ipv4-mask-size: Invalid value: 24: mask size 24 is smaller than that of the CIDR 10.1.0.0/25: a subnet would be larger than the pool`},
+		"no such source":               {[]string{pool, "--subnet-source=Cilium"}, `--subnet-source: Unsupported value: "Cilium": supported values: "ClusterPool", "Node"`},
+		"two sources":                  {[]string{pool, "--subnet-source=Node"}, `--cluster-pool-ipv4-cidr: Forbidden: with subnet-source Node the subnets come from spec.podCIDRs of the nodes`},
+		"no such policy":               {[]string{pool, "--orphaned-subnet-policy=Keep"}, `--orphaned-subnet-policy: Unsupported value: "Keep": supported values: "Inherit", "Hold", "Free"`},
+		"negative grace period":        {[]string{pool, "--orphaned-subnet-grace-period=-1s"}, `--orphaned-subnet-grace-period: Invalid value: "-1s": must not be negative`},
+		"watermark too low":            {[]string{pool, "--min-free-ips=1"}, `--min-free-ips: Invalid value: 1: must be at least 2: an agent does not start with a smaller pool`},
+		"maximum below watermark":      {[]string{pool, "--max-dynamic-ips=4"}, `--max-dynamic-ips: Invalid value: 4: must not be less than min-free-ips`},
+		"negative surplus":             {[]string{pool, "--max-surplus-ips=-1"}, `--max-surplus-ips: Invalid value: -1: must not be negative`},
+		"too few writes":               {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: enough to fill a pool, mark excess entries for release and remove them within one minute`},
+		"invalid selector":             {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes "a in": unable to parse requirement: found '' expected: '('`},
+		"negative cooldown":            {[]string{pool, "--address-cooldown=-1s"}, `--address-cooldown: Invalid value: "-1s": must not be negative`},
+		"no such autoscaler":           {[]string{pool, "--protect-nodes-from=spot"}, `--protect-nodes-from: Unsupported value: "spot": supported values: "cluster-autoscaler", "karpenter"`},
+		"resync period too short":      {[]string{pool, "--resync-period=0s"}, `--resync-period: Invalid value: "0s": must be at least 1s`},
+		"invalid duration":             {[]string{pool, "--address-cooldown=soon"}, `invalid argument "soon" for "--address-cooldown" flag: time: invalid duration "soon"`},
+		"lease shorter than renew":     {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration: Invalid value: "5s": must be longer than leader-election-renew-deadline 10s, which must be longer than leader-election-retry-period 2s`},
+		"unknown field of a selector":  {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: unknown field "matchLables"`},
+		"an empty prefix":              {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": must not be empty: every label begins with the empty prefix`},
+		"bad alias value":              {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
+		"alias and name":               {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only`},
+		"IPv6 pool with IPv6 disabled": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
+		"no QPS":                       {[]string{pool, "--kube-api-qps=0"}, `--kube-api-qps: Invalid value: 0: must be more than 0`},
+		"no burst":                     {[]string{pool, "--kube-api-burst=0"}, `--kube-api-burst: Invalid value: 0: must be at least 1`},
+		"invalid name of a Lease":      {[]string{pool, "--leader-election-id=Leader!"}, `--leader-election-id: Invalid value: "Leader!": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`},
+		"bind address without a colon": {[]string{pool, "--metrics-bind-address=9470"}, `--metrics-bind-address: Invalid value: "9470": write host:port, such as :9470, or 0`},
+		"named port":                   {[]string{pool, "--health-probe-bind-address=:http"}, `--health-probe-bind-address: Invalid value: ":http": write host:port, such as :9470, or 0`},
+		"unknown mismatch policy":      {[]string{pool, "--mismatch-policy=restart"}, `--mismatch-policy: Unsupported value: "restart": supported values: "Restart", "Report"`},
+		"no concurrent restarts":       {[]string{pool, "--max-concurrent-restarts=0"}, `--max-concurrent-restarts: Invalid value: 0: must be at least 1; to restart no pods, set mismatch-policy to Report`},
+		"grace period too short":       {[]string{pool, "--cep-grace-period=0s"}, `--cep-grace-period: Invalid value: "0s": must be at least 1s`},
+		"no such file":                 {[]string{pool, "--config=/nowhere.yaml"}, `--config /nowhere.yaml: open /nowhere.yaml: no such file or directory`},
+		"no such flag":                 {[]string{"--cluster-pool"}, `unknown flag: --cluster-pool`},
+		"no such kubeconfig":           {[]string{pool, "--kubeconfig=/nowhere"}, `--kubeconfig "/nowhere": stat /nowhere: no such file or directory`},
+		"unknown argument":             {[]string{"start"}, `unknown command "start" for "fixedip-controller"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"--leader-election-namespace=fixedip-system"}, c.args...)
@@ -79,21 +79,21 @@ func TestBadFlags(t *testing.T) {
 	})
 }
 
-// TestBadSchedulerArgs checks for each invalid argument of the plugin that the scheduler ends at once, with one line on
-// standard error that names the field and the value.
+// TestBadSchedulerArgs checks for each invalid argument of the plugin that the scheduler ends with an error, the last line
+// of its output, that names the field and the value.
 func TestBadSchedulerArgs(t *testing.T) {
 	t.Parallel()
 	const prefix = `fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": pluginConfig[FixedIP].args.`
 	for name, c := range map[string]struct{ args, want string }{
-		"no such family":    {"ipFamilies: [IPv5]", prefix + `ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
-		"a family twice":    {"ipFamilies: [IPv6, IPv6]", prefix + `ipFamilies[1]: Duplicate value: "IPv6"`},
-		"no family":         {"ipFamilies: []", prefix + `ipFamilies: Required value: must be IPv4, IPv6 or both`},
-		"no time at all":    {"claimTimeout: 0s", prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
-		"too much time":     {"claimTimeout: 1h", prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
-		"no requests":       {"claimQPS: 0", prefix + `claimQPS: Invalid value: 0: must be more than 0`},
-		"no request at all": {"claimBurst: 0", prefix + `claimBurst: Invalid value: 0: must be at least 1`},
-		"no selector":       {`strictNodes: "a in"`, prefix + `strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
-		"no such argument":  {"ipFamily: IPv4", `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamily"`},
+		"no such family":         {"ipFamilies: [IPv5]", prefix + `ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
+		"a family twice":         {"ipFamilies: [IPv6, IPv6]", prefix + `ipFamilies[1]: Duplicate value: "IPv6"`},
+		"no family":              {"ipFamilies: []", prefix + `ipFamilies: Required value: must be IPv4, IPv6 or both`},
+		"no claim timeout":       {"claimTimeout: 0s", prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
+		"claim timeout too long": {"claimTimeout: 1h", prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
+		"no QPS":                 {"claimQPS: 0", prefix + `claimQPS: Invalid value: 0: must be more than 0`},
+		"no burst":               {"claimBurst: 0", prefix + `claimBurst: Invalid value: 0: must be at least 1`},
+		"invalid selector":       {`strictNodes: "a in"`, prefix + `strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
+		"no such argument":       {"ipFamily: IPv4", `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamily"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := schedulerConfig(t, kubeconfigOf(t, "http://127.0.0.1:1"), c.args)
@@ -157,13 +157,13 @@ func write(t *testing.T, path, text string) {
 // usage text.
 func lastLine(t *testing.T, program string, args []string, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "race", program), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG=", "POD_NAMESPACE=")
 	out, err := cmd.CombinedOutput()
 	if err == nil || ctx.Err() != nil {
-		t.Fatalf("it did not end with an error: %v; %s", err, out)
+		t.Fatalf("%s %v: got the error %v, want an exit with an error; output:\n%s", program, args, err, out)
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if got := lines[len(lines)-1]; got != want {
@@ -171,7 +171,7 @@ func lastLine(t *testing.T, program string, args []string, want string) {
 	}
 	for _, line := range lines[:len(lines)-1] {
 		if !strings.HasPrefix(line, "I") && !strings.HasPrefix(line, "W") {
-			t.Errorf("another line than of a log: %s", line)
+			t.Errorf("got the line %q before the last line, want only log lines there", line)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestFixedIPValidation(t *testing.T) {
 	} {
 		err := e.api.Create(within(t), make(name, c.ips...))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}
 
@@ -217,17 +217,17 @@ func TestFixedIPValidation(t *testing.T) {
 		{"changed", []string{"10.240.2.2"}, "immutable once set"},
 		{"emptied", []string{}, "immutable once set"},
 		{"changed for two", []string{"10.240.2.2", "fd00:240::2:1"}, "immutable once set"},
-		{"given the other family", []string{"10.240.2.1", "fd00:240::2:1"}, ""},
+		{"other family added", []string{"10.240.2.1", "fd00:240::2:1"}, ""},
 		{"one of two changed", []string{"10.240.2.1", "fd00:240::2:2"}, "immutable once set"},
 		{"one of two removed", []string{"10.240.2.1"}, "immutable once set"},
 		{"removed", nil, "immutable once set"},
-		{"left alone", []string{"10.240.2.1", "fd00:240::2:1"}, ""},
+		{"unchanged", []string{"10.240.2.1", "fd00:240::2:1"}, ""},
 	} {
 		changed := fip.DeepCopy()
 		changed.Spec.IPs = step.ips
 		err := e.api.Update(within(t), changed)
 		if step.want == "" && err != nil || step.want != "" && (err == nil || !strings.Contains(err.Error(), step.want)) {
-			t.Errorf("%s: %v, want %q", step.what, err, step.want)
+			t.Errorf("%s: got %v, want %q", step.what, err, step.want)
 		}
 		if err == nil {
 			fip = changed
@@ -236,6 +236,6 @@ func TestFixedIPValidation(t *testing.T) {
 	changed := fip.DeepCopy()
 	changed.Spec.PodName = "another"
 	if err := e.api.Update(within(t), changed); err == nil || !strings.Contains(err.Error(), "immutable") {
-		t.Errorf("the pod's name was changed: %v", err)
+		t.Errorf("change spec.podName: got %v, want an error that contains %q", err, "immutable")
 	}
 }

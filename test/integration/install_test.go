@@ -33,10 +33,10 @@ const (
 	controlPlane = "node-role.kubernetes.io/control-plane"
 )
 
-// TestInstalled checks the installation. The API server accepts the manifests without a warning, and the default scheduler
-// places the pods on nodes that are not ready. The programs run with the arguments, configuration and service accounts of
-// the pods until all probes succeed; nodes become ready and pods get addresses. An update succeeds on two nodes, and so does
-// the drain of a node.
+// TestInstalled checks the installation. The API server accepts the manifests with strict validation, and the default
+// scheduler places the pods on nodes that are not ready. The programs run with the arguments, configuration and service
+// accounts of the pods until all probes succeed; nodes become ready and pods get addresses. An update succeeds on two nodes,
+// and so does the drain of a node.
 func TestInstalled(t *testing.T) {
 	t.Parallel()
 	useDefaultPorts(t)
@@ -56,7 +56,7 @@ func TestInstalled(t *testing.T) {
 	for _, n := range nodes {
 		var cn ciliumv2.CiliumNode
 		if err := i.api.Get(within(t), client.ObjectKey{Name: n}, &cn); client.IgnoreNotFound(err) != nil || len(cn.Spec.IPAM.Pool) > 0 {
-			t.Fatalf("%s has addresses before the controller runs: %v, %v", n, cn.Spec.IPAM.Pool, err)
+			t.Fatalf("node %s has the pool %v before the controller runs, want none (error: %v)", n, cn.Spec.IPAM.Pool, err)
 		}
 	}
 
@@ -109,19 +109,19 @@ func install(t *testing.T) installation {
 	objects, err := cluster.ReadManifests(manifests)
 	i.must(err)
 	for _, o := range objects {
-		// An object that already exists was read and validated.
+		// The API server validates an object before it reports that the object exists.
 		err := i.api.Create(within(t), o, client.DryRunAll, client.FieldValidation("Strict"))
 		if !apierrors.IsAlreadyExists(err) {
-			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+			t.Errorf("create %s %s as a dry run: got %v, want AlreadyExists", o.GetKind(), o.GetName(), err)
 		}
 	}
 	return i
 }
 
-// taint taints a node as soon as it exists, like a node whose agent has not started.
+// taint taints a node as soon as it exists, like a node of the control plane whose agent has not started.
 func (i installation) taint(name string) {
 	i.t.Helper()
-	i.eventually("node "+name, func() bool {
+	i.eventually("node "+name+" to exist and be tainted", func() bool {
 		var node corev1.Node
 		err := i.api.Get(within(i.t), client.ObjectKey{Name: name}, &node)
 		if err == nil {
@@ -140,7 +140,7 @@ func (i installation) taint(name string) {
 // untaint removes taints, as the operator of Cilium and the administrator of the control plane do.
 func (i installation) untaint(name string) {
 	i.t.Helper()
-	i.eventually("node "+name+" without our taints", func() bool {
+	i.eventually("the taints of node "+name+" to be removed", func() bool {
 		var node corev1.Node
 		i.must(i.api.Get(within(i.t), client.ObjectKey{Name: name}, &node))
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == agentTaint || t.Key == controlPlane })
@@ -175,7 +175,7 @@ func (i installation) deployment(name string) *appsv1.Deployment {
 // awaitRollout waits like kubectl rollout status.
 func (i installation) awaitRollout(name string) {
 	i.t.Helper()
-	i.eventually("Deployment "+name, func() bool {
+	i.eventually("the rollout of Deployment "+name, func() bool {
 		d := i.deployment(name)
 		s := d.Status
 		return s.ObservedGeneration == d.Generation && s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas
@@ -195,7 +195,7 @@ func (i installation) hosts(name string) []string {
 	var hosts []string
 	for _, p := range i.pods(name) {
 		if p.Status.PodIP != p.Status.HostIP {
-			i.t.Errorf("pod %s has the address %s, and its node has %s", p.Name, p.Status.PodIP, p.Status.HostIP)
+			i.t.Errorf("pod %s has the address %s, want %s, the address of its node", p.Name, p.Status.PodIP, p.Status.HostIP)
 		}
 		hosts = append(hosts, p.Spec.NodeName)
 	}
@@ -261,7 +261,7 @@ func (i installation) drain(node, name string) {
 	i.cordon(node, true)
 	pods := i.pods(name)
 	at := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node })
-	i.eventually("the budget to let "+pods[at].Name+" go", func() bool {
+	i.eventually("the budget to allow the eviction of "+pods[at].Name, func() bool {
 		err := i.api.SubResource("eviction").Create(within(i.t), &pods[at], &policyv1.Eviction{})
 		if err != nil && !apierrors.IsTooManyRequests(err) {
 			i.t.Fatal(err)
@@ -269,7 +269,7 @@ func (i installation) drain(node, name string) {
 		return err == nil
 	})
 	var last []corev1.Pod
-	i.eventually("a pod of "+name+" that has no node", func() bool {
+	i.eventually("a pod of "+name+" to be unschedulable", func() bool {
 		last = i.pods(name)
 		return len(last) == 2 && slices.ContainsFunc(last, func(p corev1.Pod) bool {
 			return p.Spec.NodeName == "" && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {

@@ -31,9 +31,9 @@ import (
 )
 
 const (
-	// killsBetweenLooks is the number of kills between two checks that all pods are back.
-	killsBetweenLooks = 10
-	// controlPlaneEvery is how many kills there are for each kill of the control plane.
+	// killsBetweenChecks is the number of kills between two checks that all pods run.
+	killsBetweenChecks = 10
+	// controlPlaneEvery is the number of kills of which one kills the control plane.
 	controlPlaneEvery = 10
 )
 
@@ -63,8 +63,8 @@ func (c *churn) workload(name string) *appsv1.StatefulSet {
 	return statefulSet(name, churned[name].replicas, churned[name].change)
 }
 
-// turn makes one change.
-func (c *churn) turn(ctx context.Context) {
+// changeOne makes one change.
+func (c *churn) changeOne(ctx context.Context) {
 	all := slices.Sorted(maps.Keys(churned))
 	name := all[c.random.IntN(len(all))]
 	about := churned[name]
@@ -75,7 +75,7 @@ func (c *churn) turn(ctx context.Context) {
 		what = "scaled"
 		err = c.e.api.Patch(ctx, c.workload(name), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, c.random.Int32N(about.replicas+2))))
 	case draw < 2 && about.deleted:
-		what = "deleted, or made anew"
+		what = "deleted or created again"
 		if err = c.e.api.Delete(ctx, c.workload(name)); apierrors.IsNotFound(err) {
 			err = c.e.api.Create(ctx, c.workload(name))
 		}
@@ -105,7 +105,7 @@ func (c *churn) during(f func()) {
 		for {
 			select {
 			case <-pace.C:
-				c.turn(ctx)
+				c.changeOne(ctx)
 			case <-ctx.Done():
 				return
 			}
@@ -116,8 +116,9 @@ func (c *churn) during(f func()) {
 	churning.Wait()
 }
 
-// settle uncordons all nodes, creates the deleted workloads again, and returns the rows of all wanted pods when they run.
-func (c *churn) settle() map[string]witness.Row {
+// awaitWanted uncordons all nodes, creates the deleted workloads again, waits until all wanted pods run, and returns their
+// rows.
+func (c *churn) awaitWanted() map[string]witness.Row {
 	e := c.e
 	e.t.Helper()
 	e.cordonOthers(threeNodes, "")
@@ -135,27 +136,27 @@ func (c *churn) settle() map[string]witness.Row {
 		podsOf[name] = names(name, int(*sts.Spec.Replicas))
 		wanted = append(wanted, podsOf[name]...)
 	}
-	stop := c.wake(podsOf)
+	stop := c.touchWorkloads(podsOf)
 	defer stop()
 	running := e.awaitRunning(nil, wanted...)
-	e.await("wait for all others to be gone", func(rows []witness.Row) bool {
+	e.await("wait for all other pods to be gone", func(rows []witness.Row) bool {
 		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" && !slices.Contains(wanted, r.Pod) })
 	})
 	for pod, r := range running {
 		if fip := e.witness.Record(namespace, pod); !slices.Equal(fip.Spec.IPs, []string{r.Address}) || !slices.Equal(e.witness.Entries(namespace, pod), []string{r.Node + "/" + r.Address}) {
-			e.t.Errorf("pod %+v has the record %+v and the entries %v", r, fip.Spec, e.witness.Entries(namespace, pod))
+			e.t.Errorf("pod %+v has the FixedIP %+v and the entries %v, want its address in both", r, fip.Spec, e.witness.Entries(namespace, pod))
 		}
 	}
 	return running
 }
 
-// wake makes the controllers of Kubernetes process workloads that lack pods, until stop is called. If pods of a former
-// workload with the name were in the way, these controllers back off for up to a quarter of an hour, but react to a change
-// of the workload at once.
-func (c *churn) wake(podsOf map[string][]string) (stop func()) {
+// touchWorkloads annotates workloads that lack pods until stop is called, so that the controllers of Kubernetes process
+// them. If these controllers could not create the pods of a workload while pods of a former workload had the names, they
+// back off for up to a quarter of an hour, but they react to a change of the workload at once.
+func (c *churn) touchWorkloads(podsOf map[string][]string) (stop func()) {
 	ctx, cancel := context.WithCancel(c.e.t.Context())
-	var waking sync.WaitGroup
-	waking.Go(func() {
+	var touching sync.WaitGroup
+	touching.Go(func() {
 		pace := time.NewTicker(10 * time.Second)
 		defer pace.Stop()
 		for {
@@ -168,38 +169,38 @@ func (c *churn) wake(podsOf map[string][]string) (stop func()) {
 				if !slices.ContainsFunc(pods, func(pod string) bool { return c.e.witness.Pod(namespace, pod) == nil }) {
 					continue
 				}
-				if c.e.api.Patch(ctx, c.workload(name), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"woken":%q}}}`, time.Now()))) == nil {
-					c.done["woken"]++
+				if c.e.api.Patch(ctx, c.workload(name), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"touched":%q}}}`, time.Now()))) == nil {
+					c.done["touched"]++
 				}
 			}
 		}
 	})
 	return func() {
 		cancel()
-		waking.Wait()
+		touching.Wait()
 	}
 }
 
 // marker returns a pod that no scheduler places.
 func marker() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "marker"}}
-	pod.Spec = statefulSet(pod.Name, 0, byNobody).Spec.Template.Spec
+	pod.Spec = statefulSet(pod.Name, 0, placedByFakes).Spec.Template.Spec
 	return pod
 }
 
-// caughtUp waits until the witness watches again and has seen everything, including a new write of each kind.
-func (e *env) caughtUp() {
+// awaitWitness waits until the witness watches again and has seen all objects, including a new write of each kind.
+func (e *env) awaitWitness() {
 	e.t.Helper()
-	marks := []client.Object{marker(), &ciliumv2.CiliumNode{}, &v1alpha1.FixedIP{}}
-	marks[1].SetName(threeNodes[0])
-	marks[2].SetName("keeps-0")
-	marks[2].SetNamespace(namespace)
-	for _, obj := range marks {
-		e.eventually("a mark to be written", func() bool {
+	written := []client.Object{marker(), &ciliumv2.CiliumNode{}, &v1alpha1.FixedIP{}}
+	written[1].SetName(threeNodes[0])
+	written[2].SetName("keeps-0")
+	written[2].SetNamespace(namespace)
+	for _, obj := range written {
+		e.eventually("an annotation to be written", func() bool {
 			return e.api.Patch(e.t.Context(), obj, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"marked":%q}}}`, time.Now()))) == nil
 		})
 	}
-	e.eventually("the witness to see all that stands", func() bool {
+	e.eventually("the witness to see all objects", func() bool {
 		var pods corev1.PodList
 		var nodes ciliumv2.CiliumNodeList
 		var records v1alpha1.FixedIPList
@@ -226,13 +227,13 @@ func (e *env) caughtUp() {
 	})
 }
 
-// agentsWatch waits until the agents of this many nodes watch their CiliumNodes again. An agent that does not may give a pod
-// another address, which is corrected later (see the tests of late agents) and would count as a violation here. Only agents
-// watch a CiliumNode by name.
-func (e *env) agentsWatch(nodes int) {
+// awaitAgentWatches waits until the agents of this many nodes watch their CiliumNodes again. Without its watch, an agent may
+// give a pod another address, which is corrected later (see the tests of late agents) and would count as a violation here.
+// Only agents watch a CiliumNode by name.
+func (e *env) awaitAgentWatches(nodes int) {
 	e.t.Helper()
 	e.eventually("the agents to watch their CiliumNodes", func() bool {
-		samples, err := e.served()
+		samples, err := e.apiServerMetrics()
 		watches := 0
 		for _, s := range samples["apiserver_longrunning_requests"] {
 			if s.Metric["verb"] == "WATCH" && s.Metric["resource"] == "ciliumnodes" && s.Metric["scope"] == "resource" {
@@ -251,28 +252,28 @@ func (e *env) startAgain(programs ...*cluster.Process) {
 			continue
 		}
 		if state := p.ExitState(); state != "exit status 1" {
-			e.t.Fatalf("%s has ended, and not because it could not start: %s\n%s", p.Name, state, p.LogTail())
+			e.t.Fatalf("%s ended with %s, want exit status 1 of a start without the API server\n%s", p.Name, state, p.LogTail())
 		}
 		e.must(p.Restart(within(e.t)))
 	}
 }
 
-// fromEnv returns the number in an environment variable, or otherwise if it is not set.
-func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
+// fromEnv returns the number in an environment variable, or fallback if the variable is not set.
+func fromEnv(t *testing.T, name string, fallback uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {
-		return otherwise
+		return fallback
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		t.Fatalf("%s: %v", name, err)
+		t.Fatalf("parse %s: %v", name, err)
 	}
 	return n
 }
 
 // TestKilledAtRandom kills scheduler, controller and sometimes API server and etcd at random moments while pods are created
-// and deleted. It checks that no two pods ever share an address, that no address is lost, that all pods come back, and that
+// and deleted. It checks that no two pods ever share an address, that no address is lost, that all pods run again, and that
 // nothing is left after the workloads are deleted. FIXEDIP_KILLS is the number of kills. FIXEDIP_SEED is the seed, which
 // does not determine at which instruction of a program a kill happens.
 func TestKilledAtRandom(t *testing.T) {
@@ -303,11 +304,11 @@ func TestKilledAtRandom(t *testing.T) {
 
 	e.create(marker())
 	c := &churn{e: e, random: rand.New(rand.NewPCG(seed, 1)), done: map[string]int{}}
-	before := c.settle()
+	before := c.awaitWanted()
 	killed, began := map[string]int{}, time.Now()
 	for n := 0; n < kills; {
 		c.during(func() {
-			for range min(killsBetweenLooks, kills-n) {
+			for range min(killsBetweenChecks, kills-n) {
 				n++
 				victim := []*cluster.Process{e.scheduler, e.controller}[random.IntN(2)]
 				if n%controlPlaneEvery == controlPlaneEvery/2 {
@@ -321,29 +322,29 @@ func TestKilledAtRandom(t *testing.T) {
 					e.must(victim.Restart(within(t)))
 					continue
 				}
-				// The witness cannot judge events that it does not see in order, so that no request of our programs passes
-				// until the witness and the agents watch again.
+				// The witness cannot judge events that it does not see in order. So no request of our programs passes until
+				// the witness and the agents watch again.
 				e.must(victim.Kill())
 				gate.shut(func() {
 					e.must(victim.Restart(within(t)))
-					e.caughtUp()
-					e.agentsWatch(len(threeNodes))
+					e.awaitWitness()
+					e.awaitAgentWatches(len(threeNodes))
 				})
 				e.startAgain(e.scheduler, e.controller)
 			}
 		})
-		now := c.settle()
+		now := c.awaitWanted()
 		for _, pod := range names("keeps", 4) {
 			if now[pod].Address != before[pod].Address || now[pod].Node != before[pod].Node {
-				t.Errorf("pod %s had %s on %s, and after %d kills it has %s on %s", pod, before[pod].Address, before[pod].Node, n, now[pod].Address, now[pod].Node)
+				t.Errorf("pod %s has %s on node %s after %d kills, want %s on node %s", pod, now[pod].Address, now[pod].Node, n, before[pod].Address, before[pod].Node)
 			}
 		}
 		for _, pod := range names("moves", 2) {
 			if now[pod].Address != before[pod].Address {
-				t.Errorf("pod %s had %s, and after %d kills it has %s", pod, before[pod].Address, n, now[pod].Address)
+				t.Errorf("pod %s has %s after %d kills, want %s", pod, now[pod].Address, n, before[pod].Address)
 			}
 		}
-		t.Logf("%d of %d kills, %s: all pods are back, %v", n, kills, time.Since(began).Round(time.Second), killed)
+		t.Logf("%d of %d kills after %s: all pods run; killed: %v", n, kills, time.Since(began).Round(time.Second), killed)
 		if t.Failed() || len(e.witness.Violations()) > 0 {
 			break
 		}
@@ -352,7 +353,7 @@ func TestKilledAtRandom(t *testing.T) {
 		e.delete(c.workload(name))
 	}
 	e.await("wait for nothing to be left", func(rows []witness.Row) bool { return len(rows) == 0 })
-	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Resting == 0 && p.Moving == 0 }))
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Other == 0 && p.Moving == 0 }))
 	t.Logf("killed: %v; the churn: %v; %d pods ran; %s", killed, c.done, e.witness.Incarnations(), time.Since(began).Round(time.Second))
 	gate.history.linearizable(t)
 }

@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// herds is a custom kind of this test whose pods have stable names. The test does the work of its controller.
+// herds is a custom workload kind of this test, whose pods have stable names. The test does the work of its controller.
 const herds = "Herd.example.com=PodName"
 
 // installHerds installs the kind and grants our programs the right to read it, as the manifests describe.
@@ -60,8 +60,8 @@ func herd(name string, replicas int64, annotations map[string]any) *unstructured
 	}}
 }
 
-// raise creates a herd as soon as the API server serves its kind.
-func (e *env) raise(h *unstructured.Unstructured) {
+// createHerd creates a herd as soon as the API server serves its kind.
+func (e *env) createHerd(h *unstructured.Unstructured) {
 	e.t.Helper()
 	for {
 		err := e.api.Create(within(e.t), h)
@@ -74,8 +74,8 @@ func (e *env) raise(h *unstructured.Unstructured) {
 	}
 }
 
-// animals returns pods of a herd; nil: bare pods without annotations.
-func animals(of *unstructured.Unstructured, names ...string) []client.Object {
+// herdPods returns pods of the herd of. If of is nil, it returns bare pods without annotations.
+func herdPods(of *unstructured.Unstructured, names ...string) []client.Object {
 	var pods []client.Object
 	for _, name := range names {
 		pod := &corev1.Pod{
@@ -116,30 +116,30 @@ func TestG18OtherOwners(t *testing.T) {
 		workloads: "[{apiGroup: example.com, kind: Herd, identity: PodName}, {apiGroup: apps, kind: Deployment, identity: Slot}]"})
 	e.part("custom resource", (*env).customResource)
 	e.part("Deployment, updated", (*env).deploymentUpdated)
-	e.part("Deployment, scaled and deleted", (*env).deploymentGivesBack)
-	e.part("Deployment that does not ask", (*env).deploymentWithoutSlots)
+	e.part("Deployment, scaled and deleted", (*env).deploymentScaled)
+	e.part("Deployment without the annotation", (*env).deploymentWithoutSlots)
 }
 
 // customResource checks a custom kind that is installed after our programs have started: its pods keep their addresses by
-// name, another pod with such a name does not get them, and a scale-down and the deletion release them.
+// name, a bare pod with such a name does not get them, and a scale-down and the deletion release them.
 func (e *env) customResource() {
 	e.installHerds()
 	sheep := herd("sheep", 3, map[string]any{"fixedip.io/when-scaled": "Delete"})
-	e.raise(sheep)
+	e.createHerd(sheep)
 	all := names("sheep", 3)
-	e.create(animals(sheep, all...)...)
+	e.create(herdPods(sheep, all...)...)
 	before := e.awaitRunning(nil, all...)
 
 	e.deletePods(all...)
 	e.awaitGone(all...)
-	e.create(animals(sheep, all...)...)
+	e.create(herdPods(sheep, all...)...)
 	after := e.awaitRunning(before, all...)
 	e.sameAddresses(before, after)
 
 	e.deletePods("sheep-1")
 	e.awaitGone("sheep-1")
-	e.create(animals(nil, "sheep-1")...)
-	e.await("wait for the stranger to run with an address of its own", func(rows []witness.Row) bool {
+	e.create(herdPods(nil, "sheep-1")...)
+	e.await("wait for the bare pod sheep-1 to run on another node with another address", func(rows []witness.Row) bool {
 		for _, r := range rows {
 			if r.Pod == "sheep-1" && r.Running {
 				return r.Address != after["sheep-1"].Address && r.Node != after["sheep-1"].Node
@@ -150,17 +150,17 @@ func (e *env) customResource() {
 	e.deletePods("sheep-1")
 	e.awaitGone("sheep-1")
 	e.witness.Forgive(namespace + "/sheep-1")
-	e.create(animals(sheep, "sheep-1")...)
+	e.create(herdPods(sheep, "sheep-1")...)
 	e.sameAddresses(after, e.awaitRunning(before, all...))
 
 	e.must(e.api.Patch(within(e.t), herd("sheep", 0, nil), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":2}}`))))
 	e.deletePods("sheep-2")
-	e.await("wait for sheep-2 to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 2 })
+	e.await("wait for nothing to be left of sheep-2", func(rows []witness.Row) bool { return len(rows) == 2 })
 
 	e.delete(sheep)
 	e.deletePods("sheep-0", "sheep-1")
-	e.await("wait for the herd to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 0 })
-	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Resting == 0 }))
+	e.await("wait for nothing to be left of the herd", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Other == 0 }))
 }
 
 // deployments is the workload kind of Deployments, whose pods have slots.
@@ -208,7 +208,7 @@ func (e *env) awaitReplicas(before map[string]witness.Row, replicas int) map[str
 	return found
 }
 
-// places returns the places of rows. Key: "node/address".
+// places returns the nodes and addresses of rows. Key: "node/address".
 func places(rows map[string]witness.Row) map[string]bool {
 	set := map[string]bool{}
 	for _, r := range rows {
@@ -217,7 +217,7 @@ func places(rows map[string]witness.Row) map[string]bool {
 	return set
 }
 
-// slots returns the places of the FixedIPs of slots. Key: "node/address".
+// slots returns the nodes and addresses of the FixedIPs of slots. Key: "node/address".
 func (e *env) slots() map[string]bool {
 	set := map[string]bool{}
 	for _, r := range e.witness.Records(namespace) {
@@ -228,7 +228,7 @@ func (e *env) slots() map[string]bool {
 	return set
 }
 
-// awaitSlots waits until there are this many slots, and returns their places.
+// awaitSlots waits until there are this many slots, and returns their nodes and addresses. Key: "node/address".
 func (e *env) awaitSlots(want int) map[string]bool {
 	e.t.Helper()
 	e.await(fmt.Sprintf("wait for %d slots", want), func([]witness.Row) bool { return len(e.slots()) == want })
@@ -236,45 +236,45 @@ func (e *env) awaitSlots(want int) map[string]bool {
 }
 
 // deploymentUpdated checks that a Deployment has one slot more than replicas after its first update, for the surge pod, and
-// that later updates use these slots. There may be one more: the ReplicaSets of an update are reconciled concurrently, so
-// that a new pod may exist before an old one is deleted.
+// that later updates use these slots. There may be one slot more: the ReplicaSets of an update are reconciled concurrently,
+// so that a new pod may exist before an old pod is deleted.
 func (e *env) deploymentUpdated() {
 	e.create(deployment("shop", 3))
 	pods := e.awaitReplicas(nil, 3)
 	first := places(pods)
 
-	var settled map[string]bool
+	var slots map[string]bool
 	for update := range 3 {
 		e.patchDeployment("shop", fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"example.com/update":"%d"}}}}}`, update))
 		pods = e.awaitReplicas(pods, 3)
-		if settled == nil {
+		if slots == nil {
 			e.await("wait for 4 slots", func([]witness.Row) bool { return len(e.slots()) >= 4 })
-			settled = e.slots()
+			slots = e.slots()
 			for place := range first {
-				if !settled[place] {
-					e.t.Errorf("the update has lost %s; what is left is %v", place, settled)
+				if !slots[place] {
+					e.t.Errorf("the first update has lost the slot %s; got %v", place, slots)
 				}
 			}
 		}
-		before := settled
-		settled = e.slots()
+		before := slots
+		slots = e.slots()
 		for place := range before {
-			if !settled[place] {
-				e.t.Errorf("update %d: the slots are %v, and were %v", update, settled, before)
+			if !slots[place] {
+				e.t.Errorf("update %d: got the slots %v, want all of %v", update, slots, before)
 			}
 		}
 		for place := range places(pods) {
-			if !settled[place] {
-				e.t.Errorf("update %d: a pod is at %s, and the Deployment has %v", update, place, settled)
+			if !slots[place] {
+				e.t.Errorf("update %d: a pod has %s, want one of the slots %v", update, place, slots)
 			}
 		}
-		if len(settled) > 5 {
-			e.t.Errorf("update %d: there are more than 5 slots: %v", update, settled)
+		if len(slots) > 5 {
+			e.t.Errorf("update %d: got the slots %v, want at most 5", update, slots)
 		}
 	}
 	for _, r := range e.witness.Records(namespace) {
 		if want := "shop-" + strings.ReplaceAll(r.Spec.IPs[0], ".", "-"); r.Name != want || r.Spec.Owner.Kind != "Deployment" || r.Spec.Owner.Name != "shop" {
-			e.t.Errorf("FixedIP %s of %s %s, want %s", r.Name, r.Spec.Owner.Kind, r.Spec.Owner.Name, want)
+			e.t.Errorf("got FixedIP %s of %s %s, want %s of Deployment shop", r.Name, r.Spec.Owner.Kind, r.Spec.Owner.Name, want)
 		}
 	}
 	e.deploymentGone()
@@ -284,14 +284,14 @@ func (e *env) deploymentUpdated() {
 func (e *env) deploymentGone() {
 	e.t.Helper()
 	e.delete(deployment("shop", 0), client.PropagationPolicy(metav1.DeletePropagationBackground))
-	e.await("wait for the Deployment to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 0 })
-	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Resting == 0 }))
+	e.await("wait for nothing to be left of the Deployment", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Other == 0 }))
 }
 
-// deploymentGivesBack checks that a Deployment that is scaled down keeps its slots, or with the policy Delete releases those
-// that it does not need; that a slot whose FixedIP is deleted by hand is released with its pod; and that nothing is left
-// after the Deployment is deleted.
-func (e *env) deploymentGivesBack() {
+// deploymentScaled checks that a Deployment that is scaled down keeps its slots or, with the policy Delete, releases the
+// slots that it does not need; that a slot whose FixedIP is deleted by hand is released with its pod; and that nothing is
+// left after the Deployment is deleted.
+func (e *env) deploymentScaled() {
 	e.create(deployment("shop", 4))
 	four := places(e.awaitReplicas(nil, 4))
 	scale := func(to int) map[string]witness.Row {
@@ -301,7 +301,7 @@ func (e *env) deploymentGivesBack() {
 	scale(1)
 	e.awaitSlots(4)
 	if again := places(scale(4)); !maps.Equal(again, four) {
-		e.t.Errorf("scaled down and up it has %v, and had %v", again, four)
+		e.t.Errorf("got the slots %v after the Deployment was scaled down and up, want %v", again, four)
 	}
 
 	e.patchDeployment("shop", `{"metadata":{"annotations":{"fixedip.io/when-scaled":"Delete"}}}`)
@@ -309,11 +309,11 @@ func (e *env) deploymentGivesBack() {
 	// One slot is for the replica, and one for the surge pod of an update.
 	e.awaitSlots(2)
 
-	given := ""
+	released := ""
 	for _, r := range e.witness.Records(namespace) {
 		for _, pod := range left {
 			if r.Spec.PodName == pod.Pod {
-				given = pod.Address
+				released = pod.Address
 				e.delete(r.DeepCopy())
 			}
 		}
@@ -330,8 +330,8 @@ func (e *env) deploymentGivesBack() {
 		e.deletePods(name)
 	}
 	for _, r := range e.awaitReplicas(left, 1) {
-		if r.Address == given {
-			e.t.Errorf("pod %s has %s, which was given up", r.Pod, r.Address)
+		if r.Address == released {
+			e.t.Errorf("pod %s has %s, want another address than the released one", r.Pod, r.Address)
 		}
 	}
 	e.deploymentGone()
@@ -350,6 +350,6 @@ func (e *env) deploymentWithoutSlots() {
 		return running == 2
 	})
 	if slots := e.slots(); len(slots) > 0 {
-		e.t.Errorf("it has the slots %v", slots)
+		e.t.Errorf("Deployment plain has the slots %v, want none", slots)
 	}
 }

@@ -50,7 +50,7 @@ func (e *env) bindViewer() {
 // kubectl runs the kubectl plugin as the viewer and returns its output.
 func (e *env) kubectl(args ...string) (string, error) {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(e.t.Context(), stepTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl-fixedip"), append(args, "--kubeconfig="+e.Kubeconfig(cluster.Admin), "--as="+viewer, "--cache-dir="+e.t.TempDir())...)
 	out, err := cmd.Output()
@@ -60,8 +60,8 @@ func (e *env) kubectl(args ...string) (string, error) {
 	return string(out), err
 }
 
-// says checks that the output of the plugin contains each text.
-func (e *env) says(args []string, texts ...string) {
+// checkOutput checks that the output of the plugin contains each text.
+func (e *env) checkOutput(args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectl(args...)
 	e.must(err)
@@ -69,7 +69,7 @@ func (e *env) says(args []string, texts ...string) {
 	plain := strings.Join(strings.Fields(out), " ")
 	for _, text := range texts {
 		if !strings.Contains(plain, text) {
-			e.t.Errorf("kubectl fixedip %s does not say %q but\n%s", strings.Join(args, " "), text, out)
+			e.t.Errorf("the output of kubectl fixedip %s does not contain %q:\n%s", strings.Join(args, " "), text, out)
 		}
 	}
 }
@@ -80,22 +80,22 @@ func TestG16KubectlPlugin(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
 	e.bindViewer()
-	e.says([]string{"list"}, "No fixed addresses found.")
+	e.checkOutput([]string{"list"}, "No fixed addresses found.")
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
 	web0 := before["web-0"].Address
-	e.says([]string{"list", "-A"}, "NAMESPACE NAME ADDRESSES NODE PHASE POD AGE", "default web-0 "+web0+" node-1 InUse Running", "default web-1 ")
-	e.says([]string{"explain", "web-0"}, "Pod: default/web-0, Running on node node-1 with "+web0, "- The pod runs with its fixed address "+web0+".")
-	e.says([]string{"nodes"}, "NODE FAMILY SUBNETS AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
+	e.checkOutput([]string{"list", "-A"}, "NAMESPACE NAME ADDRESSES NODE PHASE POD AGE", "default web-0 "+web0+" node-1 InUse Running", "default web-1 ")
+	e.checkOutput([]string{"explain", "web-0"}, "Pod: default/web-0, Running on node node-1 with "+web0, "- The pod runs with its fixed address "+web0+".")
+	e.checkOutput([]string{"nodes"}, "NODE FAMILY SUBNETS AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
 
 	all := intstr.FromString("100%")
 	e.create(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: statefulSet("web", 1).Spec.Template.Labels},
 	}})
-	e.says([]string{"drain-check", "node-1"}, "NAMESPACE NAME ADDRESSES POLICY BUDGETS WHEN EVICTED", "default web-0 "+web0+" Wait default/web waits until the node is uncordoned",
+	e.checkOutput([]string{"drain-check", "node-1"}, "NAMESPACE NAME ADDRESSES POLICY BUDGETS WHEN EVICTED", "default web-0 "+web0+" Wait default/web waits until the node is uncordoned",
 		"! The drain stops at PodDisruptionBudget default/web: allowed disruptions: 0; these pods stay Pending and count as disrupted until the node is uncordoned or deleted: default/web-0", "what helps: set the annotation fixedip.io/failover: Migrate")
 	if out, err := e.kubectl("drain-check", "node-9"); err == nil || !strings.Contains(out, `node "node-9" does not exist`) {
-		t.Errorf("drain-check of a node that does not exist: %v, %s", err, out)
+		t.Errorf("drain-check of a node that does not exist: got the error %v and the output %s, want an error that names node-9", err, out)
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 	e.must(e.api.Patch(within(t), node, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":true}}`))))
@@ -104,41 +104,41 @@ func TestG16KubectlPlugin(t *testing.T) {
 		return rows[0].UID != before["web-0"].UID && rows[0].UID != "" && rows[0].Node == ""
 	})
 	e.podMessage("web-0", "cordoned")
-	e.says([]string{"explain", "web-0"}, "! Address "+web0+" of the pod belongs to node node-1, which is cordoned. what helps: kubectl uncordon node-1; ", "- fixedip-scheduler reported: 0/1 nodes are available")
-	e.says([]string{"nodes"}, "cordoned")
+	e.checkOutput([]string{"explain", "web-0"}, "! Address "+web0+" of the pod belongs to node node-1, which is cordoned. what helps: kubectl uncordon node-1; ", "- fixedip-scheduler reported: 0/1 nodes are available")
+	e.checkOutput([]string{"nodes"}, "cordoned")
 
-	e.says([]string{"explain", "nobody"}, "! Pod default/nobody does not exist, and neither a FixedIP nor a pool entry has its name.")
+	e.checkOutput([]string{"explain", "absent"}, "! Pod default/absent does not exist, and neither a FixedIP nor a pool entry has its name.")
 	if out, err := e.kubectl("explain"); err == nil || !strings.Contains(out, "name exactly one pod; it may be deleted") {
-		t.Errorf("explain without a pod: %v, %s", err, out)
+		t.Errorf("explain without a pod: got the error %v and the output %s, want an error that asks for one pod", err, out)
 	}
 
-	// A pod has no fixed address, because no selector matches it, or it is not bound yet.
+	// A pod has no fixed address, because no selector matches the pod, or because it is not bound yet.
 	waits := placed("waits", "", 1, map[string]string{"app": "waits"})
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
 	e.awaitPods("other-0")
-	e.says([]string{"explain", "other-0"}, "! The address of the pod is not fixed: default-scheduler placed it, and the controller has not adopted it. "+
+	e.checkOutput([]string{"explain", "other-0"}, "! The address of the pod is not fixed: default-scheduler placed it, and the controller has not adopted it. "+
 		`what helps: set schedulerName: fixedip-scheduler in the pod template, or labels that the controller's --label-selector matches, or the annotation fixedip.io/enabled: "true"`)
 	e.await("wait for waits-0", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
-	e.says([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which does not support fixed addresses. what helps: set schedulerName: fixedip-scheduler in the pod template")
+	e.checkOutput([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which does not support fixed addresses. what helps: set schedulerName: fixedip-scheduler in the pod template")
 
 	// An address is not released, because its StatefulSet exists, or no controller is the leader.
 	e.scale("web", 1)
 	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
-	e.says([]string{"explain", "web-1"}, "- The address is reserved until StatefulSet web is scaled up again: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 releases the address")
+	e.checkOutput([]string{"explain", "web-1"}, "- The address is reserved until StatefulSet web is scaled up again: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 releases the address")
 	e.must(e.controller.Terminate(within(t)))
-	e.says([]string{"explain", "web-1"}, "! No fixedip-controller is the leader: addresses are neither recorded nor released. what helps: check the pods of fixedip-controller")
+	e.checkOutput([]string{"explain", "web-1"}, "! No fixedip-controller is the leader: addresses are neither recorded nor released. what helps: check the pods of fixedip-controller")
 
 	// A CiliumEndpoint is stale.
 	stuck := endpointBy("web-1", "192.0.2.7")
 	stuck.Finalizers = []string{"example.com/hold"}
 	e.create(stuck)
-	e.says([]string{"explain", "web-1"}, "! A CiliumEndpoint of this name still exists. what helps: if the pod no longer exists: kubectl -n default delete ciliumendpoint web-1")
+	e.checkOutput([]string{"explain", "web-1"}, "! A CiliumEndpoint of this name still exists. what helps: if the pod no longer exists: kubectl -n default delete ciliumendpoint web-1")
 	e.delete(stuck)
-	e.says([]string{"explain", "web-1"}, "! The CiliumEndpoint of a previous pod has been in deletion for ",
+	e.checkOutput([]string{"explain", "web-1"}, "! The CiliumEndpoint of a previous pod has been in deletion for ",
 		`what helps: kubectl -n default patch ciliumendpoint web-1 --type=merge -p '{"metadata":{"finalizers":[]}}'`)
 
 	// Two nodes have the same subnet.
 	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "twin"}, Spec: ciliumv2.NodeSpec{IPAM: ipamtypes.IPAMSpec{PodCIDRs: e.subnetsOf("node-1", 1)}}})
-	e.says([]string{"nodes"}, "subnet overlaps that of twin", "subnet overlaps that of node-1")
-	e.says([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; no address in them is claimed. what helps: change spec.ipam.podCIDRs of one of the two CiliumNodes")
+	e.checkOutput([]string{"nodes"}, "subnet overlaps that of twin", "subnet overlaps that of node-1")
+	e.checkOutput([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; no address in them is claimed. what helps: change spec.ipam.podCIDRs of one of the two CiliumNodes")
 }

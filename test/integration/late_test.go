@@ -27,19 +27,19 @@ import (
 )
 
 // lateWatch is a proxy in front of the API server for one node. It delays the watch of the agent for its CiliumNode, as if
-// the agent or the API server were loaded. Everything else passes at once, so that the kubelet knows its pods in time.
+// the agent or the API server were overloaded. All other requests pass at once, so that the kubelet sees its pods in time.
 type lateWatch struct {
 	kubeconfig string
 
 	mu sync.Mutex
-	// delay is how long the proxy holds each event.
+	// delay is the time for which the proxy holds each event.
 	delay time.Duration
 	// changed is closed when the delay changes.
 	changed chan struct{}
 }
 
-// heldUpForAll is a delay longer than any test: the agent gets no events until the delay changes.
-const heldUpForAll = time.Hour
+// stalled is a delay longer than any test: the agent gets no events until the delay changes.
+const stalled = time.Hour
 
 func (l *lateWatch) setDelay(delay time.Duration) {
 	l.mu.Lock()
@@ -55,6 +55,7 @@ func (l *lateWatch) current() (delay time.Duration, changed <-chan struct{}) {
 	return l.delay, l.changed
 }
 
+// lateWatch starts the proxy for a node, which must be started with the kubeconfig of the proxy.
 func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 	e.t.Helper()
 	l := &lateWatch{delay: delay, changed: make(chan struct{})}
@@ -63,69 +64,69 @@ func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 			onward.ServeHTTP(w, r)
 			return
 		}
-		held := &heldUp{ResponseWriter: w, ctx: r.Context(), watch: l, pieces: make(chan piece, 10_000)}
+		delayed := &delayedResponse{ResponseWriter: w, ctx: r.Context(), watch: l, chunks: make(chan chunk, 10_000)}
 		sent := make(chan struct{})
 		go func() {
 			defer close(sent)
-			held.send()
+			delayed.send()
 		}()
-		// The handler panics if either side closes the connection, so that this has to be deferred.
+		// This is deferred because the handler panics if either side closes the connection.
 		defer func() {
-			close(held.pieces)
+			close(delayed.chunks)
 			<-sent
 		}()
-		onward.ServeHTTP(held, r)
+		onward.ServeHTTP(delayed, r)
 	})
 	return l
 }
 
-// heldUp is a response whose body is sent in order, each piece after the delay.
-type heldUp struct {
+// delayedResponse is a response whose body is sent in order, each chunk after the delay.
+type delayedResponse struct {
 	http.ResponseWriter
 	ctx    context.Context
 	watch  *lateWatch
-	pieces chan piece
+	chunks chan chunk
 }
 
-type piece struct {
-	data []byte
-	came time.Time
+type chunk struct {
+	data     []byte
+	received time.Time
 }
 
-// WriteHeader is not delayed, so that the watch is established at once.
-func (h *heldUp) WriteHeader(status int) {
+// WriteHeader sends the header without delay, so that the watch is established at once.
+func (h *delayedResponse) WriteHeader(status int) {
 	h.ResponseWriter.WriteHeader(status)
 	h.flush()
 }
 
-func (h *heldUp) Write(data []byte) (int, error) {
+func (h *delayedResponse) Write(data []byte) (int, error) {
 	select {
-	case h.pieces <- piece{bytes.Clone(data), time.Now()}:
+	case h.chunks <- chunk{bytes.Clone(data), time.Now()}:
 		return len(data), nil
 	case <-h.ctx.Done():
 		return 0, context.Cause(h.ctx)
 	}
 }
 
-// send sends the pieces. It returns when all are sent or the watch is closed.
-func (h *heldUp) send() {
-	for p := range h.pieces {
-		if !h.due(p) {
+// send writes the chunks, each after the delay. It returns when all are written or the watch is closed.
+func (h *delayedResponse) send() {
+	for c := range h.chunks {
+		if !h.due(c) {
 			return
 		}
-		if _, err := h.ResponseWriter.Write(p.data); err != nil {
+		if _, err := h.ResponseWriter.Write(c.data); err != nil {
 			return
 		}
 		h.flush()
 	}
 }
 
-// due waits until a piece has to be sent. It returns false if the watch is closed.
-func (h *heldUp) due(p piece) bool {
+// due waits until the delay of a chunk is over. It returns false if the watch is closed before that.
+func (h *delayedResponse) due(c chunk) bool {
 	for {
 		delay, changed := h.watch.current()
 		select {
-		case <-time.After(time.Until(p.came.Add(delay))):
+		case <-time.After(time.Until(c.received.Add(delay))):
 			return true
 		case <-changed:
 		case <-h.ctx.Done():
@@ -134,12 +135,12 @@ func (h *heldUp) due(p piece) bool {
 	}
 }
 
-func (h *heldUp) flush() {
+func (h *delayedResponse) flush() {
 	// A closed connection needs no flush.
 	_ = http.NewResponseController(h.ResponseWriter).Flush()
 }
 
-// startLateNode starts a node whose agent sees its CiliumNode with a delay.
+// startLateNode starts a node whose agent sees changes of its CiliumNode with a delay.
 func (e *env) startLateNode(name string, delay time.Duration, args ...string) *lateWatch {
 	e.t.Helper()
 	l := e.lateWatch(name, delay)
@@ -147,8 +148,8 @@ func (e *env) startLateNode(name string, delay time.Duration, args ...string) *l
 	return l
 }
 
-// startLateNodes starts nodes whose agents see their CiliumNodes with a delay, the controller and both schedulers. There is
-// no leader election, so that a slow machine does not end a program. It returns the watches of the nodes.
+// startLateNodes starts nodes as startLateNode does, the controller, our scheduler and the default scheduler. It returns the
+// watches of the nodes. Leader election is disabled, because on a slow machine a program may lose its Lease and exit.
 func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs []string, nodeArgs ...string) []*lateWatch {
 	e.t.Helper()
 	var late []*lateWatch
@@ -166,7 +167,7 @@ func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs
 
 const stockScheduler = "default-scheduler"
 
-// startStockScheduler starts the default scheduler.
+// startStockScheduler starts the default scheduler: our scheduler program with a configuration without the FixedIP plugin.
 func (e *env) startStockScheduler() {
 	e.t.Helper()
 	config := filepath.Join(e.Dir(), stockScheduler+".yaml")
@@ -179,17 +180,17 @@ leaderElection: {leaderElect: false}
 	e.must(err)
 }
 
-// stockPods creates n unreserved pods of the default scheduler and returns their names.
+// stockPods creates n unreserved pods for the default scheduler and returns their names.
 func (e *env) stockPods(prefix string, n int) []string {
 	e.t.Helper()
 	pods := names(prefix, n)
 	for _, name := range pods {
-		e.create(ordinaryPod(name, stockScheduler, ""))
+		e.create(unreservedPod(name, stockScheduler, ""))
 	}
 	return pods
 }
 
-// asReserved returns the rows of the pods that run with the address reserved for them. Key: the pod name.
+// asReserved returns the rows of those pods in all that run with their reserved addresses. Key: the pod name.
 func asReserved(all []string, rows []witness.Row) map[string]witness.Row {
 	found := map[string]witness.Row{}
 	for _, r := range rows {
@@ -200,7 +201,7 @@ func asReserved(all []string, rows []witness.Row) map[string]witness.Row {
 	return found
 }
 
-// mismatched counts the FixedIPs whose condition Mismatch has the status, and the reason if one is given.
+// mismatched counts the FixedIPs whose condition Mismatch has the status and, unless reason is empty, the reason.
 func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 	n := 0
 	for _, f := range e.witness.Records(namespace) {
@@ -212,9 +213,9 @@ func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 	return n
 }
 
-// strays counts the addresses that pods with the prefixes had while the entry did not name the pod all the time. It fails
-// the test if another pod may have had such an address too.
-func (e *env) strays(prefixes ...string) int {
+// wrongAddresses counts the addresses that pods with the name prefixes had although the pool entry did not name the pod all
+// that time. It fails the test for each address, of any pod, that another pod had too or came to own during that time.
+func (e *env) wrongAddresses(prefixes ...string) int {
 	e.t.Helper()
 	n := 0
 	for _, s := range e.witness.Strays() {
@@ -228,27 +229,27 @@ func (e *env) strays(prefixes ...string) int {
 	return n
 }
 
-// TestLateAgents checks agents that see claims late and give pods other addresses: these pods are restarted, at most as many
-// at a time as the flag allows, until they run with the addresses reserved for them, and no two pods ever have the same
-// address. 40 pods of our scheduler run among 100 pods of the default scheduler, which take dynamic entries. Another 9 pods
-// start while agents see nothing at all.
+// TestLateAgents checks that pods that get other addresses than the claimed ones, because agents see the claims late, are
+// restarted until they run with their reserved addresses. At most --max-concurrent-restarts of them restart at a time, and no
+// two pods ever have the same address. 40 pods of our scheduler run among 100 pods of the default scheduler, which take
+// dynamic entries. Another 9 pods start while the agents get no events.
 func TestLateAgents(t *testing.T) {
 	t.Parallel()
-	const workloads, stock, few, atOnce, behind = 20, 100, 9, 40, 3 * time.Second
+	const workloads, stock, unseen, maxRestarts, delay = 20, 100, 9, 40, 3 * time.Second
 	port := freePort(t)
 	e := startCluster(t)
-	// The witness reports a pod without its reserved address after a while, which this test causes.
-	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
-	// Addresses are in cooldown for a minute, longer than any agent is late.
-	late := e.startLateNodes(threeNodes, behind, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--min-free-ips=100", "--mismatch-grace-period=4s",
-		fmt.Sprintf("--max-concurrent-restarts=%d", atOnce), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
+	// The test makes pods run without their reserved addresses for a while, which the witness reports.
+	e.provoked = func(violation string) bool { return strings.Contains(violation, "but its FixedIP reserves") }
+	// The cooldown is the default of one minute, which is longer than delay.
+	late := e.startLateNodes(threeNodes, delay, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--min-free-ips=100", "--mismatch-grace-period=4s",
+		fmt.Sprintf("--max-concurrent-restarts=%d", maxRestarts), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
 
 	var all []string
 	awaitReserved := func() map[string]witness.Row {
 		t.Helper()
-		rows := e.await("wait for all to run with what is reserved for them", func(rows []witness.Row) bool {
-			if n := e.mismatched(metav1.ConditionTrue, "Restarting"); n > atOnce {
-				t.Errorf("%d pods are restarting at once, and %d may", n, atOnce)
+		rows := e.await("wait for all pods to run with their reserved addresses", func(rows []witness.Row) bool {
+			if n := e.mismatched(metav1.ConditionTrue, "Restarting"); n > maxRestarts {
+				t.Errorf("%d pods are restarting at the same time, want at most %d", n, maxRestarts)
 			}
 			return len(asReserved(all, rows)) == len(all) && e.mismatched(metav1.ConditionTrue, "") == 0
 		})
@@ -261,58 +262,58 @@ func TestLateAgents(t *testing.T) {
 	}
 	theirs := e.stockPods("theirs", stock)
 	awaitReserved()
-	byChance := e.mismatched(metav1.ConditionFalse, "AsReserved")
+	whileDelayed := e.mismatched(metav1.ConditionFalse, "AsReserved")
 	e.awaitPods(theirs...)
 
-	// On a slow machine a delay of 3 s may have no effect. Agents that get no events at all give out other addresses on any
-	// machine.
+	// On a slow machine pods may start more than 3 s after their claims, so that the delay has no effect. Agents that get no
+	// events assign other addresses on any machine.
 	for _, l := range late {
-		l.setDelay(heldUpForAll)
+		l.setDelay(stalled)
 	}
-	for i := range few {
-		name := fmt.Sprintf("unheard%d", i)
+	for i := range unseen {
+		name := fmt.Sprintf("unseen%d", i)
 		e.create(statefulSet(name, 1))
 		all = append(all, name+"-0")
 	}
-	e.await("wait for a pod to have another IP than is reserved for it", func([]witness.Row) bool {
+	e.await("wait for a pod that runs with another address than the reserved one", func([]witness.Row) bool {
 		return e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0
 	})
 	for _, l := range late {
-		l.setDelay(behind)
+		l.setDelay(delay)
 	}
 	before := awaitReserved()
 	var restarts float64
 	e.awaitMetric(port, "fixedip_restarts_total", map[string]string{"result": "evicted"}, func(v float64) bool { restarts = v; return v > 0 })
-	strays := e.strays("web", "unheard")
-	t.Logf("of %d pods %d had another IP than is reserved for them, %d of them while their agents were %s behind, and were put right with %.0f restarts",
-		len(all), e.mismatched(metav1.ConditionFalse, "AsReserved"), byChance, behind, restarts)
+	wrong := e.wrongAddresses("web", "unseen")
+	t.Logf("of %d pods %d first ran with another address than the reserved one, %d of them while the delay of the agents was %s; restarts: %.0f",
+		len(all), e.mismatched(metav1.ConditionFalse, "AsReserved"), whileDelayed, delay, restarts)
 
-	// By now the agents have seen all entries, so that every pod gets its address at once.
+	// The agents have now seen all entries, so every pod gets its address at once.
 	e.deletePods(all...)
 	e.sameAddresses(before, e.awaitRunning(before, all...))
-	if again := e.strays("web", "unheard"); again > strays {
-		t.Errorf("%d pods came back with another IP than is reserved for them, and their agents knew it", again-strays)
+	if again := e.wrongAddresses("web", "unseen"); again > wrong {
+		t.Errorf("%d recreated pods got another address than the reserved one from agents that had seen the entries, want 0", again-wrong)
 	}
 }
 
-// TestLateAgentOfSlots checks late agents for a Deployment: the addresses that were claimed for its pods become its slots,
-// and its pods run at these in the end. A pod that takes a slot over is a new claim, so that a restart helps only once the
-// agent has caught up.
+// TestLateAgentOfSlots checks a Deployment on a node with a late agent: the addresses that were claimed for its pods become
+// its slots, and its pods run with these addresses in the end. A pod that takes over a slot is a new claim, so a restart
+// helps only if the agent sees that claim in time.
 func TestLateAgentOfSlots(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append([]string{"--mismatch-grace-period=4s", "--workload-kind=" + deployments}, defaultPool...),
 		workloads: "[{apiGroup: apps, kind: Deployment, identity: Slot}]"})
-	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
+	e.provoked = func(violation string) bool { return strings.Contains(violation, "but its FixedIP reserves") }
 	late := e.startLateNode("node-1", 3*time.Second)
 	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
 
 	e.create(deployment("shop", 3))
 	slots := e.awaitSlots(3)
 	e.await("wait for a pod to have another address", func([]witness.Row) bool { return e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 })
-	// An agent that stays behind would give each next pod a wrong address too.
+	// With the delay the agent would give each restarted pod a wrong address again.
 	late.setDelay(0)
 	first := map[string]witness.Row{}
-	e.await("wait for all to run at the slots", func(rows []witness.Row) bool {
+	e.await("wait for all pods to run with the addresses of the slots", func(rows []witness.Row) bool {
 		clear(first)
 		for _, r := range rows {
 			if r.UID != "" && r.Running && r.Phase == "InUse" && slots["node-1/"+r.Address] {
@@ -321,8 +322,8 @@ func TestLateAgentOfSlots(t *testing.T) {
 		}
 		return len(first) == 3 && e.mismatched(metav1.ConditionTrue, "") == 0
 	})
-	if e.strays("shop-") == 0 {
-		t.Error("no pod got another IP than its claim, so that this has tested nothing")
+	if e.wrongAddresses("shop-") == 0 {
+		t.Error("no pod got another address than the claimed one, so the late agent was not tested")
 	}
 
 	late.setDelay(3 * time.Second)
@@ -334,11 +335,11 @@ func TestLateAgentOfSlots(t *testing.T) {
 	for name := range first {
 		replace(name)
 	}
-	e.await("wait for the next pods to have other addresses", func(rows []witness.Row) bool {
+	e.await("wait for a new pod to run with an address that is not its slot", func(rows []witness.Row) bool {
 		if e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 {
 			return true
 		}
-		// A pod that got the claimed slot by chance is replaced.
+		// A pod that got the address of its slot by chance is replaced.
 		for _, r := range rows {
 			if r.UID != "" && r.Running && r.Phase == "InUse" && slots["node-1/"+r.Address] && !replaced[r.Pod] {
 				replace(r.Pod)
@@ -348,7 +349,7 @@ func TestLateAgentOfSlots(t *testing.T) {
 	})
 	late.setDelay(0)
 	var second map[string]witness.Row
-	e.await("wait for all to run at the slots", func(rows []witness.Row) bool {
+	e.await("wait for all pods to run with the addresses of the slots", func(rows []witness.Row) bool {
 		second = map[string]witness.Row{}
 		for _, r := range rows {
 			if r.UID == "" || replaced[r.Pod] || !r.Running || r.Phase != "InUse" || !slots["node-1/"+r.Address] {
@@ -359,12 +360,12 @@ func TestLateAgentOfSlots(t *testing.T) {
 		return len(second) == 3 && e.mismatched(metav1.ConditionTrue, "") == 0
 	})
 	if now := places(second); !maps.Equal(now, slots) {
-		t.Errorf("the pods are at %v, and the slots are %v", now, slots)
+		t.Errorf("the pods run with %v, want the addresses of the slots %v", now, slots)
 	}
 	if now := e.awaitSlots(3); !maps.Equal(now, slots) {
-		t.Errorf("the slots are %v, and were %v", now, slots)
+		t.Errorf("the slots are %v after all pods were replaced, want %v", now, slots)
 	}
 	if e.mismatched(metav1.ConditionFalse, "AsReserved") == 0 {
-		t.Error("no FixedIP tells that its pod was put right")
+		t.Error("no FixedIP has the condition Mismatch=False with the reason AsReserved")
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// poolByHand gives a node a subnet and a pool, as a user without a controller does. Key of entries: the address. Value: the
-// owner.
+// poolByHand writes a subnet and a pool for a node, as a user without a controller does. Key of entries: the address. Value:
+// the owner.
 func (e *env) poolByHand(node, subnet string, entries map[string]string) {
 	e.t.Helper()
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return true }))
@@ -39,7 +39,7 @@ func (e *env) poolByHand(node, subnet string, entries map[string]string) {
 		if err == nil {
 			return
 		}
-		// The node creates its CiliumNode at its start.
+		// The agent creates the CiliumNode when it starts.
 		if client.IgnoreNotFound(err) != nil {
 			e.t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func ownerField(owner string) string {
 	return fmt.Sprintf("%q:%q", "owner", owner)
 }
 
-// setOwner sets the owner of an entry in one write; nil: it removes the entry.
+// setOwner sets the owner of an entry in one write. If owner is nil, it removes the entry.
 func (e *env) setOwner(node, addr string, owner *string) {
 	e.t.Helper()
 	value := "null"
@@ -65,15 +65,15 @@ func (e *env) setOwner(node, addr string, owner *string) {
 	e.must(e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// TestNoLostWakeUps frees the only address that a pod waits for, many times, at every moment of the pod's way through the
-// scheduling queue, and checks that the pod is bound. If one event were lost, the pod would wait for five minutes.
+// TestNoLostWakeUps makes the only address that a pod can get available, in each round at another moment of the pod's way
+// through the scheduling queue, and checks that the pod is bound. If an event were lost, the pod would wait for five minutes.
 // FIXEDIP_WAKEUPS is the number of rounds.
 func TestNoLostWakeUps(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})
 	e.startNode("node-1")
-	const slot, occupant = "10.9.0.6", "hand/occupant"
-	e.poolByHand("node-1", "10.9.0.0/29", map[string]string{"10.9.0.1": "", "10.9.0.2": "", "10.9.0.3": occupant, "10.9.0.4": occupant, "10.9.0.5": occupant, slot: occupant})
+	const lastAddress, occupant = "10.9.0.6", "hand/occupant"
+	e.poolByHand("node-1", "10.9.0.0/29", map[string]string{"10.9.0.1": "", "10.9.0.2": "", "10.9.0.3": occupant, "10.9.0.4": occupant, "10.9.0.5": occupant, lastAddress: occupant})
 	e.must(e.WaitNodeReady(within(t), "node-1"))
 	e.create(statefulSet("web", 1))
 
@@ -81,16 +81,16 @@ func TestNoLostWakeUps(t *testing.T) {
 	var slowest time.Duration
 	uid := ""
 	for range rounds {
-		// The pod exists and has no address. Sometimes it has already been refused when the address becomes free, and
-		// sometimes it is being scheduled.
-		e.await("wait for the next pod", func(rows []witness.Row) bool {
+		// The pod exists and is not bound. When the address becomes available, the scheduler has refused the pod already in some
+		// rounds, and is still scheduling it in others.
+		e.await("wait for the next pod to be created", func(rows []witness.Row) bool {
 			return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "web-0" && r.UID != "" && r.UID != uid && r.Node == "" })
 		})
 		if pause := rand.N(30 * time.Millisecond); pause > 5*time.Millisecond {
 			time.Sleep(pause)
 		}
 		freed := time.Now()
-		e.setOwner("node-1", slot, nil)
+		e.setOwner("node-1", lastAddress, nil)
 		e.await("wait for the pod to be bound", func(rows []witness.Row) bool {
 			return slices.ContainsFunc(rows, func(r witness.Row) bool {
 				if r.Pod == "web-0" && r.Node != "" && r.UID != uid {
@@ -102,13 +102,13 @@ func TestNoLostWakeUps(t *testing.T) {
 		})
 		slowest = max(slowest, time.Since(freed))
 		owner := occupant
-		e.setOwner("node-1", slot, &owner)
+		e.setOwner("node-1", lastAddress, &owner)
 		e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
 	}
-	t.Logf("%d rounds, the slowest took %v from the free address to the bind", rounds, slowest.Round(time.Millisecond))
+	t.Logf("%d rounds; the longest time from the available address to the bind was %v", rounds, slowest.Round(time.Millisecond))
 }
 
-// TestBurstOnOneNode checks fifty first placements on one node at once: their claims share patches, and the agent has few
+// TestBurstOnOneNode checks fifty concurrent first placements on one node: their claims share patches, and the agent has few
 // conflicts.
 func TestBurstOnOneNode(t *testing.T) {
 	t.Parallel()
@@ -119,7 +119,7 @@ func TestBurstOnOneNode(t *testing.T) {
 	before := e.witness.Generations()["node-1"]
 	const pods = 50
 	e.create(statefulSet("web", pods))
-	e.await("wait for all to run", func(rows []witness.Row) bool {
+	e.await("wait for all pods to run, each with one entry", func(rows []witness.Row) bool {
 		running := 0
 		for _, r := range rows {
 			if r.Running && len(r.Entries) == 1 {
@@ -134,16 +134,16 @@ func TestBurstOnOneNode(t *testing.T) {
 	conflicts := bytes.Count(log, []byte("Operation cannot be fulfilled on ciliumnodes"))
 	t.Logf("%d first placements: %d writes of the CiliumNode's spec, %d conflicts seen by the agent", pods, writes, conflicts)
 	if writes > pods/2 {
-		t.Errorf("%d writes for %d claims: they did not go together", writes, pods)
+		t.Errorf("%d writes of the CiliumNode's spec for %d claims, want at most %d", writes, pods, pods/2)
 	}
-	// An agent gives up after ten conflicts in a row.
+	// An agent exits after ten conflicts in a row (Cilium fact 10).
 	if conflicts > 5 {
-		t.Errorf("the agent met %d conflicts", conflicts)
+		t.Errorf("the agent had %d conflicts, want at most 5", conflicts)
 	}
 }
 
 // TestTwoActiveSchedulers runs two schedulers, one of them without leader election, while pods and whole workloads are
-// deleted and created. The witness checks that no address is ever shared; in the end every pod has its address.
+// deleted and created. The witness checks that no address is ever shared. In the end every pod has its former address.
 // FIXEDIP_CHURN is the duration of the churn in seconds.
 func TestTwoActiveSchedulers(t *testing.T) {
 	t.Parallel()
@@ -171,7 +171,7 @@ func TestTwoActiveSchedulers(t *testing.T) {
 		e.awaitRunning(nil, names(extra.Name, replicas)...)
 		e.delete(extra)
 	}
-	e.await("wait for quiet", func(rows []witness.Row) bool {
+	e.await("wait for only the first workloads to be left, all running", func(rows []witness.Row) bool {
 		for _, r := range rows {
 			if !r.Running || r.Phase != "InUse" || len(r.Entries) != 1 {
 				return false

@@ -18,11 +18,12 @@ import (
 	"fixedip.io/fixedip/test/suite"
 )
 
-// patience is the time limit of a step on a slow machine, not a measurement.
-const patience = 90 * time.Second
+// stepTimeout is the time limit of one step of a test. It is long enough for a slow machine.
+const stepTimeout = 90 * time.Second
 
-// testLease is longer than a shared machine may stall: a program that loses its lease exits, and the tests do not restart
-// it. A test that kills a program waits for that long.
+// testLease contains the leader election times of our programs. The duration is longer than a shared machine may stall,
+// because a program that loses its Lease exits and the tests do not restart it. A test that kills the leader waits for this
+// duration.
 var testLease = product.Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
 // bin is the folder of the programs, and apiServer the path of the control plane program.
@@ -40,8 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// within returns a context for one step of a test, which ends after patience.
+// within returns a context for one step of a test. The context ends after stepTimeout.
 func within(t *testing.T) context.Context {
 	t.Helper()
-	return suite.Within(t, patience)
+	return suite.Within(t, stepTimeout)
 }

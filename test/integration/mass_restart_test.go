@@ -27,28 +27,28 @@ func TestMassRestart(t *testing.T) {
 	sets := int(fromEnv(t, "FIXEDIP_STATEFULSETS", 60))
 	log := filepath.Join(t.TempDir(), "audit.log")
 	e := start(t, options{
-		plain: true, controlPlaneArgs: append([]string{"--audit-log=" + log}, heardForAll...),
+		plain: true, controlPlaneArgs: append([]string{"--audit-log=" + log}, keepNodesReady...),
 		controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.64.0.0/12", "--cluster-pool-ipv4-mask-size=26", "--enable-leader-election=false"},
 	})
 	f := e.fakeNodes(0, nil)
 	api, _ := e.fast()
 	var pods []string
-	var making errgroup.Group
-	making.SetLimit(16)
+	var creating errgroup.Group
+	creating.SetLimit(16)
 	for n := range sets {
 		if n%setsPerNode == 0 {
-			making.Go(func() error {
+			creating.Go(func() error {
 				return f.addNode(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("mass-%d", n/setsPerNode)}})
 			})
 		}
 		name := fmt.Sprintf("mass%d", n)
 		pods = append(pods, name+"-0")
-		making.Go(func() error {
+		creating.Go(func() error {
 			_, err := api.AppsV1().StatefulSets(namespace).Create(t.Context(), statefulSet(name, 1), metav1.CreateOptions{})
 			return err
 		})
 	}
-	e.must(making.Wait())
+	e.must(creating.Wait())
 	before := e.allRun(nil, pods)
 
 	began := time.Now()
@@ -71,12 +71,12 @@ func TestMassRestart(t *testing.T) {
 		}
 		t.Logf("%s: %d requests, %.2f for each pod: %v", account, total, float64(total)/float64(sets), requests)
 	}
-	t.Logf("%d StatefulSets on %d nodes: all pods run again after %s, %.1f ms for each", sets, (sets+setsPerNode-1)/setsPerNode,
+	t.Logf("%d StatefulSets on %d nodes: all pods run again after %s, %.1f ms for each StatefulSet", sets, (sets+setsPerNode-1)/setsPerNode,
 		took.Round(100*time.Millisecond), took.Seconds()*1000/float64(sets))
 }
 
-// allRun waits until all pods run and are recorded as in use, each with another UID than in before, and returns their rows.
-// It fails the test if no further pod has come to run within patience.
+// allRun waits until all pods run and their FixedIPs are in use, each with another UID than in before, and returns their
+// rows. Key: the pod name. It fails the test if the number of these pods does not grow for stepTimeout.
 func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -90,8 +90,8 @@ func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]wi
 		}
 		if len(found) > ran {
 			last = time.Now()
-		} else if time.Since(last) > patience {
-			e.t.Fatalf("%d of %d pods run, and no other has come to run for %s", len(found), len(pods), patience)
+		} else if time.Since(last) > stepTimeout {
+			e.t.Fatalf("%d of %d pods run with FixedIPs in use, and the number has not grown for %s", len(found), len(pods), stepTimeout)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}

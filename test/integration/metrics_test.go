@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 )
 
-// served reads the secure port of a scheduler.
+// served is a client of the secure port of a scheduler.
 type served struct {
 	e    *env
 	port int
@@ -65,7 +65,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// get reads a path as the user of a token; empty: anonymously.
+// get reads a path with a token. If the token is empty, the request is anonymous.
 func (s *served) get(ctx context.Context, path, token string) (status int, body string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), nil)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *served) get(ctx context.Context, path, token string) (status int, body 
 	return response.StatusCode, string(data), err
 }
 
-// await polls a path until the answer is as expected, and returns its body.
+// await polls a path until wanted accepts the response, and returns the body of that response.
 func (s *served) await(what, path, token string, wanted func(status int, body string) bool) string {
 	s.e.t.Helper()
 	var status int
@@ -94,7 +94,7 @@ func (s *served) await(what, path, token string, wanted func(status int, body st
 		return failed == nil && wanted(status, body), nil
 	})
 	if err != nil {
-		s.e.t.Fatalf("wait for %s: %v; at last %s said %d, %v: %s", what, err, path, status, failed, body)
+		s.e.t.Fatalf("wait for %s: %v; last response of %s: status %d, error %v, body: %s", what, err, path, status, failed, body)
 	}
 	return body
 }
@@ -142,7 +142,7 @@ func TestMetrics(t *testing.T) {
 	s := e.startServing(product.SchedulerOptions{})
 	s.awaitMetrics(metrics{`fixedip_informer_synced{resource="ciliumnodes"}`: 1, `fixedip_informer_synced{resource="fixedips"}`: 1, "fixedip_cache_nodes": 2})
 	if status, body, err := s.get(within(t), "/metrics", ""); err != nil || status != http.StatusForbidden {
-		t.Errorf("the metrics cannot be read: %d, %v: %.200s", status, err, body)
+		t.Errorf("anonymous request of /metrics: got status %d, error %v, body %.200s; want status 403", status, err, body)
 	}
 
 	e.create(statefulSet("web", 4))
@@ -153,7 +153,7 @@ func TestMetrics(t *testing.T) {
 		`fixedip_prefilter_total{narrowed="true"}`: 0,
 	})
 
-	// Restarts in place write nothing, and consider one node.
+	// A restart in place writes nothing, and PreFilter leaves one node.
 	e.deletePods(names("web", 4)...)
 	e.sameAddresses(before, e.awaitRunning(before, names("web", 4)...))
 	s.awaitMetrics(metrics{
@@ -162,7 +162,7 @@ func TestMetrics(t *testing.T) {
 		"fixedip_cache_entries": 4, "fixedip_claims_in_flight": 0,
 	})
 
-	// A refused pod is requeued when it is corrected. TestG11Annotations checks its placement.
+	// A refused pod is requeued when its annotation is corrected. TestG11Annotations checks the placement of such pods.
 	e.create(statefulSet("wrong", 1, func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Annotations = map[string]string{"fixedip.io/enabled": "yes please"}
 	}))
@@ -172,8 +172,8 @@ func TestMetrics(t *testing.T) {
 	s.awaitMetrics(metrics{`fixedip_requeues_total{reason="annotation"}`: 1})
 }
 
-// TestReadiness checks that without the CRD of FixedIPs the scheduler starts, reports that it is not ready and why, and
-// becomes ready when the CRD is installed.
+// TestReadiness checks that without the CRD of FixedIPs the scheduler starts and reports the readiness check that fails, and
+// that the scheduler becomes ready when the CRD is installed.
 func TestReadiness(t *testing.T) {
 	t.Parallel()
 	manifests := filepath.Join("..", "..", "manifests")
@@ -192,19 +192,19 @@ func TestReadiness(t *testing.T) {
 	notReady := func(status int, body string) bool {
 		return status == http.StatusInternalServerError && strings.Contains(body, "[-]sched-handler-sync failed")
 	}
-	s.await("the scheduler to say that it is not ready", "/readyz", "", notReady)
+	s.await("the scheduler to report that it is not ready", "/readyz", "", notReady)
 	s.awaitMetrics(metrics{`fixedip_informer_synced{resource="ciliumnodes"}`: 1, `fixedip_informer_synced{resource="fixedips"}`: 0})
 	if status, body, err := s.get(within(t), "/readyz", ""); err != nil || !notReady(status, body) {
-		t.Errorf("without FixedIPs it says: %d, %v: %s", status, err, body)
+		t.Errorf("/readyz without the CRD of FixedIPs: got status %d, error %v, body %s; want status 500 and a failed sched-handler-sync", status, err, body)
 	}
 	if status, body, err := s.get(within(t), "/livez", ""); err != nil || status != http.StatusOK {
-		t.Errorf("a restart would not help, and yet: %d, %v: %s", status, err, body)
+		t.Errorf("/livez without the CRD of FixedIPs: got status %d, error %v, body %s; want status 200, because a restart would not help", status, err, body)
 	}
 
 	e.must(e.Apply(within(t), filepath.Join(manifests, "crd")))
 	body := s.await("the scheduler to be ready", "/readyz?verbose", "", func(status int, _ string) bool { return status == http.StatusOK })
 	if !strings.Contains(body, "[+]sched-handler-sync ok") {
-		t.Errorf("it is ready and says: %s", body)
+		t.Errorf("/readyz of the ready scheduler does not report sched-handler-sync ok: %s", body)
 	}
 	s.awaitMetrics(metrics{`fixedip_informer_synced{resource="fixedips"}`: 1})
 }

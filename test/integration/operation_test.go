@@ -27,7 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// replica is a controller with ports on the loopback interface.
+// replica is a controller that serves metrics and health on ports of the loopback interface.
 type replica struct {
 	e               *env
 	name            string
@@ -47,7 +47,7 @@ func (e *env) startReplica(name string, args ...string) *replica {
 	return r
 }
 
-// awaitServed waits until the answer of a path has status 200 and contains all of the lines.
+// awaitServed waits until a response for a path has status 200 and contains all of the lines.
 func (r *replica) awaitServed(port int, path string, lines ...string) {
 	r.e.t.Helper()
 	var status int
@@ -67,7 +67,7 @@ func (r *replica) awaitServed(port int, path string, lines ...string) {
 		return err == nil && status == http.StatusOK && !slices.ContainsFunc(lines, func(l string) bool { return !strings.Contains(body, l+"\n") }), nil
 	})
 	if err != nil {
-		r.e.t.Fatalf("%s does not serve %q at %s: %v; last %d:\n%s", r.name, lines, path, err, status, body)
+		r.e.t.Fatalf("%s does not serve %q at %s: %v; last response: status %d\n%s", r.name, lines, path, err, status, body)
 	}
 }
 
@@ -109,7 +109,8 @@ func TestG17ControllerMetrics(t *testing.T) {
 	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="fixedip-deleted"} 2`, `fixedip_reservations{phase="InUse"} 0`)
 }
 
-// TestDryRun checks that a dry run logs each write and makes none: it writes no object, event or Lease.
+// TestDryRun checks that a dry run logs the writes that a controller would make, and writes no CiliumNode, FixedIP, event or
+// Lease.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -134,15 +135,15 @@ func TestDryRun(t *testing.T) {
 	}
 	e.must(dry.Terminate(within(t)))
 	if lines := e.logged(dry, `"Nothing was written" logger="dry-run" writes=`); len(lines) != 1 {
-		t.Errorf("the end of the dry run tells %q", lines)
+		t.Errorf("the dry run logged the summaries %q at its end, want exactly one", lines)
 	}
 	if diff := cmp.Diff(before, e.written()); diff != "" {
-		t.Errorf("something was written (-want +got): %s", diff)
+		t.Errorf("objects changed during the dry run (-before +after): %s", diff)
 	}
 }
 
-// written returns all objects that a controller may write. Key: kind and name. It leaves out fields and objects that other
-// programs write: the status of CiliumNodes, Leases of nodes, events of other controllers.
+// written returns the state of objects that a controller writes: spec.ipam of CiliumNodes, FixedIPs, the Leases of our
+// programs and the events of the controller. Key: kind and name. Value: spec.ipam or the resource version.
 func (e *env) written() map[string]string {
 	e.t.Helper()
 	all := map[string]string{}
@@ -178,6 +179,6 @@ func (e *env) awaitLogged(p *cluster.Process, text string) {
 		return len(e.logged(p, text)) > 0, nil
 	})
 	if err != nil {
-		e.t.Fatalf("%s did not say %q: %v", p.Name, text, err)
+		e.t.Fatalf("%s did not log %q: %v", p.Name, text, err)
 	}
 }

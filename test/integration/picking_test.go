@@ -46,7 +46,7 @@ func TestG24Rotation(t *testing.T) {
 		t.Helper()
 		running--
 		e.delete(statefulSet(name, 1), client.PropagationPolicy(metav1.DeletePropagationBackground))
-		e.await("wait for "+name+"-0 to leave nothing behind", func(rows []witness.Row) bool {
+		e.await("wait for "+name+"-0, its FixedIP and its entry to be gone", func(rows []witness.Row) bool {
 			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == name+"-0" })
 		})
 	}
@@ -58,14 +58,14 @@ func TestG24Rotation(t *testing.T) {
 	e.create(statefulSet("d", 1))
 	e.podMessage("d-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
 
-	// With a shorter cooldown, which is over, the pod that waits gets one of the two addresses, and the next pod the other.
+	// With a cooldown of 1 s, which is over, the waiting pod gets one of the two addresses, and the next pod the other one.
 	e.must(e.controller.Terminate(within(t)))
 	e.startController("cooled", "--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1s")
 	if r := e.awaitRunning(nil, "d-0")["d-0"]; r.Address != "10.240.0.6" && r.Address != "10.240.0.5" {
-		t.Fatalf("d-0 has %s, want one of those that cooled down", r.Address)
+		t.Fatalf("d-0 has %s, want 10.240.0.6 or 10.240.0.5, whose cooldown is over", r.Address)
 	}
 	running++
-	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Used == 2+running }))
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Other == 0 && p.Used == 2+running }))
 	e.create(statefulSet("f", 1))
 	e.awaitRunning(nil, "f-0")
 }
@@ -86,10 +86,10 @@ func TestScoreWeight(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 12 {
-		name := fmt.Sprintf("kept-%d", i)
-		e.create(beforehand("kept", name, fmt.Sprintf("10.240.%d.%d", prefix, first+10+i)))
+		name := fmt.Sprintf("reserved-%d", i)
+		e.create(beforehand("reserved", name, fmt.Sprintf("10.240.%d.%d", prefix, first+10+i)))
 	}
-	busy := statefulSet("busy", 1, needing("7"), onTemplate("fixedip.io/enabled", "false"), func(s *appsv1.StatefulSet) {
+	busy := statefulSet("busy", 1, withCPU("7"), onTemplate("fixedip.io/enabled", "false"), func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.NodeName = "node-2"
 	})
 	e.create(busy)
@@ -106,35 +106,36 @@ func TestScoreWeight(t *testing.T) {
 		p := e.startScheduler(name, product.SchedulerOptions{Weight: c.weight})
 		e.create(statefulSet(name, 1))
 		if r := e.awaitRunning(nil, name+"-0")[name+"-0"]; r.Node != c.want {
-			t.Errorf("with weight %d the pod is on %s, want %s", c.weight, r.Node, c.want)
+			t.Errorf("with weight %d the pod is on node %s, want %s", c.weight, r.Node, c.want)
 		}
 		e.must(p.Terminate(within(t)))
 	}
 }
 
-// needing sets the CPU request of the pods of a StatefulSet.
-func needing(cpu string) func(*appsv1.StatefulSet) {
+// withCPU sets the CPU request of the pods of a StatefulSet.
+func withCPU(cpu string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	}
 }
 
-// TestPreemption checks that a pod preempts others on its home node if that is full, and has its address again.
+// TestPreemption checks that a pod preempts another pod on its home node if that node is full, and runs with its address
+// again.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
 	e.create(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000})
 	high := func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.PriorityClassName = "high" }
-	e.create(statefulSet("web", 1, needing("5"), high))
+	e.create(statefulSet("web", 1, withCPU("5"), high))
 	before := e.awaitRunning(nil, "web-0")
 	scale := func(n string) {
 		e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":`+n+`}}`))))
 	}
 	scale("0")
-	e.await("wait for web-0 to go", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
-	// The filler has a node selector. It has no controller, which would create it again.
+	e.await("wait for web-0 to be gone", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
+	// The filler is a bare pod, so no controller creates it again after the preemption.
 	filler := aPod("filler")
-	filler.Spec = statefulSet("filler", 1, needing("5")).Spec.Template.Spec
+	filler.Spec = statefulSet("filler", 1, withCPU("5")).Spec.Template.Spec
 	filler.Spec.NodeSelector = map[string]string{corev1.LabelHostname: before["web-0"].Node}
 	e.create(filler)
 	e.await("wait for filler to run", func(rows []witness.Row) bool {
@@ -142,5 +143,5 @@ func TestPreemption(t *testing.T) {
 	})
 	scale("1")
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
-	e.await("wait for filler to go", func(rows []witness.Row) bool { return len(rows) == 1 })
+	e.await("wait for filler to be gone", func(rows []witness.Row) bool { return len(rows) == 1 })
 }

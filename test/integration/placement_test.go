@@ -51,18 +51,18 @@ func TestG1OwnerBinding(t *testing.T) {
 		want[pod.Spec.NodeName+"/"+pod.Status.PodIP] = ipamtypes.AllocationIP{Owner: "default/" + name, Resource: "default/StatefulSet/web"}
 	}
 	if diff := cmp.Diff(want, owned); diff != "" {
-		t.Errorf("the entries with an owner in the pools (-want +got): %s", diff)
+		t.Errorf("the owned entries of the pools differ from the pods (-want +got): %s", diff)
 	}
 	e.must(e.controller.Restart(within(t)))
 	before := e.awaitRunning(nil, pods...)
 
 	placements := e.witness.Placements()
 	if len(placements) != len(pods) {
-		t.Errorf("%d first placements were seen, want %d", len(placements), len(pods))
+		t.Errorf("the witness saw %d first placements, want %d", len(placements), len(pods))
 	}
 	for _, p := range placements {
 		if p.Claimed >= p.Bound {
-			t.Errorf("%s was claimed at revision %d and bound at %d", p.Pod, p.Claimed, p.Bound)
+			t.Errorf("the address of pod %s was claimed at revision %d, want it before the bind at revision %d", p.Pod, p.Claimed, p.Bound)
 		}
 	}
 	for name, r := range before {
@@ -72,7 +72,7 @@ func TestG1OwnerBinding(t *testing.T) {
 		var fip v1alpha1.FixedIP
 		e.must(e.api.Get(within(t), client.ObjectKey{Namespace: namespace, Name: name}, &fip))
 		if fip.Spec.NodeName != r.Node || !slices.Equal(fip.Spec.IPs, []string{r.Address}) || fip.Spec.Owner.Name != "web" || string(fip.Status.PodUID) != r.UID {
-			t.Errorf("FixedIP %s: %+v, %+v; the pod: %+v", name, fip.Spec, fip.Status, r)
+			t.Errorf("FixedIP %s has spec %+v and status %+v, which do not match pod %+v", name, fip.Spec, fip.Status, r)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestG2SameAddress(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, pods...))
 	for n, g := range e.witness.Generations() {
 		if g != generations[n] {
-			t.Errorf("the spec of CiliumNode %s was written %d times", n, g-generations[n])
+			t.Errorf("the spec of CiliumNode %s was written %d times during restarts in place, want 0", n, g-generations[n])
 		}
 	}
 	again := func() {
@@ -107,12 +107,12 @@ func TestG2SameAddress(t *testing.T) {
 	e.must(e.controller.Restart(within(t)))
 	again()
 
-	// A killed scheduler does not release its lease, so that its successor waits until the lease ends.
+	// A killed scheduler does not release its Lease, so the restarted scheduler waits until the Lease expires.
 	e.must(e.scheduler.Kill())
 	e.must(e.scheduler.Restart(within(t)))
 	again()
 
-	// The agent restores the addresses of its pods.
+	// A restarted agent restores the addresses of its pods.
 	now := e.awaitRunning(nil, pods...)
 	e.must(e.Process("node-1").Restart(within(t)))
 	e.restored("node-1", now)
@@ -149,8 +149,8 @@ func (e *env) restored(node string, pods map[string]witness.Row) {
 	e.untouched(pods)
 }
 
-// TestSubnetFull checks, on a node with three free addresses, that the fourth pod waits with a reason, and is placed when an
-// address becomes free.
+// TestSubnetFull checks, on a node with three free addresses, that the fourth pod waits with a reason, and is placed when
+// addresses are released.
 func TestSubnetFull(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{
@@ -161,15 +161,15 @@ func TestSubnetFull(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 3)...)
 	e.create(statefulSet("late", 1))
 	e.podMessage("late-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
-	// Field bug F11: a pod with a reservation gets its address back although the subnet is full, and the pod that waits does
-	// not.
+	// Field bug F11: although the subnet is full, a pod with a reservation runs again with its address, which the waiting pod
+	// does not get.
 	e.deletePods("web-1")
 	e.sameAddresses(before, e.awaitRunning(map[string]witness.Row{"web-1": before["web-1"]}, names("web", 3)...))
 
 	e.delete(statefulSet("web", 3))
 	rows := e.awaitRunning(nil, "late-0")
 	if r := rows["late-0"]; r.Node != "node-1" {
-		t.Errorf("late-0: %+v", r)
+		t.Errorf("late-0 is %+v, want it on node-1", r)
 	}
 }
 
@@ -203,28 +203,28 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 		} else {
 			after[name] = e.awaitRunning(nil, name)[name]
 			if after[name].UID != r.UID {
-				t.Errorf("pod %s on another node was touched", name)
+				t.Errorf("pod %s on the other node was replaced", name)
 			}
 		}
 	}
 	e.sameAddresses(before, after)
 }
 
-// TestStranger checks that a bare pod with the name of a pod of a StatefulSet does not get the address reserved for that
-// pod: it runs on another node.
-func TestStranger(t *testing.T) {
+// TestBarePodWithReservedName checks that a bare pod with the name of a pod of a StatefulSet does not get the address that is
+// reserved for the latter, and runs on another node.
+func TestBarePodWithReservedName(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
 	e.create(statefulSet("web", 1))
 	before := e.awaitRunning(nil, "web-0")["web-0"]
 	// The StatefulSet is scaled to zero, and its address stays reserved. Then a user creates a pod with the name.
 	e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))))
-	e.await("wait for the pod to go", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
-	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}, Spec: statefulSet("web", 0).Spec.Template.Spec}
-	e.create(stranger)
-	rows := e.await("wait for the stranger to run", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].Running })
+	e.await("wait for the pod to be gone", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
+	bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}, Spec: statefulSet("web", 0).Spec.Template.Spec}
+	e.create(bare)
+	rows := e.await("wait for the bare pod to run", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].Running })
 	if rows[0].Node == before.Node || rows[0].Address == before.Address {
-		t.Errorf("the stranger runs on %s with %s; %s on %s is kept for another", rows[0].Node, rows[0].Address, before.Address, before.Node)
+		t.Errorf("the bare pod runs on %s with %s, want another address than %s and another node than %s", rows[0].Node, rows[0].Address, before.Address, before.Node)
 	}
 	e.witness.Forgive("default/web-0")
 }
@@ -233,7 +233,7 @@ func TestStranger(t *testing.T) {
 func TestSubnetsFillEvenly(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--address-cooldown=2s"}})
-	// No node has free addresses before its agent has reported.
+	// The scheduler claims no address on a node before the agent of the node has reported.
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Used == 2 }))
 	e.create(statefulSet("web", 12))
 	perNode := map[string]int{}
@@ -242,7 +242,7 @@ func TestSubnetsFillEvenly(t *testing.T) {
 	}
 	for _, n := range threeNodes {
 		if perNode[n] < 3 || perNode[n] > 5 {
-			t.Errorf("12 pods on 3 nodes: %v", perNode)
+			t.Errorf("12 pods were placed on 3 nodes as %v, want 3 to 5 on each", perNode)
 		}
 	}
 }
@@ -265,8 +265,8 @@ func TestExplain(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }
 
-// TestG19StickyMAC checks that a pod with the annotation has the same MAC address in each incarnation, written before
-// the bind (G19).
+// TestG19StickyMAC checks that a pod with the annotation fixedip.io/sticky-mac has the same MAC address after a restart, that
+// a MAC address in Cilium's own annotation is kept, and that an invalid value is reported (G19).
 func TestG19StickyMAC(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -284,17 +284,17 @@ func TestG19StickyMAC(t *testing.T) {
 	for _, name := range all {
 		macs[name] = mac(name)
 		if _, err := net.ParseMAC(macs[name]); err != nil {
-			t.Errorf("pod %s: %v", name, err)
+			t.Errorf("pod %s has no valid MAC address: %v", name, err)
 		}
 	}
 	if macs["web-0"] == macs["web-1"] || macs["hand-0"] != byHand {
-		t.Errorf("%v", macs)
+		t.Errorf("the MAC addresses are %v, want different ones for web-0 and web-1, and %s for hand-0", macs, byHand)
 	}
 	e.deletePods(all...)
 	e.sameAddresses(before, e.awaitRunning(before, all...))
 	for _, name := range all {
 		if got := mac(name); got != macs[name] {
-			t.Errorf("pod %s had %s and has %s now", name, macs[name], got)
+			t.Errorf("pod %s had the MAC address %s and has %s after the restart, want the same", name, macs[name], got)
 		}
 	}
 	e.podMessage("wrong-0", `annotation fixedip.io/sticky-mac of pod default/wrong-0 is "sure"; write "true" or "false"`)

@@ -39,20 +39,21 @@ func TestPools(t *testing.T) {
 	e := startCluster(t)
 	t.Run("two patches race for one address", e.racingPatches)
 	t.Run("two writers race for one address", e.racingWriters)
-	t.Run("a lost claim does not take the others with it", e.losersAlone)
-	t.Run("a burst of claims is few writes", e.burst)
-	t.Run("a write for a node that was replaced fails", e.replacedNode)
-	t.Run("an address that the agent comes to list is not taken", e.listedMeanwhile)
-	t.Run("two controllers never give one subnet away twice", e.racingAssigners)
-	t.Run("a claim that was not published is resumed", e.pausedAssigner)
-	t.Run("a node that comes back has its subnet", e.returningNode)
-	t.Run("two controllers never give one orphan away twice", e.racingHeirs)
-	t.Run("an inheritance that was not published goes to the same heir", e.pausedAdoption)
-	t.Run("what lives elsewhere and was never recorded is reserved as away", e.unrecordedMarks)
-	t.Run("what lives elsewhere is reserved as away, and a move under way is called off", e.inheritedMarks)
+	t.Run("a claim that fails does not fail the other claims of its batch", e.failedClaimAlone)
+	t.Run("concurrent claims share writes", e.burst)
+	t.Run("a write for a CiliumNode that was replaced fails", e.replacedNode)
+	t.Run("an entry is not taken over if the agent reports its address as used before the write", e.usedMeanwhile)
+	t.Run("two controllers never assign one subnet to two nodes", e.racingAssigners)
+	t.Run("a subnet that was claimed and not published is published later", e.pausedAssigner)
+	t.Run("a node that joins again gets its former subnet", e.returningNode)
+	t.Run("two controllers never let two nodes inherit one subnet", e.racingInheritance)
+	t.Run("an inherited subnet that was not published is published for the same node", e.pausedInheritance)
+	t.Run("an address without a FixedIP that another node carries has a moved entry at its home node", e.unreservedMovedAddress)
+	t.Run("an inherited address that another node carries has a moved entry, and a move in progress is cancelled", e.inheritedEntries)
 }
 
-// ciliumNode creates a CiliumNode whose agent has reported, with the given subnets and without a pool.
+// ciliumNode creates a CiliumNode with the given subnets, without a pool and with a first report of the agent, and deletes it
+// at the end of the test.
 func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodePool {
 	t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -76,7 +77,7 @@ func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodeP
 
 func owned(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "StatefulSet", "mysql") }
 
-// claim returns a claim like that of the scheduler.
+// claim returns a write request like a claim of the scheduler.
 func claim(node, pod string, addrs ...string) ciliumpool.WriteRequest {
 	var want []netip.Addr
 	for _, a := range addrs {
@@ -109,23 +110,23 @@ func (e *env) racingPatches(t *testing.T) {
 			winner = 1
 		}
 		if errs[winner] != nil || !errors.Is(errs[1-winner], ciliumpool.ErrChanged) {
-			t.Fatalf("%s: one has to win and the other to be told so: %v, %v", a, errs[0], errs[1])
+			t.Fatalf("%s: the patches returned %v and %v, want success for one and ErrChanged for the other", a, errs[0], errs[1])
 		}
 		after, err := pools.Get(within(t), n.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, want := after.Entries[a], owned(fmt.Sprintf("mysql-%d", winner)); got != want {
-			t.Fatalf("%s: the pool says %+v, and the winner was %+v", a, got, want)
+			t.Fatalf("%s: the pool has the entry %+v, want %+v of the patch that succeeded", a, got, want)
 		}
 	}
 }
 
-// unknown is a cache of pools without any pool.
+// unknown is the lookup function of an empty cache of pools.
 func unknown(string) (pool.NodePool, bool) { return pool.NodePool{}, false }
 
-// writer returns a Writer whose writes are finished when the test ends. Goroutine leaks are tested in the package
-// itself.
+// writer returns a Writer. At the end of the test its context is cancelled, and the test waits until no write is in flight.
+// The tests of package ciliumpool check for goroutine leaks.
 func writer(t *testing.T, api ciliumpool.API, known func(string) (pool.NodePool, bool)) *ciliumpool.Writer {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(api), known)
@@ -146,15 +147,15 @@ func (e *env) racingWriters(t *testing.T) {
 	}
 	err := second.Write(within(t), claim("writers", "mysql-1", "10.2.0.200"))
 	if !errors.Is(err, pool.ErrTaken) {
-		t.Fatalf("the second claim: %v, want ErrTaken", err)
+		t.Fatalf("the claim of the second writer returned %v, want ErrTaken", err)
 	}
-	// The same claim succeeds without a write, with the same stale cache.
+	// The first claim succeeds again, with the same stale cache.
 	if err := first.Write(within(t), claim("writers", "mysql-0", "10.2.0.200")); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// counting counts the patches that are sent to the API server, and holds the first one if hold is set.
+// counting counts the patches that are sent to the API server. If hold is set, the first patch waits until hold is closed.
 type counting struct {
 	ciliumpool.API
 	hold chan struct{}
@@ -174,9 +175,10 @@ func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Pa
 	return c.API.Patch(ctx, obj, patch, opts...)
 }
 
-// listedMeanwhile checks writes that require that an address is unused, while the agent reports between the read and the
-// write. The API server refuses a test of a path that does not exist.
-func (e *env) listedMeanwhile(t *testing.T) {
+// usedMeanwhile checks that a write that requires an unused address is refused exactly if the agent reports the address as
+// used between the read and the write. All CiliumNodes here have a first report. The tests of package ciliumpool cover those
+// without one.
+func (e *env) usedMeanwhile(t *testing.T) {
 	report := func(node, status string) {
 		t.Helper()
 		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
@@ -198,22 +200,22 @@ func (e *env) listedMeanwhile(t *testing.T) {
 			return fmt.Sprintf(`{"status":{"ipam":{"used":%s}}}`, data)
 		}
 	}
-	listless := func(int) string { return `{"status":{"ipam":{"operator-status":{"error":"none"}}}}` }
+	operatorStatus := func(int) string { return `{"status":{"ipam":{"operator-status":{"error":"none"}}}}` }
 	for i, c := range []struct {
 		what              string
 		before, meanwhile func(i int) string
-		lost              bool
+		refused           bool
 	}{
-		{what: "an agent that has not reported yet"},
-		{what: "one that reports it at last", meanwhile: used(200), lost: true},
-		{what: "one with a status but no list", before: listless},
-		{what: "one with an empty list", before: used()},
-		{what: "one with an empty list, which it puts it on", before: used(), meanwhile: used(200), lost: true},
-		{what: "one that lists others", before: used(1)},
-		{what: "one that lists one more", before: used(1), meanwhile: used(2)},
-		{what: "one that lists it meanwhile", before: used(1), meanwhile: used(1, 200), lost: true},
+		{what: "no report after the first"},
+		{what: "the address is reported before the write", meanwhile: used(200), refused: true},
+		{what: "an operator status is written before the read", before: operatorStatus},
+		{what: "a report without further addresses before the read", before: used()},
+		{what: "a report without further addresses before the read, the address before the write", before: used(), meanwhile: used(200), refused: true},
+		{what: "another address is reported before the read", before: used(1)},
+		{what: "another address is reported before the read, a third before the write", before: used(1), meanwhile: used(2)},
+		{what: "another address is reported before the read, both before the write", before: used(1), meanwhile: used(1, 200), refused: true},
 	} {
-		name := fmt.Sprintf("lists-%d", i)
+		name := fmt.Sprintf("reports-%d", i)
 		e.ciliumNode(t, name, fmt.Sprintf("10.18.%d.0/24", i))
 		if c.before != nil {
 			report(name, c.before(i))
@@ -231,45 +233,45 @@ func (e *env) listedMeanwhile(t *testing.T) {
 			report(name, c.meanwhile(i))
 		}
 		edit := n.Set(a, owned(fmt.Sprintf("next-%d", i)))
-		edit.Unlisted = true
+		edit.RequireUnused = true
 		_, err = pools.ChangeEntries(within(t), n, []pool.EntryChange{edit}, false)
-		if c.lost != errors.Is(err, ciliumpool.ErrChanged) || !c.lost && err != nil {
-			t.Errorf("%s: %v, and it should be lost: %v", c.what, err, c.lost)
+		if c.refused != errors.Is(err, ciliumpool.ErrChanged) || !c.refused && err != nil {
+			t.Errorf("%s: the write returned %v, want ErrChanged: %t", c.what, err, c.refused)
 		}
 	}
 }
 
-func (e *env) losersAlone(t *testing.T) {
-	e.ciliumNode(t, "losers", "10.3.0.0/24")
+func (e *env) failedClaimAlone(t *testing.T) {
+	e.ciliumNode(t, "failed-claim", "10.3.0.0/24")
 	api := &counting{API: e.api, hold: make(chan struct{})}
 	w := writer(t, api, unknown)
 	errs := make([]error, 4)
 	var wg sync.WaitGroup
 	write := func(i int, r ciliumpool.WriteRequest) { wg.Go(func() { errs[i] = w.Write(within(t), r) }) }
-	write(0, claim("losers", "mysql-0", "10.3.0.200"))
+	write(0, claim("failed-claim", "mysql-0", "10.3.0.200"))
 	for api.count() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	// These three wait behind the first write, which takes an address that one of them wants.
-	write(1, claim("losers", "mysql-1", "10.3.0.201"))
-	write(2, claim("losers", "mysql-2", "10.3.0.200", "10.3.0.202"))
-	write(3, claim("losers", "mysql-3", "10.3.0.203"))
+	// These three claims wait behind the first write, which takes an address that the claim of mysql-2 needs too.
+	write(1, claim("failed-claim", "mysql-1", "10.3.0.201"))
+	write(2, claim("failed-claim", "mysql-2", "10.3.0.200", "10.3.0.202"))
+	write(3, claim("failed-claim", "mysql-3", "10.3.0.203"))
 	close(api.hold)
 	wg.Wait()
 	if errs[0] != nil || errs[1] != nil || errs[3] != nil || !errors.Is(errs[2], pool.ErrTaken) {
-		t.Fatalf("%v", errs)
+		t.Fatalf("the claims returned %v, want ErrTaken for the third and success for the others", errs)
 	}
-	n, err := ciliumpool.New(e.api).Get(within(t), "losers")
+	n, err := ciliumpool.New(e.api).Get(within(t), "failed-claim")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for a, want := range map[string]pool.Entry{"10.3.0.200": owned("mysql-0"), "10.3.0.201": owned("mysql-1"), "10.3.0.203": owned("mysql-3")} {
 		if got := n.Entries[netip.MustParseAddr(a)]; got != want {
-			t.Errorf("%s: %+v, want %+v", a, got, want)
+			t.Errorf("%s: the pool has the entry %+v, want %+v", a, got, want)
 		}
 	}
 	if len(n.Entries) != 3 {
-		t.Errorf("the pool is %v; the claim that was lost has to leave nothing, not even its second address", n.Entries)
+		t.Errorf("the pool has the entries %v, want 3: the failed claim must not write its second address either", n.Entries)
 	}
 }
 
@@ -296,12 +298,12 @@ func (e *env) burst(t *testing.T) {
 			}
 		}
 	}
-	// Give the others time to queue behind the first.
+	// The other claims get time to queue behind the first one.
 	time.Sleep(50 * time.Millisecond)
 	close(api.hold)
 	wg.Wait()
 	if got := api.count(); got > 10 {
-		t.Errorf("50 claims at once were %d writes, want at most 10", got)
+		t.Errorf("50 concurrent claims took %d writes, want at most 10", got)
 	}
 }
 
@@ -313,14 +315,14 @@ func (e *env) replacedNode(t *testing.T) {
 	e.ciliumNode(t, "replaced", "10.5.0.0/24")
 	_, err := ciliumpool.New(e.api).ChangeEntries(within(t), old, []pool.EntryChange{old.Set(netip.MustParseAddr("10.5.0.9"), owned("mysql-0"))}, false)
 	if !errors.Is(err, ciliumpool.ErrChanged) {
-		t.Fatalf("a write for the CiliumNode that was: %v, want ErrChanged", err)
+		t.Fatalf("a write for the former CiliumNode returned %v, want ErrChanged", err)
 	}
 }
 
 var smallPool = []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.6.0.0/24"), MaskSize: 28}}
 
-// assigner returns a Controller over smallPool whose view is never updated: it knows the FixedIPs that exist now, and no
-// nodes. The grace period of orphaned subnets is 0.
+// assigner returns a Controller for smallPool whose ledger is never updated: it contains the FixedIPs that exist when
+// assigner is called, and no nodes. The grace period of orphaned subnets is 0.
 func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.OrphanPolicy) *subnet.Controller {
 	t.Helper()
 	var records v1alpha1.FixedIPList
@@ -329,7 +331,7 @@ func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Orphan
 	}
 	l := ledger.New()
 	for i := range records.Items {
-		l.SetRecord(fixedips.ReservationOf(&records.Items[i]))
+		l.SetReservation(fixedips.ReservationOf(&records.Items[i]))
 	}
 	pools := ciliumpool.New(api)
 	return &subnet.Controller{
@@ -339,15 +341,15 @@ func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Orphan
 	}
 }
 
-// busy reports whether an error means that another write was faster, so that the next try may succeed.
+// busy reports whether an error means that another write was faster, so a retry may succeed.
 func busy(err error) bool {
 	return errors.Is(err, ciliumpool.ErrChanged) || errors.Is(err, subnet.ErrChanged)
 }
 
-// racingAssigners checks that two controllers, both of which believe that they lead and never update their view, give 16 nodes
-// different subnets from a cluster pool of 16 subnets.
+// racingAssigners checks that two controllers that are both active, and whose ledgers are never updated, assign different
+// subnets to 16 nodes from a cluster pool of 16 subnets.
 func (e *env) racingAssigners(t *testing.T) {
-	e.withoutClaims(t)
+	e.cleanUpNodeSubnets(t)
 	var nodes []pool.NodePool
 	for i := range 16 {
 		nodes = append(nodes, e.ciliumNode(t, fmt.Sprintf("alloc-%d", i)))
@@ -363,7 +365,7 @@ func (e *env) racingAssigners(t *testing.T) {
 						break
 					}
 					if !busy(err) || tries > 100 {
-						t.Errorf("node %s: %v", n.Name, err)
+						t.Errorf("assign a subnet to node %s: %v", n.Name, err)
 						return
 					}
 				}
@@ -379,17 +381,17 @@ func (e *env) racingAssigners(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(now.PodCIDRs) != 1 {
-			t.Fatalf("node %s has the subnets %v", n.Name, now.PodCIDRs)
+			t.Fatalf("node %s has the subnets %v, want one", n.Name, now.PodCIDRs)
 		}
 		if other, taken := seen[now.PodCIDRs[0]]; taken {
-			t.Errorf("%s and %s both have %s", n.Name, other, now.PodCIDRs[0])
+			t.Errorf("nodes %s and %s both have the subnet %s", n.Name, other, now.PodCIDRs[0])
 		}
 		seen[now.PodCIDRs[0]] = n.Name
 	}
 }
 
-// withoutClaims deletes all NodeSubnets at the end of a test.
-func (e *env) withoutClaims(t *testing.T) {
+// cleanUpNodeSubnets deletes all NodeSubnets at the end of the test.
+func (e *env) cleanUpNodeSubnets(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := e.api.DeleteAllOf(context.Background(), &v1alpha1.NodeSubnet{}); err != nil {
@@ -398,8 +400,8 @@ func (e *env) withoutClaims(t *testing.T) {
 	})
 }
 
-// unpublished is a client that refuses patches of CiliumNodes, like a controller that stops between its claim and its
-// publication.
+// unpublished is a client that refuses all patches, so that a controller creates the NodeSubnet of a node and does not write
+// the CiliumNode, as if it stopped between these two writes.
 type unpublished struct{ client.Client }
 
 var errStopped = errors.New("stopped")
@@ -408,14 +410,14 @@ func (unpublished) Patch(context.Context, client.Object, client.Patch, ...client
 	return errStopped
 }
 
-// pausedAssigner checks that if a controller stops between its claim and its publication, another controller resumes from
-// the NodeSubnet.
+// pausedAssigner checks that if a controller stops after it has created the NodeSubnet of a node, and before it has written
+// the subnet to the CiliumNode, another controller writes that subnet to the CiliumNode.
 func (e *env) pausedAssigner(t *testing.T) {
-	e.withoutClaims(t)
+	e.cleanUpNodeSubnets(t)
 	first, second := e.ciliumNode(t, "paused-1"), e.ciliumNode(t, "paused-2")
 	stopped := e.assigner(t, unpublished{e.api}, subnetplan.Inherit)
 	if _, err := stopped.Assign(within(t), first, nil); !errors.Is(err, errStopped) {
-		t.Fatal(err)
+		t.Fatalf("the controller that stops returned %v, want errStopped", err)
 	}
 	next := e.assigner(t, e.api, subnetplan.Inherit)
 	given2, err := next.Assign(within(t), second, nil)
@@ -427,12 +429,12 @@ func (e *env) pausedAssigner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if given1.Subnets[0] == given2.Subnets[0] || given1.Origin != subnetplan.Restored {
-		t.Errorf("the nodes were given %+v and %+v", given1, given2)
+		t.Errorf("the nodes got %+v and %+v, want different subnets, and the first one restored", given1, given2)
 	}
 }
 
 func (e *env) returningNode(t *testing.T) {
-	e.withoutClaims(t)
+	e.cleanUpNodeSubnets(t)
 	pools := ciliumpool.New(e.api)
 	a := e.assigner(t, e.api, subnetplan.Inherit)
 	before := e.ciliumNode(t, "returns")
@@ -453,16 +455,16 @@ func (e *env) returningNode(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// The ledger never sees the node with its subnet, because the node is gone too soon.
+	// The ledger of the assigner never contains the node, as if the node had been deleted before the watch showed it.
 	if err := e.api.Delete(within(t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "returns"}}); err != nil {
 		t.Fatal(err)
 	}
-	other, err := a.Assign(within(t), e.ciliumNode(t, "stranger"), nil)
+	other, err := a.Assign(within(t), e.ciliumNode(t, "another"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if other.Subnets[0] == given.Subnets[0] {
-		t.Errorf("another node was given %v, in which %s is kept", other.Subnets, addr)
+		t.Errorf("another node got %v, in which %s is reserved", other.Subnets, addr)
 	}
 	again, err := a.Assign(within(t), e.ciliumNode(t, "returns"), nil)
 	if err != nil {
@@ -474,6 +476,6 @@ func (e *env) returningNode(t *testing.T) {
 	}
 	want := pool.OwnedEntry(namespace, "mysql-0", "StatefulSet", "mysql")
 	if again.Subnets[0] != given.Subnets[0] || now.Entries[addr] != want || now.UID == before.UID {
-		t.Errorf("the node had %v and has %v; the pool is %v, want %s for %v", given.Subnets, again.Subnets, now.Entries, addr, want)
+		t.Errorf("the node had %v and has %v after it joined again, want the same; the new pool is %v, want for %s the entry %v", given.Subnets, again.Subnets, now.Entries, addr, want)
 	}
 }

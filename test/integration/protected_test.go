@@ -22,7 +22,7 @@ func TestNodesAreProtected(t *testing.T) {
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...)})
 	e.must(e.Apply(within(t), filepath.Join("..", "..", "manifests", "controller-scale-down-rbac.yaml")))
 	const disabled, disrupt = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"
-	marks := func(name string) map[string]string {
+	protection := func(name string) map[string]string {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: name}, &node))
 		found := map[string]string{}
@@ -33,9 +33,9 @@ func TestNodesAreProtected(t *testing.T) {
 		}
 		return found
 	}
-	become := func(node string, want map[string]string) {
+	awaitProtection := func(node string, want map[string]string) {
 		t.Helper()
-		e.eventually("node "+node+" to have the expected annotations", func() bool { return maps.Equal(marks(node), want) })
+		e.eventually("node "+node+" to have the expected annotations", func() bool { return maps.Equal(protection(node), want) })
 	}
 
 	all := map[string]string{disabled: "true", disrupt: "true", scaledown.Mark: disabled + "," + disrupt}
@@ -43,13 +43,13 @@ func TestNodesAreProtected(t *testing.T) {
 	web := statefulSet("web", 1, annotatedWith(identity.AnnotationWhenScaled, "Delete"))
 	e.create(web)
 	e.awaitRunning(nil, "web-0")
-	become("node-1", all)
-	become("node-2", nil)
+	awaitProtection("node-1", all)
+	awaitProtection("node-2", nil)
 
-	// A user's own annotation stays, even when the address is released.
+	// An annotation that a user changed stays when the address is released.
 	var node corev1.Node
 	e.must(e.api.Get(within(t), client.ObjectKey{Name: "node-1"}, &node))
 	e.annotate(&node, disrupt, "false")
 	e.scale("web", 0)
-	become("node-1", map[string]string{disrupt: "false"})
+	awaitProtection("node-1", map[string]string{disrupt: "false"})
 }

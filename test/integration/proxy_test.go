@@ -33,7 +33,7 @@ func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.
 	e.must(err)
 	onward := httputil.NewSingleHostReverseProxy(target)
 	onward.Transport, onward.FlushInterval = transport, -1
-	// Killed programs and control planes close connections, which is not worth logging.
+	// Programs and control planes that a test kills close connections. These errors are not logged.
 	onward.ErrorLog = log.New(io.Discard, "", 0)
 	onward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 
@@ -42,7 +42,7 @@ func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	e.t.Cleanup(func() {
-		// Clients do not reconnect after this, and Close would wait for the end of their watches.
+		// Without a listener clients do not reconnect. Close alone would wait for the end of their watches.
 		server.Listener.Close()
 		server.CloseClientConnections()
 		server.Close()

@@ -30,7 +30,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// cleared watches the pools. The returned function returns when a pod lost its last entry. Key: the pod name.
+// cleared watches the pools. The returned function returns the time at which each pod lost its entry. Key: the pod name.
 func (e *env) cleared(ctx context.Context) func() map[string]time.Time {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -77,8 +77,8 @@ func (e *env) cleared(ctx context.Context) func() map[string]time.Time {
 	}
 }
 
-// served returns the metrics of the API server.
-func (e *env) served() (testutil.Metrics, error) {
+// apiServerMetrics returns the metrics of the API server.
+func (e *env) apiServerMetrics() (testutil.Metrics, error) {
 	samples := testutil.NewMetrics()
 	cfg, err := e.RESTConfig(cluster.Admin)
 	if err != nil {
@@ -95,10 +95,10 @@ func (e *env) served() (testutil.Metrics, error) {
 	return samples, testutil.ParseMetrics(string(body), &samples)
 }
 
-// answered returns the number of answered requests of each kind, without watches. Key: verb and resource.
-func (e *env) answered() map[string]int {
+// requestCounts returns the number of requests that the API server has completed, without watches. Key: verb and resource.
+func (e *env) requestCounts() map[string]int {
 	e.t.Helper()
-	samples, err := e.served()
+	samples, err := e.apiServerMetrics()
 	e.must(err)
 	n := map[string]int{}
 	for _, s := range samples["apiserver_request_total"] {
@@ -109,8 +109,8 @@ func (e *env) answered() map[string]int {
 	return n
 }
 
-// since describes how many more requests there are than before. It names only kinds with at least 10 of them.
-func since(before, after map[string]int) string {
+// requestIncrease describes the increase of request counts. It names only keys whose count has increased by at least 10.
+func requestIncrease(before, after map[string]int) string {
 	const few = 10
 	var all []string
 	sum := 0
@@ -124,10 +124,10 @@ func since(before, after map[string]int) string {
 	return fmt.Sprintf("%d, of which %s", sum, strings.Join(all, ", "))
 }
 
-// awaitLong is like await, with three times the patience, for steps with a thousand writes.
+// awaitLong is like await with three times the time limit, for steps with a thousand writes.
 func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(e.t.Context(), 3*patience)
+	ctx, cancel := context.WithTimeout(e.t.Context(), 3*stepTimeout)
 	defer cancel()
 	if _, err := e.witness.Await(ctx, namespace, condition); err != nil {
 		e.t.Fatalf("%s: %v", what, context.Cause(ctx))
@@ -135,13 +135,13 @@ func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 }
 
 // TestG3Recycle releases a thousand addresses on fifty nodes by deleting their StatefulSets, all of which have pods on many
-// nodes. It logs the time from the end of a pod until its address has no owner, and asserts at most two writes of each
-// CiliumNode (G3). The nodes end their pods one node after the other, all pods of a node at once.
+// nodes. It logs the time from the end of a pod to the release of its entry, and checks that each CiliumNode is written at
+// most twice (G3). The nodes end their pods one node after the other, all pods of a node at once.
 func TestG3Recycle(t *testing.T) {
-	const nodes, each, workloads = 50, 20, 20
-	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
+	const nodes, perNode, workloads = 50, 20, 20
+	e := start(t, options{noScheduler: true, controlPlaneArgs: keepNodesReady})
 	var err error
-	// The program has no race detector, with which it would take ten times as long.
+	// The controller runs without the race detector, which would make the test ten times slower.
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
 		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1h", "--enable-leader-election=false"},
 	})
@@ -156,10 +156,10 @@ func TestG3Recycle(t *testing.T) {
 	var all []string
 	for i := range workloads {
 		name := fmt.Sprintf("load-%d", i)
-		e.create(statefulSet(name, nodes*each/workloads, byNobody))
-		all = append(all, names(name, nodes*each/workloads)...)
+		e.create(statefulSet(name, nodes*perNode/workloads, placedByFakes))
+		all = append(all, names(name, nodes*perNode/workloads)...)
 	}
-	e.awaitLong("wait for all to be recorded", func(rows []witness.Row) bool {
+	e.awaitLong("wait for all pods to run with FixedIPs in use", func(rows []witness.Row) bool {
 		n := 0
 		for _, r := range rows {
 			if r.Running && r.Phase == "InUse" {
@@ -174,7 +174,7 @@ func TestG3Recycle(t *testing.T) {
 	for i := range workloads {
 		e.delete(&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("load-%d", i)}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	}
-	e.awaitLong("wait for all to be asked to stop", func([]witness.Row) bool {
+	e.awaitLong("wait for all pods to be terminating", func([]witness.Row) bool {
 		for _, name := range all {
 			if p := e.witness.Pod(namespace, name); p == nil || p.DeletionTimestamp == nil {
 				return false
@@ -182,22 +182,22 @@ func TestG3Recycle(t *testing.T) {
 		}
 		return true
 	})
-	before, answered := e.witness.Generations(), e.answered()
+	before, requests := e.witness.Generations(), e.requestCounts()
 	f.endByNode(t)
 	// The test polls, because building rows of a thousand pods at each event would occupy one of two cores.
-	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*patience, true, func(context.Context) (bool, error) { return len(cleared()) == len(all), nil })
+	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*stepTimeout, true, func(context.Context) (bool, error) { return len(cleared()) == len(all), nil })
 	if err != nil {
-		t.Fatalf("%d of %d addresses are free of their owners: %v", len(cleared()), len(all), err)
+		t.Fatalf("%d of %d pods have lost their entries, want all: %v", len(cleared()), len(all), err)
 	}
 
-	t.Logf("requests to the API server until the last owner was free: %s", since(answered, e.answered()))
+	t.Logf("requests to the API server until the last entry was released: %s", requestIncrease(requests, e.requestCounts()))
 
 	var took []time.Duration
 	var last, lastCleared time.Time
 	for pod, at := range cleared() {
 		gone, ok := f.goneAt(pod)
 		if !ok {
-			t.Fatalf("%s lost its address before it was gone", pod)
+			t.Fatalf("pod %s lost its entry before the watch showed that the pod was deleted", pod)
 		}
 		took = append(took, at.Sub(gone))
 		if gone.After(last) {
@@ -213,15 +213,15 @@ func TestG3Recycle(t *testing.T) {
 		if n := after - before[name]; strings.HasPrefix(name, "fake-") {
 			writes[n]++
 			if n > 2 {
-				t.Errorf("node %s was written to %d times, want 2 at most", name, n)
+				t.Errorf("CiliumNode %s was written %d times, want at most 2", name, n)
 			}
 		}
 	}
 	at := func(q float64) time.Duration {
 		return took[int(q*float64(len(took)-1))].Round(time.Millisecond)
 	}
-	t.Logf("%d addresses on %d nodes: from the pod's end to the free owner p50 %v, p99 %v, at most %v; from the last pod's end to the last owner %v; writes of a CiliumNode (writes: nodes) %v",
+	t.Logf("%d addresses on %d nodes: from the end of a pod to the release of its entry p50 %v, p99 %v, at most %v; from the end of the last pod to the release of the last entry %v; writes of a CiliumNode (writes: nodes) %v",
 		len(all), nodes, at(0.5), at(0.99), at(1), lastCleared.Sub(last).Round(time.Millisecond), writes)
-	e.awaitLong("wait for all records to go", func(rows []witness.Row) bool { return len(rows) == 0 })
-	t.Logf("requests to the API server until the last record was gone: %s", since(answered, e.answered()))
+	e.awaitLong("wait for all FixedIPs to be deleted", func(rows []witness.Row) bool { return len(rows) == 0 })
+	t.Logf("requests to the API server until the last FixedIP was deleted: %s", requestIncrease(requests, e.requestCounts()))
 }

@@ -29,11 +29,11 @@ func TestStatefulSetDeleted(t *testing.T) {
 	stays := e.awaitRunning(nil, names("stays", 2)...)
 
 	e.delete(statefulSet("web", 6), client.PropagationPolicy(metav1.DeletePropagationBackground))
-	e.await("wait for web to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 2 })
-	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 }))
+	e.await("wait for the pods, FixedIPs and entries of web to be gone", func(rows []witness.Row) bool { return len(rows) == 2 })
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Other == 0 }))
 	for name, r := range e.awaitRunning(nil, names("stays", 2)...) {
 		if r.UID != stays[name].UID || r.Address != stays[name].Address {
-			t.Errorf("pod %s of another StatefulSet was %+v and is %+v", name, stays[name], r)
+			t.Errorf("pod %s of the other StatefulSet was %+v and is %+v, want the same UID and address", name, stays[name], r)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	}
 	for name, r := range e.awaitRunning(nil, names("web", 3)...) {
 		if r.UID != before[name].UID {
-			t.Errorf("pod %s was restarted", name)
+			t.Errorf("pod %s was replaced, want the same UID", name)
 		}
 	}
 	e.deletePods(names("web", 3)...)
@@ -79,14 +79,14 @@ func TestScaleDownAndUp(t *testing.T) {
 		e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":`+n+`}}`))))
 	}
 	scale("1")
-	e.await("wait for the others to be kept without pods", func(rows []witness.Row) bool {
-		kept := 0
+	e.await("wait for the FixedIPs of the three deleted pods to be Reserved", func(rows []witness.Row) bool {
+		reserved := 0
 		for _, r := range rows {
 			if r.UID == "" && r.Phase == "Reserved" && len(r.Entries) == 1 {
-				kept++
+				reserved++
 			}
 		}
-		return kept == 3
+		return reserved == 3
 	})
 	scale("4")
 	delete(before, "web-0")
@@ -103,15 +103,15 @@ func TestFixedIPDeletedByHand(t *testing.T) {
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReleasing })
 	if p := e.witness.Pod(namespace, "web-0"); p == nil || string(p.UID) != before["web-0"].UID {
-		t.Error("the pod was touched")
+		t.Error("pod web-0 was replaced when its FixedIP was deleted, want it to keep running")
 	}
 	e.deletePods("web-0")
 	after := e.awaitRunning(before, "web-0")["web-0"]
 	if after.Address == before["web-0"].Address || after.Address == before["web-1"].Address {
-		t.Errorf("web-0 had %s, gave it up, and has %s now", before["web-0"].Address, after.Address)
+		t.Errorf("web-0 had %s and has %s after its FixedIP was deleted, want an address that no pod had", before["web-0"].Address, after.Address)
 	}
 	if owner, ok := e.witness.Owner("node-1", before["web-0"].Address); !ok || owner != "fixedip.io/cooldown" {
-		t.Errorf("the former address %s has the owner %q (%v); it should rest", before["web-0"].Address, owner, ok)
+		t.Errorf("the former address %s has the owner %q (entry exists: %t), want the owner of a cooldown", before["web-0"].Address, owner, ok)
 	}
 }
 
@@ -133,62 +133,62 @@ func TestG22RetentionTTL(t *testing.T) {
 	annotated := func(annotations map[string]string) func(*appsv1.StatefulSet) {
 		return func(s *appsv1.StatefulSet) { s.Annotations = annotations }
 	}
-	make := func(name string) *appsv1.StatefulSet {
+	workload := func(name string) *appsv1.StatefulSet {
 		return statefulSet(name, 2, annotated(map[string]map[string]string{
-			"kept":    {"fixedip.io/when-deleted": "Retain"},
-			"shrinks": {"fixedip.io/when-scaled": "Delete"},
-			"returns": {"fixedip.io/retention-ttl": "1h"},
-			"naps":    {"fixedip.io/retention-ttl": "1h", "fixedip.io/when-scaled": "Delete"},
-			"leaves":  {"fixedip.io/retention-ttl": "2s", "fixedip.io/when-scaled": "Delete"},
-			"expires": {"fixedip.io/retention-ttl": "2s"},
-			"wrong":   {"fixedip.io/when-deleted": "Never"},
+			"retained": {"fixedip.io/when-deleted": "Retain"},
+			"shrinks":  {"fixedip.io/when-scaled": "Delete"},
+			"returns":  {"fixedip.io/retention-ttl": "1h"},
+			"rescaled": {"fixedip.io/retention-ttl": "1h", "fixedip.io/when-scaled": "Delete"},
+			"scaled":   {"fixedip.io/retention-ttl": "2s", "fixedip.io/when-scaled": "Delete"},
+			"expires":  {"fixedip.io/retention-ttl": "2s"},
+			"wrong":    {"fixedip.io/when-deleted": "Never"},
 		}[name]))
 	}
-	workloads := []string{"kept", "shrinks", "returns", "naps", "leaves", "expires", "wrong"}
+	workloads := []string{"retained", "shrinks", "returns", "rescaled", "scaled", "expires", "wrong"}
 	var all []string
 	for _, w := range workloads {
-		e.create(make(w))
+		e.create(workload(w))
 		all = append(all, names(w, 2)...)
 	}
 	before := e.awaitRunning(nil, all...)
 	for name, want := range map[string]v1alpha1.ReclaimPolicy{
-		"kept-0":    {WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain},
-		"shrinks-1": {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete},
-		"returns-0": {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain, TTL: metav1.Duration{Duration: time.Hour}},
-		"wrong-0":   {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
+		"retained-0": {WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain},
+		"shrinks-1":  {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete},
+		"returns-0":  {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain, TTL: metav1.Duration{Duration: time.Hour}},
+		"wrong-0":    {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 	} {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.Reclaim == want })
 	}
 
-	for _, w := range []string{"shrinks", "naps", "leaves"} {
+	for _, w := range []string{"shrinks", "rescaled", "scaled"} {
 		e.scale(w, 1)
 	}
-	for _, w := range []string{"kept", "returns", "expires", "wrong"} {
-		e.delete(make(w))
+	for _, w := range []string{"retained", "returns", "expires", "wrong"} {
+		e.delete(workload(w))
 	}
-	rows := e.await("wait for the addresses that go back", func(rows []witness.Row) bool { return len(rows) == 8 })
+	rows := e.await("wait for the addresses that are not retained to be released", func(rows []witness.Row) bool { return len(rows) == 8 })
 	for _, r := range rows {
-		if want := []string{"kept-0", "kept-1", "leaves-0", "naps-0", "naps-1", "returns-0", "returns-1", "shrinks-0"}; !slices.Contains(want, r.Pod) {
-			t.Errorf("%+v is still there, want %v", r, want)
+		if want := []string{"rescaled-0", "rescaled-1", "retained-0", "retained-1", "returns-0", "returns-1", "scaled-0", "shrinks-0"}; !slices.Contains(want, r.Pod) {
+			t.Errorf("row %+v is left, want only the pods %v", r, want)
 		}
 		if r.Entries[0] != before[r.Pod].Entries[0] {
-			t.Errorf("pod %s had %v, and %v is kept", r.Pod, before[r.Pod].Entries, r.Entries)
+			t.Errorf("pod %s had the entries %v and has %v, want the same", r.Pod, before[r.Pod].Entries, r.Entries)
 		}
 	}
-	for _, name := range []string{"returns-0", "naps-1"} {
+	for _, name := range []string{"returns-0", "rescaled-1"} {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt != nil })
 	}
 
-	again := append(names("kept", 2), "returns-0", "returns-1", "naps-1")
-	e.create(make("kept"), make("returns"))
-	e.scale("naps", 2)
+	again := append(names("retained", 2), "returns-0", "returns-1", "rescaled-1")
+	e.create(workload("retained"), workload("returns"))
+	e.scale("rescaled", 2)
 	after := e.awaitRunning(before, again...)
 	for _, name := range again {
 		if after[name].Address != before[name].Address {
-			t.Errorf("pod %s had %s and has %s now", name, before[name].Address, after[name].Address)
+			t.Errorf("pod %s had %s and has %s now, want the same address", name, before[name].Address, after[name].Address)
 		}
 	}
-	for _, name := range []string{"returns-0", "naps-1"} {
+	for _, name := range []string{"returns-0", "rescaled-1"} {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt == nil })
 	}
 
@@ -198,6 +198,6 @@ func TestG22RetentionTTL(t *testing.T) {
 	if !slices.ContainsFunc(events.Items, func(ev eventsv1.Event) bool {
 		return ev.Regarding.Name == "wrong" && ev.Reason == "InvalidAnnotation" && strings.Contains(ev.Note, `annotation fixedip.io/when-deleted is "Never"; write Delete or Retain`)
 	}) {
-		t.Error("no event on the StatefulSet says what is wrong with its annotation")
+		t.Error("StatefulSet wrong has no event InvalidAnnotation about its annotation fixedip.io/when-deleted")
 	}
 }

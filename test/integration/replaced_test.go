@@ -16,20 +16,20 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// podsPerNode is the number of pods with fixed addresses for each node in replacement.nodes.
+// podsPerNode is the number of pods for each node in replacement.nodes.
 const podsPerNode = 30
 
-// replacement is one way in which a cluster loses nodes. All nodes of a case have the group that its pods select.
+// replacement is a case in which a cluster loses nodes. All nodes of a case have the group label that its pods select.
 type replacement struct {
-	// nodes are the nodes that have pods at first, podsPerNode each. Key: the node. Value: the zone.
+	// nodes are the nodes that run the pods at first. Key: the node. Value: the zone.
 	nodes map[string]string
-	// idle are the nodes that are cordoned while the pods are placed, and that joined more than a grace period before nodes
-	// are lost. Key: the node. Value: the zone.
+	// idle are the nodes that are cordoned while the pods are placed, and that joined more than a grace period before the
+	// nodes in lost are deleted. Key: the node. Value: the zone.
 	idle map[string]string
-	// lost are the nodes that are lost at once, and joins those that join after that.
+	// lost are the nodes that are deleted at the same time. joins are the nodes that join after that.
 	lost, joins []string
-	// late is true if the nodes in joins join only when the grace period is over and a pod has reported that no node can run
-	// it.
+	// late is true if the nodes in joins join only after the grace period, and after the message of a pod has reported that no
+	// node can run the pod.
 	late bool
 	// zone is the zone that the pods select; empty: any.
 	zone string
@@ -38,16 +38,16 @@ type replacement struct {
 }
 
 // TestNodesAreReplaced (finding R1) checks that after the grace period a pod whose node is gone runs again with its address,
-// on a node that satisfies its constraints, without an action of an administrator.
+// on a node that satisfies the constraints of the pod, without an action of an administrator.
 func TestNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	grace := "5s"
 	if g := os.Getenv("FIXEDIP_GRACE_PERIOD"); g != "" {
 		grace = g
 	}
-	hold, err := time.ParseDuration(grace)
+	gracePeriod, err := time.ParseDuration(grace)
 	if err != nil {
-		t.Fatalf("FIXEDIP_GRACE_PERIOD: %v", err)
+		t.Fatalf("parse FIXEDIP_GRACE_PERIOD: %v", err)
 	}
 	e := start(t, options{controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/20", "--cluster-pool-ipv4-mask-size=25", "--orphaned-subnet-grace-period=" + grace}})
 	for _, c := range []struct {
@@ -61,14 +61,14 @@ func TestNodesAreReplaced(t *testing.T) {
 		{"loss of a third of the nodes at once", replacement{nodes: map[string]string{"spot-1": "a", "spot-2": "a"}, idle: map[string]string{"spot-3": "a", "spot-4": "a", "spot-5": "a", "spot-6": "a"}, lost: []string{"spot-1", "spot-2"}, mayRun: []string{"spot-3", "spot-4", "spot-5", "spot-6"}}},
 	} {
 		e.part(c.name, func(e *env) {
-			took := e.replace(c.replacement, hold)
-			e.t.Logf("%s: %d pods ready again %.1fs after their nodes were deleted, of which the grace period is %v", c.name, podsPerNode*len(c.nodes), took.Seconds(), hold)
+			took := e.replace(c.replacement, gracePeriod)
+			e.t.Logf("%s: %d pods run again %.1fs after the nodes were deleted; the grace period is %v", c.name, podsPerNode*len(c.nodes), took.Seconds(), gracePeriod)
 		})
 	}
 }
 
-// replace runs a case, and returns the time from the loss of the nodes until all pods run.
-func (e *env) replace(c replacement, hold time.Duration) time.Duration {
+// replace runs a case, and returns the time from the deletion of the nodes until all pods run.
+func (e *env) replace(c replacement, gracePeriod time.Duration) time.Duration {
 	e.t.Helper()
 	group := slices.Sorted(maps.Keys(c.nodes))[0]
 	join := func(name, zone string) {
@@ -85,7 +85,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	var pods []string
 	for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
 		e.create(statefulSet(node, podsPerNode, on(group), func(s *appsv1.StatefulSet) {
-			// The pods must not run on a cordoned node.
+			// Without the toleration that on sets, the pods are not placed on cordoned nodes.
 			s.Spec.Template.Spec.Tolerations = nil
 			if c.zone != "" {
 				s.Spec.Template.Spec.NodeSelector[corev1.LabelTopologyZone] = c.zone
@@ -98,8 +98,8 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 		e.cordon(name, false)
 	}
 	if len(c.idle) > 0 {
-		// Then these nodes joined longer ago than the grace period.
-		time.Sleep(hold + time.Second)
+		// After this, the idle nodes have joined longer ago than the grace period.
+		time.Sleep(gracePeriod + time.Second)
 	}
 
 	deleted := time.Now()
@@ -108,7 +108,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	}
 	if c.late {
 		e.podMessage(pods[0], "no node that could inherit the subnet of the address can run the pod")
-		time.Sleep(time.Until(deleted.Add(hold + time.Second)))
+		time.Sleep(time.Until(deleted.Add(gracePeriod + time.Second)))
 	}
 	for _, name := range c.joins {
 		join(name, "a")
@@ -120,7 +120,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	for name, b := range before {
 		a := after[name]
 		if a.Address != b.Address || !slices.Contains(c.mayRun, a.Node) {
-			e.t.Errorf("pod %s had %s on %s, and has %s on %s, want the same on one of %v", name, b.Address, b.Node, a.Address, a.Node, c.mayRun)
+			e.t.Errorf("pod %s had %s on %s, and has %s on %s, want the same address on one of %v", name, b.Address, b.Node, a.Address, a.Node, c.mayRun)
 		}
 		if movedTo[b.Node] == nil {
 			movedTo[b.Node] = map[string]bool{}
@@ -136,7 +136,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	}
 	slices.Sort(nodes)
 	if len(slices.Compact(slices.Clone(nodes))) != len(c.lost) {
-		e.t.Errorf("%d nodes were lost, and their pods are on %v now, want as many nodes", len(c.lost), nodes)
+		e.t.Errorf("the pods of %d lost nodes run on the nodes %v, want as many different nodes", len(c.lost), nodes)
 	}
 	for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
 		e.delete(statefulSet(node, 0))

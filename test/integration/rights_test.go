@@ -25,32 +25,32 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// usedElsewhere contains the rights that the small cluster of TestRightsAreUsed does not use, with the purpose and
-// the test that uses each. Key: the account, then the right.
-var usedElsewhere = map[string]map[string]string{
+// usedByOtherTests contains the rights that are not used in the small cluster of TestRightsAreUsed. Key: the account, then
+// the right. Value: the purpose of the right and a test that uses it.
+var usedByOtherTests = map[string]map[string]string{
 	"fixedip-controller": {
 		right("create", "", "pods/eviction", "", ""):              "restarting a pod that runs with a wrong address: TestMismatch",
-		right("get", "", "nodes", "", ""):                         "making sure that a node is gone before its addresses are given up: TestHoldAndFree",
-		right("get", "cilium.io", "ciliumendpoints", "", ""):      "looking at one that seems to be stale or missing: TestG6CEPKeeper",
-		right("patch", "cilium.io", "ciliumendpoints", "", ""):    "handing one on to the pod that has its name now: TestG6CEPKeeper",
-		right("delete", "cilium.io", "ciliumendpoints", "", ""):   "removing one that has outlived its pod: TestG6CEPKeeper",
-		right("patch", "cilium.io", "ciliumnodes/status", "", ""): "asking an agent to give up a dynamic entry: TestShrinkAcrossRestarts",
-		right("update", "fixedip.io", "nodesubnets", "", ""):      "giving a subnet to the node that inherits it: TestNodeReplaced",
-		right("delete", "fixedip.io", "nodesubnets", "", ""):      "giving up the subnet of a node that is gone: TestHoldAndFree",
-		right("patch", "events.k8s.io", "events", "", ""):         "counting an event that repeats: whatever test meets one, none in particular",
+		right("get", "", "nodes", "", ""):                         "making sure that a node is gone before its addresses are released: TestHoldAndFree",
+		right("get", "cilium.io", "ciliumendpoints", "", ""):      "reading a CiliumEndpoint that seems to be stale or missing: TestG6CEPKeeper",
+		right("patch", "cilium.io", "ciliumendpoints", "", ""):    "correcting the owner reference of a CiliumEndpoint: TestG6CEPKeeper",
+		right("delete", "cilium.io", "ciliumendpoints", "", ""):   "deleting the CiliumEndpoint of a pod that is gone: TestG6CEPKeeper",
+		right("patch", "cilium.io", "ciliumnodes/status", "", ""): "starting the release handshake of a dynamic entry: TestShrinkAcrossRestarts",
+		right("update", "fixedip.io", "nodesubnets", "", ""):      "assigning an orphaned subnet to the node that inherits it: TestNodeReplaced",
+		right("delete", "fixedip.io", "nodesubnets", "", ""):      "deleting the NodeSubnet of a node that is gone: TestHoldAndFree",
+		right("patch", "events.k8s.io", "events", "", ""):         "counting a repeated event: any test in which an event repeats",
 	},
 	"fixedip-scheduler": {
-		right("get", "cilium.io", "ciliumnodes", "", ""): "reading a pool live, after a conflict and in a move: TestMigrate",
+		right("get", "cilium.io", "ciliumnodes", "", ""): "reading a pool from the API server after a conflict and for a migration: TestMigrate",
 	},
 }
 
-// TestRightsAreUsed checks that each right of the roles is used, either in a small cluster, according to its audit log, or
-// by the test that usedElsewhere names, and that the programs request no other right.
+// TestRightsAreUsed checks that each right of the roles is used, either in a small cluster according to its audit log, or by
+// the test that usedByOtherTests names, and that the API server refuses no request of the programs in that cluster.
 func TestRightsAreUsed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--audit-log=" + log}})
-	// The controller lists the objects that it watches only if the API server does not stream the initial list.
+	// If the API server streamed the initial lists of watches, the controller would not use its rights to list objects.
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", e.program("fixedip-controller"), product.ControllerOptions{
 		Lease: testLease, Args: append([]string{"--workload-kind=Deployment.apps=Slot", "--resync-period=5s"}, defaultPool...),
@@ -70,39 +70,39 @@ func TestRightsAreUsed(t *testing.T) {
 	e.deletePods("web-0")
 	e.sameAddresses(before, e.awaitRunning(map[string]witness.Row{"web-0": before["web-0"]}, names("web", 2)...))
 	e.scale("web", 1)
-	e.eventually("the address of web-1 to go back", func() bool { return e.witness.Record(namespace, "web-1") == nil })
+	e.eventually("the FixedIP of web-1 to be deleted", func() bool { return e.witness.Record(namespace, "web-1") == nil })
 	deleted := e.witness.Record(namespace, "web-0")
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
-	e.eventually("the deleted FixedIP of web-0 to go", func() bool {
+	e.eventually("the deleted FixedIP of web-0 to be gone", func() bool {
 		now := e.witness.Record(namespace, "web-0")
 		return now == nil || now.UID != deleted.UID
 	})
 	e.delete(shop, client.PropagationPolicy(metav1.DeletePropagationBackground))
-	e.eventually("the slot to go", func() bool { return len(e.records("shop")) == 0 })
+	e.eventually("the slot of the deleted Deployment to be gone", func() bool { return len(e.records("shop")) == 0 })
 
 	for account, file := range map[string]string{"fixedip-controller": "controller-rbac.yaml", "fixedip-scheduler": "scheduler-rbac.yaml"} {
-		used, refused := e.asked(log, account)
+		used, refused := e.usedRights(log, account)
 		for _, text := range refused {
-			t.Errorf("%s was refused %s", account, text)
+			t.Errorf("the API server refused account %s the request %q", account, text)
 		}
 		for _, text := range granted(t, file) {
-			_, elsewhere := usedElsewhere[account][text]
-			if !used[text] && !elsewhere {
-				t.Errorf("%s may %s, and nothing has used that", account, text)
+			_, byOtherTest := usedByOtherTests[account][text]
+			if !used[text] && !byOtherTest {
+				t.Errorf("account %s has the right %q, which was not used and is not in usedByOtherTests", account, text)
 			}
 		}
-		for text, test := range usedElsewhere[account] {
+		for text, test := range usedByOtherTests[account] {
 			if !slices.Contains(granted(t, file), text) {
-				t.Errorf("%s may not %s, which %s is named for", account, text, test)
+				t.Errorf("account %s does not have the right %q, which usedByOtherTests has for %q", account, text, test)
 			}
 		}
 	}
 }
 
-// asked returns the rights that an account used according to the audit log, and its refused requests. used has each right
-// three times: for all objects, for the namespace, and for the object.
-func (e *env) asked(log, account string) (used map[string]bool, refused []string) {
+// usedRights returns the rights that an account used according to the audit log, and the rights of its refused requests. used
+// contains each right three times: for all objects, for the namespace, and for the object.
+func (e *env) usedRights(log, account string) (used map[string]bool, refused []string) {
 	e.t.Helper()
 	used = map[string]bool{}
 	e.audited(log, account, func(event auditv1.Event, resource string) {

@@ -31,7 +31,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// manifest reads the objects of one of the manifests.
+// manifest returns the objects of a file in manifests.
 func manifest(t *testing.T, file string) []client.Object {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "manifests", file))
@@ -42,7 +42,7 @@ func manifest(t *testing.T, file string) []client.Object {
 	for doc := range strings.SplitSeq(string(text), "\n---\n") {
 		obj, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(doc), nil, nil)
 		if err != nil {
-			t.Fatalf("%s: %v", file, err)
+			t.Fatalf("decode %s: %v", file, err)
 		}
 		objects = append(objects, obj.(client.Object))
 	}
@@ -72,7 +72,7 @@ func granted(t *testing.T, file string) []string {
 		}
 		for _, rule := range rules {
 			if len(rule.NonResourceURLs) > 0 {
-				t.Errorf("%s: %s has rights to URLs", file, obj.GetName())
+				t.Errorf("%s: role %s has rights to non-resource URLs", file, obj.GetName())
 			}
 			names := rule.ResourceNames
 			if len(names) == 0 {
@@ -93,7 +93,7 @@ func granted(t *testing.T, file string) []string {
 	return all
 }
 
-// each returns a right for each of the verbs.
+// each returns one right for each verb of a comma-separated list.
 func each(verbs, group, resource string) []string {
 	var all []string
 	for verb := range strings.SplitSeq(verbs, ",") {
@@ -129,8 +129,8 @@ func TestG21Security(t *testing.T) {
 	e.part("one writer and its trail", (*env).oneWriter)
 }
 
-// leastPrivilege checks that the roles grant the rights that the programs use and no others, and none that would help an
-// attacker who has an account.
+// leastPrivilege checks that the roles grant exactly the rights that the programs need, and none that would help an attacker
+// who has taken over a service account.
 func (e *env) leastPrivilege() {
 	const system = "fixedip-system"
 	used := map[string][]string{
@@ -182,16 +182,16 @@ func (e *env) leastPrivilege() {
 		want := used[account]
 		slices.Sort(want)
 		if got := granted(e.t, file); !slices.Equal(got, want) {
-			e.t.Errorf("%s grants\n%s\nwhere what is used is\n%s", file, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			e.t.Errorf("%s grants\n%s\nwant\n%s", file, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 		for _, text := range want {
 			if !e.may(account, text) {
-				e.t.Errorf("%s may not %s, which it does", account, text)
+				e.t.Errorf("account %s does not have the right %q, which it needs", account, text)
 			}
 		}
 		for _, text := range append(own[account], refused...) {
 			if e.may(account, text) {
-				e.t.Errorf("%s may %s", account, text)
+				e.t.Errorf("account %s has the right %q, want it refused", account, text)
 			}
 		}
 	}
@@ -215,34 +215,34 @@ func (e *env) networkPolicies() {
 				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			}
 			if !apiequality.Semantic.DeepEqual(c.SecurityContext, want) {
-				e.t.Errorf("the container of %s runs as %+v", d.Name, c.SecurityContext)
+				e.t.Errorf("the container of %s has the security context %v, want %v", d.Name, c.SecurityContext, want)
 			}
 			port := fmt.Sprint(served[d.Name])
 			if !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return fmt.Sprint(p.ContainerPort) == port }) && !slices.Contains(c.Args, "--secure-port="+port) {
-				e.t.Errorf("%s does not serve the port %s, which its policy opens", d.Name, port)
+				e.t.Errorf("%s does not serve port %s, which its network policy opens", d.Name, port)
 			}
 		}
 	}
 	var policies networkingv1.NetworkPolicyList
 	e.must(e.api.List(within(e.t), &policies, client.InNamespace("fixedip-system")))
 	if len(policies.Items) != len(served) || len(deployments) != len(served) {
-		e.t.Fatalf("there are %d policies for %d Deployments, want one for each of %d", len(policies.Items), len(deployments), len(served))
+		e.t.Fatalf("there are %d network policies and %d Deployments, want %d of each", len(policies.Items), len(deployments), len(served))
 	}
 	for _, p := range policies.Items {
 		d := deployments[p.Name]
 		selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 		e.must(err)
 		if d == nil || !selector.Matches(labels.Set(d.Spec.Template.Labels)) || p.Namespace != d.Namespace {
-			e.t.Errorf("policy %s chooses %s, which the pods of no Deployment of its name have", p.Name, selector)
+			e.t.Errorf("policy %s selects %s, want the pods of the Deployment with the same name and namespace", p.Name, selector)
 			continue
 		}
 		if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(p.Spec.PolicyTypes, want) {
-			e.t.Errorf("policy %s is for %v, want %v", p.Name, p.Spec.PolicyTypes, want)
+			e.t.Errorf("policy %s has the types %v, want %v", p.Name, p.Spec.PolicyTypes, want)
 		}
 		var in, out []string
 		for _, rule := range p.Spec.Ingress {
 			if len(rule.From) == 0 {
-				e.t.Errorf("policy %s allows any source", p.Name)
+				e.t.Errorf("policy %s allows ingress from any source", p.Name)
 			}
 			in = append(in, ports(rule.Ports)...)
 		}
@@ -250,10 +250,10 @@ func (e *env) networkPolicies() {
 			out = append(out, ports(rule.Ports)...)
 		}
 		if want := []string{fmt.Sprintf("TCP %d", served[p.Name])}; !slices.Equal(in, want) {
-			e.t.Errorf("policy %s opens %v, want %v", p.Name, in, want)
+			e.t.Errorf("policy %s allows ingress to %v, want %v", p.Name, in, want)
 		}
 		if want := []string{"TCP 443", "TCP 6443"}; !slices.Equal(out, want) {
-			e.t.Errorf("policy %s lets out to %v, want %v", p.Name, out, want)
+			e.t.Errorf("policy %s allows egress to %v, want %v", p.Name, out, want)
 		}
 	}
 }
@@ -266,7 +266,7 @@ func ports(list []networkingv1.NetworkPolicyPort) []string {
 	return texts
 }
 
-// oneWriter checks that only the leader of two replicas writes, and that objects and events show what it did.
+// oneWriter checks that only the leader of two replicas writes, and that managed fields and events show its writes.
 func (e *env) oneWriter() {
 	gate := e.writeGate()
 	e.startController("leader", defaultPool...)
@@ -287,14 +287,14 @@ func (e *env) oneWriter() {
 	})
 	for _, f := range e.witness.Record(namespace, "web-0").ManagedFields {
 		if f.Manager != "fixedip-controller" {
-			e.t.Errorf("%s wrote to the FixedIP of web-0", f.Manager)
+			e.t.Errorf("field manager %s wrote the FixedIP of web-0, want only fixedip-controller", f.Manager)
 		}
 	}
 	e.delete(statefulSet("web", 2))
-	e.await("wait for nothing to be left", nothingLeft)
+	e.await("wait for all pods, FixedIPs and entries to be gone", nothingLeft)
 	e.trail(map[string]string{"node-1": "SubnetAssigned", "web": "AddressReleased"})
 	if n := gate.writes(); n > 0 {
-		e.t.Errorf("the standby has written %d times", n)
+		e.t.Errorf("the standby made %d writes, want 0", n)
 	}
 
 	e.must(e.Process("leader").Kill())
@@ -302,10 +302,10 @@ func (e *env) oneWriter() {
 	e.create(statefulSet("web", 2))
 	e.awaitRunning(before, names("web", 2)...)
 	if n := gate.writes(); n == 0 {
-		e.t.Error("the gate has counted no write of the one that leads now")
+		e.t.Error("the write gate counted no write of the new leader")
 	}
 	e.delete(statefulSet("web", 2))
-	e.await("wait for nothing to be left", nothingLeft)
+	e.await("wait for all pods, FixedIPs and entries to be gone", nothingLeft)
 }
 
 // trail waits for events of the controller. Key of want: the object. Value: the reason.

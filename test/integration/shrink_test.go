@@ -21,8 +21,9 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// ordinaryPod returns a bare pod without a fixed address, for a scheduler or bound to a node.
-func ordinaryPod(name, scheduler, node string) *corev1.Pod {
+// unreservedPod returns a bare pod without a fixed address. It is for the given scheduler, or bound to node unless node is
+// empty.
+func unreservedPod(name, scheduler, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
@@ -33,7 +34,7 @@ func ordinaryPod(name, scheduler, node string) *corev1.Pod {
 	}
 }
 
-// awaitPods waits until all of the pods run, and returns their rows by name.
+// awaitPods waits until all of the pods run, and returns their rows. Key: the pod name.
 func (e *env) awaitPods(pods ...string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -62,7 +63,7 @@ func (e *env) awaitNode(name, what string, condition func(*ciliumv2.CiliumNode) 
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			e.t.Fatalf("%s: %v; what stands is %+v, %+v", what, context.Cause(ctx), cn.Spec.IPAM, cn.Status.IPAM)
+			e.t.Fatalf("wait on node %s for %s: %v; last spec.ipam %+v, status.ipam %+v", name, what, context.Cause(ctx), cn.Spec.IPAM, cn.Status.IPAM)
 		}
 	}
 }
@@ -77,8 +78,9 @@ func dynamic(cn *ciliumv2.CiliumNode) int {
 	return n
 }
 
-// TestG12Watermarks checks that a pool grows with its pods up to its limit and shrinks after them, in few writes, and keeps
-// no entry that is not needed. A restarted agent restores all running pods, so that none has lost its entry (G12).
+// TestG12Watermarks checks that a pool grows with its pods up to --max-dynamic-ips and shrinks when the pods are deleted, with
+// at most --node-writes-per-minute writes, and that a restarted agent restores all running pods, which requires that their
+// entries are still in the pool (G12).
 func TestG12Watermarks(t *testing.T) {
 	t.Parallel()
 	const perMinute, most = 20, 28
@@ -97,13 +99,13 @@ func TestG12Watermarks(t *testing.T) {
 	var pods []string
 	for i := range 20 {
 		pods = append(pods, fmt.Sprintf("burst-%d", i))
-		e.create(ordinaryPod(pods[i], "nobody", "node-1"))
+		e.create(unreservedPod(pods[i], "nobody", "node-1"))
 	}
 	e.awaitPods(pods...)
 	e.awaitNode("node-1", "the pool to have grown", settled(20))
 	for i := range 10 {
 		pods = append(pods, fmt.Sprintf("more-%d", i))
-		e.create(ordinaryPod(pods[20+i], "nobody", "node-1"))
+		e.create(unreservedPod(pods[20+i], "nobody", "node-1"))
 	}
 	running := func(rows []witness.Row) (n int) {
 		for _, r := range rows {
@@ -113,33 +115,33 @@ func TestG12Watermarks(t *testing.T) {
 		}
 		return n
 	}
-	e.await("wait for as many pods as the node may have addresses", func(rows []witness.Row) bool { return running(rows) == most-2 })
-	e.awaitNode("node-1", "the agent to report them", func(cn *ciliumv2.CiliumNode) bool { return len(cn.Status.IPAM.Used) == most })
-	e.awaitEventOn("Pod", e.without(pods), "FailedCreatePodSandBox", "unable to allocate IP")
+	e.await("wait for as many pods as the node may have dynamic entries for", func(rows []witness.Row) bool { return running(rows) == most-2 })
+	e.awaitNode("node-1", "the agent to report all addresses as used", func(cn *ciliumv2.CiliumNode) bool { return len(cn.Status.IPAM.Used) == most })
+	e.awaitEventOn("Pod", e.podWithoutAddress(pods), "FailedCreatePodSandBox", "unable to allocate IP")
 	if cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true }); dynamic(cn) != most {
-		t.Errorf("the pool has %d addresses, and may have %d", dynamic(cn), most)
+		t.Errorf("the pool has %d dynamic entries, want the maximum %d", dynamic(cn), most)
 	}
 
 	e.deletePods(pods[3:]...)
 	cn := e.awaitNode("node-1", "the pool to have shrunk", settled(3))
 	for _, name := range pods[:3] {
 		ip := e.witness.Pod(namespace, name).Status.PodIP
-		if _, listed := cn.Spec.IPAM.Pool[ip]; !listed {
+		if _, exists := cn.Spec.IPAM.Pool[ip]; !exists {
 			t.Errorf("pod %s has %s, which is no longer in the pool", name, ip)
 		}
 	}
 	minutes := math.Ceil(time.Since(began).Minutes())
-	// One more write is the agent's own.
+	// The agent makes one more write.
 	if writes := e.witness.Generations()["node-1"] - first; float64(writes) > minutes*perMinute+1 {
-		t.Errorf("%d writes in %v minutes, at most %d are allowed in one", writes, minutes, perMinute)
+		t.Errorf("%d writes of the CiliumNode's spec in %v minutes, want at most %d in a minute", writes, minutes, perMinute)
 	} else {
 		t.Logf("a pool that grew by 20 and shrank by 17 took %d writes of its spec", writes)
 	}
 	if len(cn.ManagedFields) > 0 {
-		t.Errorf("there is field tracking: %+v", cn.ManagedFields)
+		t.Errorf("the CiliumNode has managed fields %+v, want none", cn.ManagedFields)
 	}
 
-	// A restarted agent restores the remaining pods, and its write does not bring field tracking back.
+	// A restarted agent restores the remaining pods, and its write does not bring managed fields back.
 	e.must(e.Process("node-1").Kill())
 	e.must(e.Process("node-1").Restart(within(t)))
 	e.awaitNode("node-1", "the agent to have restored its pods", func(cn *ciliumv2.CiliumNode) bool {
@@ -153,12 +155,12 @@ func TestG12Watermarks(t *testing.T) {
 	})
 }
 
-// without returns the name of one of the pods that has no address.
-func (e *env) without(pods []string) string {
+// podWithoutAddress returns the first of the pods that has no address.
+func (e *env) podWithoutAddress(pods []string) string {
 	e.t.Helper()
 	i := slices.IndexFunc(pods, func(name string) bool { return e.witness.Pod(namespace, name).Status.PodIP == "" })
 	if i < 0 {
-		e.t.Fatalf("all of %v have addresses", pods)
+		e.t.Fatalf("all of the pods %v have addresses, want one without", pods)
 	}
 	return pods[i]
 }
@@ -176,7 +178,7 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 		for range more {
 			name := fmt.Sprintf("burst-%d", len(pods))
 			pods = append(pods, name)
-			e.create(ordinaryPod(name, "nobody", "node-1"))
+			e.create(unreservedPod(name, "nobody", "node-1"))
 		}
 		e.awaitPods(pods...)
 	}
@@ -188,8 +190,8 @@ func TestShrinkAcrossRestarts(t *testing.T) {
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})
 	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
 	e.must(e.controller.Kill())
-	// One handshake is answered and its entry not removed, one entry is removed and not reported, and one handshake is
-	// refused by the agent because the node itself uses the address.
+	// The agent is ready to release free[0], whose entry still exists, and free[1], whose entry is removed below without a
+	// report. It refuses to release own[0], because the node itself uses that address.
 	cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true })
 	var own, free []string
 	for ip := range cn.Spec.IPAM.Pool {
@@ -206,16 +208,16 @@ func TestShrinkAcrossRestarts(t *testing.T) {
 	})
 	e.must(e.api.Patch(within(t), cn, client.RawPatch("application/json-patch+json", []byte(`[{"op":"remove","path":"/spec/ipam/pool/`+free[1]+`"}]`))))
 	e.must(e.controller.Restart(within(t)))
-	// The pool gets 20 free entries again, although the agent has agreed to release two of them.
+	// The pool gets 20 free entries again, although the agent was ready to release two of them.
 	e.awaitNode("node-1", "all handshakes to end", func(cn *ciliumv2.CiliumNode) bool {
 		_, own0 := cn.Spec.IPAM.Pool[own[0]]
 		return own0 && len(cn.Status.IPAM.ReleaseIPs) == 0 && dynamic(cn) == 22
 	})
 }
 
-// TestKeptInThePool checks that if a FixedIP names the address of a dynamic entry, its pod gets the address, and the pool
-// gets another dynamic entry instead.
-func TestKeptInThePool(t *testing.T) {
+// TestDynamicEntryBecomesReserved checks that if a FixedIP names the address of a dynamic entry, the pod of the FixedIP gets
+// the address, and the pool gets another dynamic entry instead.
+func TestDynamicEntryBecomesReserved(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
 	var offered string
@@ -229,9 +231,9 @@ func TestKeptInThePool(t *testing.T) {
 	})
 	e.create(beforehand("web", "web-0", offered), statefulSet("web", 1))
 	if r := e.awaitRunning(nil, "web-0")["web-0"]; r.Address != offered {
-		t.Errorf("web-0 has %s, and its FixedIP says %s", r.Address, offered)
+		t.Errorf("web-0 has %s, want %s, which its FixedIP names", r.Address, offered)
 	}
-	e.awaitNode("node-1", "others in its place", func(cn *ciliumv2.CiliumNode) bool {
+	e.awaitNode("node-1", "ten dynamic entries", func(cn *ciliumv2.CiliumNode) bool {
 		return dynamic(cn) == 10 && len(cn.Status.IPAM.ReleaseIPs) == 0
 	})
 }

@@ -21,33 +21,33 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// soakLooks is the number of parts of the churn. After each part all wanted pods are back, so that the resources of the
-// programs are comparable.
-const soakLooks = 24
+// soakParts is the number of parts of the churn. After each part all wanted pods run again, so that the resources that the
+// programs use are comparable.
+const soakParts = 24
 
-// holding contains the resources of a program at one look: goroutines, and memory in bytes.
-type holding struct{ goroutines, heap, taken, returned, resident float64 }
+// usage contains the resources that a program uses at one moment: goroutines, and memory in bytes.
+type usage struct{ goroutines, heap, taken, returned, resident float64 }
 
 // growth contains the bounds of the growth of resources: the median of the last third of a soak is at most bound times that
-// of the first third. The first look is left out, because connections and caches are filled by then. Goroutines and the heap
-// after a collection are exact. The memory that Go has obtained from the system includes what Go keeps for later. Resident
-// memory also includes memory outside of Go: the race detector keeps some for each former goroutine and each defer
-// (go.dev/doc/articles/race_detector, "Runtime Overhead"), so that it grows for ever, whatever the program does.
+// of the first third. The first measurement is left out, because the program opens connections and fills caches in the first
+// part. Goroutines and the heap after a collection are exact. The memory that Go has obtained from the system includes memory
+// that Go keeps for reuse. Resident memory also includes memory outside of Go: the race detector keeps some for each former
+// goroutine and each defer (go.dev/doc/articles/race_detector, "Runtime Overhead"), so with it resident memory always grows.
 var growth = []struct {
 	what  string
-	of    func(holding) float64
+	of    func(usage) float64
 	bound float64
 	// plain is true if the bound is asserted only without the race detector.
 	plain bool
 }{
-	{"goroutines", func(h holding) float64 { return h.goroutines }, 1.05, false},
-	{"heap after a collection", func(h holding) float64 { return h.heap }, 1.10, false},
-	{"memory that Go has of the system", holding.held, 1.25, false},
-	{"resident memory", func(h holding) float64 { return h.resident }, 1.25, true},
+	{"goroutines", func(h usage) float64 { return h.goroutines }, 1.05, false},
+	{"heap after a collection", func(h usage) float64 { return h.heap }, 1.10, false},
+	{"memory that Go has obtained from the system", usage.goMemory, 1.25, false},
+	{"resident memory", func(h usage) float64 { return h.resident }, 1.25, true},
 }
 
-// held returns the memory that Go has obtained from the system and not returned.
-func (h holding) held() float64 { return h.taken - h.returned }
+// goMemory returns the memory that Go has obtained from the system and not returned.
+func (h usage) goMemory() float64 { return h.taken - h.returned }
 
 var (
 	goroutineTotal = regexp.MustCompile(`goroutine profile: total (\d+)`)
@@ -63,9 +63,9 @@ type profiled struct {
 	read func(ctx context.Context, path string) (string, error)
 }
 
-// holds returns the current resources of the program.
-func (p profiled) holds(ctx context.Context) (holding, error) {
-	var h holding
+// measure returns the resources that the program uses now.
+func (p profiled) measure(ctx context.Context) (usage, error) {
+	var h usage
 	for path, figures := range map[string]map[*regexp.Regexp]*float64{
 		"goroutine?debug=1": {goroutineTotal: &h.goroutines},
 		"heap?debug=1&gc=1": {heapAlloc: &h.heap, heapReleased: &h.returned, taken: &h.taken},
@@ -94,7 +94,7 @@ func soakTime(t *testing.T) time.Duration {
 	if s := os.Getenv("FIXEDIP_SOAK"); s != "" {
 		d, err := time.ParseDuration(s)
 		if err != nil {
-			t.Fatalf("FIXEDIP_SOAK: %v", err)
+			t.Fatalf("parse FIXEDIP_SOAK: %v", err)
 		}
 		return d
 	}
@@ -102,8 +102,8 @@ func soakTime(t *testing.T) time.Duration {
 }
 
 // TestSoak creates, scales, rolls, moves and deletes pods and workloads for FIXEDIP_SOAK, in one cluster with the race
-// detector and in one without it. It checks that no promise is broken, that all wanted pods are back at each look, and that
-// both programs use as many resources at the end as at the beginning.
+// detector and in one without it. It checks that no promise is broken, that all wanted pods run again after each part, and
+// that both programs use as many resources at the end as at the beginning.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	for name, plain := range map[string]bool{"detector": false, "plain": true} {
@@ -117,8 +117,8 @@ func TestSoak(t *testing.T) {
 func soak(t *testing.T, plain bool) {
 	seed := fromEnv(t, "FIXEDIP_SEED", 1)
 	controllerPort := freePort(t)
-	// A busy machine could end a program with the short leases of the tests within an hour, and the test does not restart
-	// it.
+	// Leader election is disabled: on a busy machine a program could lose the short Lease of the tests within an hour and exit,
+	// and the test does not restart it.
 	e := start(t, options{
 		nodes: threeNodes, noScheduler: true, plain: plain,
 		controllerArgs: append(slices.Clone(defaultPool), "--enable-leader-election=false", fmt.Sprintf("--pprof-bind-address=127.0.0.1:%d", controllerPort)),
@@ -138,21 +138,21 @@ func soak(t *testing.T, plain bool) {
 	}
 
 	c := &churn{e: e, random: rand.New(rand.NewPCG(seed, 1)), done: map[string]int{}}
-	first := c.settle()
-	// held contains the resources at each look. Key: the program.
-	held := map[string][]holding{}
+	first := c.awaitWanted()
+	// measured contains the resources after each part. Key: the program.
+	measured := map[string][]usage{}
 	span, began := soakTime(t), time.Now()
-	for look := range soakLooks {
-		part := time.NewTimer(time.Until(began.Add(span * time.Duration(look+1) / soakLooks)))
-		c.during(func() { <-part.C })
-		now := c.settle()
+	for part := range soakParts {
+		end := time.NewTimer(time.Until(began.Add(span * time.Duration(part+1) / soakParts)))
+		c.during(func() { <-end.C })
+		now := c.awaitWanted()
 		e.sameAddresses(only(first, names("keeps", 4)), only(now, names("keeps", 4)))
-		e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 }))
+		e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Other == 0 }))
 		for _, p := range programs {
-			h, err := p.holds(within(t))
+			h, err := p.measure(within(t))
 			e.must(err)
-			held[p.process.Name] = append(held[p.process.Name], h)
-			t.Logf("%s: %s holds %.0f goroutines, %.1f MiB of heap, %.0f MiB of the system, %.0f MiB resident", time.Since(began).Round(time.Second), p.process.Name, h.goroutines, h.heap/(1<<20), h.held()/(1<<20), h.resident/(1<<20))
+			measured[p.process.Name] = append(measured[p.process.Name], h)
+			t.Logf("%s: %s uses %.0f goroutines, %.1f MiB of heap, %.0f MiB from the system, %.0f MiB resident", time.Since(began).Round(time.Second), p.process.Name, h.goroutines, h.heap/(1<<20), h.goMemory()/(1<<20), h.resident/(1<<20))
 		}
 		if t.Failed() || len(e.witness.Violations()) > 0 {
 			break
@@ -160,29 +160,29 @@ func soak(t *testing.T, plain bool) {
 	}
 	t.Logf("the churn of %s: %v; %d pods ran", time.Since(began).Round(time.Second), c.done, e.witness.Incarnations())
 	for _, p := range programs {
-		flat(t, p.process.Name, plain, held[p.process.Name])
+		flat(t, p.process.Name, plain, measured[p.process.Name])
 	}
 }
 
 // flat checks that a program uses as many resources at the end as at the beginning, within the bounds of growth.
-func flat(t *testing.T, program string, plain bool, held []holding) {
+func flat(t *testing.T, program string, plain bool, measured []usage) {
 	t.Helper()
-	third := (len(held) - 1) / 3
+	third := (len(measured) - 1) / 3
 	if third == 0 {
-		t.Fatalf("%s was looked at %d times, which is too few", program, len(held))
+		t.Fatalf("%s was measured %d times, want at least 4", program, len(measured))
 	}
 	for _, g := range growth {
-		ratio := median(held[len(held)-third:], g.of) / median(held[1:1+third], g.of)
+		ratio := median(measured[len(measured)-third:], g.of) / median(measured[1:1+third], g.of)
 		t.Logf("%s: %s at the end is %.3f of that at the beginning", program, g.what, ratio)
 		if ratio > g.bound && (plain || !g.plain) {
-			t.Errorf("%s: %s has grown to %.3f of what it was, and %.2f is the limit", program, g.what, ratio, g.bound)
+			t.Errorf("%s: %s at the end is %.3f of that at the beginning, want at most %.2f", program, g.what, ratio, g.bound)
 		}
 	}
 }
 
-func median(held []holding, of func(holding) float64) float64 {
+func median(measured []usage, of func(usage) float64) float64 {
 	var figures []float64
-	for _, h := range held {
+	for _, h := range measured {
 		figures = append(figures, of(h))
 	}
 	slices.Sort(figures)

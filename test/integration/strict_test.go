@@ -23,13 +23,13 @@ import (
 // strictLabel makes a node strict with the default configuration.
 const strictLabel = "fixedip.io/strict=true"
 
-// strictly checks that the pool of a strict node has no dynamic entry, and that every pod there has the address of its
+// checkStrict checks that the pool of a strict node has no dynamic entry, and that every pod there has the address of its
 // entry.
-func (e *env) strictly(node string) {
+func (e *env) checkStrict(node string) {
 	e.t.Helper()
 	cn := e.awaitNode(node, "the pool", func(*ciliumv2.CiliumNode) bool { return true })
 	if n := dynamic(cn); n > 0 {
-		e.t.Errorf("the pool of the strict node %s has %d dynamic entries", node, n)
+		e.t.Errorf("the pool of the strict node %s has %d dynamic entries, want 0", node, n)
 	}
 	for _, r := range e.witness.State(namespace) {
 		if r.Node != node || r.Address == "" {
@@ -37,7 +37,7 @@ func (e *env) strictly(node string) {
 		}
 		for _, ip := range strings.Split(r.Address, ",") {
 			if owner := cn.Spec.IPAM.Pool[ip].Owner; owner != namespace+"/"+r.Pod {
-				e.t.Errorf("pod %s on the strict node %s runs with %s, whose owner is %q", r.Pod, node, ip, owner)
+				e.t.Errorf("pod %s on the strict node %s runs with %s, whose entry has the owner %q, want the pod", r.Pod, node, ip, owner)
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func (e *env) bind(pod, node string) {
 	e.must(e.api.SubResource("binding").Create(within(e.t), p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
 }
 
-// tooEarly counts the pods whose first request for an address failed, because the agent had not seen the entry.
+// tooEarly counts the pods whose sandbox could not be created at first, because the agent had not seen their entries.
 func (e *env) tooEarly(pods map[string]witness.Row) int {
 	e.t.Helper()
 	var events corev1.EventList
@@ -64,17 +64,17 @@ func (e *env) tooEarly(pods map[string]witness.Row) int {
 	return len(early)
 }
 
-// neverWrong checks nodes that have always been strict: their pools have never had a dynamic entry, and no pod has ever had
-// an address without an entry that named it.
+// neverWrong checks that the pools of nodes that have always been strict have never had a dynamic entry, and that no pod of
+// the cluster has ever had an address whose entry did not name the pod.
 func (e *env) neverWrong(nodes ...string) {
 	e.t.Helper()
 	for _, node := range nodes {
 		var cn ciliumv2.CiliumNode
 		e.must(e.api.Get(within(e.t), client.ObjectKey{Name: node}, &cn))
-		// Each change of the pool makes a generation.
-		e.await("wait for the witness to have seen all of "+node, func([]witness.Row) bool { return e.witness.Generations()[node] >= cn.Generation })
+		// Each change of the pool increments the generation.
+		e.await("wait for the witness to see the current generation of CiliumNode "+node, func([]witness.Row) bool { return e.witness.Generations()[node] >= cn.Generation })
 		if offered := e.witness.Offered(node); len(offered) > 0 {
-			e.t.Errorf("the pool of the strict node %s had dynamic entries: %v", node, offered)
+			e.t.Errorf("the pool of the strict node %s has had dynamic entries for %v, want none", node, offered)
 		}
 	}
 	for _, s := range e.witness.Strays() {
@@ -82,8 +82,8 @@ func (e *env) neverWrong(nodes ...string) {
 	}
 }
 
-// TestStrictNode checks that on strict nodes no pod ever gets the address of another pod, however late agents see entries:
-// 100 pods of our scheduler, with and without fixed addresses, and 100 pods of the default scheduler.
+// TestStrictNode checks that on strict nodes no pod ever gets the address of another pod, even if agents see entries late. It
+// runs 100 pods of our scheduler, with and without fixed addresses, and 100 pods of the default scheduler.
 func TestStrictNode(t *testing.T) {
 	t.Parallel()
 	for name, delay := range map[string]time.Duration{"watches in time": 0, "watches that are 3 s late": 3 * time.Second} {
@@ -95,41 +95,41 @@ func TestStrictNode(t *testing.T) {
 			fixed, ours := names("fixed", 50), names("ours", 50)
 			e.create(statefulSet("fixed", 50))
 			for _, pod := range ours {
-				e.create(ordinaryPod(pod, "fixedip-scheduler", ""))
+				e.create(unreservedPod(pod, "fixedip-scheduler", ""))
 			}
 			others := e.stockPods("theirs", 100)
 			before := e.awaitPods(slices.Concat(fixed, ours, others)...)
 			e.awaitRunning(nil, fixed...)
 			e.neverWrong(nodes...)
 			early, theirs := e.tooEarly(subset(before, slices.Concat(fixed, ours)...)), e.tooEarly(subset(before, others...))
-			t.Logf("%s: too early were %d of 100 CNI ADDs of our scheduler's pods and %d of 100 of the stock scheduler's", name, early, theirs)
+			t.Logf("%s: the agents had not seen the entry at the first CNI ADD of %d of 100 pods of our scheduler and %d of 100 pods of the default scheduler", name, early, theirs)
 			if delay > 0 && (early == 0 || theirs == 0) {
-				t.Error("the agents were not late, so that this has tested nothing")
+				t.Error("no agent was late for the pods of one of the schedulers, so late agents were not tested")
 			}
 
-			// Pods with fixed addresses get them again, from agents that have seen the entries, and the other pods release
-			// theirs.
+			// Pods with fixed addresses get them again from agents that have seen the entries. The entries of the other pods are
+			// removed.
 			e.deletePods(slices.Concat(fixed, ours, others)...)
 			was := subset(before, fixed...)
 			again := e.awaitRunning(was, fixed...)
 			e.sameAddresses(was, again)
 			if early := e.tooEarly(again); early > 0 {
-				t.Errorf("too early were %d CNI ADDs of pods that came back", early)
+				t.Errorf("the first CNI ADD of %d recreated pods failed, want 0", early)
 			}
-			e.await("wait for the entries of ordinary pods to go", func(rows []witness.Row) bool {
+			e.await("wait for the entries of unreserved pods to be removed", func(rows []witness.Row) bool {
 				return !slices.ContainsFunc(rows, func(r witness.Row) bool { return !strings.HasPrefix(r.Pod, "fixed-") })
 			})
-			e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == len(nodeOwners) }))
+			e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Other == len(nodeOwners) }))
 			e.neverWrong(nodes...)
 		})
 	}
 }
 
-// nodeOwners are the owners of node-owned entries, which the witness counts as Resting.
+// nodeOwners are the owners of node-owned entries, which the witness counts as Other.
 var nodeOwners = []string{"router", "health", "ingress"}
 
-// TestStrictNodeDaemonSet checks that a pod of a DaemonSet has its entry before it is bound, because its node affinity names
-// the node.
+// TestStrictNodeDaemonSet checks that the pool has an entry for a pod of a DaemonSet before the pod is bound, because the node
+// affinity of the pod names the node.
 func TestStrictNodeDaemonSet(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -142,11 +142,11 @@ func TestStrictNodeDaemonSet(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "each"},
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: ordinaryPod("", "another-scheduler", "").Spec},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: unreservedPod("", "another-scheduler", "").Spec},
 		},
 	})
 	var pod string
-	e.await("wait for an entry of the pod, which is not bound", func(rows []witness.Row) bool {
+	e.await("wait for an entry for the pod before its bind", func(rows []witness.Row) bool {
 		for _, r := range rows {
 			if strings.HasPrefix(r.Pod, "each-") && r.Node == "" && len(r.Entries) == 1 {
 				pod = r.Pod
@@ -156,7 +156,7 @@ func TestStrictNodeDaemonSet(t *testing.T) {
 	})
 	e.bind(pod, "node-1")
 	e.awaitPods(pod)
-	e.strictly("node-1")
+	e.checkStrict("node-1")
 }
 
 // TestNodeTurnsStrict checks that when a node becomes strict its pods keep running, the dynamic entries of their addresses
@@ -165,12 +165,12 @@ func TestNodeTurnsStrict(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
 	e.create(statefulSet("fixed", 2))
-	var ordinary []string
+	var unreserved []string
 	for i := range 5 {
-		ordinary = append(ordinary, fmt.Sprintf("before-%d", i))
-		e.create(ordinaryPod(ordinary[i], "another-scheduler", "node-1"))
+		unreserved = append(unreserved, fmt.Sprintf("before-%d", i))
+		e.create(unreservedPod(unreserved[i], "another-scheduler", "node-1"))
 	}
-	before := e.awaitPods(append(names("fixed", 2), ordinary...)...)
+	before := e.awaitPods(append(names("fixed", 2), unreserved...)...)
 	label := func(value string) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 		e.must(e.api.Patch(within(t), node, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"fixedip.io/strict":`+value+`}}}`))))
@@ -179,22 +179,22 @@ func TestNodeTurnsStrict(t *testing.T) {
 	e.awaitNode("node-1", "no dynamic entry", func(cn *ciliumv2.CiliumNode) bool {
 		return dynamic(cn) == 0 && len(cn.Status.IPAM.ReleaseIPs) == 0
 	})
-	e.strictly("node-1")
-	e.create(ordinaryPod("after-0", "another-scheduler", "node-1"), ordinaryPod("after-1", "fixedip-scheduler", ""))
-	after := e.awaitPods(append(names("fixed", 2), append(ordinary, "after-0", "after-1")...)...)
+	e.checkStrict("node-1")
+	e.create(unreservedPod("after-0", "another-scheduler", "node-1"), unreservedPod("after-1", "fixedip-scheduler", ""))
+	after := e.awaitPods(append(names("fixed", 2), append(unreserved, "after-0", "after-1")...)...)
 	e.sameAddresses(before, after)
 	for name, r := range before {
 		if after[name].UID != r.UID {
-			t.Errorf("pod %s was restarted", name)
+			t.Errorf("pod %s was replaced, want the same UID", name)
 		}
 	}
-	e.strictly("node-1")
+	e.checkStrict("node-1")
 
 	label("null")
 	e.awaitNode("node-1", "eight dynamic entries", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 8 })
-	e.deletePods(append(ordinary, "after-0", "after-1")...)
-	e.await("wait for the entries of the pods that are gone to go", func(rows []witness.Row) bool { return len(rows) == 2 })
-	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == len(nodeOwners) }))
+	e.deletePods(append(unreserved, "after-0", "after-1")...)
+	e.await("wait for the entries of the deleted pods to be removed", func(rows []witness.Row) bool { return len(rows) == 2 })
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Other == len(nodeOwners) }))
 }
 
 func subset(rows map[string]witness.Row, names ...string) map[string]witness.Row {

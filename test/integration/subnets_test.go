@@ -26,20 +26,20 @@ func (e *env) disjoint() map[string][]netip.Prefix {
 	var nodes ciliumv2.CiliumNodeList
 	e.must(e.api.List(within(e.t), &nodes))
 	of := map[string][]netip.Prefix{}
-	type holding struct {
+	type assignment struct {
 		subnet netip.Prefix
 		node   string
 	}
-	var all []holding
+	var all []assignment
 	for _, cn := range nodes.Items {
 		for _, s := range cn.Spec.IPAM.PodCIDRs {
 			subnet := netip.MustParsePrefix(s)
 			of[cn.Name] = append(of[cn.Name], subnet)
-			all = append(all, holding{subnet, cn.Name})
+			all = append(all, assignment{subnet, cn.Name})
 		}
 	}
 	// In this order overlapping subnets are neighbours.
-	slices.SortFunc(all, func(a, b holding) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
+	slices.SortFunc(all, func(a, b assignment) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
 	for i := 1; i < len(all); i++ {
 		if all[i].subnet.Overlaps(all[i-1].subnet) {
 			e.t.Errorf("subnet %s of node %s overlaps %s of node %s", all[i].subnet, all[i].node, all[i-1].subnet, all[i-1].node)
@@ -55,7 +55,7 @@ func TestG5SubnetManagement(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
 	// This node exists before any controller, and its subnets are not at the beginning of a CIDR.
-	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "standing"}, Spec: ciliumv2.NodeSpec{
+	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "existing"}, Spec: ciliumv2.NodeSpec{
 		IPAM: ipamtypes.IPAMSpec{PodCIDRs: []string{"10.250.0.0/26", "fd00:240::100/120"}},
 	}})
 	port := freePort(t)
@@ -66,7 +66,7 @@ func TestG5SubnetManagement(t *testing.T) {
 		name := fmt.Sprintf("node-%d", i)
 		e.agentless(name)
 		if got := e.subnetsOf(name, 2); !slices.Equal(got, want) {
-			t.Errorf("%s was given %v, want %v", name, got, want)
+			t.Errorf("node %s has the subnets %v, want %v", name, got, want)
 		}
 	}
 	e.agentless("late")
@@ -94,13 +94,13 @@ func TestG5SubnetManagement(t *testing.T) {
 		if slices.ContainsFunc(subnets, func(s netip.Prefix) bool {
 			return s.Addr().Is4() && s.Bits() != 26 && name != "node-0"
 		}) {
-			t.Errorf("node %s has the subnets %v, which are of no mask size that was asked for", name, subnets)
+			t.Errorf("node %s has the subnets %v, want IPv4 subnets with mask size 26", name, subnets)
 		}
 	}
 	first, second := len(e.logged(e.Process("first"), `"Subnets assigned"`)), len(e.logged(e.Process("second"), `"Subnets assigned"`))
-	t.Logf("one controller gave subnets to %d nodes, and the other to %d", first, second)
+	t.Logf("one controller assigned subnets to %d nodes, and the other to %d", first, second)
 	if first+second != joining+1 {
-		t.Errorf("subnets were given %d times to %d nodes", first+second, joining+1)
+		t.Errorf("subnets were assigned %d times, want %d", first+second, joining+1)
 	}
 }
 
@@ -118,14 +118,14 @@ func TestG23NodeCIDRs(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 6)...)
 	for _, name := range []string{"node-1", "node-2"} {
 		if given, got := e.nodeCIDRs(name), e.subnetsOf(name, 2); !slices.Equal(got, given) {
-			t.Errorf("Kubernetes gave %v to node %s, and its CiliumNode has %v", given, name, got)
+			t.Errorf("Kubernetes assigned %v to node %s, but its CiliumNode has %v", given, name, got)
 		}
 	}
 	subnets := e.disjoint()
 	for name, r := range before {
 		for _, a := range strings.Split(r.Address, ",") {
 			if addr := netip.MustParseAddr(a); !slices.ContainsFunc(subnets[r.Node], func(s netip.Prefix) bool { return s.Contains(addr) }) {
-				t.Errorf("pod %s has %s on node %s, whose subnets are %v", name, a, r.Node, subnets[r.Node])
+				t.Errorf("pod %s has %s, which is in no subnet of its node %s: %v", name, a, r.Node, subnets[r.Node])
 			}
 		}
 	}
@@ -143,33 +143,33 @@ func TestG23NodeCIDRs(t *testing.T) {
 	had := e.subnetsOf("node-1", 2)
 	e.loseNode("node-1")
 	for name := range lost {
-		e.homed(name, metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+		e.awaitSubnetCondition(name, metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
 	}
 	// Three CIDRs of each family are left for three nodes. Kubernetes decides which of them gets those of node-1.
-	heir := ""
+	inheriting := ""
 	for _, name := range []string{"third", "fourth", "fifth"} {
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		e.eventually("node "+name+" to have a range of each family", func() bool { return len(e.nodeCIDRs(name)) == 2 })
+		e.eventually("node "+name+" to have a CIDR of each family", func() bool { return len(e.nodeCIDRs(name)) == 2 })
 		if slices.Equal(e.nodeCIDRs(name), had) {
-			heir = name
+			inheriting = name
 		}
 	}
-	if heir == "" {
-		t.Fatalf("Kubernetes gave %v to none of the nodes that joined", had)
+	if inheriting == "" {
+		t.Fatalf("Kubernetes assigned the CIDRs of node-1, %v, to none of the nodes that joined", had)
 	}
-	e.startNode(heir, "--ipv6")
+	e.startNode(inheriting, "--ipv6")
 	var now []string
 	for name := range lost {
 		now = append(now, name)
 	}
 	for name, r := range e.awaitRunning(lost, now...) {
-		if r.Address != lost[name].Address || r.Node != heir {
-			t.Errorf("pod %s had %s on %s and has %s on %s now", name, lost[name].Address, lost[name].Node, r.Address, r.Node)
+		if r.Address != lost[name].Address || r.Node != inheriting {
+			t.Errorf("pod %s had %s on %s and has %s on %s, want the same address on %s", name, lost[name].Address, lost[name].Node, r.Address, r.Node, inheriting)
 		}
-		e.homed(name, metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
+		e.awaitSubnetCondition(name, metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
 	}
-	if got := e.subnetsOf(heir, 2); !slices.Equal(got, had) {
-		t.Errorf("node %s has %v, and Kubernetes has given it what node-1 had: %v", heir, got, had)
+	if got := e.subnetsOf(inheriting, 2); !slices.Equal(got, had) {
+		t.Errorf("node %s has the subnets %v, want those of node-1: %v", inheriting, got, had)
 	}
 	e.untouched(stays)
 

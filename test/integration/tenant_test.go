@@ -23,7 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// tenantSpace is the namespace in which a tenant may do everything with FixedIPs and workloads.
+// tenantSpace is the namespace in which a tenant may do everything with FixedIPs, StatefulSets and pods.
 const tenantSpace = "tenant"
 
 // asTenant creates tenantSpace and returns a client that has the rights of the tenant only.
@@ -50,27 +50,27 @@ func (e *env) asTenant() client.Client {
 	return tenant
 }
 
-func tenantsRecord(name, ip string) *v1alpha1.FixedIP {
+func tenantFixedIP(name, ip string) *v1alpha1.FixedIP {
 	f := beforehand(strings.TrimSuffix(name, "-0"), name, ip)
 	f.Namespace = tenantSpace
 	return f
 }
 
-// TestTenant checks that a tenant with all rights on the FixedIPs of one namespace cannot see, take or free addresses of
+// TestTenant checks that a tenant with all rights on the FixedIPs of one namespace cannot see, take or release addresses of
 // another namespace: neither by a FixedIP that names them, nor by a pod that requests them, nor by deleting these objects.
-// The tenant cannot have an address outside of the cluster either. The ledger prevents what the expressions of the policies
-// cannot.
+// The scheduler and the controller ensure that, because expressions of admission policies cannot read other objects. The
+// tenant cannot have an address outside of the cluster either.
 func TestTenant(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
 	// The FixedIPs of the tenant make the witness report two FixedIPs with one address.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, tenantSpace+"/") }
 	tenant := e.asTenant()
-	e.create(statefulSet("web", 1), statefulSet("kept", 1))
-	before := e.awaitRunning(nil, "web-0", "kept-0")
-	e.scale("kept", 0)
-	e.awaitRecord("kept-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
-	running, reserved := before["web-0"].Address, before["kept-0"].Address
+	e.create(statefulSet("web", 1), statefulSet("absent", 1))
+	before := e.awaitRunning(nil, "web-0", "absent-0")
+	e.scale("absent", 0)
+	e.awaitRecord("absent-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	running, reserved := before["web-0"].Address, before["absent-0"].Address
 
 	// The API server refuses to read, change and delete objects of another namespace.
 	theirs := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}
@@ -85,25 +85,25 @@ func TestTenant(t *testing.T) {
 		"delete pods": tenant.Delete(within(t), aPod("web-0")),
 	} {
 		if !apierrors.IsForbidden(err) {
-			t.Errorf("%s in another namespace: %v", what, err)
+			t.Errorf("%s in another namespace: got error %v, want Forbidden", what, err)
 		}
 	}
 
-	// The tenant's FixedIPs name an address of a running pod and one of an absent pod, with the same name and with another.
+	// The tenant's FixedIPs name the addresses of a running and an absent pod, and have the names of these pods or another.
 	var named []*v1alpha1.FixedIP
-	for name, ip := range map[string]string{"web-0": running, "thief-0": running, "kept-0": reserved} {
-		f := tenantsRecord(name, ip)
+	for name, ip := range map[string]string{"web-0": running, "thief-0": running, "absent-0": reserved} {
+		f := tenantFixedIP(name, ip)
 		e.must(tenant.Create(within(t), f))
 		named = append(named, f)
 	}
 	for _, f := range named {
-		e.eventually("the tenant's "+f.Name+" to be refused the address", func() bool {
+		e.eventually("the tenant's FixedIP "+f.Name+" to be refused the address", func() bool {
 			e.must(tenant.Get(within(t), client.ObjectKeyFromObject(f), f))
 			return meta.IsStatusConditionFalse(f.Status.Conditions, v1alpha1.ConditionAllocated)
 		})
 		for _, c := range f.Status.Conditions {
 			if strings.Contains(c.Message, namespace+"/") {
-				t.Errorf("%s tells the tenant of another namespace: %s", f.Name, c.Message)
+				t.Errorf("FixedIP %s shows the tenant an object of another namespace: %s", f.Name, c.Message)
 			}
 		}
 	}
@@ -115,17 +115,17 @@ func TestTenant(t *testing.T) {
 		e.must(tenant.Create(within(t), s))
 	}
 	for _, name := range []string{"asks-0", "same-0"} {
-		e.eventually("the tenant's "+name+" to be refused", func() bool {
+		e.eventually("the tenant's pod "+name+" to be refused the address", func() bool {
 			var pod corev1.Pod
 			if err := tenant.Get(within(t), client.ObjectKey{Namespace: tenantSpace, Name: name}, &pod); err != nil {
 				return false
 			}
 			if pod.Spec.NodeName != "" {
-				t.Fatalf("%s was placed on %s", name, pod.Spec.NodeName)
+				t.Fatalf("pod %s was placed on node %s, want it refused", name, pod.Spec.NodeName)
 			}
 			i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled && c.Message != "" })
 			if i >= 0 && strings.Contains(pod.Status.Conditions[i].Message, namespace+"/") {
-				t.Errorf("%s tells the tenant of another namespace: %s", name, pod.Status.Conditions[i].Message)
+				t.Errorf("pod %s shows the tenant an object of another namespace: %s", name, pod.Status.Conditions[i].Message)
 			}
 			return i >= 0 && strings.Contains(pod.Status.Conditions[i].Message, "another namespace")
 		})
@@ -137,24 +137,24 @@ func TestTenant(t *testing.T) {
 	for _, f := range named {
 		e.must(tenant.Delete(within(t), f))
 	}
-	e.eventually("the tenant's FixedIPs to go", func() bool {
+	e.eventually("the deleted FixedIPs of the tenant to be gone", func() bool {
 		var list v1alpha1.FixedIPList
 		e.must(tenant.List(within(t), &list, client.InNamespace(tenantSpace)))
 		return !slices.ContainsFunc(list.Items, func(f v1alpha1.FixedIP) bool { return f.DeletionTimestamp != nil })
 	})
 	e.deletePods("web-0")
-	e.scale("kept", 1)
-	after := e.awaitRunning(again, "web-0", "kept-0")
+	e.scale("absent", 1)
+	after := e.awaitRunning(again, "web-0", "absent-0")
 	for name, b := range before {
 		if a := after[name]; a.Address != b.Address || a.Node != b.Node || fmt.Sprint(a.Entries) != fmt.Sprint(b.Entries) {
-			t.Errorf("%s had %s by %v, and has %s by %v", name, b.Address, b.Entries, a.Address, a.Entries)
+			t.Errorf("pod %s had %s with the entries %v and has %s with the entries %v, want the same", name, b.Address, b.Entries, a.Address, a.Entries)
 		}
 	}
 
-	// An address outside of the cluster has no effect without the policy, and is refused with it.
-	outside := tenantsRecord("outside-0", "192.0.2.7")
+	// A FixedIP with an address outside of the cluster has no effect without the admission policies, and is refused with them.
+	outside := tenantFixedIP("outside-0", "192.0.2.7")
 	e.must(tenant.Create(within(t), outside))
-	e.eventually("the tenant's outside-0 to have no home", func() bool {
+	e.eventually("the tenant's FixedIP outside-0 to report SubnetNotFound", func() bool {
 		e.must(tenant.Get(within(t), client.ObjectKeyFromObject(outside), outside))
 		c := meta.FindStatusCondition(outside.Status.Conditions, v1alpha1.ConditionAllocated)
 		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(pool.SubnetNotFound)
@@ -163,11 +163,11 @@ func TestTenant(t *testing.T) {
 	e.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "fixedip-pools"}, Data: map[string]string{"pools": "10.240.0.0/16, fd00:240::/48"}})
 	e.admit()
 	const refusal = `denied request: spec.ips: Invalid value: "192.0.2.8": is in none of the pools of the cluster, which are 10.240.0.0/16, fd00:240::/48`
-	e.eventually("the API server to know the pools", func() bool {
-		err := tenant.Create(within(t), tenantsRecord("outside-1", "192.0.2.8"), client.DryRunAll)
+	e.eventually("the API server to refuse the address of outside-1", func() bool {
+		err := tenant.Create(within(t), tenantFixedIP("outside-1", "192.0.2.8"), client.DryRunAll)
 		return apierrors.IsInvalid(err) && strings.HasSuffix(err.Error(), refusal)
 	})
-	e.must(tenant.Create(within(t), tenantsRecord("inside-0", "10.240.0.77"), client.DryRunAll))
+	e.must(tenant.Create(within(t), tenantFixedIP("inside-0", "10.240.0.77"), client.DryRunAll))
 	// Users who may write pools may use any address.
-	e.must(e.api.Create(within(t), tenantsRecord("outside-2", "192.0.2.8"), client.DryRunAll))
+	e.must(e.api.Create(within(t), tenantFixedIP("outside-2", "192.0.2.8"), client.DryRunAll))
 }

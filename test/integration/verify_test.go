@@ -32,7 +32,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// startOn starts a cluster, and nodes with flags of their own. Key of nodes: the node. Value: its flags.
+// startOn starts a cluster as start does, and then nodes with the given flags. Key of nodes: the node. Value: its flags.
 func startOn(t *testing.T, o options, nodes map[string][]string) *env {
 	t.Helper()
 	e := start(t, o)
@@ -84,13 +84,13 @@ func (e *env) awaitEventOn(kind, name, reason, words string) {
 		return false, nil
 	})
 	if err != nil {
-		e.t.Fatalf("wait for event %s %q on %s %s: %v; it has %q", reason, words, kind, name, err, have)
+		e.t.Fatalf("wait for event %s %q on %s %s: %v; its events are %q", reason, words, kind, name, err, have)
 	}
 }
 
-// awaitMetric waits until is returns true for the value of a metric that the controller serves on the port. The metric must
-// have all of labels, and may have more.
-func (e *env) awaitMetric(port int, name string, labels map[string]string, is func(float64) bool) {
+// awaitMetric waits until accept returns true for the value of a metric that the controller serves on the port. The metric
+// must have all of labels, and may have more.
+func (e *env) awaitMetric(port int, name string, labels map[string]string, accept func(float64) bool) {
 	e.t.Helper()
 	var last string
 	err := wait.PollUntilContextCancel(e.whileAllRun(), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -119,7 +119,7 @@ func (e *env) awaitMetric(port int, name string, labels map[string]string, is fu
 			}
 			if matches {
 				last = s.Value.String()
-				if is(float64(s.Value)) {
+				if accept(float64(s.Value)) {
 					return true, nil
 				}
 			}
@@ -127,22 +127,22 @@ func (e *env) awaitMetric(port int, name string, labels map[string]string, is fu
 		return false, nil
 	})
 	if err != nil {
-		e.t.Fatalf("wait for metric %s%v: %v; last %s", name, labels, err, last)
+		e.t.Fatalf("wait for metric %s%v: %v; last value or error: %s", name, labels, err, last)
 	}
 }
 
-// TestWrongFirstAddress checks that a pod whose agent has not seen the claim, and gives it another address, does not keep
-// that address: it is restarted, and then runs with the claimed address.
+// TestWrongFirstAddress checks that a pod that gets another address than the claimed one, because the agent has not seen the
+// claim, is restarted and then runs with the claimed address.
 func TestWrongFirstAddress(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--mismatch-grace-period=6s"}, defaultPool...)})
-	// The witness reports this rightly: the test causes it.
-	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
+	// The test causes these violations on purpose.
+	e.provoked = func(violation string) bool { return strings.Contains(violation, "but its FixedIP reserves") }
 	all := names("web", 3)
 	e.create(statefulSet("web", 3))
 	wrong := false
-	e.await("wait for all to run with what was claimed for them", func(rows []witness.Row) bool {
+	e.await("wait for all pods to run with the claimed addresses", func(rows []witness.Row) bool {
 		right := 0
 		for _, name := range all {
 			f, p := e.witness.Record(namespace, name), e.witness.Pod(namespace, name)
@@ -158,17 +158,17 @@ func TestWrongFirstAddress(t *testing.T) {
 		return right == len(all)
 	})
 	if !wrong {
-		t.Fatal("no pod got another IP than its claim, so that this has tested nothing")
+		t.Fatal("no pod got another address than the claimed one, so the restart was not tested")
 	}
 	e.awaitMetric(port, "fixedip_restarts_total", map[string]string{"result": "evicted"}, func(v float64) bool { return v > 0 })
-	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Fixed == 3 }))
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Other == 0 && p.Fixed == 3 }))
 	before := e.awaitRunning(nil, all...)
 
 	// An agent that sees entries in time gives the pods their addresses at once.
 	e.must(e.Process("node-1").Terminate(within(t)))
 	p := e.startNode("node-1-again", "--node-name=node-1")
 	if !p.Running() {
-		t.Fatal(p.ExitState())
+		t.Fatalf("the restarted node-1 has ended: %s", p.ExitState())
 	}
 	e.deletePods(all...)
 	e.sameAddresses(before, e.awaitRunning(before, all...))
@@ -181,7 +181,7 @@ func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--mismatch-grace-period=6s", "--max-concurrent-restarts=1"}, defaultPool...)})
-	all := append(names("many", 3), "left-0", "guarded-0")
+	all := append(names("many", 3), "reported-0", "guarded-0")
 	want := map[string]string{}
 	for i, name := range all {
 		want[name] = e.in("node-1", strconv.Itoa(200+i))
@@ -193,25 +193,25 @@ func TestMismatch(t *testing.T) {
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guarded"}}},
 	}
 	e.create(budget)
-	e.create(statefulSet("guarded", 1), statefulSet("many", 3), statefulSet("left", 1, func(s *appsv1.StatefulSet) {
+	e.create(statefulSet("guarded", 1), statefulSet("many", 3), statefulSet("reported", 1, func(s *appsv1.StatefulSet) {
 		s.Annotations = map[string]string{"fixedip.io/mismatch-policy": "Report"}
 	}))
 	before := e.awaitRunning(nil, all...)
 	for _, name := range all {
-		// The witness reports this rightly: the test causes it.
+		// The test causes these violations on purpose.
 		defer e.witness.Forgive(namespace + "/" + name)
 		if before[name].Address == want[name] {
-			t.Fatalf("pod %s has its address %s at once, so that this tests nothing", name, want[name])
+			t.Fatalf("pod %s got its reserved address %s at once, so a mismatch is not tested", name, want[name])
 		}
 	}
 	e.awaitEventOn("Pod", "many-0", "WrongAddress", fmt.Sprintf("runs with %s on node node-1, but %s is reserved for the pod", before["many-0"].Address, want["many-0"]))
 	e.awaitEventOn("FixedIP", "many-0", "WrongAddress", before["many-0"].Address)
 	e.awaitCondition("guarded-0", "Mismatch", metav1.ConditionTrue, "RestartBlocked", "guard")
 	e.awaitEventOn("Pod", "guarded-0", "RestartBlocked", "disruption budget")
-	e.awaitCondition("left-0", "Mismatch", metav1.ConditionTrue, "WrongAddress", "its mismatch policy is Report, so the pod is not evicted")
+	e.awaitCondition("reported-0", "Mismatch", metav1.ConditionTrue, "WrongAddress", "its mismatch policy is Report, so the pod is not evicted")
 
 	many := names("many", 3)
-	e.await("wait for many to be put right", func([]witness.Row) bool {
+	e.await("wait for the pods of many to run with their reserved addresses", func([]witness.Row) bool {
 		restarting, right := 0, 0
 		for _, name := range many {
 			f := e.witness.Record(namespace, name)
@@ -227,35 +227,35 @@ func TestMismatch(t *testing.T) {
 			}
 		}
 		if restarting > 1 {
-			t.Errorf("%d pods are restarting at once, and one may", restarting)
+			t.Errorf("%d pods are restarting at the same time, want at most 1", restarting)
 		}
 		return right == len(many)
 	})
 	for name, r := range e.awaitRunning(before, many...) {
 		if r.Address != want[name] {
-			t.Errorf("pod %s was restarted and has %s, not %s", name, r.Address, want[name])
+			t.Errorf("pod %s has %s after its restart, want %s", name, r.Address, want[name])
 		}
 	}
 	e.awaitMetric(port, "fixedip_restarts_total", map[string]string{"result": "evicted"}, func(v float64) bool { return v >= 3 })
-	for _, name := range []string{"left-0", "guarded-0"} {
+	for _, name := range []string{"reported-0", "guarded-0"} {
 		if p := e.witness.Pod(namespace, name); p == nil || string(p.UID) != before[name].UID {
-			t.Errorf("pod %s was touched", name)
+			t.Errorf("pod %s was deleted, although its mismatch policy or its disruption budget forbids an eviction", name)
 		}
 	}
 
 	// The budget is deleted, and the other workload changes its policy.
 	e.delete(budget)
-	e.annotate(statefulSet("left", 1), "fixedip.io/mismatch-policy", "Restart")
+	e.annotate(statefulSet("reported", 1), "fixedip.io/mismatch-policy", "Restart")
 	e.deletePods("many-0")
-	for name, r := range e.awaitRunning(before, "left-0", "guarded-0", "many-0") {
+	for name, r := range e.awaitRunning(before, "reported-0", "guarded-0", "many-0") {
 		if r.Address != want[name] {
-			t.Errorf("pod %s was restarted and has %s, not %s", name, r.Address, want[name])
+			t.Errorf("pod %s has %s after its restart, want %s", name, r.Address, want[name])
 		}
 		e.awaitCondition(name, "Mismatch", metav1.ConditionFalse, "AsReserved", "")
 	}
 }
 
-// TestConflicts checks that a conflict over an address is reported, and that its end is too.
+// TestConflicts checks that a conflict over an address is reported, and that the report is withdrawn when the conflict ends.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -280,13 +280,13 @@ func TestConflicts(t *testing.T) {
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), none)
 
 	// The pool of another node has an entry of the address.
-	stray := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "stray"}}
-	stray.Spec.IPAM.Pool = ipamtypes.AllocationMap{address: {}}
-	e.create(stray)
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "the pools of nodes node-1 and stray offer the same address "+address)
-	e.awaitEventOn("CiliumNode", "stray", "AddressOfferedTwice", address)
+	node2 := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}
+	node2.Spec.IPAM.Pool = ipamtypes.AllocationMap{address: {}}
+	e.create(node2)
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "the pools of nodes node-1 and node-2 offer the same address "+address)
+	e.awaitEventOn("CiliumNode", "node-2", "AddressOfferedTwice", address)
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pools"), one)
-	e.delete(stray)
+	e.delete(node2)
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
 
 	// Another pod runs with the address.
@@ -295,12 +295,12 @@ func TestConflicts(t *testing.T) {
 	}}
 	e.create(twin)
 	e.must(e.api.SubResource("binding").Create(within(t), twin, &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "twin"}, Target: corev1.ObjectReference{Kind: "Node", Name: "elsewhere"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "twin"}, Target: corev1.ObjectReference{Kind: "Node", Name: "node-3"},
 	}))
 	e.must(e.api.Get(within(t), client.ObjectKeyFromObject(twin), twin))
 	twin.Status.Phase, twin.Status.PodIP, twin.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
 	e.must(e.api.Status().Update(within(t), twin))
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "pods default/twin on node elsewhere and default/web-0 on node node-1 run with the same address "+address)
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "pods default/twin on node node-3 and default/web-0 on node node-1 run with the same address "+address)
 	e.awaitEventOn("Pod", "twin", "WrongPodAddress", "which is reserved for pod default/web-0")
 	e.awaitEventOn("Pod", "web-0", "AddressInUseTwice", "run with the same address")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pods"), one)

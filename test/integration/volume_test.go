@@ -29,7 +29,7 @@ func (e *env) volumeOn(name, label, value string) {
 	}})
 }
 
-// localVolumes creates the StorageClass of these volumes. A PersistentVolumeClaim is bound when its pod is placed.
+// localVolumes creates the StorageClass of the volumes of volumeOn. A PersistentVolumeClaim is bound when its pod is placed.
 func (e *env) localVolumes() {
 	e.t.Helper()
 	e.create(&storagev1.StorageClass{
@@ -47,7 +47,8 @@ func withVolume(s *appsv1.StatefulSet) {
 }
 
 // TestVolumeAndAddress (finding R2) checks that a first placement takes an address on the node of the volume, even if the
-// volume is bound only then, and that a pod whose address and volume are on two nodes reports that, with what helps.
+// volume is bound only when the pod is placed, and that the message of a pod whose address and volume are on different nodes
+// reports that and what helps.
 func TestVolumeAndAddress(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -58,12 +59,12 @@ func TestVolumeAndAddress(t *testing.T) {
 	e.volumeOn("first-1", "disk", "node-1")
 	e.create(statefulSet("first", 1, withVolume))
 	if r := e.awaitRunning(nil, "first-0")["first-0"]; r.Node != "node-1" {
-		t.Errorf("the volume is on node-1, and the pod is on %s", r.Node)
+		t.Errorf("first-0 is on %s, want node-1, which has its volume", r.Node)
 	}
 	e.volumeOn("second-2", "disk", "node-2")
 	e.create(statefulSet("second", 1, withVolume))
 	if r := e.awaitRunning(nil, "second-0")["second-0"]; r.Node != "node-2" {
-		t.Errorf("the volume is on node-2, and the pod is on %s", r.Node)
+		t.Errorf("second-0 is on %s, want node-2, which has its volume", r.Node)
 	}
 
 	e.volumeOn("apart-2", "disk", "node-2")
@@ -72,7 +73,7 @@ func TestVolumeAndAddress(t *testing.T) {
 	e.podMessage("apart-0", "its address "+e.in("node-1", "77")+" belongs to node node-1, which can't take the pod: node(s) didn't find available persistent volumes to bind; delete the FixedIP to release the address, or provide the volume on that node")
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "apart-0"}})
 	if r := e.awaitRunning(nil, "apart-0")["apart-0"]; r.Node != "node-2" {
-		t.Errorf("the pod has a new address, and is on %s", r.Node)
+		t.Errorf("apart-0 is on %s after its FixedIP was deleted, want node-2, which has its volume", r.Node)
 	}
 }
 
@@ -94,6 +95,6 @@ func TestVolumeInAZone(t *testing.T) {
 	e.loseNode("home")
 	after := e.awaitRunning(before, "db-0")["db-0"]
 	if after.Node != "near" || after.Address != before["db-0"].Address {
-		t.Errorf("the pod had %s, and its volume is in the zone of node near; it runs with %s on %s", before["db-0"].Address, after.Address, after.Node)
+		t.Errorf("db-0 had %s and runs with %s on %s, want the same address on near, which is in the zone of its volume", before["db-0"].Address, after.Address, after.Node)
 	}
 }

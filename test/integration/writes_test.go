@@ -23,7 +23,7 @@ import (
 )
 
 // writeGate is a proxy in front of the API server that counts the writes of the controller, except those of events, and can
-// stop the controller at one of them: before the API server gets the write, or before the answer.
+// stop the controller at one of them: before the API server gets the write, or before the controller gets the response.
 type writeGate struct {
 	kubeconfig string
 	// stopped receives a description of the write at which the controller was stopped.
@@ -54,7 +54,7 @@ func (e *env) writeGate() *writeGate {
 	return g
 }
 
-// arm stops the controller at the n-th write from now on.
+// arm makes the gate stop the controller at its n-th write from now on.
 func (g *writeGate) arm(n int, after bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,15 +92,16 @@ func (g *writeGate) stops(r *http.Request) (stop, after bool) {
 	return stop, g.after
 }
 
-// TestKilledAtEveryWrite kills the controller at each of its writes, before the API server gets it and before the answer,
-// and restarts it. It checks in each case that a StatefulSet is placed, scaled down and deleted as usual.
+// TestKilledAtEveryWrite kills the controller at each of its writes, once before the API server gets the write and once
+// before the controller gets the response, and restarts the controller. It checks in each case that a StatefulSet is placed,
+// scaled down and deleted as usual.
 func TestKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: keepNodesReady})
 	gate := e.writeGate()
 	controller, err := product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
 		Kubeconfig: gate.kubeconfig,
-		// Without leader election, the controller makes no writes of a Lease, at which it could be stopped.
+		// Without leader election the controller does not write a Lease, which the gate would count.
 		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1s", "--enable-leader-election=false"},
 	})
 	e.must(err)
@@ -128,12 +129,12 @@ func TestKilledAtEveryWrite(t *testing.T) {
 	t.Logf("killed at %d writes:\n%s", len(writes), strings.Join(writes, "\n"))
 	// Two FixedIPs are created, used and released, each in several writes, and the pool is written too.
 	if len(writes) < 20 {
-		t.Errorf("the controller was stopped only %d times; does the gate see its writes?", len(writes))
+		t.Errorf("the controller was stopped at %d writes, want at least 20", len(writes))
 	}
 }
 
-// killedAt runs the life of a StatefulSet while the controller is killed at its n-th write. ok is false if it made
-// fewer writes.
+// killedAt creates, scales down and deletes a StatefulSet, and kills the controller at its n-th write, which it returns. ok is
+// false if the controller made fewer writes.
 func (e *env) killedAt(gate *writeGate, controller *cluster.Process, f *fakes, n int, after bool) (write string, ok bool) {
 	e.t.Helper()
 	name := fmt.Sprintf("n%d-%t", n, after)
@@ -154,22 +155,22 @@ func (e *env) killedAt(gate *writeGate, controller *cluster.Process, f *fakes, n
 	})
 	gate.arm(n, after)
 	annotated := func(s *appsv1.StatefulSet) { s.Annotations = map[string]string{"fixedip.io/when-scaled": "Delete"} }
-	sts := statefulSet(name, 2, byNobody, annotated)
+	sts := statefulSet(name, 2, placedByFakes, annotated)
 	e.create(sts)
 	placed := e.awaitRunning(nil, names(name, 2)...)
 	for pod, r := range placed {
 		fip := e.witness.Record(namespace, pod)
 		if !slices.Equal(fip.Spec.IPs, []string{r.Address}) || fip.Spec.NodeName != r.Node || fip.Spec.Owner.UID != sts.UID || !slices.Equal(r.Entries, []string{r.Node + "/" + r.Address}) {
-			e.t.Errorf("%s: pod %+v has the record %+v", name, r, fip.Spec)
+			e.t.Errorf("%s: pod %+v does not match its FixedIP %+v", name, r, fip.Spec)
 		}
 	}
 	e.must(e.api.Patch(within(e.t), statefulSet(name, 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
-	e.await(name+": wait for the second replica to leave nothing behind", func(rows []witness.Row) bool {
+	e.await(name+": wait for the second replica, its FixedIP and its entry to be gone", func(rows []witness.Row) bool {
 		return len(rows) == 1 && rows[0].Pod == name+"-0" && rows[0].Phase == string(v1alpha1.PhaseInUse) && rows[0].Address == placed[name+"-0"].Address
 	})
 	e.delete(statefulSet(name, 0))
-	e.await(name+": wait for nothing to be left", func(rows []witness.Row) bool { return len(rows) == 0 })
-	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Resting == 0 && p.Dynamic == 8 }))
+	e.await(name+": wait for all pods, FixedIPs and entries to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Other == 0 && p.Dynamic == 8 }))
 	if !gate.disarm() {
 		close(done)
 	}

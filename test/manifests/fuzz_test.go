@@ -25,7 +25,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// admission validates FixedIPs as an API server with our CRD does.
+// admission validates FixedIPs like an API server with our CRD.
 type admission struct {
 	schema     *structuralschema.Structural
 	validator  validation.SchemaValidator
@@ -68,7 +68,8 @@ func (a admission) refuses(object map[string]any) field.ErrorList {
 }
 
 // FuzzFixedIP checks that the programs can read the addresses and the TTL of every FixedIP that the API server accepts, and
-// that its pool entry is owned by a pod of its own namespace and has no other meaning. Refusals name the field.
+// that its pool entry is owned by a pod of the namespace of the FixedIP and has no other meaning. A refusal must name the
+// field.
 func FuzzFixedIP(f *testing.F) {
 	for _, s := range []struct {
 		ips, node, pod, apiVersion, kind, owner, ttl string
@@ -88,7 +89,7 @@ func FuzzFixedIP(f *testing.F) {
 	server := newAdmission(f)
 	good := map[string]any{"metadata": map[string]any{"name": "mysql-0"}, "spec": map[string]any{"podName": "mysql-0", "ips": []any{"10.240.1.10", "fd00:240::1:a"}, "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}, "reclaim": map[string]any{"ttl": "30m"}}}
 	if errs := server.refuses(good); len(errs) > 0 {
-		f.Fatalf("what has to be let in is refused: %v", errs)
+		f.Fatalf("a valid FixedIP is refused: %v", errs)
 	}
 	f.Fuzz(func(t *testing.T, ips, node, pod, apiVersion, kind, owner, ttl string) {
 		const namespace = "db"
@@ -110,42 +111,42 @@ func FuzzFixedIP(f *testing.F) {
 		if errs := server.refuses(object); len(errs) > 0 {
 			for _, e := range errs {
 				if !strings.HasPrefix(e.Field, "spec") {
-					t.Errorf("it is refused without a field: %v", e)
+					t.Errorf("the refusal names no field of spec: %v", e)
 				}
 			}
 			return
 		}
 		var record v1alpha1.FixedIP
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &record); err != nil {
-			t.Fatalf("it is let in, and can't be read: %v", err)
+			t.Fatalf("an accepted FixedIP cannot be decoded: %v", err)
 		}
 		families := map[address.Family]bool{}
 		for _, ip := range record.Spec.IPs {
 			a, err := address.Parse(ip)
 			if err != nil || families[address.Of(a)] {
-				t.Errorf("%q is let in: %v", record.Spec.IPs, err)
+				t.Errorf("spec.ips %q is accepted, but has an invalid IP or two IPs of one family (parse error: %v)", record.Spec.IPs, err)
 				continue
 			}
 			families[address.Of(a)] = true
 		}
 		if record.Spec.Reclaim.TTL.Duration < 0 {
-			t.Errorf("a time of %v is let in", record.Spec.Reclaim.TTL.Duration)
+			t.Errorf("spec.reclaim.ttl %v is accepted, but is negative", record.Spec.Reclaim.TTL.Duration)
 		}
 		id := identity.Identity{Namespace: namespace, PodName: record.Spec.PodName, Owner: identity.OwnerOf(&record)}
 		e := id.Entry()
 		if !e.OwnedBy(pool.OwnerKey(namespace, pod)) {
-			t.Errorf("its entry is %+v", e)
+			t.Errorf("got pool entry %+v, want the owner %s", e, namespace+"/"+record.Spec.PodName)
 		}
 		if e.IsUnreserved() {
-			t.Errorf("its entry %+v goes with the pod", e)
+			t.Errorf("pool entry %+v counts as the entry of an unreserved pod, want an entry with a reservation", e)
 		}
 		if label, name, ok := e.WorkloadRef(); id.IsBarePod() != e.IsBarePod() || !id.IsBarePod() && (!ok || name != owner || !strings.HasPrefix(label, kind)) {
-			t.Errorf("its entry %+v is for %s %s", e, label, name)
+			t.Errorf("pool entry %+v: got workload %s %s, want %s %s", e, label, name, kind, owner)
 		}
 	})
 }
 
-// TestFixedIPName checks that a FixedIP has to have the name of its pod, except for a slot. Finding C10.
+// TestFixedIPName checks that a FixedIP other than a slot must have the name of its pod. Finding C10.
 func TestFixedIPName(t *testing.T) {
 	server := newAdmission(t)
 	for name, c := range map[string]struct {
@@ -153,9 +154,9 @@ func TestFixedIPName(t *testing.T) {
 		slot bool
 		want string
 	}{
-		"the pod's":         {name: "mysql-0"},
-		"another":           {name: "mysql-1", want: "spec.podName"},
-		"another of a slot": {name: "mysql-10-0-1-6", slot: true},
+		"name of the pod":    {name: "mysql-0"},
+		"another name":       {name: "mysql-1", want: "spec.podName"},
+		"slot, another name": {name: "mysql-10-0-1-6", slot: true},
 	} {
 		spec := map[string]any{"podName": "mysql-0", "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}}
 		if c.slot {
@@ -163,7 +164,7 @@ func TestFixedIPName(t *testing.T) {
 		}
 		errs := server.refuses(map[string]any{"apiVersion": "fixedip.io/v1alpha1", "kind": "FixedIP", "metadata": map[string]any{"namespace": "db", "name": c.name}, "spec": spec})
 		if (len(errs) > 0) != (c.want != "") || len(errs) > 0 && errs[0].Field != c.want {
-			t.Errorf("%s: %v, want it to be about %q", name, errs, c.want)
+			t.Errorf("%s: got errors %v, want an error for field %q (empty: no error)", name, errs, c.want)
 		}
 	}
 }

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifests tests the manifests as files, for errors that an API server does not report. test/integration
-// tests how the installation runs.
+// Package manifests checks the files of the manifests for errors that an API server does not report. test/integration tests
+// a running installation.
 package manifests
 
 import (
@@ -65,7 +65,7 @@ func deployments(t *testing.T, objects installed) []appsv1.Deployment {
 	t.Helper()
 	list := all[appsv1.Deployment](t, objects, "Deployment")
 	if len(list) != 2 {
-		t.Fatalf("%d Deployments, want 2", len(list))
+		t.Fatalf("got %d Deployments, want 2", len(list))
 	}
 	return list
 }
@@ -91,7 +91,7 @@ func TestNothingIsForgotten(t *testing.T) {
 		case slices.Contains(optional, name) && entry.IsDir():
 			return filepath.SkipDir
 		case !entry.IsDir() && name != "kustomization.yaml" && !slices.Contains(optional, name) && !strings.Contains(string(text), name):
-			t.Errorf("%s is not installed", name)
+			t.Errorf("manifest %s is not installed: kustomization.yaml does not contain it", name)
 		}
 		return nil
 	})
@@ -100,8 +100,8 @@ func TestNothingIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRolesAsWritten checks that kustomize does not change the roles. It could mistake a name in a role for that of a
-// ConfigMap that it renames.
+// TestRolesAsWritten checks that kustomize does not change the roles. It renames a ConfigMap, and could change an equal name
+// in a role as well.
 func TestRolesAsWritten(t *testing.T) {
 	made := map[string]*unstructured.Unstructured{}
 	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
@@ -143,16 +143,16 @@ func TestImages(t *testing.T) {
 		c := d.Spec.Template.Spec.Containers[0]
 		name, _, _ := strings.Cut(c.Image, ":")
 		if !slices.ContainsFunc(recipes, func(r image.Recipe) bool { return r.Name == name }) {
-			t.Errorf("%s: no stage of the Dockerfile is called %s", d.Name, name)
+			t.Errorf("Deployment %s: the Dockerfile has no stage %s for the image", d.Name, name)
 		}
 		if c.Command != nil {
-			t.Errorf("%s: command %q instead of the image's entry point", d.Name, c.Command)
+			t.Errorf("Deployment %s: got command %q, want none, so that the entry point of the image is used", d.Name, c.Command)
 		}
 	}
 }
 
-// TestPodSecurity checks that the pods meet the restricted standard except for the host network, which their
-// namespace allows whatever the default of the cluster.
+// TestPodSecurity checks that the pods meet the restricted standard except for the host network. Their namespace must allow
+// the host network regardless of the default of the cluster.
 func TestPodSecurity(t *testing.T) {
 	objects := kustomize(t, filepath.Join(root, "manifests"))
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks())
@@ -164,7 +164,7 @@ func TestPodSecurity(t *testing.T) {
 	for _, namespace = range all[corev1.Namespace](t, objects, "Namespace") {
 		enforced, errs := psapi.PolicyToEvaluate(namespace.Labels, psapi.Policy{Enforce: restricted, Audit: restricted, Warn: restricted})
 		if !enforced.FullyPrivileged() || len(errs) > 0 {
-			t.Errorf("namespace %s has the policy %v: %v", namespace.Name, enforced.String(), errs.ToAggregate())
+			t.Errorf("namespace %s: got policy %v with errors %v, want a privileged policy without errors", namespace.Name, enforced.String(), errs.ToAggregate())
 		}
 	}
 	for _, d := range deployments(t, objects) {
@@ -178,16 +178,16 @@ func TestPodSecurity(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff([]string{"host namespaces: hostNetwork=true"}, refused); diff != "" {
-			t.Errorf("%s (-want +got): %s", d.Name, diff)
+			t.Errorf("Deployment %s: violations of the restricted standard (-want +got): %s", d.Name, diff)
 		}
 		if c := d.Spec.Template.Spec.Containers[0]; c.SecurityContext.ReadOnlyRootFilesystem == nil || !*c.SecurityContext.ReadOnlyRootFilesystem {
-			t.Errorf("%s may write to its image", d.Name)
+			t.Errorf("Deployment %s: readOnlyRootFilesystem is not true", d.Name)
 		}
 	}
 }
 
-// TestTolerations checks that the pods are placed on nodes without a pod network, and leave nodes that are drained,
-// short of a resource or reserved for others.
+// TestTolerations checks that the pods tolerate the taints of nodes without a pod network, and do not tolerate those of
+// nodes that are cordoned, lost, short of a resource or reserved for other pods.
 func TestTolerations(t *testing.T) {
 	taint := func(key string, effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: key, Effect: effect}
@@ -212,14 +212,13 @@ func TestTolerations(t *testing.T) {
 		for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
 			got := corev1helpers.TolerationsTolerateTaint(d.Spec.Template.Spec.Tolerations, &c.taint)
 			if got != c.tolerated {
-				t.Errorf("%s tolerates %s: %v, want %v", d.Name, c.taint.ToString(), got, c.tolerated)
+				t.Errorf("Deployment %s tolerates taint %s: got %v, want %v", d.Name, c.taint.ToString(), got, c.tolerated)
 			}
 		}
 	}
 }
 
-// TestPorts checks that each host port is used once, that each probed port has a name, and that no name is used
-// twice.
+// TestPorts checks that no host port is used twice, and that each probe uses the name of a port.
 func TestPorts(t *testing.T) {
 	taken := map[int32]string{} // Key: the port. Value: the Deployment that uses it.
 	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
@@ -227,19 +226,20 @@ func TestPorts(t *testing.T) {
 		names := map[string]bool{}
 		for _, p := range c.Ports {
 			if other := taken[p.ContainerPort]; other != "" {
-				t.Errorf("port %d is that of %s and of %s", p.ContainerPort, other, d.Name)
+				t.Errorf("port %d is used by %s and by %s, want one user", p.ContainerPort, other, d.Name)
 			}
 			taken[p.ContainerPort], names[p.Name] = d.Name, true
 		}
 		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
 			if !names[probe.HTTPGet.Port.String()] {
-				t.Errorf("%s: %s is probed on port %s, which is not named", d.Name, probe.HTTPGet.Path, probe.HTTPGet.Port.String())
+				t.Errorf("Deployment %s: the probe of %s uses port %s, which no port of the container is named", d.Name, probe.HTTPGet.Path, probe.HTTPGet.Port.String())
 			}
 		}
 	}
 }
 
-// TestDisruption checks that a drain evicts one of two ready pods at a time, and a pod that is not ready at any time.
+// TestDisruption checks that each Deployment has one PodDisruptionBudget, which lets a drain evict one ready pod at a time,
+// and a pod that is not ready at any time.
 func TestDisruption(t *testing.T) {
 	objects := kustomize(t, filepath.Join(root, "manifests"))
 	budgets := all[policyv1.PodDisruptionBudget](t, objects, "PodDisruptionBudget")
@@ -253,19 +253,19 @@ func TestDisruption(t *testing.T) {
 			if b.Namespace == d.Namespace && selector.Matches(labels.Set(d.Spec.Template.Labels)) {
 				found++
 				if b.Spec.MaxUnavailable == nil || b.Spec.MaxUnavailable.IntValue() != 1 || *b.Spec.UnhealthyPodEvictionPolicy != policyv1.AlwaysAllow {
-					t.Errorf("%s: budget %v", d.Name, b.Spec)
+					t.Errorf("Deployment %s: got PodDisruptionBudget %v, want maxUnavailable 1 and unhealthyPodEvictionPolicy AlwaysAllow", d.Name, b.Spec)
 				}
 			}
 		}
 		if found != 1 {
-			t.Errorf("%s has %d budgets", d.Name, found)
+			t.Errorf("Deployment %s: got %d PodDisruptionBudgets, want 1", d.Name, found)
 		}
 	}
 }
 
-// TestDocumentedInstallation checks the installation in the documentation literally, also with its commented parts:
-// images come from the named registry, the controller reads the shown file, and the programs find the API server
-// without its Service if configured.
+// TestDocumentedInstallation checks the installation in the documentation, as it is written and with the commented parts
+// enabled: images come from the named registry, the controller reads the shown file, and the commented parts set the address
+// of the API server and one replica.
 func TestDocumentedInstallation(t *testing.T) {
 	files := documented(t, filepath.Join(root, "docs", "operating.md"))
 	comment := regexp.MustCompile("(?m)^# (- |  |replicas:)")
@@ -283,24 +283,24 @@ func TestDocumentedInstallation(t *testing.T) {
 		for _, d := range deployments(t, objects) {
 			c := d.Spec.Template.Spec.Containers[0]
 			if got, want := c.Image, path.Join("registry.example.com", d.Name)+":v1.0.0"; got != want {
-				t.Errorf("%s has the image %s, want %s", d.Name, got, want)
+				t.Errorf("Deployment %s: got image %s, want %s", d.Name, got, want)
 			}
 			if *d.Spec.Replicas != replicas {
-				t.Errorf("%s has %d replicas, want %d", d.Name, *d.Spec.Replicas, replicas)
+				t.Errorf("Deployment %s: got %d replicas, want %d", d.Name, *d.Spec.Replicas, replicas)
 			}
 			address := configMaps[c.EnvFrom[0].ConfigMapRef.Name].Data
-			if told := address["KUBERNETES_SERVICE_HOST"] != "" && address["KUBERNETES_SERVICE_PORT"] != ""; told != uncommented {
-				t.Errorf("%s looks for the API server by %v", d.Name, address)
+			if configured := address["KUBERNETES_SERVICE_HOST"] != "" && address["KUBERNETES_SERVICE_PORT"] != ""; configured != uncommented {
+				t.Errorf("Deployment %s: got address of the API server %v, want an address: %v", d.Name, address, uncommented)
 			}
 			config := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data["config.yaml"]
 			if d.Name == "fixedip-controller" && config != files["controller.yaml"] {
-				t.Errorf("%s reads %q, want %q", d.Name, config, files["controller.yaml"])
+				t.Errorf("Deployment %s: got config.yaml %q, want %q", d.Name, config, files["controller.yaml"])
 			}
 		}
 	}
 }
 
-// site creates a folder with the files and a link to this repository beside them.
+// site creates a folder with the files and with a link to this repository, and returns the path of the folder.
 func site(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -336,7 +336,7 @@ func documented(t *testing.T, file string) map[string]string {
 		}
 	}
 	if files["kustomization.yaml"] == "" || files["controller.yaml"] == "" {
-		t.Fatalf("%s shows no installation", file)
+		t.Fatalf("%s does not show both kustomization.yaml and controller.yaml", file)
 	}
 	return files
 }

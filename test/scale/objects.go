@@ -28,14 +28,16 @@ const (
 	replicas = 10
 	// namespaces is the number of namespaces of the workloads.
 	namespaces = 200
-	// freeEntries is the number of free dynamic entries of a pool: the minimum and the surplus of the default watermark.
+	// freeEntries is the number of free dynamic entries of a pool: the sum of the defaults of --min-free-ips and
+	// --max-surplus-ips.
 	freeEntries = 16
 	// ownEntries is the number of dynamic entries that the node itself uses: router and health.
 	ownEntries = 2
 )
 
-// world is a cluster at rest: every object is as Kubernetes, Cilium and our controller leave it. Pods 0 to fixed-1 have
-// fixed addresses, the others are unreserved. Each of the two groups is distributed over the nodes in turn.
+// world is a cluster in which no controller has work to do: every object is in the state in which Kubernetes, Cilium and our
+// controller leave it. Pods 0 to fixed-1 have fixed addresses, the others are unreserved. Each of these two groups is
+// distributed evenly over the nodes, beginning with the first node.
 type world struct {
 	nodes, pods, fixed int
 	since              metav1.Time
@@ -45,16 +47,16 @@ func newWorld(nodes, pods, fixed int) (*world, error) {
 	w := &world{nodes: nodes, pods: pods, fixed: fixed, since: metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))}
 	switch {
 	case nodes < 1 || nodes > 1<<16:
-		return nil, fmt.Errorf("-nodes=%d: 1 to %d nodes have a /24 of 10.0.0.0/8", nodes, 1<<16)
+		return nil, fmt.Errorf("-nodes=%d: must be between 1 and %d, the number of /24 subnets of 10.0.0.0/8", nodes, 1<<16)
 	case fixed < 0 || fixed > pods:
-		return nil, fmt.Errorf("-fixedips=%d: each is a pod's, of which there are %d", fixed, pods)
+		return nil, fmt.Errorf("-fixedips=%d: must be between 0 and the number of pods, %d", fixed, pods)
 	case (pods+nodes-1)/nodes+freeEntries+ownEntries > 250:
-		return nil, fmt.Errorf("-pods=%d: that many do not fit into the subnets of %d nodes", pods, nodes)
+		return nil, fmt.Errorf("-pods=%d: the subnets of %d nodes do not have enough addresses", pods, nodes)
 	}
 	return w, nil
 }
 
-// uid returns a UID that is unique for a kind of objects and a number.
+// uid returns a UID that differs for each kind of object and number.
 func uid(kind byte, i int) types.UID {
 	return types.UID(fmt.Sprintf("%02x%06x-%04x-4%03x-a%03x-%012x", kind, i, (i*40503)&0xffff, (i*2654435)&0xfff, (i*97)&0xfff, uint64(i)*0x9e3779b97f4a&0xffffffffffff))
 }
@@ -89,7 +91,7 @@ func (w *world) place(i int) place {
 	}
 	i -= w.fixed
 	group = i / replicas
-	// Unreserved pods are distributed over the nodes from the first one again.
+	// The distribution of unreserved pods begins with the first node again.
 	p.namespace, p.kind, p.workload = fmt.Sprintf("team-%03d", group%namespaces), "ReplicaSet", fmt.Sprintf("service-%05d-%08x", group, uint32(group)*2654435761)
 	p.name = fmt.Sprintf("%s-%05x", p.workload, i)
 	p.workloadUID = uid('r', group)
@@ -262,7 +264,7 @@ func (w *world) node(i int) *corev1.Node {
 		images = append(images, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example.com/platform/service-%05d:1.27.3", i*7+j)}, SizeBytes: 123456789})
 	}
 	condition := func(t corev1.NodeConditionType, s corev1.ConditionStatus) corev1.NodeCondition {
-		return corev1.NodeCondition{Type: t, Status: s, LastHeartbeatTime: w.since, LastTransitionTime: w.since, Reason: "Kubelet", Message: "kubelet says so"}
+		return corev1.NodeCondition{Type: t, Status: s, LastHeartbeatTime: w.since, LastTransitionTime: w.since, Reason: "Kubelet", Message: "kubelet has set this condition"}
 	}
 	return &corev1.Node{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
@@ -277,8 +279,8 @@ func (w *world) node(i int) *corev1.Node {
 	}
 }
 
-// ciliumNode returns a CiliumNode with a pool as our controller leaves it: owned entries at the top, used and free
-// dynamic ones at the bottom.
+// ciliumNode returns a CiliumNode with the pool that our controller would write: owned entries for the highest addresses,
+// used and free dynamic entries for the lowest.
 func (w *world) ciliumNode(i int) *ciliumv2.CiliumNode {
 	node := w.node(i)
 	cn := &ciliumv2.CiliumNode{

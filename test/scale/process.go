@@ -20,7 +20,7 @@ import (
 
 const mebibyte = 1 << 20
 
-// program is a running program of ours. metrics and health are URLs; began is the time of its start.
+// program is a running program of fixedip. metrics and health are URLs; began is the time of the start.
 type program struct {
 	*cluster.Process
 	metrics, health string
@@ -67,7 +67,7 @@ func (p *program) look(ctx context.Context) (figures, error) {
 func kilobytes(path string) (map[string]int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the memory of a process: %w", err)
+		return nil, fmt.Errorf("read memory figures: %w", err)
 	}
 	found := map[string]int64{}
 	for line := range strings.Lines(string(data)) {
@@ -86,14 +86,14 @@ func get(ctx context.Context, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	answer, err := http.DefaultClient.Do(r)
+	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return "", err
 	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s: %s", url, answer.Status, body)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s responded with status %s: %s", url, response.Status, body)
 	}
 	return string(body), err
 }
@@ -132,15 +132,15 @@ func (p *program) awaitReady(ctx context.Context) (time.Duration, error) {
 // poolWrites is the metric that counts writes of CiliumNodes.
 const poolWrites = "fixedip_pool_writes_total"
 
-// quietTime is the time without work after which a program counts as settled.
+// quietTime is the time without work after which a program counts as idle.
 const quietTime = 10 * time.Second
 
-// awaitQuiet waits until the program is the leader and, for quietTime, its queues were empty and it wrote no pool. It
-// returns the number of its writes of pools.
+// awaitQuiet waits until the program has been the leader with empty queues and without a write of a pool for quietTime. It
+// returns the number of all writes of pools so far.
 func (p *program) awaitQuiet(ctx context.Context) (writes int, err error) {
 	var since time.Time
 	last := -1.0
-	_, err = p.await(ctx, "to have nothing left to do", time.Second, func() (bool, error) {
+	_, err = p.await(ctx, "to become idle", time.Second, func() (bool, error) {
 		v, err := p.values(ctx)
 		if err != nil {
 			return false, err
@@ -156,12 +156,12 @@ func (p *program) awaitQuiet(ctx context.Context) (writes int, err error) {
 	return writes, err
 }
 
-// await polls until so returns true, because another process sends no events about its state. It returns the time since the
-// start of the program.
-func (p *program) await(ctx context.Context, what string, interval time.Duration, so func() (bool, error)) (time.Duration, error) {
+// await polls until done returns true, because the program sends no events about its state. It returns the time since the
+// start of the program. what completes the error "wait for NAME ...".
+func (p *program) await(ctx context.Context, what string, interval time.Duration, done func() (bool, error)) (time.Duration, error) {
 	var last error
 	for {
-		ok, err := so()
+		ok, err := done()
 		if ok {
 			return time.Since(p.began), nil
 		}
@@ -169,7 +169,7 @@ func (p *program) await(ctx context.Context, what string, interval time.Duration
 		select {
 		case <-time.After(interval):
 		case <-p.Exited():
-			return 0, fmt.Errorf("wait for %s %s: it ended: %s; its log is %s", p.Name, what, p.ExitState(), p.LogPath())
+			return 0, fmt.Errorf("wait for %s %s: the process exited: %s; the log is %s", p.Name, what, p.ExitState(), p.LogPath())
 		case <-ctx.Done():
 			return 0, fmt.Errorf("wait for %s %s: %w (%w)", p.Name, what, context.Cause(ctx), last)
 		}

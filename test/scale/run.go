@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// patience limits each wait.
-	patience = 10 * time.Minute
-	// churnWriters is the number of pods that are deleted at the same time.
+	// waitTimeout is the time limit of each wait.
+	waitTimeout = 10 * time.Minute
+	// churnWriters is the number of pods that deletePods deletes at the same time.
 	churnWriters = 8
 )
 
@@ -47,18 +47,19 @@ func (s *scale) run(ctx context.Context, w *world) error {
 	return s.measureScheduler(ctx)
 }
 
-// start starts the API server on the objects of the world. It first writes them unless the work folder has them already.
+// start starts the API server with the objects of the world. It writes them into etcd first, unless the work folder already
+// has them.
 func (s *scale) start(ctx context.Context, w *world) error {
-	s.say("%d nodes, %d pods, %d FixedIPs", w.nodes, w.pods, w.fixed)
+	s.logf("%d nodes, %d pods, %d FixedIPs", w.nodes, w.pods, w.fixed)
 	if !s.seeded {
 		if err := os.RemoveAll(s.dir); err != nil {
 			return fmt.Errorf("empty the work folder: %w", err)
 		}
 		store := filepath.Join(s.dir, "control-plane", "etcd")
 		if err := os.MkdirAll(store, 0o700); err != nil {
-			return fmt.Errorf("make the work folder: %w", err)
+			return fmt.Errorf("create the work folder: %w", err)
 		}
-		seeder, err := startSeeder(store, s.say)
+		seeder, err := startSeeder(store, s.logf)
 		if err != nil {
 			return err
 		}
@@ -70,7 +71,7 @@ func (s *scale) start(ctx context.Context, w *world) error {
 		// etcd has been stopped. Return its memory to the operating system.
 		debug.FreeOSMemory()
 	}
-	// The API server needs most of the memory, and garbage should not double that. Our own programs run with their defaults.
+	// Reduce the garbage of the API server, which needs most of the memory. Our own programs start later, with the default.
 	if os.Getenv("GOGC") == "" {
 		if err := os.Setenv("GOGC", "50"); err != nil {
 			return err
@@ -85,14 +86,15 @@ func (s *scale) start(ctx context.Context, w *world) error {
 			filepath.Join(s.manifests, "crd"), filepath.Join(s.manifests, "namespace.yaml"),
 			filepath.Join(s.manifests, "scheduler-rbac.yaml"), filepath.Join(s.manifests, "controller-rbac.yaml"),
 		},
-		ControlPlaneArgs: []string{"--no-controllers", "--ready-timeout=" + patience.String()},
-		StartTimeout:     patience,
-		Log:              s.say,
+		ControlPlaneArgs: []string{"--no-controllers", "--ready-timeout=" + waitTimeout.String()},
+		StartTimeout:     waitTimeout,
+		Log:              s.logf,
 	})
 	return err
 }
 
-// row is one line of the report. took is the time of the step, and writes the number of writes of pools.
+// row is one line of the report: the figures when a step has ended. when names the step, took is its duration, and writes
+// the number of writes of pools in it.
 type row struct {
 	when string
 	figures
@@ -131,14 +133,14 @@ func (s *scale) measureController(ctx context.Context, w *world) error {
 		if err != nil {
 			return err
 		}
-		s.say("the controller is %s: %d MiB resident", when, f.resident/mebibyte)
+		s.logf("controller %s: %d MiB resident", when, f.resident/mebibyte)
 		rows = append(rows, row{when, f, took, writes})
 		if s.profiles == "" {
 			return nil
 		}
 		return profile(ctx, fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/heap?gc=1", profiles), filepath.Join(s.profiles, when+".heap"))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*patience, fmt.Errorf("not done after %s", 3*patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*waitTimeout, fmt.Errorf("not done after %s", 3*waitTimeout))
 	defer cancel()
 	took, err := p.awaitReady(ctx)
 	if err != nil {
@@ -175,7 +177,7 @@ func (s *scale) measureController(ctx context.Context, w *world) error {
 	}
 	fmt.Println()
 	if s.limit > 0 && peak > s.limit*mebibyte {
-		return fmt.Errorf("the controller held %d MiB, and %d MiB are promised", peak/mebibyte, s.limit)
+		return fmt.Errorf("the controller used up to %d MiB of resident memory, want at most %d MiB", peak/mebibyte, s.limit)
 	}
 	return nil
 }
@@ -191,8 +193,8 @@ func profile(ctx context.Context, url, path string) error {
 	return os.WriteFile(path, []byte(data), 0o600)
 }
 
-// deletePods deletes the first pods with their CiliumEndpoints and FixedIPs, as if their workloads were scaled down and the
-// addresses released by hand, and waits until the FixedIPs are gone.
+// deletePods deletes the first s.churn pods with their CiliumEndpoints and FixedIPs, as if their workloads were scaled down
+// and the FixedIPs deleted by hand. It waits until the FixedIPs are gone.
 func (s *scale) deletePods(ctx context.Context, w *world) error {
 	cfg, err := s.RESTConfig(cluster.Admin)
 	if err != nil {
@@ -205,7 +207,7 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 	cfg.QPS, cfg.Burst = 1000, 1000
 	api, err := client.New(cfg, client.Options{Scheme: kinds})
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create a client: %w", err)
 	}
 	writers, deleting := errgroup.WithContext(ctx)
 	writers.SetLimit(churnWriters)
@@ -218,12 +220,12 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 					return fmt.Errorf("delete %T %s/%s: %w", o, p.namespace, p.name, err)
 				}
 			}
-			// The agent of the node would do this. An address that is reported as used stays in cooldown, and its entry is
-			// rewritten once a minute.
+			// In a real cluster the agent of the node does this. An address that is reported as used stays in cooldown, and
+			// its entry is rewritten once a minute.
 			unused := client.RawPatch(types.JSONPatchType, fmt.Appendf(nil, `[{"op":"remove","path":"/status/ipam/used/%s"}]`, p.addr))
 			node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: nodeName(p.node)}}
 			if err := api.Status().Patch(deleting, node, unused); err != nil {
-				return fmt.Errorf("take %s out of what the agent of %s lists: %w", p.addr, node.Name, err)
+				return fmt.Errorf("remove %s from status.ipam.used of CiliumNode %s: %w", p.addr, node.Name, err)
 			}
 			return nil
 		})
@@ -231,7 +233,7 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 	if err := writers.Wait(); err != nil {
 		return err
 	}
-	s.say("deleted %d pods and their FixedIPs", s.churn)
+	s.logf("deleted %d pods and their FixedIPs", s.churn)
 	for i := 0; i < s.churn; {
 		p := w.place(i)
 		err := api.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.name}, &v1alpha1.FixedIP{})
@@ -245,10 +247,10 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("wait for FixedIP %s/%s to go: %w", p.namespace, p.name, context.Cause(ctx))
+			return fmt.Errorf("wait until FixedIP %s/%s is removed: %w", p.namespace, p.name, context.Cause(ctx))
 		}
 	}
-	s.say("all %d addresses have gone back", s.churn)
+	s.logf("all %d FixedIPs are removed", s.churn)
 	return nil
 }
 
@@ -263,18 +265,18 @@ func (s *scale) measureScheduler(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not done after %s", waitTimeout))
 	defer cancel()
-	// Its endpoints need credentials, so it counts as ready when its memory has not changed by more than 1 MiB for some
-	// time.
-	var last, quiet int64
-	if _, err := p.await(ctx, "to take no more memory", time.Second, func() (bool, error) {
+	// The endpoints of the scheduler need credentials. It therefore counts as ready when its memory has changed by at most
+	// 1 MiB per second for 15 s.
+	var last, steady int64
+	if _, err := p.await(ctx, "to use a constant amount of memory", time.Second, func() (bool, error) {
 		now, err := p.RSS()
-		if quiet++; now > last+mebibyte || now < last-mebibyte {
-			quiet = 0
+		if steady++; now > last+mebibyte || now < last-mebibyte {
+			steady = 0
 		}
 		last = now
-		return quiet >= 15, err
+		return steady >= 15, err
 	}); err != nil {
 		return err
 	}

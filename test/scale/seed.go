@@ -31,8 +31,8 @@ const (
 	seedWriters = 8
 )
 
-// seeder writes objects directly into etcd, encoded as the API server encodes them, before the API server starts. Writing a
-// cluster of this size through the API takes a quarter of an hour, and the API server would serve the same objects.
+// seeder writes objects directly into etcd, encoded as the API server encodes them, before the API server starts. Writing
+// the same objects through the API would take a quarter of an hour.
 type seeder struct {
 	etcd    *embed.Etcd
 	builtin runtime.Serializer
@@ -42,7 +42,7 @@ type seeder struct {
 func startSeeder(dir string, log func(format string, args ...any)) (*seeder, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.UnsafeNoFsync, cfg.EnableGRPCGateway = dir, true, false
-	// etcd logs its stop as an error.
+	// Only fatal messages are logged, because etcd logs its stop as an error.
 	cfg.LogLevel, cfg.LogOutputs = "fatal", []string{"stderr"}
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls, cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = loopback, loopback, loopback, loopback

@@ -14,31 +14,32 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestAdoptedAsItWent checks how many violations the model reports if an entry becomes the pod's own at about the time at
-// which the pod releases the address. There is none only if the entry was dynamic, the pod released the address after the
-// reconcile had begun, the other pod with the address runs on the same node, and the write is undone.
-func TestAdoptedAsItWent(t *testing.T) {
+// TestReleaseDuringAdoption checks how many violations the model reports if an entry gets a pod as its owner at about the time
+// at which the pod releases the address. There is none only if the entry was dynamic, the pod released the address after the
+// start of the reconcile, the other pod with the address runs on the same node, and the write is undone.
+func TestReleaseDuringAdoption(t *testing.T) {
 	const ip, owner = "10.0.0.19", "db/a-2"
 	for name, c := range map[string]struct {
 		// dynamic is true if the entry was dynamic before the write.
 		dynamic bool
-		// went is how long after the start of the reconcile the pod releases the address; negative: before the start.
-		went time.Duration
-		// left is true if the checks do not see that the pod releases the address.
-		left bool
+		// releasedAfter is the time from the start of the reconcile until the pod releases the address; negative if the pod
+		// releases it before the start.
+		releasedAfter time.Duration
+		// neverHad is true if the pod never had the address.
+		neverHad bool
 		// other is the node on which another pod runs with the address when the write is carried out.
 		other string
-		// back is true if the write is undone.
-		back bool
-		// then is the number of violations after the write, and atRest the number of further violations at the end.
-		then, atRest int
+		// undone is true if the write is undone.
+		undone bool
+		// atWrite is the number of violations after the write, and atRest the number of further violations at the end.
+		atWrite, atRest int
 	}{
-		"it went meanwhile, and the entry is taken back": {dynamic: true, went: time.Second, other: "n1", back: true},
-		"it went meanwhile, and keeps the entry":         {dynamic: true, went: time.Second, other: "n1", atRest: 1},
-		"it had gone before":                             {dynamic: true, went: -time.Second, other: "n1", back: true, then: 1},
-		"it never had the address":                       {dynamic: true, left: true, other: "n1", back: true, then: 1},
-		"the other one runs on another node":             {dynamic: true, went: time.Second, other: "n2", back: true, then: 1},
-		"the entry was not for anybody":                  {went: time.Second, other: "n1", back: true, then: 1},
+		"released during the reconcile, write undone":     {dynamic: true, releasedAfter: time.Second, other: "n1", undone: true},
+		"released during the reconcile, write not undone": {dynamic: true, releasedAfter: time.Second, other: "n1", atRest: 1},
+		"released before the reconcile":                   {dynamic: true, releasedAfter: -time.Second, other: "n1", undone: true, atWrite: 1},
+		"the pod never had the address":                   {dynamic: true, neverHad: true, other: "n1", undone: true, atWrite: 1},
+		"the other pod runs on another node":              {dynamic: true, releasedAfter: time.Second, other: "n2", undone: true, atWrite: 1},
+		"the entry was not dynamic":                       {releasedAfter: time.Second, other: "n1", undone: true, atWrite: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,9 +60,9 @@ func TestAdoptedAsItWent(t *testing.T) {
 				old := &sandbox{uid: "old", key: owner, ips: []string{ip}}
 				w.machines[0].sandboxes[old.uid] = old
 				time.Sleep(10 * time.Second)
-				sent := &call{begun: time.Now().Add(-c.went)}
-				if delete(w.machines[0].sandboxes, old.uid); !c.left {
-					w.letGo(w.machines[0], old)
+				sent := &call{begun: time.Now().Add(-c.releasedAfter)}
+				if delete(w.machines[0].sandboxes, old.uid); !c.neverHad {
+					w.noteLastUse(w.machines[0], old)
 				}
 				w.machine(c.other).sandboxes["new"] = &sandbox{uid: "new", key: "db/job4", ips: []string{ip}}
 
@@ -69,13 +70,13 @@ func TestAdoptedAsItWent(t *testing.T) {
 				write(owner)
 				w.checkOwner("n1", ip, owner, c.dynamic)
 				w.server.serving = nil
-				then := len(w.violations)
-				if c.back {
+				atWrite := len(w.violations)
+				if c.undone {
 					write("")
 				}
-				w.takenBack()
-				if then != c.then || len(w.violations)-then != c.atRest {
-					t.Errorf("%d violations, then %d; want %d and %d: %v", then, len(w.violations)-then, c.then, c.atRest, w.violations)
+				w.checkUndone()
+				if atWrite != c.atWrite || len(w.violations)-atWrite != c.atRest {
+					t.Errorf("got %d violations at the write and %d at rest, want %d and %d: %v", atWrite, len(w.violations)-atWrite, c.atWrite, c.atRest, w.violations)
 				}
 			})
 		})

@@ -23,58 +23,59 @@ import (
 	"fixedip.io/fixedip/test/sim/agent"
 )
 
-// isUnreserved reports whether an entry is for an unreserved pod, and goes with that pod.
+// isUnreserved reports whether an entry is for an unreserved pod. Such an entry is removed with the pod.
 func isUnreserved(raw ipamtypes.AllocationIP) bool {
 	e, _ := ciliumpool.DecodeEntry(raw)
 	return e.IsUnreserved()
 }
 
-// atRest checks the world once nothing happens any more: every pod has the addresses reserved for it, and nothing is left of
-// deleted objects (invariants 3, 4 and 5).
+// atRest checks the world at rest: every pod has the addresses reserved for it, and nothing is left of deleted objects
+// (invariants 3, 4 and 5).
 func (c *checks) atRest() {
 	w := c.w
-	c.takenBack()
+	c.checkUndone()
 	c.endpointsAtRest()
-	records := map[string]*v1alpha1.FixedIP{}
+	// byPod contains the FixedIPs. Key: namespace/name of the pod.
+	byPod := map[string]*v1alpha1.FixedIP{}
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
-		records[r.Namespace+"/"+r.Spec.PodName] = r
-		// The FixedIP of an existing pod stays until the pod is gone, if a user has deleted it.
+		byPod[r.Namespace+"/"+r.Spec.PodName] = r
+		// A FixedIP that a user has deleted stays until its pod is gone.
 		if _, pod := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); r.DeletionTimestamp != nil && !pod {
-			c.violate("no leak: FixedIP %s is being deleted for ever", r.Name)
+			c.violate("no leak: the deletion of FixedIP %s does not end although its pod is gone", r.Name)
 		}
 	}
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
-		c.podAtRest(pod, records[keyOf(pod)])
+		c.podAtRest(pod, byPod[keyOf(pod)])
 	}
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		for ip, e := range cn.Spec.IPAM.Pool {
 			switch {
-			case e.Owner == "fixedip.io/cooldown" && (c.inUse(ip) || c.toldOf(ip)):
+			case e.Owner == "fixedip.io/cooldown" && (c.inUse(ip) || c.inPodStatus(ip)):
 				// An unreserved pod got the address from an agent that had not seen the entry yet. The address stays in
 				// cooldown until the pod is gone or has another address.
-			case e.Owner == "fixedip.io/move-target" && c.onItsWay(records[strings.TrimPrefix(e.Resource, "pod=")], strings.TrimPrefix(e.Resource, "pod="), ip, cn.Name):
-			case mark(e.Owner) && e.Owner != "fixedip.io/moved":
-				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
+			case e.Owner == "fixedip.io/move-target" && c.moveIncomplete(byPod[strings.TrimPrefix(e.Resource, "pod=")], strings.TrimPrefix(e.Resource, "pod="), ip, cn.Name):
+			case isMarker(e.Owner) && e.Owner != "fixedip.io/moved":
+				c.violate("no leak: the entry of IP %s on node %s still has owner %s (%s)", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
-				r := records[e.Owner]
+				r := byPod[e.Owner]
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
-				// A bare pod, a pod that opts out, and a pod for which a user has meanwhile made a FixedIP with another
-				// address keep running with their address: see podAtRest. The entry of an unreserved pod goes with the pod,
-				// which may have got another address from an agent that had not seen the entry yet.
+				// A bare pod, a pod that opts out, and a pod for which a user has meanwhile created a FixedIP with another
+				// address keep running with their address: see podAtRest. The entry of an unreserved pod is removed with the
+				// pod, even if an agent that had not seen the entry has given the pod another address.
 				runs := exists && runsWithAny(pod, []string{ip}) &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
 				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
-					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
+					c.violate("no leak: the entry of IP %s on node %s still has owner %s (%s), which has neither a pod nor a FixedIP", ip, cn.Name, e.Owner, e.Resource)
 				} else if r != nil && namesFamily(r, ip) && !slices.Contains(r.Spec.IPs, ip) && !runs && !(exists && isUnreserved(e)) {
-					c.violate("no leak: %s on %s is still kept for %s, whose FixedIP has %v", ip, cn.Name, e.Owner, r.Spec.IPs)
+					c.violate("no leak: the entry of IP %s on node %s still has owner %s, whose FixedIP names only %v", ip, cn.Name, e.Owner, r.Spec.IPs)
 				}
 			}
 		}
 		for ip, state := range cn.Status.IPAM.ReleaseIPs {
-			c.violate("no leak: the release handshake of %s on %s is at %s", ip, cn.Name, state)
+			c.violate("no leak: the release handshake of IP %s on node %s does not end: state %s", ip, cn.Name, state)
 		}
 	}
-	for key, r := range records {
+	for key, r := range byPod {
 		_, pod := one[*corev1.Pod](w.server, pods, key)
 		if r.Spec.Slot {
 			c.slotAtRest(r, pod)
@@ -86,16 +87,16 @@ func (c *checks) atRest() {
 		// WhenScaled does not apply if the workload has opted out: the workload then counts as deleted.
 		surplus := exists && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
 		if !pod && (gone || surplus) {
-			c.violate("no leak: FixedIP %s stands, and nobody is to have it", r.Name)
+			c.violate("no leak: FixedIP %s still exists although its workload is gone or scaled down and does not retain it", r.Name)
 		}
 	}
 }
 
-// onItsWay reports whether a move to the node was announced, and the home entry names that node, but the pod went before the
-// move was complete: the next pod with the name completes it. Either the FixedIP r reserves the address, or r is nil,
-// because the controller saw the pod too late to make one, and the workload retains the addresses of pods that are scaled
-// down.
-func (c *checks) onItsWay(r *v1alpha1.FixedIP, owner, ip, node string) bool {
+// moveIncomplete reports whether the home entry of an address names the node as the target of a move, but the pod owner was
+// deleted before the move was complete: the next pod with that name completes the move. Either the FixedIP r reserves the
+// address, or r is nil, because the controller saw the pod too late to create a FixedIP, and the workload retains addresses
+// after a scale-down.
+func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) bool {
 	if r != nil && !slices.Contains(r.Spec.IPs, ip) || r == nil && !c.retains(owner) {
 		return false
 	}
@@ -125,15 +126,15 @@ func namesFamily(r *v1alpha1.FixedIP, ip string) bool {
 	return slices.ContainsFunc(r.Spec.IPs, func(has string) bool { return agent.IsIPv6(has) == agent.IsIPv6(ip) })
 }
 
-// toldOf reports whether the status of a pod that has not ended contains an address. After a reboot, a pod that waits for an
-// address on a full node still has its former address there.
-func (c *checks) toldOf(ip string) bool {
+// inPodStatus reports whether the status of a pod that has not ended contains an address. After a reboot, the status of a pod
+// that waits for an address on a full node still contains its former address.
+func (c *checks) inPodStatus(ip string) bool {
 	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && runsWithAny(pod, []string{ip}) })
 }
 
-// staleStatusOnFullNode reports whether the node of a pod is full, and the status of another pod there still has the pod's
-// address from before a reboot. That pod gets no new address on a full node, so that its status stays as it is, and the
-// controller cannot rule out that it uses the address.
+// staleStatusOnFullNode reports whether the node of a pod is full, and the status of another pod there still contains an
+// address of the pod from before a reboot. The other pod gets no new address on a full node, so that its status does not
+// change, and the controller cannot rule out that the other pod uses the address.
 func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	return c.w.full(pod.Spec.NodeName) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(other *corev1.Pod) bool {
 		return other.UID != pod.UID && other.Spec.NodeName == pod.Spec.NodeName && !ended(other) &&
@@ -143,16 +144,16 @@ func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	})
 }
 
-// mayClaim reports whether an entry without a FixedIP may be for a pod that comes back: its workload exists and retains the
-// addresses of pods that are scaled down.
+// mayClaim reports whether an entry without a FixedIP may be for a later pod with the owner's name: the workload of the owner
+// exists and retains addresses after a scale-down.
 func (c *checks) mayClaim(owner string) bool {
 	name := owner[strings.Index(owner, "/")+1:]
 	set, ok := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name[:1])
 	return ok && set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
 }
 
-// pinnedByOther reports whether a user has made a FixedIP of another pod with an address of this pod. One of the two has to
-// go, and only a user can decide which.
+// pinnedByOther reports whether a user has created a FixedIP that reserves an address of this pod for another pod. Only a user
+// can decide which of the two pods keeps the address.
 func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
 		return c.byUser[r.UID] && keyOf(r) != keyOf(pod) && runsWithAny(pod, r.Spec.IPs)
@@ -192,28 +193,28 @@ func (w *world) full(node string) bool {
 	})
 }
 
-// podAtRest checks invariant 3 for one pod. r is its FixedIP; nil: there is none.
+// podAtRest checks invariant 3 for one pod. r is its FixedIP; nil if there is none.
 func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	key := keyOf(pod)
 	if pod.DeletionTimestamp != nil {
-		c.violate("no end: pod %s is being deleted for ever", key)
+		c.violate("no end: the deletion of pod %s does not end", key)
 		return
 	}
 	adopted := c.w.setup.adoption && pod.Labels[adoptLabel] != ""
 	fixed := adopted || metav1.GetControllerOfNoCopy(pod) != nil && pod.Annotations[identity.AnnotationEnabled] == ""
 	if pod.Spec.NodeName == "" {
 		if !c.w.mayWait(pod) {
-			c.violate("no end: pod %s is not placed", key)
+			c.violate("no end: pod %s is not bound to a node", key)
 		}
 		return
 	}
-	// After a reboot the status contains the former address, which the pod may not get again.
+	// After a reboot the status of a pod contains its former address, which the pod may not get again.
 	started := slices.ContainsFunc(c.w.machines, func(m *machine) bool { return slices.Contains(m.uses(pod.Status.PodIP), key) })
 	if !started && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.w.full(pod.Spec.NodeName) {
 		return
 	}
 	if len(pod.Status.PodIPs) != len(c.w.setup.families()) {
-		c.violate("no end: pod %s has no address on %s", key, pod.Spec.NodeName)
+		c.violate("no end: pod %s on node %s does not have one IP of each family", key, pod.Spec.NodeName)
 		return
 	}
 	if !fixed {
@@ -226,20 +227,19 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		return
 	}
 	if r == nil {
-		c.violate("sticky: pod %s runs with %s, and no FixedIP keeps that", key, pod.Status.PodIP)
+		c.violate("sticky: pod %s runs with IP %s but has no FixedIP", key, pod.Status.PodIP)
 		return
 	}
 	if r.DeletionTimestamp != nil {
-		// A user has deleted it, and it goes when the pod does.
+		// A user has deleted the FixedIP, which is removed when the pod is gone.
 		return
 	}
 	if c.byUser[r.UID] && slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return c.hasOther(ip, key) }) {
-		// A user has reserved an address for it that another pod has. One of the two has to go, and only a user can decide
-		// which.
+		// A user has reserved an address for this pod that another pod has. Only a user can decide which of the two keeps it.
 		return
 	}
 	if metav1.GetControllerOfNoCopy(pod) == nil && meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionMismatch) {
-		// No controller would make the pod again, so that the product reports the mismatch and does not evict the pod.
+		// No controller would create the pod again. The product reports the mismatch and does not evict the pod.
 		return
 	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
@@ -248,10 +248,10 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 			continue
 		}
 		if !slices.Contains(r.Spec.IPs, has.IP) {
-			c.violate("sticky: pod %s runs with %s, and %v is kept for it", key, has.IP, r.Spec.IPs)
+			c.violate("sticky: pod %s runs with IP %s, want one of %v, which its FixedIP names", key, has.IP, r.Spec.IPs)
 		}
 		if cn == nil || cn.Spec.IPAM.Pool[has.IP].Owner != key {
-			c.violate("durable: pod %s runs with %s, and the pool of %s does not have it for it", key, has.IP, pod.Spec.NodeName)
+			c.violate("durable: pod %s runs with IP %s, but the pool of node %s has no entry of that IP with the pod as its owner", key, has.IP, pod.Spec.NodeName)
 		}
 	}
 }
@@ -264,12 +264,12 @@ func awayWithout(r *v1alpha1.FixedIP, n pool.NodePool, ip string) bool {
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == family || n.Home(a) })
 }
 
-// takenBack checks that an owner in claimedTooEarly does not keep its entry while another pod runs with the address.
-func (c *checks) takenBack() {
+// checkUndone checks that an owner in claimedTooEarly does not keep its entry while another pod runs with the address.
+func (c *checks) checkUndone() {
 	for r := range c.claimedTooEarly {
 		cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, r.node)
 		if ok && cn.Spec.IPAM.Pool[r.ip].Owner == r.owner && c.hasOther(r.ip, r.owner) {
-			c.violate("no hijack: %s on %s stays with %s, who got it as it went, while another pod runs with it", r.ip, r.node, r.owner)
+			c.violate("no hijack: IP %s on node %s still has owner %s, set while that pod released the IP, although another pod runs with it", r.ip, r.node, r.owner)
 		}
 	}
 }

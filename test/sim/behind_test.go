@@ -19,29 +19,29 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestKeptBehindTheAgent covers an agent that has not seen a claim and gives its pod a dynamic entry. The pod is deleted,
-// and other pods come, whose addresses their kubelets report late. No two pods may share an address. No pod may wait for an
-// agent, and no user may have to delete a pod: a dynamic entry never gets an owner in this case, and a pod with a wrong
-// address is restarted.
-func TestKeptBehindTheAgent(t *testing.T) {
+// TestAgentBehindClaim covers an agent that has not seen a claim and gives its pod the address of a dynamic entry. The pod is
+// deleted, and other pods are created, whose addresses their kubelets report late. No two pods may share an address. A dynamic
+// entry never gets an owner in this case, and a pod with a wrong address is restarted. So no pod may wait for an agent, and no
+// user may have to delete a pod.
+func TestAgentBehindClaim(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	waited, restarted, told := 0, 0, 0
+	waits, restarts, userDeletions := 0, 0, 0
 	for seed := range uint64(120) {
 		//nolint:staticcheck // Retries take their jitter from this source. Each run starts it again.
 		oldrand.Seed(1)
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			w := newWorld(ctx, kinds, setup{}, map[string]int{})
-			w.settle(seed * 0x9e3779b97f4a7c15)
-			scheduler := schedulersThen[seed%3]
+			w.startWorkloads(seed * 0x9e3779b97f4a7c15)
+			scheduler := schedulerStates[seed%3]
 			switch {
-			case !w.keptBehindItsAgent("c", scheduler):
-				t.Errorf("seed %d: the pod does not run", seed)
+			case !w.startBehindAgent("c", scheduler):
+				t.Errorf("seed %d: the pod of workload c has no IPs in its status, want it to run", seed)
 			case seed%2 == 0:
-				w.othersCome("c", scheduler)
+				w.createCompetitors("c", scheduler)
 			default:
 				w.calm(actLasts / 30)
 				for range maxJobs {
@@ -49,7 +49,7 @@ func TestKeptBehindTheAgent(t *testing.T) {
 				}
 			}
 			if seed%4 > 1 {
-				w.givenUp("c", seed%8 > 3)
+				w.releaseReservation("c", seed%8 > 3)
 			}
 			w.calm(2 * actLasts)
 			err := w.rest()
@@ -57,9 +57,9 @@ func TestKeptBehindTheAgent(t *testing.T) {
 			if err != nil {
 				t.Errorf("seed %d: %v\n%s", seed, err, history)
 			}
-			waited += strings.Count(history, "waiting for the Cilium agent")
-			restarted += strings.Count(history, "; the pod was evicted")
-			told += strings.Count(history, "** a person deletes")
+			waits += strings.Count(history, "waiting for the Cilium agent")
+			restarts += strings.Count(history, "; the pod was evicted")
+			userDeletions += strings.Count(history, "** a user deletes")
 			cancel()
 			synctest.Wait()
 		})
@@ -67,8 +67,8 @@ func TestKeptBehindTheAgent(t *testing.T) {
 			return
 		}
 	}
-	if restarted == 0 || waited > 0 || told > 0 {
-		t.Errorf("%d restarts, want some; pods waited for agents %d times and for persons %d times, want none", restarted, waited, told)
+	if restarts == 0 || waits > 0 || userDeletions > 0 {
+		t.Errorf("restarts of pods: got %d, want at least 1; waits for agents: got %d, want 0; deletions by users: got %d, want 0", restarts, waits, userDeletions)
 	}
 }
 
@@ -78,13 +78,13 @@ const (
 	schedulerKilled = ", scheduler killed"
 )
 
-// schedulersThen are the states of the scheduler after a pod was placed whose agent is behind: its watches are up to date,
-// they have stalled since it bound the pod, or it is killed, and another scheduler starts with what is stored.
-var schedulersThen = []string{schedulerKnows, schedulerBehind, schedulerKilled}
+// schedulerStates are the states of a scheduler that has placed a pod whose agent is behind: the watches of the scheduler are
+// up to date, have stalled since the bind, or the scheduler is killed and a new one starts from the stored objects.
+var schedulerStates = []string{schedulerKnows, schedulerBehind, schedulerKilled}
 
-// keptBehindItsAgent creates a workload whose pod gets another address than its claim, and deletes the pod, or scales the
-// workload down, as soon as the pod has run. It reports whether the pod has run.
-func (w *world) keptBehindItsAgent(name, scheduler string) bool {
+// startBehindAgent creates a workload whose pod gets another address than its claim, because its agent is behind. It deletes
+// the pod, or scales the workload down, as soon as the pod has run. It reports whether the pod has run.
+func (w *world) startBehindAgent(name, scheduler string) bool {
 	for _, m := range w.machines {
 		m.startsAfter = time.Now().Add(actLasts)
 		m.seesAfter = m.startsAfter.Add(actLasts + time.Second)
@@ -103,7 +103,7 @@ func (w *world) keptBehindItsAgent(name, scheduler string) bool {
 		return false
 	}
 	for _, m := range w.machines {
-		m.tellsAfter = time.Now().Add(muteFor)
+		m.podStatusAfter = time.Now().Add(muteFor)
 	}
 	if scheduler == schedulerKilled {
 		for _, s := range w.schedulers {
@@ -119,10 +119,10 @@ func (w *world) keptBehindItsAgent(name, scheduler string) bool {
 	return true
 }
 
-// othersCome creates pods that need the address of the deleted pod. A stalled scheduler would bind the next pod of the
-// workload before any of them: in that case the next pod is created only after the others have addresses and the agent has
-// seen the entries.
-func (w *world) othersCome(name, scheduler string) {
+// createCompetitors creates pods that need the address of the deleted pod. A stalled scheduler would bind the next pod of the
+// workload before any other pod. In that case the next pod of the workload is created after the other pods have addresses and
+// the agent has seen their entries.
+func (w *world) createCompetitors(name, scheduler string) {
 	if scheduler != schedulerBehind {
 		w.fillNodes()
 		return
@@ -135,10 +135,10 @@ func (w *world) othersCome(name, scheduler string) {
 	w.scale(name, 1)
 }
 
-// givenUp releases the address reserved for the pod of a workload once the agent has seen the entry, and makes agents see
-// later writes late. A user deletes the FixedIP or, if optsOut is true, makes the next pods opt out while the workload
-// retains addresses.
-func (w *world) givenUp(name string, optsOut bool) {
+// releaseReservation releases the address reserved for the pod of a workload after the agent has seen the entry, and makes
+// agents see later writes late. A user deletes the FixedIP or, if optsOut is true, makes the next pods opt out while the
+// workload retains addresses.
+func (w *world) releaseReservation(name string, optsOut bool) {
 	w.calm(2 * actLasts)
 	for _, m := range w.machines {
 		m.seesAfter = time.Now().Add(muteFor)

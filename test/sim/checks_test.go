@@ -29,23 +29,23 @@ type checks struct {
 	w *world
 	// violations are the broken invariants, in the order in which they were found.
 	violations []string
-	// included is when a workload began to want a pod of the name, without a break since then. Key: namespace/name of the
-	// pod.
+	// included is the time since which a workload has continuously included a pod. Key: namespace/name of the pod.
 	included map[string]time.Time
-	// said is when the replicas, the annotations or the annotations of the template of a workload last changed. Key:
-	// namespace/name of the StatefulSet or ReplicaSet. It is removed with the workload.
-	said map[string]time.Time
-	// had contains the owners of entries that pools have had. Key: node and owner.
+	// workloadChanged is the time of the last change of the replicas, the annotations or the template's annotations of a
+	// workload. Key: namespace/name of the StatefulSet or ReplicaSet. Deleted workloads have no key.
+	workloadChanged map[string]time.Time
+	// had contains the owners of the former entries of each pool. Key: node and owner.
 	had map[[2]string]bool
-	// boundTooLate contains the pods that were bound for an entry that was gone by then. Key: the UID.
+	// boundTooLate contains the pods that were bound after their entry was removed. Key: the UID.
 	boundTooLate map[types.UID]bool
-	// byUser contains the FixedIPs that a user made or released. Key: the UID.
+	// byUser contains the FixedIPs that a user has created or deleted. Key: the UID.
 	byUser map[types.UID]bool
-	// lastUse is when a pod last released an address.
+	// lastUse is the last time at which a sandbox of the owner stopped using the address.
 	lastUse map[running]time.Time
-	// claimedTooEarly contains the owners that got an entry while another pod had the address. The entry has to be released.
+	// claimedTooEarly contains the owners that got an entry while another pod had the address. The product has to undo the
+	// entry.
 	claimedTooEarly map[running]bool
-	// lastWrite is when the product last wrote.
+	// lastWrite is the time of the last write of the product.
 	lastWrite time.Time
 }
 
@@ -53,7 +53,7 @@ type checks struct {
 type running struct{ node, ip, owner string }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, had: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{},
+	return &checks{w: w, included: map[string]time.Time{}, workloadChanged: map[string]time.Time{}, had: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{},
 		lastUse: map[running]time.Time{}, claimedTooEarly: map[running]bool{}}
 }
 
@@ -63,7 +63,7 @@ func (c *checks) violate(format string, args ...any) {
 	c.violations = append(c.violations, text)
 }
 
-// broken returns the first violation as an error; nil: there is none.
+// broken returns the first violation as an error; nil if there is none.
 func (c *checks) broken() error {
 	if len(c.violations) == 0 {
 		return nil
@@ -71,19 +71,20 @@ func (c *checks) broken() error {
 	return errors.New(c.violations[0])
 }
 
+// released notes that a user deletes a FixedIP.
 func (c *checks) released(r *v1alpha1.FixedIP) { c.byUser[r.UID] = true }
 
 // check checks one write. by is the writer.
 func (c *checks) check(k *kind, e event, by string) {
 	if isProduct(by) {
 		c.lastWrite = time.Now()
-		c.w.asked = 0
+		c.w.requests = 0
 	}
 	switch k {
 	case ciliumNodes:
 		c.checkPool(e, by)
 	case fixedIPs:
-		c.checkRecord(e, by)
+		c.checkFixedIP(e, by)
 	case statefulSets:
 		c.noteWorkload(e)
 	case replicaSets:
@@ -95,11 +96,11 @@ func (c *checks) check(k *kind, e event, by string) {
 	}
 }
 
-// mark reports whether an owner text is one of the product's own, with which no pod gets the address.
-func mark(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
+// isMarker reports whether an owner text is a marker of the product, such as fixedip.io/cooldown.
+func isMarker(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
 // isPod reports whether an owner text names a pod.
-func isPod(owner string) bool { return strings.Contains(owner, "/") && !mark(owner) }
+func isPod(owner string) bool { return strings.Contains(owner, "/") && !isMarker(owner) }
 
 // checkPool checks invariants 1 and 2 for the entries that a write has changed.
 func (c *checks) checkPool(e event, by string) {
@@ -115,31 +116,31 @@ func (c *checks) checkPool(e event, by string) {
 		return
 	}
 	if isProduct(by) {
-		c.checkTaken(after, was)
+		c.checkRemoved(after, was)
 	}
 	for ip, now := range after.Spec.IPAM.Pool {
 		before, had := was[ip]
-		if had && before == now || mark(now.Owner) {
+		if had && before == now || isMarker(now.Owner) {
 			continue
 		}
-		if !had || mark(before.Owner) {
+		if !had || isMarker(before.Owner) {
 			for _, other := range all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes) {
-				if o, there := other.Spec.IPAM.Pool[ip]; there && other.Name != after.Name && !mark(o.Owner) {
-					c.violate("unique: %s is offered by the pools of %s (%q) and %s (%q)", ip, after.Name, now.Owner, other.Name, o.Owner)
+				if o, there := other.Spec.IPAM.Pool[ip]; there && other.Name != after.Name && !isMarker(o.Owner) {
+					c.violate("unique: IP %s is offered by two pools: of node %s with owner %q, and of node %s with owner %q", ip, after.Name, now.Owner, other.Name, o.Owner)
 				}
 			}
 		}
 		if isProduct(by) && before.Owner != now.Owner && isPod(before.Owner) && isPod(now.Owner) {
 			c.w.stats["slot taken over"]++
 			if !c.isSlot(now.Owner) || before.Resource != now.Resource {
-				c.violate("no hijack: %s on %s is given to %s, and was %s's", ip, after.Name, now.Owner, before.Owner)
+				c.violate("no hijack: the entry of IP %s on node %s gets owner %s, although its owner is %s", ip, after.Name, now.Owner, before.Owner)
 			}
 		}
 		if isProduct(by) && before.Owner != now.Owner && isPod(now.Owner) {
 			c.checkOwner(after.Name, ip, now.Owner, had && before.Owner == "")
 		}
 		if isProduct(by) && now.Owner == "" && c.w.isStrict(after.Name) {
-			c.violate("strict: %s becomes a dynamic entry of the strict node %s", ip, after.Name)
+			c.violate("strict: IP %s gets a dynamic entry on strict node %s", ip, after.Name)
 		}
 		if isProduct(by) && now.Owner == "" {
 			c.checkDynamic(after.Name, ip)
@@ -147,42 +148,42 @@ func (c *checks) checkPool(e event, by string) {
 	}
 }
 
-// checkTaken checks that no dynamic entry is removed while the agent has its address allocated: another pod could get the
-// address while the first one runs.
-func (c *checks) checkTaken(after *ciliumv2.CiliumNode, was ipamtypes.AllocationMap) {
+// checkRemoved checks that no dynamic entry is removed while the agent has the address allocated: the address could be given
+// to another pod while its first pod runs.
+func (c *checks) checkRemoved(after *ciliumv2.CiliumNode, was ipamtypes.AllocationMap) {
 	m := c.w.machine(after.Name)
 	if m == nil {
 		return
 	}
 	for ip, before := range was {
-		if _, stands := after.Spec.IPAM.Pool[ip]; stands || before.Owner != "" {
+		if _, exists := after.Spec.IPAM.Pool[ip]; exists || before.Owner != "" {
 			continue
 		}
 		if has := m.allocatedTo(ip); has != "" {
-			c.violate("no hijack: %s is taken out of the pool of %s while the agent has it allocated to %s", ip, after.Name, has)
+			c.violate("no hijack: the dynamic entry of IP %s on node %s is removed while the agent has the IP allocated to %s", ip, after.Name, has)
 		}
 	}
 }
 
-// checkDynamic checks invariant 1 for an address that any pod may get from now on: every pod that runs with it runs on this
-// node, and a ready agent has it allocated.
+// checkDynamic checks invariant 1 for an address that gets a dynamic entry: every pod that runs with the address runs on this
+// node, and if the agent of the node is ready, it has the address allocated.
 func (c *checks) checkDynamic(node, ip string) {
 	for _, m := range c.w.machines {
 		for _, user := range m.uses(ip) {
 			if m.name != node || m.ipam != nil && m.ready && m.allocatedTo(ip) == "" {
-				c.violate("unique: %s becomes a dynamic entry of %s, and %s runs with it on %s", ip, node, user, m.name)
+				c.violate("unique: IP %s gets a dynamic entry on node %s while pod %s runs with it on node %s", ip, node, user, m.name)
 			}
 		}
 	}
 }
 
 // checkOwner checks invariant 2 for an address that gets a pod as its owner: no other pod has the address or can get it.
-// adopted is true if the entry was dynamic. The pod that runs with such an address may go before the write is carried out,
-// and another pod of the node may get the address: the writer confirms the write and undoes it, which takenBack checks.
+// adopted is true if the entry was dynamic. In that case the pod may release the address before the write is executed, and
+// another pod of the node may get it. The product then has to undo the write, which checkUndone checks.
 func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	r := running{node, ip, owner}
-	if went, ran := c.lastUse[r]; adopted && ran && !went.Before(c.w.server.serving.begun) && c.takenOver(r) {
-		c.w.stats["adopted as another pod had it"]++
+	if stopped, ran := c.lastUse[r]; adopted && ran && !stopped.Before(c.w.server.serving.begun) && c.takenOver(r) {
+		c.w.stats["adopted while another pod had the address"]++
 		c.claimedTooEarly[r] = true
 		return
 	}
@@ -191,9 +192,9 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 			switch {
 			case !slices.Contains(b.ips, ip) || b.forgotten:
 			case b.key != owner:
-				c.violate("no hijack: %s on %s is given to %s while pod %s runs with it on %s", ip, node, owner, b.key, m.name)
+				c.violate("no hijack: IP %s on node %s gets owner %s while pod %s runs with it on node %s", ip, node, owner, b.key, m.name)
 			case m.name != node:
-				c.violate("no hijack: %s is given to %s on %s while it runs with it on %s", ip, owner, node, m.name)
+				c.violate("no hijack: IP %s gets owner %s on node %s while that pod runs with it on node %s", ip, owner, node, m.name)
 			}
 		}
 	}
@@ -202,17 +203,18 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 		return
 	}
 	if has := m.allocatedTo(ip); has != "" && has != owner {
-		c.violate("no hijack: %s on %s is given to %s while the agent has it allocated to %s", ip, node, owner, has)
+		c.violate("no hijack: IP %s on node %s gets owner %s while the agent has the IP allocated to %s", ip, node, owner, has)
 	}
 	offered := slices.Contains(m.ipam.Offered(agent.IsIPv6(ip)), ip)
 	if offered && adopted {
-		c.w.stats["adopted as its pod went"]++
+		c.w.stats["adopted while the pod released the address"]++
 	} else if offered {
-		c.violate("no hijack: %s on %s is given to %s while the agent offers it to anybody", ip, node, owner)
+		c.violate("no hijack: IP %s on node %s gets owner %s while the agent offers the IP to all pods", ip, node, owner)
 	}
 }
 
-// takenOver reports whether other pods have the address of a pod that went, all of them on that pod's node.
+// takenOver reports whether the owner of r does not run with the address any more, and another pod does: on the node of r, and
+// on no other node.
 func (c *checks) takenOver(r running) bool {
 	over := false
 	for _, m := range c.w.machines {
@@ -226,14 +228,14 @@ func (c *checks) takenOver(r running) bool {
 	return over
 }
 
-// letGo notes that the pod of a sandbox has released its addresses. It is called for every sandbox that ends.
-func (c *checks) letGo(on *machine, b *sandbox) {
+// noteLastUse sets the last use of the addresses of a sandbox to now. It is called for every sandbox that stops.
+func (c *checks) noteLastUse(on *machine, b *sandbox) {
 	for _, ip := range b.ips {
 		c.lastUse[running{on.name, ip, b.key}] = time.Now()
 	}
 }
 
-// checkBind checks that the claim precedes the bind. It counts the pods that are bound for an entry that is gone by then.
+// checkBind checks that the claim precedes the bind. It counts the pods that are bound after their entry was removed.
 func (c *checks) checkBind(e event, by string) {
 	pod, ok := e.after.(*corev1.Pod)
 	if !ok || !isProduct(by) || pod.Spec.NodeName == "" || pod.Annotations[identity.AnnotationEnabled] != "" {
@@ -254,39 +256,39 @@ func (c *checks) checkBind(e event, by string) {
 			}
 		}
 	}
-	// A scheduler whose watch is behind may rely on a former entry. The controller that released the entry repairs that.
+	// A scheduler whose watch is behind may rely on an entry that was released. The controller that released it corrects that.
 	if !c.had[[2]string{pod.Spec.NodeName, keyOf(pod)}] {
-		c.violate("claimed: pod %s is bound to %s by %s, whose pool never had anything for it", keyOf(pod), pod.Spec.NodeName, by)
+		c.violate("claimed: pod %s is bound to node %s by %s although the pool of that node never had an entry for the pod", keyOf(pod), pod.Spec.NodeName, by)
 	}
 	if c.w.isStrict(pod.Spec.NodeName) {
 		c.w.stats["bound to a strict node without an entry"]++
 	}
-	c.w.stats["bound to an entry that was gone"]++
+	c.w.stats["bound after its entry was removed"]++
 	c.boundTooLate[pod.UID] = true
 }
 
-// started checks invariant 1 for every sandbox that gets an address: no other pod has the address, and no former pod of the
-// name has it on another node.
+// started checks invariant 1 for a sandbox that gets an address: no other pod has the address, and no former pod with the
+// same name has it on another node.
 func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	for _, m := range c.w.machines {
 		for _, b := range m.sandboxes {
 			switch {
 			case b.uid == pod.UID || !slices.Contains(b.ips, ip) || b.forgotten:
 			case b.key != keyOf(pod):
-				c.violate("unique: pod %s on %s runs with %s, and so does pod %s on %s", keyOf(pod), on.name, ip, b.key, m.name)
+				c.violate("unique: pod %s on node %s starts with IP %s while pod %s runs with it on node %s", keyOf(pod), on.name, ip, b.key, m.name)
 			case m != on:
-				c.violate("unique: pod %s runs with %s on %s, and its predecessor still does on %s", keyOf(pod), ip, on.name, m.name)
+				c.violate("unique: pod %s starts with IP %s on node %s while its predecessor runs with it on node %s", keyOf(pod), ip, on.name, m.name)
 			}
 		}
 	}
 }
 
-// checkRecord checks invariant 1 for FixedIPs, and invariant 5: the product deletes a FixedIP only for a reason.
-func (c *checks) checkRecord(e event, by string) {
+// checkFixedIP checks invariant 1 for FixedIPs, and invariant 5: the product deletes a FixedIP only for a reason.
+func (c *checks) checkFixedIP(e event, by string) {
 	now, ok := e.after.(*v1alpha1.FixedIP)
 	if !ok {
 		if before := e.before.(*v1alpha1.FixedIP); before.DeletionTimestamp == nil {
-			c.checkGoing(before, by)
+			c.checkDeletion(before, by)
 		}
 		return
 	}
@@ -297,27 +299,27 @@ func (c *checks) checkRecord(e event, by string) {
 		c.byUser[now.UID] = by == "user"
 	}
 	if e.before != nil && e.before.GetDeletionTimestamp() == nil && now.DeletionTimestamp != nil {
-		c.checkGoing(now, by)
+		c.checkDeletion(now, by)
 	}
 	for _, ip := range now.Spec.IPs {
 		for _, other := range all[*v1alpha1.FixedIP](c.w.server, fixedIPs) {
 			if other.Name != now.Name && slices.Contains(other.Spec.IPs, ip) && !c.byUser[other.UID] && !c.byUser[now.UID] {
-				c.violate("unique: FixedIPs %s and %s both hold %s", now.Name, other.Name, ip)
+				c.violate("unique: FixedIPs %s and %s both name IP %s", now.Name, other.Name, ip)
 			}
 		}
 	}
 }
 
-// absenceCounts is how long the product may rely on having read that a workload does not exist.
+// absenceCounts is the maximum time for which the product may rely on a read that has not found a workload.
 const absenceCounts = 500 * time.Millisecond
 
-// checkGoing checks that the product has a reason for each FixedIP whose deletion it requests. by is the writer.
-func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
+// checkDeletion checks that the product has a reason for each FixedIP whose deletion it requests. by is the writer.
+func (c *checks) checkDeletion(r *v1alpha1.FixedIP, by string) {
 	if !isProduct(by) {
 		return
 	}
 	if r.Spec.Owner.Kind == replicaSets.gvk.Kind {
-		c.checkSlotGoing(r, by)
+		c.checkSlotDeletion(r, by)
 		return
 	}
 	set, exists := one[*appsv1.StatefulSet](c.w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)
@@ -326,29 +328,29 @@ func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
 	if exists && set.Annotations[identity.AnnotationFailover] == string(v1alpha1.Reassign) {
 		failover = v1alpha1.Reassign
 	}
-	// The product read from the API server at this time at the earliest. The workload may have come since then.
-	asked := c.w.server.serving.begun.Add(-absenceCounts)
-	if exists && !included && c.said[keyOf(set)].Before(asked) && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" &&
+	// readAt is the earliest time at which the product may have read the workload. The workload may be newer.
+	readAt := c.w.server.serving.begun.Add(-absenceCounts)
+	if exists && !included && c.workloadChanged[keyOf(set)].Before(readAt) && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" &&
 		set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && failover != v1alpha1.Reassign {
-		c.violate("durable: FixedIP %s is deleted by %s, and its workload, which has no such replica, retains it", r.Name, by)
+		c.violate("durable: FixedIP %s is deleted by %s although its workload, which has no such replica, retains it", r.Name, by)
 	}
 	if pod, ok := one[*corev1.Pod](c.w.server, pods, keyOf(r)); ok && metav1.GetControllerOfNoCopy(pod) == nil && pod.DeletionTimestamp == nil &&
-		pod.CreationTimestamp.Time.Before(asked) && runsWithAny(pod, r.Spec.IPs) && pod.Annotations[identity.AnnotationEnabled] == "" && !exists {
-		c.violate("durable: FixedIP %s is deleted by %s, and a person has kept its pod, which runs with it", r.Name, by)
+		pod.CreationTimestamp.Time.Before(readAt) && runsWithAny(pod, r.Spec.IPs) && pod.Annotations[identity.AnnotationEnabled] == "" && !exists {
+		c.violate("durable: FixedIP %s is deleted by %s although its pod, which has no controller, runs with its IPs", r.Name, by)
 	}
-	if included && since.Before(asked) && failover != v1alpha1.Reassign {
-		c.violate("durable: FixedIP %s is deleted by %s, and its workload has had it since %v", r.Name, by, since.Sub(c.w.began))
+	if included && since.Before(readAt) && failover != v1alpha1.Reassign {
+		c.violate("durable: FixedIP %s is deleted by %s although its workload has included the pod since %v", r.Name, by, since.Sub(c.w.began))
 	}
 }
 
-// noteWorkload updates included and said.
+// noteWorkload updates included and workloadChanged.
 func (c *checks) noteWorkload(e event) {
 	s, exists := e.after.(*appsv1.StatefulSet)
 	name := e.object().GetName()
 	if before, was := e.before.(*appsv1.StatefulSet); !exists {
-		delete(c.said, keyOf(e.object()))
+		delete(c.workloadChanged, keyOf(e.object()))
 	} else if !was || !maps.Equal(before.Annotations, s.Annotations) || *before.Spec.Replicas != *s.Spec.Replicas || !maps.Equal(before.Spec.Template.Annotations, s.Spec.Template.Annotations) {
-		c.said[keyOf(s)] = time.Now()
+		c.workloadChanged[keyOf(s)] = time.Now()
 	}
 	for i := range 10 {
 		key := fmt.Sprintf("%s/%s-%d", namespace, name, i)

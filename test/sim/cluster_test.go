@@ -20,16 +20,16 @@ import (
 const (
 	namespace     = "db"
 	schedulerName = "fixedip-scheduler"
-	// unheard is how long a node may be silent before it counts as not ready.
-	unheard = 40 * time.Second
-	// evictAfter is how long after that the pods of the node are deleted.
+	// nodeMonitorGrace is the time without contact to the API server after which a node becomes not ready.
+	nodeMonitorGrace = 40 * time.Second
+	// evictAfter is the time after which the pods of a node that is not ready are deleted. It begins after nodeMonitorGrace.
 	evictAfter = 5 * time.Minute
-	// templateHash is the label that identifies the version of the template of a pod.
+	// templateHash is the label of a pod that identifies the version of its template.
 	templateHash = "template"
 )
 
-// clusterActions returns what the other controllers of a cluster can do now. They act on the current objects: a lag of their
-// own would add nothing to the lag of the nodes.
+// clusterActions returns the possible actions of the other controllers of a cluster. They act on the current objects: a lag of
+// these controllers would add nothing to the lag of the nodes.
 func (w *world) clusterActions(now time.Time) []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -69,7 +69,7 @@ func (w *world) clusterActions(now time.Time) []action {
 		}
 		if pod.Spec.NodeName == "" {
 			if pod.Spec.SchedulerName != schedulerName && pod.DeletionTimestamp == nil {
-				// A strict node has no address for a pod of another scheduler, so that a taint keeps such pods away.
+				// A strict node has no address for a pod of another scheduler. A taint would keep such pods from the node.
 				if ready := slices.DeleteFunc(w.readyNodes(), w.isStrict); len(ready) > 0 {
 					add("default scheduler binds "+pod.Name, func() {
 						target := ready[w.choose(len(ready))]
@@ -86,18 +86,18 @@ func (w *world) clusterActions(now time.Time) []action {
 			add("pod gc removes "+pod.Name, func() { _ = w.server.remove(pods, keyOf(pod), nil, true, "podgc") })
 		case pod.DeletionTimestamp == nil && outOfService(node):
 			add("taint eviction deletes "+pod.Name, func() { w.deletePod(pod, "taint-eviction") })
-		case pod.DeletionTimestamp == nil && !isReady(node) && now.Sub(w.machine(node.Name).heard) > unheard+evictAfter:
+		case pod.DeletionTimestamp == nil && !isReady(node) && now.Sub(w.machine(node.Name).lastContact) > nodeMonitorGrace+evictAfter:
 			add("taint eviction deletes "+pod.Name, func() { w.deletePod(pod, "taint-eviction") })
 		}
 	}
 	for _, m := range w.machines {
 		node, ok := one[*corev1.Node](w.server, nodes, m.name)
 		if m.reaches() {
-			m.heard = now
+			m.lastContact = now
 		}
 		switch {
 		case !ok:
-		case isReady(node) && now.Sub(m.heard) > unheard:
+		case isReady(node) && now.Sub(m.lastContact) > nodeMonitorGrace:
 			add("node lifecycle: "+m.name+" is not ready", func() { w.setReady(m.name, false) })
 		case !isReady(node) && m.reaches():
 			add("node lifecycle: "+m.name+" is ready", func() { w.setReady(m.name, true) })
@@ -119,7 +119,7 @@ func controls(s *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	return owner != nil && owner.UID == s.UID
 }
 
-// ordinal returns the number at the end of a pod's name; -1: there is none.
+// ordinal returns the number at the end of a pod's name; -1 if there is none.
 func ordinal(name string) int {
 	n, err := strconv.Atoi(name[strings.LastIndex(name, "-")+1:])
 	if err != nil {
@@ -170,8 +170,8 @@ func (w *world) machine(name string) *machine {
 	return nil
 }
 
-// outdated returns the next pod of an older template to delete: that with the highest ordinal. It returns nil if there is
-// none, or while a pod is missing or terminating.
+// outdated returns the pod with the highest ordinal that has an older template: the StatefulSet controller deletes that pod
+// next. It returns nil if there is no such pod, or while a pod of s is missing or terminating.
 func (w *world) outdated(s *appsv1.StatefulSet) *corev1.Pod {
 	var old *corev1.Pod
 	for i := range *s.Spec.Replicas {

@@ -39,14 +39,14 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// coolDown is the default of the program. A cooldown that is shorter than unheard would free an address that a pod deleted
-// by force may still have on a node that is cut off: see docs/project/proof.md.
+// coolDown is the duration of a cooldown, the default of the program. A cooldown shorter than nodeMonitorGrace would free an
+// address that a pod deleted by force may still have on a node that is cut off: see docs/project/proof.md.
 const coolDown = time.Minute
 
-// subnetHold is the grace period of orphaned subnets.
-const subnetHold = 2 * time.Minute
+// orphanGrace is the grace period of orphaned subnets.
+const orphanGrace = 2 * time.Minute
 
-// clusterPools returns small cluster pools: subnets run out, and so do the addresses in them.
+// clusterPools returns cluster pools that are so small that both subnets and addresses run out.
 func (s setup) clusterPools() []address.ClusterPool {
 	pools := []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}}
 	if s.dual {
@@ -62,15 +62,15 @@ func controllerConfig(s setup) ipamconfig.Config {
 		ClusterPools:       s.clusterPools(),
 		SubnetSource:       ipamconfig.ClusterPool,
 		SubnetPolicy:       subnetplan.Inherit,
-		OrphanGracePeriod:  subnetHold,
+		OrphanGracePeriod:  orphanGrace,
 		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
 		StrictNodes:        s.strictNodes(),
 		WritesPerMinute:    30,
 		StripManagedFields: true,
-		CoolDown:           coolDown,
+		Cooldown:           coolDown,
 		Failover:           v1alpha1.Wait,
 		FinalizerDeadline:  10 * time.Minute,
-		ResyncPeriod:       ipamconfig.DefaultSweepInterval,
+		ResyncPeriod:       ipamconfig.DefaultResyncPeriod,
 		Namespace:          "kube-system",
 		Adoption:           identity.Adoption{Selector: s.adoptionSelector(), Schedulers: []string{schedulerName}},
 		Workloads:          s.workloads(),
@@ -124,14 +124,14 @@ func (w *world) startController() *controller {
 		}
 	}
 	w.controllers = append(w.controllers, c)
-	w.settleDown()
+	w.waitIdle()
 	return c
 }
 
 func (c *controller) run(r manager.Runnable) {
 	go func() {
 		if err := r.Start(c.ctx); err != nil && !c.dead() {
-			c.w.violate("%s stopped: %v", c, err)
+			c.w.violate("a runnable of %s returned an error: %v", c, err)
 		}
 	}()
 }
@@ -143,8 +143,8 @@ func (c *controller) lead() {
 		if l, ok := r.(manager.LeaderElectionRunnable); ok && l.NeedLeaderElection() {
 			c.takeQueue(r)
 			c.run(r)
-			// The order of their start has to be the same in each run.
-			c.w.settleDown()
+			// The controllers have to start in the same order in each run.
+			c.w.waitIdle()
 		}
 	}
 }
@@ -197,10 +197,10 @@ func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string,
 		name = keyOf(o)
 	}
 	if _, ok := regarding.(*corev1.Pod); ok && reason == conflict.ReasonWrongPodAddress {
-		r.p.w.strange(name)
+		r.p.w.noteMisassigned(name)
 	}
 	r.p.w.noteEndpointAdvice(regarding, reason, fmt.Sprintf(note, args...))
-	r.p.w.overhear("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
+	r.p.w.logUnordered("  %s reports on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
 }
 
 // sink adds errors of reconciles to the history. A panic is a violation.
@@ -218,7 +218,7 @@ func (s sink) Error(err error, text string, _ ...any) {
 	}
 }
 
-// oldest returns when the oldest running reconcile began; the current time if none runs.
+// oldest returns the start of the oldest running reconcile; the current time if none runs.
 func (c *controller) oldest() time.Time {
 	at := time.Now()
 	for _, q := range c.queues {

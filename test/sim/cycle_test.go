@@ -20,7 +20,7 @@ const maxMeanwhile = 4
 // kube-scheduler the handlers of informers run in goroutines of their own, at any point of a cycle. Only the snapshot of
 // nodes and pods stays the same.
 func (s *scheduler) meanwhile(before string) {
-	if s.cut || s.w.resting || s.w.choose(4) != 0 {
+	if s.cut || s.w.faultsEnded || s.w.choose(4) != 0 {
 		return
 	}
 	for range 1 + s.w.choose(maxMeanwhile) {
@@ -57,8 +57,12 @@ func (n snapshot) Get(name string) (fwk.NodeInfo, error) {
 	return nil, fmt.Errorf("nodeinfo not found for node name %q", name)
 }
 
-// admits stands for the Filter plugins other than FixedIP: no pod fits on a node that is cordoned or has taints.
-func admits(n fwk.NodeInfo) *fwk.Status {
+// admits models the Filter plugins other than FixedIP: it refuses a node that is cordoned, has taints, or is in another zone
+// than the volume of the pod.
+func (s *scheduler) admits(pod *corev1.Pod, n fwk.NodeInfo) *fwk.Status {
+	if s.w.outsideZone(keyOf(pod), n.Node().Labels[corev1.LabelTopologyZone]) {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't match PersistentVolume's node affinity")
+	}
 	if n.Node().Spec.Unschedulable || len(n.Node().Spec.Taints) > 0 {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) were unschedulable")
 	}
@@ -68,7 +72,7 @@ func admits(n fwk.NodeInfo) *fwk.Status {
 func (s *scheduler) Parallelizer() parallelize.Parallelizer { return parallelize.NewParallelizer(1) }
 
 func (s *scheduler) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, n fwk.NodeInfo) *fwk.Status {
-	if st := admits(n); !st.IsSuccess() {
+	if st := s.admits(pod, n); !st.IsSuccess() {
 		return st
 	}
 	return s.plugin.Filter(ctx, state, pod, n)

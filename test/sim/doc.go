@@ -15,19 +15,23 @@
 // election; kubelets; agents, which allocate addresses like Cilium's allocator (pkg/ipam/crd.go); the controllers of
 // StatefulSets and nodes and the garbage collectors; and users.
 //
-// All goroutines of the product run in a testing/synctest bubble. The model waits until none of them can continue by itself:
-// each then waits for the answer to a request to the API server, or for a timer. The model chooses what happens next: a
-// request is carried out, or fails before, after or instead of that; a cache processes a write; a request of a queue is
-// handed out; time passes; a process is killed at any instruction; a user does something. A run is a list of such choices.
-// The same list has the same history, and a shorter list that still fails has a shorter history.
+// All goroutines of the product run in a testing/synctest bubble. The model waits until every goroutine is blocked: each of
+// them waits for the answer to a request to the API server, for an item of a queue, or for a timer. Then the model chooses
+// the next event: a request is executed, is refused, or loses its connection before or after the execution; a cache processes
+// a write; a queue hands out an item; time passes; a process is killed at any instruction; a user acts. A run is a list of
+// such choices. The same list has the same history. The list of a failing run is shortened as long as the run still fails.
 //
 // Each run draws a setup (setup_test.go): a ReplicaSet whose pods take over slots, strict nodes, dual stack, and the
 // adoption of pods by a selector. Watches deliver writes inside a scheduling cycle too (cycle_test.go).
 //
-// In one run of three, agents make CiliumEndpoints, take over those of former pods, refuse others and leave some behind, as
-// Cilium does before or from v1.19 on, and the keeper of CiliumEndpoints runs (endpoints_test.go, endpoint_checks_test.go).
+// In one run of three, agents create CiliumEndpoints, take over or refuse those of former pods, and leave some behind, and
+// the controller's keeper of CiliumEndpoints runs (endpoints_test.go, endpoint_checks_test.go). The agents of such a run
+// behave like either Cilium before v1.19 or Cilium from v1.19 on.
 //
-// The model leaves out the ReplicaSets of a Deployment, pods with a stable name that another scheduler places, and volumes.
+// In one run of four, nodes are in two zones, and each pod of a StatefulSet has a volume that only nodes of one zone can
+// mount (volumes_test.go).
+//
+// The model leaves out the ReplicaSets of a Deployment, and pods with a stable name that another scheduler places.
 //
 // At the end of a run all faults end, and the world has to come to rest: every pod runs with the addresses reserved for it,
 // nothing is left of deleted objects, and the product writes nothing.

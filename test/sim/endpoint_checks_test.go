@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// checkEndpoint checks for each write that the keeper makes no CiliumEndpoint, deletes none that is right, writes no status,
-// and leaves an owner reference to the existing pod alone.
+// checkEndpoint checks each write of the product: it must not create a CiliumEndpoint, delete a correct one, write a status, or
+// change an owner reference to the existing pod.
 func (c *checks) checkEndpoint(e event, by string) {
 	before, existed := e.before.(*ciliumv2.CiliumEndpoint)
 	if !isProduct(by) {
 		return
 	}
 	if !existed {
-		c.violate("endpoint: CiliumEndpoint %s is made by %s", e.key(), by)
+		c.violate("endpoint: CiliumEndpoint %s is created by %s", e.key(), by)
 		return
 	}
 	pod, _ := one[*corev1.Pod](c.w.server, pods, e.key())
@@ -28,7 +28,7 @@ func (c *checks) checkEndpoint(e event, by string) {
 	case !exists || after.DeletionTimestamp != nil && before.DeletionTimestamp == nil:
 		c.w.stats["CiliumEndpoint deleted by the keeper"]++
 		if before.DeletionTimestamp != nil {
-			// Its deletion was requested before, and this write removes the finalizers.
+			// The deletion was requested before. This write removes the finalizers.
 			c.w.stats["finalizers of a CiliumEndpoint removed by the keeper"]++
 		} else if pod != nil && pod.DeletionTimestamp == nil && c.w.isRight(before, pod) {
 			c.violate("endpoint: %s deletes CiliumEndpoint %s, which the agent of its pod maintains", by, e.key())
@@ -38,13 +38,14 @@ func (c *checks) checkEndpoint(e event, by string) {
 	case ownerOf(before) != ownerOf(after):
 		c.w.stats["owner of a CiliumEndpoint corrected by the keeper"]++
 		if pod != nil && ownerOf(before) == pod.UID {
-			c.violate("endpoint: %s makes %s the owner of CiliumEndpoint %s, whose owner %s is there", by, ownerOf(after), e.key(), pod.UID)
+			c.violate("endpoint: %s makes %s the owner of CiliumEndpoint %s although its owner %s is the existing pod", by, ownerOf(after), e.key(), pod.UID)
 		}
 	}
 }
 
-// isRight reports whether the agent of a pod maintains a CiliumEndpoint, and the CiliumEndpoint describes the running
-// sandbox. An agent that has taken over a CiliumEndpoint makes another one if the first is gone when it writes the status.
+// isRight reports whether the agent of a pod maintains a CiliumEndpoint, and the CiliumEndpoint describes the running sandbox.
+// A CiliumEndpoint that the agent has taken over but not written does not count: if it is deleted, the agent creates another
+// one when it writes the status.
 func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	m := w.machine(pod.Spec.NodeName)
 	if m == nil {
@@ -54,8 +55,8 @@ func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	return sandbox != nil && e != nil && e.uid == cep.UID && cep.Status.ID == e.id && nodeOf(cep) == m.hostIP() && slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(sandbox.ips)))
 }
 
-// endpointsAtRest checks that every running pod has a CiliumEndpoint with its UID, node and addresses, and that there are no
-// others.
+// endpointsAtRest checks that every running pod has a CiliumEndpoint with the UID, node and addresses of the pod, and that no
+// other CiliumEndpoint exists.
 func (c *checks) endpointsAtRest() {
 	if !c.w.setup.endpoints.on {
 		return
@@ -67,15 +68,15 @@ func (c *checks) endpointsAtRest() {
 		}
 		cep, exists := one[*ciliumv2.CiliumEndpoint](c.w.server, ciliumEndpoints, keyOf(pod))
 		if !exists {
-			c.violate("endpoint: pod %s runs on %s with %s, and has no CiliumEndpoint", keyOf(pod), m.name, pod.Status.PodIP)
+			c.violate("endpoint: pod %s runs on node %s with IP %s but has no CiliumEndpoint", keyOf(pod), m.name, pod.Status.PodIP)
 			continue
 		}
 		// A CiliumEndpoint without an owner belongs to the running pod of its name.
 		if owner := ownerOf(cep); owner != pod.UID && owner != "" {
-			c.violate("endpoint: pod %s (%s) runs, and its CiliumEndpoint belongs to %s", keyOf(pod), pod.UID, owner)
+			c.violate("endpoint: pod %s (%s) runs but the owner of its CiliumEndpoint is %s", keyOf(pod), pod.UID, owner)
 		}
 		if nodeOf(cep) != m.hostIP() || !slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(m.sandboxes[pod.UID].ips))) {
-			c.violate("endpoint: pod %s runs on %s with %s, and its CiliumEndpoint says %v on %s", keyOf(pod), m.hostIP(), pod.Status.PodIP, addressesOf(cep), nodeOf(cep))
+			c.violate("endpoint: pod %s runs on node IP %s with IP %s but its CiliumEndpoint has IPs %v and node IP %s", keyOf(pod), m.hostIP(), pod.Status.PodIP, addressesOf(cep), nodeOf(cep))
 		}
 	}
 	for _, cep := range all[*ciliumv2.CiliumEndpoint](c.w.server, ciliumEndpoints) {
@@ -83,11 +84,11 @@ func (c *checks) endpointsAtRest() {
 		owner := ownerOf(cep)
 		switch {
 		case cep.DeletionTimestamp != nil:
-			c.violate("endpoint: CiliumEndpoint %s is being deleted for ever", keyOf(cep))
+			c.violate("endpoint: the deletion of CiliumEndpoint %s does not end", keyOf(cep))
 		case !exists:
-			c.violate("endpoint: CiliumEndpoint %s is left, and there is no pod", keyOf(cep))
+			c.violate("endpoint: CiliumEndpoint %s still exists although its pod is gone", keyOf(cep))
 		case owner != "" && owner != pod.UID:
-			c.violate("endpoint: CiliumEndpoint %s is left of %s, and the pod is %s", keyOf(cep), owner, pod.UID)
+			c.violate("endpoint: the owner of CiliumEndpoint %s is %s, want the existing pod %s", keyOf(cep), owner, pod.UID)
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// endpointPatience is how long the keeper leaves most issues to the agent before it acts.
-const endpointPatience = time.Minute
+// endpointGrace is the time for which the keeper leaves most issues to the agent.
+const endpointGrace = time.Minute
 
 // endpointScripts returns scripts in which CiliumEndpoints or pods change while the keeper processes them: one request of
 // the keeper is held until the change has happened.
@@ -35,26 +35,26 @@ func (w *world) endpointScripts() []action {
 	return d
 }
 
-// takeOverAsKeeperLooks makes an agent lose the UID of a CiliumEndpoint and leave the object behind. The next pod of the
-// name starts when endpointPatience ends, and its agent takes the CiliumEndpoint over.
+// takeOverAsKeeperLooks makes an agent lose the UID of a CiliumEndpoint, so that the CiliumEndpoint stays when its pod is
+// deleted. The next pod with that name starts when endpointGrace ends, and its agent takes the CiliumEndpoint over.
 func (w *world) takeOverAsKeeperLooks(pod *corev1.Pod, m *machine) {
 	m.cep.known[pod.UID].uid = ""
 	for _, other := range w.machines {
-		other.startsAfter = time.Now().Add(2 * endpointPatience)
+		other.startsAfter = time.Now().Add(2 * endpointGrace)
 	}
 	w.forceDelete(pod)
-	w.calm(endpointPatience - time.Second)
+	w.calm(endpointGrace - time.Second)
 	held := w.holdKeeper(keyOf(pod), []string{http.MethodGet, http.MethodDelete}[w.choose(2)], ciliumEndpoints)
 	for _, other := range w.machines {
-		other.startsAfter, other.tellsAfter = time.Time{}, time.Now().Add(2*actLasts)
+		other.startsAfter, other.podStatusAfter = time.Time{}, time.Now().Add(2*actLasts)
 	}
 	w.calm(actLasts)
 	w.release(held)
 	w.mute(nil)
 }
 
-// replaceAsKeeperLooks makes a client write a wrong owner into the CiliumEndpoint of a pod, and a user delete the pod while
-// the keeper processes both.
+// replaceAsKeeperLooks writes a wrong owner into the CiliumEndpoint of a pod, and deletes the pod while the keeper processes the
+// CiliumEndpoint.
 func (w *world) replaceAsKeeperLooks(pod *corev1.Pod) {
 	change(w.server, ciliumEndpoints, keyOf(pod), "user", func(cep *ciliumv2.CiliumEndpoint) {
 		cep.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: "former"}}
@@ -74,8 +74,8 @@ func (w *world) replaceAsKeeperLooks(pod *corev1.Pod) {
 	w.mute(nil)
 }
 
-// holdKeeper lets everything continue until the controller sends the given request about a pod or CiliumEndpoint, and holds
-// that request. It returns nil if no such request comes within actLasts.
+// holdKeeper performs actions that need no user and no fault until the product sends the given request about a pod or
+// CiliumEndpoint, and holds that request. It returns nil if no such request is sent within actLasts.
 func (w *world) holdKeeper(key, verb string, k *kind) *call {
 	until := time.Now().Add(actLasts)
 	for range calmSteps {
@@ -88,15 +88,15 @@ func (w *world) holdKeeper(key, verb string, k *kind) *call {
 		if w.broken() != nil || !time.Now().Before(until) {
 			break
 		}
-		if !w.allAtOnce() {
+		if !w.advance() {
 			time.Sleep(w.pause())
 		}
-		w.settleDown()
+		w.waitIdle()
 	}
 	return nil
 }
 
-// release lets a held request continue; nil: there is none.
+// release lets a held request continue. It does nothing if c is nil.
 func (w *world) release(c *call) {
 	if c != nil {
 		c.held = false

@@ -21,13 +21,14 @@ import (
 )
 
 const (
-	// operatorInterval is how often Cilium's operator looks for CiliumEndpoints without a pod (cilium-endpoint-gc-interval).
+	// operatorInterval is the interval at which Cilium's operator looks for CiliumEndpoints without a pod
+	// (cilium-endpoint-gc-interval).
 	operatorInterval = 5 * time.Minute
-	// obeyAfter is how long a user waits for an effect before the next attempt.
+	// obeyAfter is the time that a user waits for an effect before the next attempt.
 	obeyAfter = 2 * time.Minute
 )
 
-// endpointCollectors returns what the garbage collector and Cilium's operator can delete now.
+// endpointCollectors returns the possible deletions of CiliumEndpoints by the garbage collector and Cilium's operator.
 func (w *world) endpointCollectors(now time.Time) []action {
 	if !w.setup.endpoints.collected {
 		return nil
@@ -55,7 +56,7 @@ func (w *world) endpointCollectors(now time.Time) []action {
 	return d
 }
 
-// endpointUserActions returns what users and other clients can do to CiliumEndpoints now.
+// endpointUserActions returns the possible actions of users and other clients on CiliumEndpoints.
 func (w *world) endpointUserActions() []action {
 	if !w.setup.endpoints.on {
 		return nil
@@ -108,7 +109,7 @@ func (w *world) goneEndpoints() []string {
 	return slices.Sorted(maps.Keys(gone))
 }
 
-// formerEndpoint draws a deleted CiliumEndpoint with the key; nil: there is none.
+// formerEndpoint draws a deleted CiliumEndpoint with the key; nil if there is none.
 func (w *world) formerEndpoint(key string) *ciliumv2.CiliumEndpoint {
 	var former []*ciliumv2.CiliumEndpoint
 	for _, e := range w.server.history[ciliumEndpoints] {
@@ -122,7 +123,7 @@ func (w *world) formerEndpoint(key string) *ciliumv2.CiliumEndpoint {
 	return former[w.choose(len(former))]
 }
 
-// restoreEndpoint makes a former CiliumEndpoint again: unchanged, without its owner reference, or with another address.
+// restoreEndpoint creates a former CiliumEndpoint again: unchanged, without its owner reference, or with another address.
 func (w *world) restoreEndpoint(former *ciliumv2.CiliumEndpoint) {
 	cep := &ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: former.Namespace, Name: former.Name, OwnerReferences: former.OwnerReferences}, Status: former.Status}
 	switch w.choose(4) {
@@ -135,7 +136,7 @@ func (w *world) restoreEndpoint(former *ciliumv2.CiliumEndpoint) {
 	_, _ = w.server.create(ciliumEndpoints, cep, "user")
 }
 
-// noteEndpointAdvice notes the pods for which an event of the product asks a user to restart the pod or its agent.
+// noteEndpointAdvice notes events of the product that ask a user to restart a pod without a CiliumEndpoint, or its agent.
 func (w *world) noteEndpointAdvice(regarding runtime.Object, reason, note string) {
 	pod, ok := regarding.(*corev1.Pod)
 	if !ok {
@@ -154,8 +155,9 @@ func (w *world) noteEndpointAdvice(regarding runtime.Object, reason, note string
 	}
 }
 
-// obeyEndpoints makes a user follow the events about pods without a CiliumEndpoint: the user restarts first the agent of the
-// node, and later the pod. Pods that the product evicts are left alone. The result reports whether the user did something.
+// obeyEndpoints follows, as a user, the events about pods without a CiliumEndpoint: the user first restarts the agent of the
+// node, and later deletes the pod. The user does not act on pods that the product evicts. obeyEndpoints reports whether the
+// user has acted.
 func (w *world) obeyEndpoints() bool {
 	if time.Since(w.obeyed) < obeyAfter {
 		return false
@@ -170,22 +172,22 @@ func (w *world) obeyEndpoints() bool {
 			continue
 		}
 		w.obeyed = time.Now()
-		w.stats["person restarts the agent of a pod without a CiliumEndpoint"]++
+		w.stats["user acts on a pod without a CiliumEndpoint"]++
 		if w.restarted[pod.UID] && (w.advised[pod.UID] || w.reported[pod.UID]) {
-			w.logf("** a person deletes %s, which has no CiliumEndpoint", keyOf(pod))
+			w.logf("** a user deletes pod %s, which has no CiliumEndpoint", keyOf(pod))
 			w.deletePod(pod, "user")
 			return true
 		}
 		w.restarted[pod.UID] = true
-		w.logf("** a person restarts the agent of %s: %s has no CiliumEndpoint", m.name, keyOf(pod))
+		w.logf("** a user restarts the agent of node %s: pod %s has no CiliumEndpoint", m.name, keyOf(pod))
 		m.agentDown()
 		return true
 	}
 	return false
 }
 
-// endFormerLeaders makes all processes that have lost their lease notice it. Two leaders know since different times that a
-// pod has no CiliumEndpoint, and each would correct what the other reports about it.
+// endFormerLeaders ends, in runs with CiliumEndpoints, the processes that have lost their lease. Two leaders would report
+// different times since which a pod has had no CiliumEndpoint, and each would overwrite the report of the other.
 func (w *world) endFormerLeaders() {
 	for _, p := range w.live() {
 		if w.setup.endpoints.on && p.lost {
@@ -195,8 +197,8 @@ func (w *world) endFormerLeaders() {
 	}
 }
 
-// isEvicted reports whether the product evicts a pod without a CiliumEndpoint unless something prevents that: the pod has a
-// controller and does not opt out, and a FixedIP that is not being deleted reserves addresses for it.
+// isEvicted reports whether the product evicts a pod that has no CiliumEndpoint if no blocker exists: the pod has a controller
+// and does not opt out, and a FixedIP that is not being deleted reserves addresses for the pod.
 func (w *world) isEvicted(pod *corev1.Pod) bool {
 	return metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) &&
 		slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
@@ -207,13 +209,13 @@ func (w *world) isEvicted(pod *corev1.Pod) bool {
 // endpointWorld is the state of a run that concerns CiliumEndpoints.
 type endpointWorld struct {
 	endpointIDs int64
-	// reported are the pods that the product reports to have no CiliumEndpoint, advised are those that it reports not to
-	// evict, and restarted are those whose agent a user has restarted for that. Key: the UID. w.mu guards reported, advised
-	// and agentsAdvised.
+	// reported are the pods without a CiliumEndpoint in events of the product. advised are those of them that, according to
+	// the event, are not evicted. restarted are the pods whose agent a user has restarted for that reason. Key: the UID. w.mu
+	// guards reported, advised and agentsAdvised.
 	reported, advised, restarted map[types.UID]bool
 	// agentsAdvised is true if the product has reported that the agents are the cause.
 	agentsAdvised bool
-	// obeyed is when a user last followed such an event.
+	// obeyed is the last time at which a user acted because of such an event.
 	obeyed time.Time
 }
 

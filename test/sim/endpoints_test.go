@@ -27,10 +27,11 @@ var (
 )
 
 const (
-	// endpointInterval is how often an agent checks the CiliumEndpoint of an endpoint, and endpointRetry is the pause after
-	// an error.
+	// endpointInterval is the interval at which an agent checks the CiliumEndpoint of an endpoint, and endpointRetry is the
+	// pause after an error.
 	endpointInterval, endpointRetry = 10 * time.Second, time.Second
-	// endpointTermination is how long the keeper lets finalizers hold a CiliumEndpoint. It is shorter than restAfter.
+	// endpointTermination is the time after which the keeper removes the finalizers of a CiliumEndpoint that is being deleted.
+	// It is shorter than restAfter.
 	endpointTermination = 3 * time.Minute
 )
 
@@ -55,8 +56,8 @@ func drawEndpoints(from *rand.Rand) endpointSetup {
 type endpointAgent struct {
 	// known are the endpoints of the sandboxes. Key: the UID of the pod.
 	known map[types.UID]*agentEndpoint
-	// ended are the CiliumEndpoints to delete after a CNI DEL, and leftover are those of the node that had no endpoint when
-	// the agent started (pkg/endpointcleanup).
+	// ended are the CiliumEndpoints to delete after a CNI DEL. leftover are the CiliumEndpoints of the node that had no
+	// endpoint when the agent started (pkg/endpointcleanup).
 	ended, leftover []endpointRef
 }
 
@@ -73,29 +74,29 @@ type agentEndpoint struct {
 	ips []string
 	// id is the number of the endpoint, and revision counts the changes of its status.
 	id, revision int64
-	// uid is the UID of the CiliumEndpoint that the agent has made or taken over; empty: none yet.
+	// uid is the UID of the CiliumEndpoint that the agent has created or taken over; empty if there is none yet.
 	uid types.UID
 	// stored is true if uid is on the disk.
 	stored bool
-	// begins is true if the agent has to find or make the CiliumEndpoint, and first is true if it may read from a cache for
-	// that.
+	// begins is true if the agent has to find or create the CiliumEndpoint. first is true if it may find an outdated version
+	// of the CiliumEndpoint in its cache.
 	begins, first bool
 	// local is true if the status of the pod names this node, which an agent requires before it takes over a CiliumEndpoint.
 	local bool
 	// sent is true if the status is written.
 	sent bool
-	// wroteAt is when the agent last found the CiliumEndpoint or wrote to it, and dueAt is when it checks the endpoint
-	// again.
+	// wroteAt is the last time at which the agent found or wrote the CiliumEndpoint. dueAt is the earliest time of the next
+	// check.
 	wroteAt, dueAt time.Time
 }
 
 // hostIP returns the IP of the node.
 func (m *machine) hostIP() string { return "192.0.2." + strings.TrimPrefix(m.name, "n") }
 
-// mishap draws whether a fault of an agent happens now, one time in n. It never does if the world comes to rest or the run
-// leaves out the fault.
-func (w *world) mishap(name string, n int) bool {
-	if w.resting || w.spared(name) || w.choose(n) != 0 {
+// drawFault draws whether a fault of an agent happens now, with probability 1/n. It returns false after the end of all faults,
+// and if the run excludes the fault.
+func (w *world) drawFault(name string, n int) bool {
+	if w.faultsEnded || w.excluded(name) || w.choose(n) != 0 {
 		return false
 	}
 	w.stats[name]++
@@ -115,8 +116,8 @@ func (m *machine) addEndpoint(b *sandbox) {
 	m.cep.known[b.uid] = &agentEndpoint{pod: b.uid, key: b.key, ips: b.ips, id: m.w.endpointIDs, begins: true, first: true}
 }
 
-// endEndpoint removes the endpoint of a pod. It is part of the CNI DEL. If the agent is down, restoreEndpoints does so at
-// its start.
+// endEndpoint removes the endpoint of a pod. It is part of the CNI DEL. If the agent is not ready, restoreEndpoints removes the
+// endpoint when the agent starts.
 func (m *machine) endEndpoint(uid types.UID) {
 	e := m.cep.known[uid]
 	if e == nil || !m.ready {
@@ -156,17 +157,18 @@ func (m *machine) restoreEndpoints() {
 	}
 }
 
-// stopEndpoints drops what an agent loses when it ends: its pending deletions, and UIDs that are not on the disk.
+// stopEndpoints drops the state that an agent loses when it ends: its pending deletions, and sometimes the UIDs that are not on
+// the disk.
 func (m *machine) stopEndpoints() {
 	m.cep.ended, m.cep.leftover = nil, nil
 	for _, uid := range slices.Sorted(maps.Keys(m.cep.known)) {
-		if e := m.cep.known[uid]; e.uid != "" && !e.stored && m.w.mishap("agent ends before it has stored the UID of a CiliumEndpoint", 2) {
+		if e := m.cep.known[uid]; e.uid != "" && !e.stored && m.w.drawFault("agent ends before it has stored the UID of a CiliumEndpoint", 2) {
 			e.uid = ""
 		}
 	}
 }
 
-// endpointActions returns what the kubelet and the agent can do about CiliumEndpoints now.
+// endpointActions returns the possible actions of the kubelet and the agent that concern CiliumEndpoints.
 func (m *machine) endpointActions(now time.Time) []action {
 	if !m.w.setup.endpoints.on {
 		return nil
@@ -185,7 +187,7 @@ func (m *machine) endpointActions(now time.Time) []action {
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.pods)) {
 		pod := m.pods[key]
-		if current, ok := one[*corev1.Pod](m.w.server, pods, keyOf(pod)); ok && current.UID == pod.UID && current.Status.HostIP == "" && !now.Before(m.tellsAfter) {
+		if current, ok := one[*corev1.Pod](m.w.server, pods, keyOf(pod)); ok && current.UID == pod.UID && current.Status.HostIP == "" && !now.Before(m.podStatusAfter) {
 			add("kubelet reports the node of "+key, func() {
 				change(m.w.server, pods, keyOf(pod), "kubelet", func(p *corev1.Pod) { p.Status.HostIP = m.hostIP() })
 			})
@@ -203,7 +205,7 @@ func (m *machine) endpointActions(now time.Time) []action {
 		add("agent deletes CiliumEndpoint "+m.cep.ended[0].key, func() {
 			ref := m.cep.ended[0]
 			m.cep.ended = m.cep.ended[1:]
-			if !m.w.mishap("CiliumEndpoint not deleted after an error", 4) {
+			if !m.w.drawFault("CiliumEndpoint not deleted after an error", 4) {
 				_ = m.w.server.remove(ciliumEndpoints, ref.key, &metav1.Preconditions{UID: &ref.uid}, true, "agent "+m.name)
 			}
 		})
@@ -219,14 +221,14 @@ func (m *machine) endpointActions(now time.Time) []action {
 	return d
 }
 
-// lost reports whether the node has no CiliumEndpoint of the name, although the agent wrote it at least endpointInterval
-// ago: a lag of its watch is not the cause then.
+// lost reports whether the CiliumEndpoint of an endpoint does not exist or names another node, although the agent found or
+// wrote it at least endpointInterval ago. After that time a lag of the agent's watch is not the cause.
 func (m *machine) lost(e *agentEndpoint, now time.Time) bool {
 	cep, ok := one[*ciliumv2.CiliumEndpoint](m.w.server, ciliumEndpoints, e.key)
 	return now.Sub(e.wroteAt) >= endpointInterval && (!ok || nodeOf(cep) != m.hostIP())
 }
 
-// syncEndpoint is one run of the agent's controller for an endpoint.
+// syncEndpoint runs the agent's controller of an endpoint once.
 func (m *machine) syncEndpoint(e *agentEndpoint) {
 	now := time.Now()
 	e.dueAt = now.Add(endpointRetry)
@@ -241,10 +243,11 @@ func (m *machine) syncEndpoint(e *agentEndpoint) {
 	}
 }
 
-// beginEndpoint takes over the existing CiliumEndpoint of an endpoint, or makes one.
+// beginEndpoint finds, takes over or creates the CiliumEndpoint of an endpoint. The agent refuses a CiliumEndpoint with another
+// UID than the one that it knows.
 func (m *machine) beginEndpoint(e *agentEndpoint, now time.Time) {
 	cep, found := one[*ciliumv2.CiliumEndpoint](m.w.server, ciliumEndpoints, e.key)
-	if history := m.w.server.history[ciliumEndpoints]; e.first && m.w.mishap("CiliumEndpoint read from a cache that is behind", 6) {
+	if history := m.w.server.history[ciliumEndpoints]; e.first && m.w.drawFault("CiliumEndpoint read from a cache that is behind", 6) {
 		cep, found = m.w.server.at(ciliumEndpoints, max(0, len(history)-1-m.w.choose(6)))[e.key].(*ciliumv2.CiliumEndpoint)
 	}
 	e.first = false
@@ -254,7 +257,7 @@ func (m *machine) beginEndpoint(e *agentEndpoint, now time.Time) {
 	switch {
 	case !found:
 		made, err := m.w.server.create(ciliumEndpoints, m.endpointObject(e), "agent "+m.name)
-		if err != nil || m.w.mishap("answer about a new CiliumEndpoint lost", 8) {
+		if err != nil || m.w.drawFault("answer about a new CiliumEndpoint lost", 8) {
 			return
 		}
 		e.uid, e.stored, e.sent = made.GetUID(), false, true
@@ -275,8 +278,8 @@ func (m *machine) beginEndpoint(e *agentEndpoint, now time.Time) {
 	e.begins, e.wroteAt, e.dueAt = false, now, now
 }
 
-// sendEndpoint writes the status of the CiliumEndpoint if it still has the known UID. Otherwise the agent has to find or
-// make it again.
+// sendEndpoint writes the status of the CiliumEndpoint if the CiliumEndpoint still has the UID that the agent knows. Otherwise
+// the agent has to find or create it again.
 func (m *machine) sendEndpoint(e *agentEndpoint, now time.Time) {
 	if cep, ok := one[*ciliumv2.CiliumEndpoint](m.w.server, ciliumEndpoints, e.key); !ok || cep.UID != e.uid {
 		e.begins = true
@@ -284,7 +287,7 @@ func (m *machine) sendEndpoint(e *agentEndpoint, now time.Time) {
 	}
 	change(m.w.server, ciliumEndpoints, e.key, "agent "+m.name, func(cep *ciliumv2.CiliumEndpoint) { cep.Status = m.endpointStatus(e) })
 	e.sent, e.stored, e.wroteAt = true, true, now
-	if m.w.mishap("answer about the status of a CiliumEndpoint lost", 12) {
+	if m.w.drawFault("answer about the status of a CiliumEndpoint lost", 12) {
 		e.begins = true
 	}
 }
@@ -309,7 +312,7 @@ func (m *machine) endpointStatus(e *agentEndpoint) ciliumv2.EndpointStatus {
 	return ciliumv2.EndpointStatus{ID: e.id, Identity: &ciliumv2.EndpointIdentity{ID: e.revision}, Networking: &ciliumv2.EndpointNetworking{NodeIP: m.hostIP(), Addressing: ciliumv2.AddressPairList{pair}}}
 }
 
-// nodeOf returns the node IP in a CiliumEndpoint; empty: there is none.
+// nodeOf returns the node IP in a CiliumEndpoint; empty if there is none.
 func nodeOf(cep *ciliumv2.CiliumEndpoint) string {
 	if cep.Status.Networking == nil {
 		return ""
@@ -330,7 +333,7 @@ func addressesOf(cep *ciliumv2.CiliumEndpoint) []string {
 	return ips
 }
 
-// ownerOf returns the UID in the first owner reference of a CiliumEndpoint; empty: there is none.
+// ownerOf returns the UID in the first owner reference of a CiliumEndpoint; empty if there is none.
 func ownerOf(cep *ciliumv2.CiliumEndpoint) types.UID {
 	if len(cep.OwnerReferences) == 0 {
 		return ""

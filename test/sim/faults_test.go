@@ -13,9 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// letThrough carries out a call, or makes it fail. how draws the fault; 0: none.
+// letThrough executes a call, or makes it fail. how determines the fault; 0 means no fault.
 func (w *world) letThrough(c *call, how uint16) {
-	w.asked++
+	w.requests++
 	fault := ""
 	switch how % 40 {
 	case 31:
@@ -33,14 +33,14 @@ func (w *world) letThrough(c *call, how uint16) {
 	}
 	w.line.take(c)
 	if c.left {
-		// The client does not wait any more. The call may have been lost on its way, or arrives late.
+		// The client does not wait any more. Either the call is lost, or it is executed late.
 		if how%2 == 0 {
 			w.stats["call lost on its way"]++
 			w.logf("%s: %s is lost on its way", c.from, c)
 			return
 		}
 		w.stats["call carried out late"]++
-		w.logf("%s: %s comes late", c.from, c)
+		w.logf("%s: %s is executed late", c.from, c)
 		w.server.carryOut(c)
 		return
 	}
@@ -73,7 +73,7 @@ func (w *world) letThrough(c *call, how uint16) {
 	c.reply()
 }
 
-// faultActions returns what can go wrong with processes and watches now.
+// faultActions returns the possible faults of processes and watches, and the possible ends of faults.
 func (w *world) faultActions() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }

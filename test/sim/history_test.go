@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// differences returns the changed aspects of an object as text; empty: there are none.
+// differences returns the changed aspects of an object as text; empty if no aspect has changed.
 func differences(before, after client.Object) string {
 	a, b := aspects(before), aspects(after)
 	keys := map[string]bool{}

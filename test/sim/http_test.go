@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// call is a request of a process of the product, which waits until the world lets it through.
+// call is a request of a process of the product. It waits in the line until the world executes it or makes it fail.
 type call struct {
 	from *process
 	verb string
@@ -40,22 +40,23 @@ type call struct {
 	onNode      string
 	// labels is the label selector of a list; empty: none.
 	labels string
-	// answered is closed when the answer exists.
+	// answered is closed when the answer is stored in this call.
 	answered chan struct{}
-	// done is true from then on.
+	// done is true when answered is closed.
 	done   bool
 	status int
 	answer []byte
 	err    error
-	// begun is when the oldest reconcile began that was running when the process sent the request.
+	// begun is the start of the oldest reconcile that was running when the process sent the request. If none was running, it
+	// is the time of the request.
 	begun time.Time
-	// left is true if the client does not wait for the answer any more. The request may still be carried out.
+	// left is true if the client no longer waits for the answer. The request may still be executed.
 	left bool
 	// held is true if a script holds the request.
 	held bool
 }
 
-// waits reports whether the world may not let a call through now.
+// waits reports whether a call cannot be executed now: a script holds it, or its process is cut off.
 func (c *call) waits() bool { return c.held || c.from.cut }
 
 func (c *call) write() bool { return c.verb != http.MethodGet }
@@ -86,7 +87,7 @@ func (l *line) add(c *call) {
 	l.calls = append(l.calls, c)
 }
 
-// waiting returns the waiting calls, in an order that does not depend on which goroutine was faster.
+// waiting returns the waiting calls, sorted, because the goroutines of the product send them in random order.
 func (l *line) waiting() []*call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +118,7 @@ type netError struct{ error }
 
 func (e *netError) Unwrap() error { return e.error }
 
-// RoundTrip puts the request into the line, and returns when it is answered, its context ends or the process ends.
+// RoundTrip puts the request into the line, and returns when the request is answered, its context ends, or the process ends.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c, err := parse(r)
 	must(err)
@@ -181,7 +182,7 @@ func parse(r *http.Request) (*call, error) {
 	if f := r.URL.Query().Get("fieldSelector"); f != "" {
 		node, ok := strings.CutPrefix(f, "spec.nodeName=")
 		if !ok || c.kind != pods {
-			return nil, fmt.Errorf("%s %s: selects by %s", r.Method, r.URL.Path, f)
+			return nil, fmt.Errorf("%s %s: the model does not support the field selector %s", r.Method, r.URL.Path, f)
 		}
 		c.onNode = node
 	}
@@ -194,7 +195,7 @@ func parse(r *http.Request) (*call, error) {
 	return c, nil
 }
 
-// carryOut lets the server execute a call, and stores the answer in the call.
+// carryOut executes a call on the server, and stores the answer in the call.
 func (s *server) carryOut(c *call) {
 	s.serving = c
 	o, err := s.serve(c)
@@ -284,7 +285,7 @@ func decode(c *call) (client.Object, error) {
 	return o, nil
 }
 
-// data returns an object as JSON.
+// data returns an object as JSON, or err if it is not nil.
 func (s *server) data(o client.Object, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err

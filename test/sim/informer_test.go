@@ -28,8 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// informer is the watch and the cache of one kind in one process. It processes one write at a time, when the world chooses
-// it, so that the caches of two kinds or processes differ.
+// informer is the watch and the cache of one kind in one process. It processes one write whenever the world chooses it, so
+// that the caches of two kinds or of two processes can differ.
 type informer struct {
 	// The embedded interface is nil: a method that the model does not implement panics.
 	toolscache.SharedIndexInformer
@@ -64,7 +64,7 @@ func newInformer(p *process, k *kind) *informer {
 	})}
 }
 
-// behind reports whether the cache has something to process.
+// behind reports whether a list is due, or the history has a write that the cache has not processed.
 func (i *informer) behind() bool {
 	return !i.synced || i.broken || i.next < len(i.from.w.server.history[i.of])
 }
@@ -87,7 +87,7 @@ func (i *informer) step(stale int) string {
 			i.failed(i.from.ctx, nil, io.EOF)
 		}
 		i.list(n)
-		return fmt.Sprintf("%s lists %ss anew as of write %d of %d", i.from, i.of, n, len(history))
+		return fmt.Sprintf("%s lists %ss again as of write %d of %d", i.from, i.of, n, len(history))
 	}
 	e := history[i.next]
 	i.next++
@@ -122,8 +122,8 @@ func (i *informer) list(n int) {
 	}
 }
 
-// set updates one object in the cache and calls the handlers; nil after: the object is gone. initial is true during the
-// first list.
+// set stores after in the cache, or removes the object with the key if after is nil, and calls the handlers. initial is true
+// during the first list.
 func (i *informer) set(key string, after client.Object, initial bool) {
 	before, known, _ := i.indexer.GetByKey(key)
 	if after == nil {
@@ -134,14 +134,13 @@ func (i *informer) set(key string, after client.Object, initial bool) {
 	}
 	now := i.transformed(after)
 	must(i.indexer.Add(now))
-	for _, h := range i.told() {
+	for _, h := range i.registered() {
 		if known {
 			h.OnUpdate(before, now)
 		} else {
 			h.OnAdd(now, initial)
 		}
-		// Goroutines that this handler has started finish before the next handler is called, so that the order is the same
-		// in each run.
+		// Wait until the goroutines that this handler has started are blocked, so that the order is the same in each run.
 		synctest.Wait()
 	}
 }
@@ -157,21 +156,22 @@ func (i *informer) transformed(o client.Object) any {
 	return now
 }
 
-func (i *informer) drop(last, tell any) {
+// drop removes an object from the cache and passes deleted to the handlers.
+func (i *informer) drop(last, deleted any) {
 	must(i.indexer.Delete(last))
-	for _, h := range i.told() {
-		h.OnDelete(tell)
+	for _, h := range i.registered() {
+		h.OnDelete(deleted)
 		synctest.Wait()
 	}
 }
 
-func (i *informer) told() []toolscache.ResourceEventHandler {
+func (i *informer) registered() []toolscache.ResourceEventHandler {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return slices.Clone(i.handlers)
 }
 
-// registration is the registration of a handler.
+// registration is the result of AddEventHandler.
 type registration struct{ *informer }
 
 // HasSynced reports whether the handler has got all objects of the first list.
@@ -246,7 +246,7 @@ func (p *process) kindOf(o runtime.Object) (*kind, error) {
 			return k, nil
 		}
 	}
-	return nil, fmt.Errorf("the model has no %s", gvk)
+	return nil, fmt.Errorf("the model does not know the kind %s", gvk)
 }
 
 func (c *caches) informer(o runtime.Object) (*informer, error) {
@@ -325,13 +325,13 @@ func (c *caches) List(_ context.Context, out client.ObjectList, opts ...client.L
 	var o client.ListOptions
 	o.ApplyOptions(opts)
 	if o.LabelSelector != nil {
-		return fmt.Errorf("the caches of the model select by no label")
+		return fmt.Errorf("the caches of the model do not support label selectors")
 	}
 	list := i.indexer.List()
 	if o.FieldSelector != nil {
 		r := o.FieldSelector.Requirements()
 		if len(r) != 1 {
-			return fmt.Errorf("the caches of the model select by one field, not by %s", o.FieldSelector)
+			return fmt.Errorf("the caches of the model support selectors of one field, got %s", o.FieldSelector)
 		}
 		if list, err = i.indexer.ByIndex(r[0].Field, r[0].Value); err != nil {
 			return err

@@ -14,11 +14,11 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// actLasts is how long the consequences of one act of a script may take.
+// actLasts is the time that one act of a script has to take effect.
 const actLasts = 3 * time.Second
 
-// longScripts returns scripts of more than one act: each act depends on the consequences of the previous one. Only the
-// events after the last act are drawn.
+// longScripts returns scripts of more than one act: each act depends on the effect of the previous one. Only the events after
+// the last act are drawn.
 func (w *world) longScripts() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -67,8 +67,7 @@ func (w *world) longScripts() []action {
 			w.fillNodes()
 			w.mute(nil)
 		})
-		// Other pods need the address before the agent has seen that it was released, and then the next pod of the name
-		// comes.
+		// Other pods need the address before the agent has seen its release. Then the next pod with the former name is created.
 		add("rests behind its agent: StatefulSet "+name, func() {
 			key := keyOf(w.newSet(name, 1, nil)) + "-0"
 			w.calm(actLasts)
@@ -93,19 +92,19 @@ func (w *world) longScripts() []action {
 			w.newSet(name, 1, nil)
 			w.mute(nil)
 		})
-		// The pod gets another address than its claim, and its agent is behind when other pods come.
-		for _, scheduler := range schedulersThen {
+		// The pod gets another address than its claim, and its agent is behind when other pods are created.
+		for _, scheduler := range schedulerStates {
 			add("kept behind its agent"+scheduler+": StatefulSet "+name, func() {
-				if w.keptBehindItsAgent(name, scheduler) {
-					w.othersCome(name, scheduler)
+				if w.startBehindAgent(name, scheduler) {
+					w.createCompetitors(name, scheduler)
 				}
 				w.mute(nil)
 			})
 			for _, optsOut := range []bool{false, true} {
 				add("given up behind its agent"+scheduler+": StatefulSet "+name, func() {
-					if w.keptBehindItsAgent(name, scheduler) {
-						w.othersCome(name, scheduler)
-						w.givenUp(name, optsOut)
+					if w.startBehindAgent(name, scheduler) {
+						w.createCompetitors(name, scheduler)
+						w.releaseReservation(name, optsOut)
 					}
 					w.mute(nil)
 				})
@@ -113,7 +112,7 @@ func (w *world) longScripts() []action {
 		}
 	}
 	for _, node := range ready {
-		// A node has few addresses left, and the scheduler does not see which pods have the others.
+		// A node has few free addresses, and the scheduler does not see which of its addresses pods have.
 		add("crowd behind the scheduler: node "+node, func() {
 			w.onlyOn(node)
 			w.wanted("c")
@@ -129,7 +128,7 @@ func (w *world) longScripts() []action {
 			w.wanted("b")
 			w.mute(nil)
 		})
-		// Another scheduler takes over that has not seen the claims of its predecessor.
+		// A standby scheduler becomes the leader without having seen the claims of the former leader.
 		add("successor behind: node "+node, func() {
 			w.onlyOn(node)
 			next := w.startScheduler()
@@ -187,7 +186,8 @@ func (w *world) longScripts() []action {
 	return d
 }
 
-// young waits until the pod of a new workload runs, before its agent reports the address. m is nil if the pod does not run.
+// young gives the pod of a new workload time to start while no agent reports, and returns the pod and its node. m is nil if
+// the pod does not run.
 func (w *world) young(s *appsv1.StatefulSet) (m *machine, pod *corev1.Pod) {
 	for _, m := range w.machines {
 		m.reportsAfter = time.Now().Add(muteFor)
@@ -219,10 +219,10 @@ func (w *world) scale(name string, replicas int32) {
 // wanted creates a workload with its maximum number of pods, or scales it to that number.
 func (w *world) wanted(name string) {
 	if _, ok := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+name); !ok {
-		w.newSet(name, int32(w.most(name)), nil)
+		w.newSet(name, int32(w.maxPods(name)), nil)
 		return
 	}
-	w.scale(name, int32(w.most(name)))
+	w.scale(name, int32(w.maxPods(name)))
 }
 
 // fillNodes scales all existing workloads to their maximum and creates two more bare pods.

@@ -17,8 +17,8 @@ import (
 	"fixedip.io/fixedip/test/sim/agent"
 )
 
-// agentUp starts the agent: it makes its CiliumNode, or corrects the owner reference of the existing one, and sees it.
-// agentStarted restores the sandboxes.
+// agentUp starts the agent. The agent creates its CiliumNode, or corrects the owner reference of the existing one, and
+// processes its current version. agentStarted completes the start.
 func (m *machine) agentUp() {
 	s := m.w.server
 	node, ok := one[*corev1.Node](s, nodes, m.name)
@@ -52,15 +52,15 @@ func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
 	m.w.server.mustCreate(ciliumNodes, cn, "agent "+m.name)
 }
 
-// remakeCiliumNode does what an agent does if its local node changes after its CiliumNode was deleted: the agent keeps its
-// allocations (Cilium fact 26).
+// remakeCiliumNode creates the CiliumNode again, as an agent does if its local node changes after the CiliumNode was deleted.
+// The agent keeps its allocations (Cilium fact 26).
 func (m *machine) remakeCiliumNode() {
 	if node, ok := one[*corev1.Node](m.w.server, nodes, m.name); ok {
 		m.makeCiliumNode(metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID})
 	}
 }
 
-// loseCiliumNode makes a user delete the CiliumNode of a running node. The agent sees that at once. Callers require that the
+// loseCiliumNode deletes the CiliumNode of a running node, as a user. The agent sees the deletion at once. Call it only if the
 // kubelet has reported the addresses of all pods: an address that only the agent knows is lost with the pool.
 func (m *machine) loseCiliumNode() {
 	m.w.noteLostSlots(m)
@@ -71,11 +71,12 @@ func (m *machine) loseCiliumNode() {
 
 // reported reports whether the agent is ready and the kubelet has reported the addresses of all running pods.
 func (m *machine) reported() bool {
-	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.sandboxes)), func(b *sandbox) bool { return !b.told })
+	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.sandboxes)), func(b *sandbox) bool { return !b.reported })
 }
 
-// agentStarted completes the start of the agent if the pool is large enough, and reports whether it is: the agent restores
-// its sandboxes and allocates its own addresses.
+// agentStarted completes the start of the agent if the pool is large enough, and reports whether the pool is large enough. The
+// agent restores its sandboxes and allocates the addresses of the node itself. If one of the latter cannot be allocated, the
+// agent exits.
 func (m *machine) agentStarted() bool {
 	if !m.poolIsLarge() {
 		return false
@@ -87,8 +88,8 @@ func (m *machine) agentStarted() bool {
 		if b.forgotten = m.remade && !b.held && (!ok || pod.UID != uid); b.forgotten {
 			m.w.stats["sandbox that only the kubelet knows"]++
 		}
-		if m.remade && !b.held && ok && pod.UID == uid && b.told && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
-			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ips)
+		if m.remade && !b.held && ok && pod.UID == uid && b.reported && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
+			m.w.violate("durable: the agent of node %s cannot restore pod %s, which runs with IPs %s", m.name, b.key, b.ips)
 		}
 	}
 	m.remade = false
@@ -176,16 +177,16 @@ func (m *machine) unreported() bool {
 		!maps.Equal(m.ipam.Node.Status.IPAM.ReleaseIPs, cn.Status.IPAM.ReleaseIPs)
 }
 
-// label writes only the labels of the CiliumNode, as an agent does if the labels of its Node change. The agent loses its
-// unwritten answers by that.
+// label writes only the labels of the CiliumNode, as an agent does if the labels of its Node change. This write makes the
+// agent lose its unwritten answers (Cilium fact 28).
 func (m *machine) label() {
 	m.w.stats["labels before a report"]++
 	m.labels++
 	change(m.w.server, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": cn.ResourceVersion} })
 }
 
-// report writes the status as the agent does, based on the version that it has seen. A restarted agent answers a handshake
-// before it has restored its endpoints, and does not report their addresses then (Cilium fact 24).
+// report writes the status as the agent does, based on the version of the CiliumNode that the agent has seen. A restarted
+// agent may report before it has restored its endpoints, without their addresses, to answer a handshake (Cilium fact 24).
 func (m *machine) report() {
 	m.wroteAt = time.Now()
 	if m.ipam.Node == nil {
@@ -200,7 +201,7 @@ func (m *machine) report() {
 	m.dirty = err != nil
 }
 
-// allocatedTo returns the owner for which the agent has an address allocated; empty: it has not.
+// allocatedTo returns the owner for which the agent has allocated an address; empty if the address is not allocated.
 func (m *machine) allocatedTo(ip string) string {
 	if m.ipam == nil {
 		return ""

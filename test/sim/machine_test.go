@@ -22,31 +22,33 @@ import (
 const (
 	// updateRate is the value of the agent's --ipam-cilium-node-update-rate.
 	updateRate = 15 * time.Second
-	// addRetry is how long a kubelet waits after a failed CNI ADD.
+	// addRetry is the time that a kubelet waits after a failed CNI ADD.
 	addRetry = 3 * time.Second
-	// restartAfter is how long a kubelet waits before it restarts an agent that has exited.
+	// restartAfter is the time that a kubelet waits before it restarts an agent that has exited.
 	restartAfter = 10 * time.Second
 	// minPool is the smallest number of entries of each family with which an agent starts.
 	minPool = 2
-	// maxLabels is how often in a run an agent writes the labels of its CiliumNode before a report. It is limited, so that
-	// the world can come to rest.
+	// maxLabels is the maximum number of times that an agent writes the labels of its CiliumNode before a report in one run.
+	// Without a limit the world might not come to rest.
 	maxLabels = 2
 )
 
-// machine is a node: its kubelet, its agent, and its running sandboxes.
+// machine models a node: its kubelet, its agent, and its running sandboxes.
 type machine struct {
 	w    *world
 	name string
-	// off is true if nothing runs; cut is true if nothing passes between the node and the API server.
+	// zone is the zone of the node; empty if nodes have no zones.
+	zone string
+	// off is true if the node is powered off; cut is true if it has no connection to the API server.
 	off, cut bool
-	// heard is when the API server last heard of the node.
-	heard time.Time
+	// lastContact is the last time at which the node had a connection to the API server.
+	lastContact time.Time
 
 	// pods are the pods that the kubelet has seen on the node. Key: namespace/name, a space and the UID.
 	pods map[string]*corev1.Pod
 	// nextPod and nextNode are the indexes of the next writes to process in the histories of pods and CiliumNodes.
 	nextPod, nextNode int
-	// sandboxes are the sandboxes that run. Key: the UID of the pod.
+	// sandboxes are the running sandboxes. Key: the UID of the pod.
 	sandboxes map[types.UID]*sandbox
 	// retryAt is the earliest time of the next CNI ADD of a pod. Key: the UID of the pod.
 	retryAt map[types.UID]time.Time
@@ -57,21 +59,21 @@ type machine struct {
 	ipam *agent.Allocator
 	// ready is true if the agent has its own addresses and serves CNI requests.
 	ready bool
-	// dirty is true if the status has to be written, at least updateRate after wroteAt.
+	// dirty is true if the agent has to write the status, at least updateRate after wroteAt.
 	dirty bool
-	// wroteAt is when the agent last wrote the status; zero: it may write at once.
+	// wroteAt is the time of the agent's last report; zero if the agent may report at once.
 	wroteAt time.Time
 	// labels counts the writes of labels before a report.
 	labels int
-	// startsAfter, tellsAfter, reportsAfter and seesAfter are the earliest times at which pods start on the node, the
+	// startsAfter, podStatusAfter, reportsAfter and seesAfter are the earliest times at which pods start on the node, the
 	// kubelet reports started pods, the agent reports its allocations, and the agent sees its CiliumNode.
-	startsAfter, tellsAfter, reportsAfter, seesAfter time.Time
-	// stopsAfter and restoresAfter are the earliest times at which the kubelet stops a pod, and a starting agent has
-	// restored its endpoints.
+	startsAfter, podStatusAfter, reportsAfter, seesAfter time.Time
+	// stopsAfter is the earliest time at which the kubelet stops a pod, and restoresAfter that at which a starting agent
+	// restores its endpoints.
 	stopsAfter, restoresAfter time.Time
 	// remade is true if the CiliumNode was deleted since the agent last completed its start.
 	remade bool
-	// own are the addresses of the node itself, which are on its disk.
+	// own are the addresses of the node itself. They are on the disk of the node and survive a reboot.
 	own map[ownKey]string
 	// cep is the agent's state of CiliumEndpoints.
 	cep endpointAgent
@@ -89,23 +91,29 @@ type sandbox struct {
 	key string
 	// ips has one address of each family.
 	ips []string
-	// held is true if the allocator has the addresses; told is true if the kubelet has reported them.
-	held, told bool
-	// forgotten is true if the pod was deleted by force and its CiliumNode was created again, so that neither the API server
-	// nor the agent knows the sandbox. Until the kubelet ends it, the product cannot keep other pods from its addresses (ADR
-	// 0026).
+	// held is true if the allocator has the addresses; reported is true if the kubelet has reported them.
+	held, reported bool
+	// forgotten is true if the pod was deleted by force and the CiliumNode was created again, so that neither the API server
+	// nor the agent knows the sandbox. Until the kubelet stops the sandbox, the product cannot prevent that other pods get
+	// its addresses (ADR 0026).
 	forgotten bool
 }
 
 var nodeOwners = []string{"router", "health"}
 
-func (w *world) newMachine() *machine {
+func (w *world) newMachine() *machine { return w.newMachineIn(w.nextZone()) }
+
+// newMachineIn creates a node in a zone. If zone is empty, the node has no zone.
+func (w *world) newMachineIn(zone string) *machine {
 	w.machinesMade++
-	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), pods: map[string]*corev1.Pod{}, sandboxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[ownKey]string{}}
+	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), zone: zone, lastContact: time.Now(), pods: map[string]*corev1.Pod{}, sandboxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[ownKey]string{}}
 	m.nextPod, m.nextNode = len(w.server.history[pods]), len(w.server.history[ciliumNodes])
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name}}
 	if w.setup.strict && w.machinesMade%2 == 0 {
-		node.Labels = map[string]string{strictLabel: "true"}
+		metav1.SetMetaDataLabel(&node.ObjectMeta, strictLabel, "true")
+	}
+	if zone != "" {
+		metav1.SetMetaDataLabel(&node.ObjectMeta, corev1.LabelTopologyZone, zone)
 	}
 	w.server.mustCreate(nodes, node, "kubelet")
 	change(w.server, nodes, m.name, "kubelet", func(n *corev1.Node) {
@@ -118,21 +126,25 @@ func (w *world) newMachine() *machine {
 
 func (m *machine) reaches() bool { return !m.off && !m.cut }
 
-// hasHome reports whether an address is in the subnet of a node. If an address was moved and its home is gone, no pool
-// records where it is.
+// hasHome reports whether an address is in the subnet of a node. If a moved address has no home node, no pool records to
+// which node it was moved.
 func (w *world) hasHome(ip string) bool {
-	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
-		return slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return mustPrefix(s).Contains(netip.MustParseAddr(ip)) })
-	})
+	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool { return serves(cn, ip) })
 }
 
-// action is something that can happen now.
+// serves reports whether an address is in a subnet of a node.
+func serves(cn *ciliumv2.CiliumNode, ip string) bool {
+	return slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return mustPrefix(s).Contains(netip.MustParseAddr(ip)) })
+}
+
+// action is an event that can happen now.
 type action struct {
 	name string
 	do   func()
 }
 
-// seesPod reports whether the next write of a pod of the node is due. It skips writes of other pods.
+// seesPod reports whether the history has a write of a pod of the node that the kubelet has not processed. It moves nextPod
+// past the writes of other pods.
 func (m *machine) seesPod() bool {
 	history := m.w.server.history[pods]
 	for m.nextPod < len(history) {
@@ -146,7 +158,7 @@ func (m *machine) seesPod() bool {
 	return false
 }
 
-// actions returns what the node can do now.
+// actions returns the possible actions of the kubelet and the agent.
 func (m *machine) actions(now time.Time) []action {
 	if m.off {
 		return nil
@@ -187,8 +199,8 @@ func (m *machine) actions(now time.Time) []action {
 			add("kubelet removes "+key, func() { m.removed(pod) })
 		case pod.DeletionTimestamp == nil && sandbox == nil && m.ready && !ended(pod) && !now.Before(m.retryAt[pod.UID]) && !now.Before(m.startsAfter):
 			add("kubelet starts "+key, func() { m.start(pod) })
-		case sandbox != nil && !sandbox.told && !m.cut && !now.Before(m.tellsAfter):
-			add("kubelet tells of "+key, func() { m.told(pod, sandbox) })
+		case sandbox != nil && !sandbox.reported && !m.cut && !now.Before(m.podStatusAfter):
+			add("kubelet reports the IPs of "+key, func() { m.reportPod(pod, sandbox) })
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {
@@ -220,7 +232,7 @@ func (m *machine) seePod() {
 	m.pods[key] = e.after.(*corev1.Pod)
 }
 
-// start is the CNI ADD of a pod.
+// start executes the CNI ADD of a pod. If the allocator has no address, the pod is tried again after addRetry.
 func (m *machine) start(pod *corev1.Pod) {
 	owner := keyOf(pod)
 	var ips []string
@@ -243,19 +255,20 @@ func (m *machine) start(pod *corev1.Pod) {
 	}
 }
 
-// stop stops the containers of a sandbox, and is the CNI DEL.
+// stop stops the containers of a sandbox and executes its CNI DEL.
 func (m *machine) stop(b *sandbox) {
 	delete(m.sandboxes, b.uid)
 	m.endEndpoint(b.uid)
-	m.w.letGo(m, b)
+	m.w.noteLastUse(m, b)
 	if b.held && m.ipam != nil {
 		m.release(b.ips)
 		m.dirty = true
 	}
 }
 
-func (m *machine) told(pod *corev1.Pod, b *sandbox) {
-	b.told = true
+// reportPod writes the addresses of a sandbox into the status of its pod.
+func (m *machine) reportPod(pod *corev1.Pod, b *sandbox) {
+	b.reported = true
 	current, ok := one[*corev1.Pod](m.w.server, pods, keyOf(pod))
 	if !ok || current.UID != pod.UID {
 		return
@@ -268,7 +281,7 @@ func (m *machine) told(pod *corev1.Pod, b *sandbox) {
 	})
 }
 
-// removed removes the object of a terminating pod that has stopped.
+// removed deletes the object of a terminating pod whose sandbox has stopped.
 func (m *machine) removed(pod *corev1.Pod) {
 	delete(m.pods, keyOf(pod)+" "+string(pod.UID))
 	uid := pod.UID
@@ -277,10 +290,10 @@ func (m *machine) removed(pod *corev1.Pod) {
 	}
 }
 
-// powerOff ends everything that runs on the node.
+// powerOff stops the agent and all sandboxes of the node.
 func (m *machine) powerOff() {
 	for _, b := range m.sandboxes {
-		m.w.letGo(m, b)
+		m.w.noteLastUse(m, b)
 	}
 	m.off, m.sandboxes, m.cep = true, map[types.UID]*sandbox{}, endpointAgent{}
 	m.agentDown()
@@ -306,7 +319,7 @@ func (m *machine) relist() {
 	}
 }
 
-// uses returns the owners of the sandboxes that run with an address, without forgotten ones.
+// uses returns the owners of the sandboxes that run with an address, except those of forgotten sandboxes.
 func (m *machine) uses(ip string) []string {
 	var keys []string
 	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {

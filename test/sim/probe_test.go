@@ -16,9 +16,9 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestAgentAnswersProbe checks that the agent of the model answers a probe of an agent barrier (Cilium fact 24): its next
-// report removes the probe from used and from release-ips. If a write of its labels made it lose the answer, the report
-// removes the probe from used only, and the next one also from release-ips.
+// TestAgentAnswersProbe checks that the agent of the model acknowledges an agent barrier (Cilium fact 24): the next report of
+// the agent removes the probe from used and from release-ips. If a write of labels makes the agent lose its answer (Cilium
+// fact 28), that report removes the probe from used only, and the report after it removes the probe from release-ips.
 func TestAgentAnswersProbe(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -30,7 +30,7 @@ func TestAgentAnswersProbe(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				w := newWorld(ctx, kinds, setup{}, map[string]int{})
-				w.settle(1)
+				w.startWorkloads(1)
 				w.calm(2 * updateRate)
 				for _, c := range w.controllers {
 					// Only the agent may change the probe.
@@ -57,16 +57,16 @@ func TestAgentAnswersProbe(t *testing.T) {
 				_, used := cn.Status.IPAM.Used[probe]
 				_, released := cn.Status.IPAM.ReleaseIPs[probe]
 				if used || released != labels {
-					t.Errorf("used %t, handshake %t after the report; want false and %t", used, released, labels)
+					t.Errorf("after the first report, probe in used: got %t, want false; probe in release-ips: got %t, want %t", used, released, labels)
 				}
-				// The agent answers the lost handshake when it sees its own report.
+				// The agent answers the handshake again when it sees its own report.
 				for m.seesNode() {
 					m.seeNode()
 				}
 				m.report()
 				cn, _ = one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)
 				if _, released := cn.Status.IPAM.ReleaseIPs[probe]; released {
-					t.Error("the probe stands after two reports")
+					t.Error("after the second report, probe in release-ips: got true, want false")
 				}
 				cancel()
 				synctest.Wait()

@@ -19,13 +19,13 @@ type process struct {
 	cancel context.CancelFunc
 	// informers are the watches of the process.
 	informers []*informer
-	// cut is true if nothing passes between the process and the API server.
+	// cut is true while the process has no connection to the API server.
 	cut bool
-	// leads is true if the process has the lease, or has not noticed that it lost it.
+	// leads is true if the process has the lease, or has not noticed that it has lost the lease.
 	leads bool
-	// busySince returns when the oldest running reconcile began; the current time if none runs.
+	// busySince returns the start of the oldest running reconcile; the current time if none runs.
 	busySince func() time.Time
-	// lost is true if another process has the lease, and this one has not noticed that.
+	// lost is true if the process has lost the lease to another process and has not noticed it.
 	lost bool
 }
 
@@ -49,7 +49,7 @@ func (p *process) informer(k *kind) *informer {
 	}
 	i := newInformer(p, k)
 	p.informers = append(p.informers, i)
-	// A process requests its informers in the order of a map.
+	// A process requests its informers in random order.
 	slices.SortFunc(p.informers, func(a, b *informer) int { return compareText(a.of.gvk.Kind, b.of.gvk.Kind) })
 	return i
 }
@@ -59,11 +59,11 @@ func (p *process) synced() bool {
 	return !slices.ContainsFunc(p.informers, func(i *informer) bool { return !i.synced })
 }
 
-// kill ends the process at any instruction.
+// kill ends the process, whose goroutines may be blocked at any instruction.
 func (p *process) kill() {
 	p.cancel()
 	p.leads = false
-	p.w.settleDown()
+	p.w.waitIdle()
 }
 
 // isProduct reports whether a write was made by a process of the product.

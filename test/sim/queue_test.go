@@ -36,9 +36,9 @@ type queue struct {
 type item struct {
 	// ready is true if the request may be processed as soon as worked is false; worked is true while it is being processed.
 	ready, worked bool
-	// later is when the request becomes ready again; zero: never.
+	// later is the time at which the request becomes ready again; zero if there is none.
 	later time.Time
-	// begun is when the processing began.
+	// begun is the start of the processing.
 	begun time.Time
 }
 
@@ -68,7 +68,8 @@ func (q *queue) addAfter(r reconcile.Request, after time.Duration) {
 	}
 }
 
-// ready returns the items that may be processed now, and when the first of the others becomes ready; zero: there is none.
+// ready returns the items that may be processed now, and the earliest time at which an item becomes ready later; zero if there
+// is none.
 func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -161,9 +162,9 @@ func (q *queue) Len() int {
 	return len(q.items)
 }
 
-// free reports whether the queue may hand out an item: a worker is idle, and no queue with which it excludes concurrency is
-// busy. Controllers that hold a lock while they wait for the API server work one at a time, because time does not pass in
-// the bubble while a goroutine waits for a lock.
+// free reports whether the queue may hand out an item: a worker is idle, and no queue is busy that must not be processed at
+// the same time. Controllers that hold a lock while they wait for the API server run one at a time, because time does not
+// pass in the bubble while a goroutine waits for a lock.
 func (q *queue) free() bool {
 	locked := func(name string) bool { return name == "pool" || name == "subnet" }
 	for _, other := range q.of.queues {
@@ -176,9 +177,9 @@ func (q *queue) free() bool {
 	return q.idle > 0
 }
 
-// TestNobodyIsGrantedWhatAllAreBusyWith checks that an item waits if no worker is idle, so that time passes until one is. A
-// run once granted the same item 40,000 times to no worker, while four workers waited for the time to pass.
-func TestNobodyIsGrantedWhatAllAreBusyWith(t *testing.T) {
+// TestItemWaitsForIdleWorker checks that the queue is not free while no worker is idle. A run once granted the same item
+// 40,000 times without an idle worker, while four workers waited for time to pass.
+func TestItemWaitsForIdleWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue("adopt", &controller{}, nil)
 		q.of.queues = []*queue{q}
@@ -190,10 +191,10 @@ func TestNobodyIsGrantedWhatAllAreBusyWith(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if q.free() != want {
-				t.Errorf("free is %v %s", !want, when)
+				t.Errorf("free() %s: got %t, want %t", when, !want, want)
 			}
 		}
-		free(false, "while nobody works")
+		free(false, "without a worker")
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -206,13 +207,13 @@ func TestNobodyIsGrantedWhatAllAreBusyWith(t *testing.T) {
 				q.Done(r)
 			}
 		}()
-		free(true, "and the worker waits")
+		free(true, "while the worker is idle")
 		q.grant(requests[0])
-		free(false, "and the worker is at "+requests[0].Name)
+		free(false, "while the worker processes "+requests[0].Name)
 		time.Sleep(2 * time.Second)
-		free(true, "and the worker is done")
+		free(true, "after the worker has processed "+requests[0].Name)
 		q.grant(requests[1])
-		free(false, "and the worker is at "+requests[1].Name)
+		free(false, "while the worker processes "+requests[1].Name)
 		q.ShutDown()
 		<-done
 	})

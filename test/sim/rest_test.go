@@ -18,24 +18,24 @@ import (
 )
 
 const (
-	// restAfter is how long the product may write nothing before the world counts as at rest. It is longer than a resync of
-	// all identities takes.
+	// restAfter is the time without a write of the product after which the world is at rest. It is longer than the period of
+	// the resync of all identities.
 	restAfter = 12 * time.Minute
-	// restWithin is how long it may take until the world is at rest.
+	// restWithin is the maximum time until the world is at rest.
 	restWithin = 2 * time.Hour
-	// restSteps is how many steps it may take.
+	// restSteps is the maximum number of steps until the world is at rest.
 	restSteps = 40000
-	// restRequests is how many requests the product may send while there is nothing to write. Identities that wait for
-	// something are checked periodically.
+	// restRequests is the maximum number of requests that the product sends in restAfter without a write. The product
+	// periodically checks identities that wait.
 	restRequests = 150
-	// joinEvery is how often a node joins while a FixedIP has an address that is in no node's subnet.
+	// joinEvery is the interval at which nodes join while a FixedIP has an address that is in no node's subnet.
 	joinEvery = 5 * time.Minute
 )
 
 // rest ends all faults, lets the world come to rest, and returns the first violation.
 func (w *world) rest() error {
-	w.logf("** nothing goes wrong from here on")
-	w.resting = true
+	w.logf("** all faults end")
+	w.faultsEnded = true
 	w.endFormerLeaders()
 	for _, p := range w.live() {
 		p.cut = false
@@ -66,21 +66,22 @@ func (w *world) rest() error {
 		// Pods of the default scheduler need a node that is not strict.
 		w.newMachine()
 	}
+	w.provideNodes()
 	began, joined := time.Now(), time.Now()
-	w.lastWrite, w.asked = began, 0
+	w.lastWrite, w.requests = began, 0
 	for steps := 0; time.Since(w.lastWrite) < restAfter; steps++ {
 		if err := w.broken(); err != nil {
 			return err
 		}
 		if steps > restSteps || time.Since(began) > restWithin {
-			w.violate("quiet: the product goes on writing after %v and %d steps without anything new", time.Since(began), steps)
+			w.violate("quiet: the product still writes after %v and %d steps without faults", time.Since(began), steps)
 			return w.broken()
 		}
-		if w.allAtOnce() {
-			w.settleDown()
+		if w.advance() {
+			w.waitIdle()
 			continue
 		}
-		if time.Since(joined) > joinEvery && w.homeless() {
+		if time.Since(joined) > joinEvery && w.hasOrphanedIP() {
 			// An orphaned subnet waits for a node that inherits it.
 			joined = time.Now()
 			w.newMachine()
@@ -90,25 +91,25 @@ func (w *world) rest() error {
 			continue
 		}
 		time.Sleep(w.pause())
-		w.settleDown()
+		w.waitIdle()
 	}
-	if w.asked > restRequests {
-		w.violate("quiet: %d requests to the API server in %v in which nothing was written", w.asked, restAfter)
+	if w.requests > restRequests {
+		w.violate("quiet: the product has sent %d requests to the API server in %v without a write, want at most %d", w.requests, restAfter, restRequests)
 	}
 	w.atRest()
 	return w.broken()
 }
 
-// obey makes a user delete a pod that, according to the product, has an address reserved for another pod, and that the
-// product does not restart: the other pod waits for the address. The result reports whether a pod was deleted.
+// obey deletes, as a user, a pod that uses an address reserved for another pod, as the product has reported. It does so only for
+// pods that the product does not restart itself. It reports whether it has deleted a pod.
 func (w *world) obey() bool {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
-		if !w.strangers[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) {
+		if !w.misassigned[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) {
 			continue
 		}
 		for _, has := range pod.Status.PodIPs {
-			if owner := w.keptFor(has.IP); owner != "" && owner != keyOf(pod) {
-				w.logf("** a person deletes %s, which has the address of %s", keyOf(pod), owner)
+			if owner := w.reservedFor(has.IP); owner != "" && owner != keyOf(pod) {
+				w.logf("** a user deletes pod %s, which has the address of %s", keyOf(pod), owner)
 				w.deletePod(pod, "user")
 				return true
 			}
@@ -117,15 +118,15 @@ func (w *world) obey() bool {
 	return false
 }
 
-// strange notes a pod that, according to the product, has the address of another pod.
-func (w *world) strange(pod string) {
+// noteMisassigned notes that, as the product has reported, a pod uses the address of another pod.
+func (w *world) noteMisassigned(pod string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.strangers[pod] = true
+	w.misassigned[pod] = true
 }
 
-// keptFor returns the pod for which a pool or a FixedIP reserves an address, as namespace/name; empty: there is none.
-func (w *world) keptFor(ip string) string {
+// reservedFor returns the pod for which a pool or a FixedIP reserves an address, as namespace/name; empty if there is none.
+func (w *world) reservedFor(ip string) string {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		if owner := cn.Spec.IPAM.Pool[ip].Owner; isPod(owner) {
 			return owner
@@ -145,8 +146,8 @@ func (w *world) hasNode(m *machine) bool {
 	return exists
 }
 
-// homeless reports whether a FixedIP has an address that is in no node's subnet.
-func (w *world) homeless() bool {
+// hasOrphanedIP reports whether a FixedIP has an address that is in no node's subnet.
+func (w *world) hasOrphanedIP() bool {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		for _, ip := range r.Spec.IPs {
 			if !w.hasHome(ip) {
@@ -157,8 +158,8 @@ func (w *world) homeless() bool {
 	return false
 }
 
-// allAtOnce does the first thing that can happen by itself. It reports whether there was one.
-func (w *world) allAtOnce() bool {
+// advance performs the first possible action that needs no user and no fault. It reports whether there was one.
+func (w *world) advance() bool {
 	for _, c := range w.line.waiting() {
 		if c.waits() {
 			continue
@@ -182,11 +183,11 @@ func (w *world) allAtOnce() bool {
 	return false
 }
 
-// pause returns the time until something is due, at least 100 ms and at most 5 s.
+// pause returns the time until the next item of a queue is due, at least 100 ms and at most 5 s.
 func (w *world) pause() time.Duration {
 	now := time.Now()
 	d := 5 * time.Second
-	sooner := func(at time.Time) {
+	consider := func(at time.Time) {
 		if !at.IsZero() {
 			d = max(100*time.Millisecond, min(d, at.Sub(now)))
 		}
@@ -195,21 +196,21 @@ func (w *world) pause() time.Duration {
 		if c.leads && !c.dead() {
 			for _, q := range c.queues {
 				_, next := q.ready(now)
-				sooner(next)
+				consider(next)
 			}
 		}
 	}
 	for _, s := range w.schedulers {
 		if s.leads && !s.dead() {
 			_, next := s.ready(now)
-			sooner(next)
+			consider(next)
 		}
 	}
 	return d
 }
 
-// mayWait reports whether a pod may wait for something that only a user can provide: a requested address that another pod
-// has, or an address that is in no node's subnet.
+// mayWait reports whether a pod may wait until a user acts: for an address that a user requested or reserved, for the node to
+// which its address was moved, or for an address of the second family on a full node.
 func (w *world) mayWait(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -222,10 +223,11 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 		return w.mayWaitForSlot(owner)
 	}
 	r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, keyOf(pod))
-	return ok && (w.byUser[r.UID] || w.stranded(r)) || !ok && w.writtenOnFull(keyOf(pod))
+	return ok && (w.byUser[r.UID] || w.stranded(r) || w.waitsForVolume(r)) || !ok && w.writtenOnFull(keyOf(pod))
 }
 
-// writtenOnFull reports whether a user has written an entry of one family for a pod on a node that is full.
+// writtenOnFull reports whether a full node has an entry of only one of two families for a pod: a user has written the entry,
+// and the pod waits for an address of the other family.
 func (w *world) writtenOnFull(key string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
 		has := 0
@@ -238,8 +240,8 @@ func (w *world) writtenOnFull(key string) bool {
 	})
 }
 
-// stranded reports whether an address was moved to a node that is gone, and its failover policy has become Wait since: the
-// pod waits for that node until a user decides otherwise.
+// stranded reports whether an address of a FixedIP was moved to a node that is gone, and the failover policy is Wait now: the
+// pod waits for that node until a user changes the policy.
 func (w *world) stranded(r *v1alpha1.FixedIP) bool {
 	if _, exists := one[*corev1.Node](w.server, nodes, r.Spec.NodeName); exists || r.Spec.Failover == v1alpha1.Migrate || r.Spec.Failover == v1alpha1.Reassign {
 		return false

@@ -32,10 +32,10 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// usedBy finds the pod that, according to a message of the scheduler, uses an address.
+// usedBy finds the name of the pod that uses an address in a message of the scheduler.
 var usedBy = regexp.MustCompile(`use(?:d)? by (\S+)[;,] `)
 
-// flushInterval is after how long a pod is tried again without an event that wakes it.
+// flushInterval is the time after which a pod is tried again if no event requeues it.
 const flushInterval = 5 * time.Minute
 
 // scheduler is one process of the scheduler: the real plugin, in a modelled queue and cycle.
@@ -48,7 +48,7 @@ type scheduler struct {
 	plugin  *fixedip.Plugin
 	// pods are the pods to place. Key: the UID.
 	pods map[types.UID]*pending
-	// activated are the UIDs of pods that the plugin has activated, possibly from a goroutine of its own. w.mu guards it.
+	// activated are the UIDs of the pods that goroutines of the plugin have activated. w.mu guards it.
 	activated []types.UID
 	// snapshot contains the nodes and pods that the scheduler knew when the last scheduling cycle began.
 	snapshot []fwk.NodeInfo
@@ -57,17 +57,18 @@ type scheduler struct {
 // pending is a pod to place.
 type pending struct {
 	pod *corev1.Pod
-	// due is when the pod may be tried; far in the future for a pod that was refused.
+	// due is the earliest time of the next try.
 	due      time.Time
 	attempts int
-	// flies is true while the pod is in its binding cycle; woken is true if an event came since the last try.
-	flies, woken bool
+	// binding is true while the pod is in its binding cycle; requeued is true if an event has requeued the pod since its last
+	// try began.
+	binding, requeued bool
 	// nominated is the node that PostFilter nominated; empty: none.
 	nominated string
-	// refused is true if the plugin has refused the pod, so that only the plugin's hints wake it. Otherwise a node event
-	// does.
+	// refused is true if the plugin has refused the pod, so that only the plugin's hints requeue it. Otherwise every event of
+	// a node does.
 	refused bool
-	// starved is true if no event has made the scheduler try the pod again: only the flush of all pods will.
+	// starved is true if no event has requeued the pod, so that it waits for the flush.
 	starved bool
 }
 
@@ -122,21 +123,21 @@ func (w *world) startScheduler() *scheduler {
 		AddFunc: func(o any) {
 			for _, p := range s.pods {
 				if hint, err := hints[0].QueueingHintFn(klog.Logger{}, p.pod, nil, o); !p.refused || err != nil || hint == fwk.Queue {
-					s.wake(p)
+					s.requeue(p)
 				}
 			}
 		},
 		UpdateFunc: func(before, after any) {
 			for _, p := range s.pods {
 				if hint, err := hints[1].QueueingHintFn(klog.Logger{}, p.pod, before, after); !p.refused || err != nil || hint == fwk.Queue {
-					s.wake(p)
+					s.requeue(p)
 				}
 			}
 		},
 	})
 	must(err)
 	w.schedulers = append(w.schedulers, s)
-	w.settleDown()
+	w.waitIdle()
 	return s
 }
 
@@ -148,31 +149,31 @@ func (s *scheduler) KubeConfig() *rest.Config                               { re
 func (s *scheduler) SharedInformerFactory() informers.SharedInformerFactory { return s.factory }
 func (s *scheduler) SnapshotSharedLister() framework.SharedLister           { return snapshot{s} }
 
-// Activate notes pods that the world puts into the queue again.
-func (s *scheduler) Activate(_ klog.Logger, woken map[string]*corev1.Pod) {
+// Activate stores the pods for requeueActivated.
+func (s *scheduler) Activate(_ klog.Logger, activated map[string]*corev1.Pod) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	for _, pod := range woken {
+	for _, pod := range activated {
 		s.activated = append(s.activated, pod.UID)
 	}
 }
 
-// wakeActivated wakes the pods that were activated since the last call.
-func (s *scheduler) wakeActivated() {
+// requeueActivated requeues the pods that were activated since the last call.
+func (s *scheduler) requeueActivated() {
 	s.w.mu.Lock()
 	activated := s.activated
 	s.activated = nil
 	s.w.mu.Unlock()
 	for _, uid := range activated {
 		if p := s.pods[uid]; p != nil {
-			s.wake(p)
+			s.requeue(p)
 		}
 	}
 }
 
-func (s *scheduler) wake(p *pending) {
-	p.woken = true
-	if !p.flies && p.due.After(time.Now()) {
+func (s *scheduler) requeue(p *pending) {
+	p.requeued = true
+	if !p.binding && p.due.After(time.Now()) {
 		p.due = time.Now()
 	}
 }
@@ -180,7 +181,7 @@ func (s *scheduler) wake(p *pending) {
 func (s *scheduler) saw(pod *corev1.Pod) {
 	switch p := s.pods[pod.UID]; {
 	case pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || ended(pod) || pod.Spec.SchedulerName != schedulerName:
-		if p != nil && !p.flies {
+		if p != nil && !p.binding {
 			delete(s.pods, pod.UID)
 		}
 	case p == nil:
@@ -194,16 +195,17 @@ func (s *scheduler) forget(o any) {
 	if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 		o = t.Obj
 	}
-	if uid := o.(*corev1.Pod).UID; s.pods[uid] != nil && !s.pods[uid].flies {
+	if uid := o.(*corev1.Pod).UID; s.pods[uid] != nil && !s.pods[uid].binding {
 		delete(s.pods, uid)
 	}
 }
 
-// ready returns the pods that may be tried now, and when the first of the others may be tried; zero: there is none.
+// ready returns the pods that may be tried now, and the earliest time at which another pod may be tried; zero if there is
+// none.
 func (s *scheduler) ready(now time.Time) (ready []*pending, next time.Time) {
 	for _, p := range s.pods {
 		switch {
-		case p.flies:
+		case p.binding:
 		case !p.due.After(now):
 			ready = append(ready, p)
 		case next.IsZero() || p.due.Before(next):
@@ -219,35 +221,40 @@ func (s *scheduler) ready(now time.Time) (ready []*pending, next time.Time) {
 	return ready, next
 }
 
-// cycle tries to place one pod, up to Reserve. The binding cycle has a goroutine of its own.
+// cycle runs the scheduling cycle of one pod. The binding cycle runs in its own goroutine.
 func (s *scheduler) cycle(p *pending) {
 	pod, state := p.pod.DeepCopy(), framework.NewCycleState()
 	p.attempts++
-	p.woken, p.refused, p.starved, p.nominated = false, false, false, ""
+	p.requeued, p.refused, p.starved, p.nominated = false, false, false, ""
 	s.snapshot = s.takeSnapshot()
 	node, st := s.choose(p, state, pod)
 	if st.IsSuccess() {
 		s.meanwhile("Reserve")
-		if st = s.plugin.Reserve(s.ctx, state, pod, node); st.IsSuccess() {
+		st = s.plugin.Reserve(s.ctx, state, pod, node)
+		p.refused = !st.IsSuccess()
+		if st.IsSuccess() {
+			// The scheduler's own plugins come before FixedIP in PreBind, and VolumeBinding is one of them.
+			st = s.w.provision(pod, node)
+		}
+		if st.IsSuccess() {
 			s.w.logf("%s places pod %s on %s", s, keyOf(pod), node)
-			p.flies = true
+			p.binding = true
 			s.meanwhile("PreBind")
 			go s.bind(p, pod, state, node)
 			return
 		}
 		s.plugin.Unreserve(s.ctx, state, pod, node)
-		p.refused = true
 	}
 	s.w.logf("%s can't place pod %s: %s", s, keyOf(pod), st.Message())
 	for _, named := range usedBy.FindAllStringSubmatch(st.Message(), -1) {
-		s.w.strange(named[1])
+		s.w.noteMisassigned(named[1])
 	}
 	s.condition(pod, st, p.nominated)
 	s.again(p, st)
 }
 
-// condition records in the status of a pod that no node can take it, and which node it is nominated to, as the scheduler does
-// after each cycle.
+// condition writes the condition PodScheduled and the nominated node into the status of a pod that was not placed, as the
+// scheduler does after such a cycle.
 func (s *scheduler) condition(pod *corev1.Pod, st *fwk.Status, nominated string) {
 	if st.Code() == fwk.Error {
 		return
@@ -260,21 +267,21 @@ func (s *scheduler) condition(pod *corev1.Pod, st *fwk.Status, nominated string)
 	})
 }
 
-// again sets when a pod is tried again after the status st.
+// again sets the time of the next try of a pod whose last cycle ended with st.
 func (s *scheduler) again(p *pending, st *fwk.Status) {
 	backoff := min(time.Second<<min(p.attempts-1, 4), 10*time.Second)
-	// Goroutines of the plugin activate pods before this goes on, so that the order is the same in each run.
+	// Wait for the goroutines of the plugin that activate pods, so that the order is the same in each run.
 	synctest.Wait()
-	s.wakeActivated()
+	s.requeueActivated()
 	switch {
-	case p.woken || st.Code() == fwk.Error:
+	case p.requeued || st.Code() == fwk.Error:
 		p.due = time.Now().Add(backoff)
 	default:
 		p.due, p.starved = time.Now().Add(flushInterval), true
 	}
 }
 
-// choose runs the extension points up to the choice of a node. admits stands for the other plugins.
+// choose runs the extension points up to the choice of a node. admits models the other plugins.
 func (s *scheduler) choose(p *pending, state fwk.CycleState, pod *corev1.Pod) (string, *fwk.Status) {
 	infos := s.snapshot
 	s.meanwhile("PreFilter")
@@ -291,7 +298,7 @@ func (s *scheduler) choose(p *pending, state fwk.CycleState, pod *corev1.Pod) (s
 		if narrowed != nil && !narrowed.AllNodes() && !narrowed.NodeNames.Has(name) {
 			continue
 		}
-		if st := admits(n); !st.IsSuccess() {
+		if st := s.admits(pod, n); !st.IsSuccess() {
 			why.Set(name, st)
 			continue
 		}
@@ -340,11 +347,11 @@ func (s *scheduler) bind(p *pending, pod *corev1.Pod, state fwk.CycleState, node
 	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	s.w.landed = append(s.w.landed, landing{s, p, pod, state, node, st})
+	s.w.bindingResults = append(s.w.bindingResults, bindingResult{s, p, pod, state, node, st})
 }
 
-// landing is a binding cycle that has ended, with its status.
-type landing struct {
+// bindingResult is a binding cycle that has ended, with its status.
+type bindingResult struct {
 	s     *scheduler
 	p     *pending
 	pod   *corev1.Pod
@@ -353,12 +360,12 @@ type landing struct {
 	st    *fwk.Status
 }
 
-// land ends a binding cycle. The world calls it, because only the world may change the queue.
-func (l landing) land() {
+// finish processes the end of a binding cycle. The world calls it, because only the world may change the queue.
+func (l bindingResult) finish() {
 	if l.s.dead() {
 		return
 	}
-	l.p.flies = false
+	l.p.binding = false
 	if l.st.IsSuccess() {
 		l.s.plugin.PostBind(l.s.ctx, l.state, l.pod, l.node)
 		delete(l.s.pods, l.pod.UID)

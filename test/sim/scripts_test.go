@@ -21,15 +21,15 @@ import (
 const (
 	// spellSteps is the number of steps of a spell.
 	spellSteps = 80
-	// muteFor is how long the node of a script may do nothing. It is shorter than the cooldown.
+	// muteFor is the time for which the node of a script does nothing. It is shorter than the cooldown.
 	muteFor = 20 * time.Second
 )
 
-// settleSteps is the maximum number of steps of settle.
-const settleSteps = 3000
+// startSteps is the maximum number of steps of startWorkloads.
+const startSteps = 3000
 
-// settle lets workloads run before anything else happens.
-func (w *world) settle(seed uint64) {
+// startWorkloads creates workloads, and returns when their pods run or after startSteps. It draws no faults.
+func (w *world) startWorkloads(seed uint64) {
 	w.seed = seed
 	for _, name := range []string{"a", "b"} {
 		w.makeSet(name)
@@ -37,22 +37,22 @@ func (w *world) settle(seed uint64) {
 	if w.setup.slots {
 		w.makeReplicaSet()
 	}
-	w.settleDown()
-	for range settleSteps {
+	w.waitIdle()
+	for range startSteps {
 		if err := w.broken(); err != nil {
 			return
 		}
-		if !w.allAtOnce() {
+		if !w.advance() {
 			if w.allRun() {
 				return
 			}
 			time.Sleep(w.pause())
 		}
-		w.settleDown()
+		w.waitIdle()
 	}
 }
 
-// allRun reports whether all wanted pods of StatefulSets have an address and a FixedIP.
+// allRun reports whether all replicas of all StatefulSets have an address and a FixedIP.
 func (w *world) allRun() bool {
 	for _, s := range all[*appsv1.StatefulSet](w.server, statefulSets) {
 		for i := range *s.Spec.Replicas {
@@ -68,17 +68,18 @@ func (w *world) allRun() bool {
 
 func podName(s *appsv1.StatefulSet, i int32) string { return fmt.Sprintf("%s-%d", s.Name, i) }
 
-// spell is the time after a script: for some steps there are no user actions and no faults, so that the script has its
-// consequences. Otherwise only one run of a thousand would have them.
+// spell is a number of steps after a script without user actions and faults, in which the script takes effect. Without it the
+// script would take effect in only one run of a thousand.
 type spell struct {
-	// left is the number of steps that are left.
+	// left is the number of steps until the end of the spell.
 	left int
-	// mute is a node that does nothing during the spell before until; nil: there is none.
+	// mute is a node that does nothing during the spell before the time until; nil if there is none.
 	mute *machine
-	// until is when mute continues.
+	// until is the time at which the node mute continues.
 	until time.Time
 }
 
+// mute begins a spell. The given node, if any, does nothing for muteFor.
 func (w *world) mute(mute *machine) {
 	w.spell = spell{left: spellSteps, mute: mute, until: time.Now().Add(muteFor)}
 }
@@ -89,8 +90,8 @@ func (s spell) mutes(m *machine) bool { return s.left > 0 && s.mute == m && time
 // calmSteps is the maximum number of steps of a calm.
 const calmSteps = 2000
 
-// calm lets everything happen by itself for a duration, except what is stalled or cut off, so that later user actions and
-// faults meet the consequences of earlier ones. It counts as one step.
+// calm performs all possible actions that need no user and no fault for a duration, so that later user actions and faults meet
+// the consequences of earlier ones. Existing faults, such as stalled watches, continue. A calm counts as one step.
 func (w *world) calm(d time.Duration) {
 	w.stats["calm"]++
 	w.logf("** calm for %v", d)
@@ -99,14 +100,15 @@ func (w *world) calm(d time.Duration) {
 		if w.broken() != nil || !time.Now().Before(until) {
 			return
 		}
-		if !w.allAtOnce() {
+		if !w.advance() {
 			time.Sleep(min(w.pause(), time.Until(until)))
 		}
-		w.settleDown()
+		w.waitIdle()
 	}
 }
 
-// scripts returns what users may do at the worst moment. The part of the name before the colon is counted.
+// scripts returns sequences of user actions at moments at which they are likely to cause a fault. stats counts them by the
+// part of the name before the colon.
 func (w *world) scripts() []action {
 	var d []action
 	add := func(name string, mute *machine, do func()) {
@@ -114,14 +116,14 @@ func (w *world) scripts() []action {
 	}
 	sets := all[*appsv1.StatefulSet](w.server, statefulSets)
 	for _, s := range sets {
-		// The controller sees that the workload is gone, and not that it exists again.
+		// The controller sees the deletion of the workload, but not its new creation.
 		add("recreate behind the controller: StatefulSet "+s.Name, nil, func() {
 			_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 			for _, c := range w.controllers {
 				w.stall(c.process, statefulSets)
 			}
 			w.makeSet(s.Name)
-			// Requests to the API server that start from now on have to see the workload.
+			// From now on the product must not rely on a read from before the creation.
 			time.Sleep(2 * absenceCounts)
 		})
 		for i := range *s.Spec.Replicas {
@@ -136,8 +138,8 @@ func (w *world) scripts() []action {
 					w.deletePod(pod, "user")
 				})
 				if m != nil && m.ready && !m.cut && m.sandboxes[pod.UID] != nil {
-					// The agent is asked about the address while the pod still runs, restarts, and answers before it has
-					// restored its endpoints.
+					// The controller sends a probe while the pod still runs. The agent restarts, and acknowledges the
+					// probe before it has restored its endpoints.
 					add("force-delete as its agent restarts: pod "+pod.Name, nil, func() {
 						m.stopsAfter, m.seesAfter = time.Now().Add(4*actLasts), time.Now().Add(4*actLasts)
 						w.cordon(pod.Spec.NodeName)
@@ -156,7 +158,7 @@ func (w *world) scripts() []action {
 						w.forceDelete(pod)
 					})
 				}
-				if w.unlisted(pod) {
+				if w.hasUnreportedIP(pod) {
 					// The pod runs with an address that its agent has not reported.
 					add("force-delete young pod: "+pod.Name, m, func() {
 						w.cordon(pod.Spec.NodeName)
@@ -165,13 +167,13 @@ func (w *world) scripts() []action {
 				}
 			}
 			if s.Annotations[identity.AnnotationWhenDeleted] == "" && m != nil && m.sandboxes[pod.UID] != nil {
-				// The address is released while the pod runs, and other pods need one.
+				// The address is released while the pod runs, and other pods need an address.
 				deleteBoth := func() {
 					w.forceDelete(pod)
 					_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 					for _, other := range sets {
 						if other.Name != s.Name {
-							change(w.server, statefulSets, keyOf(other), "user", func(o *appsv1.StatefulSet) { o.Spec.Replicas = ptr.To(int32(w.most(o.Name))) })
+							change(w.server, statefulSets, keyOf(other), "user", func(o *appsv1.StatefulSet) { o.Spec.Replicas = ptr.To(int32(w.maxPods(o.Name))) })
 						}
 					}
 					for range 2 {
@@ -210,11 +212,11 @@ func (w *world) scripts() []action {
 		if !pooled || m.cut || m.off || !m.reported() || w.alive() >= maxMachines {
 			continue
 		}
-		// Only the Node shows that its pods keep running with addresses of its subnet.
+		// Only the existing Node shows that the pods on it may still run with addresses of its subnet.
 		add("join while one is cut off without its CiliumNode: "+m.name, nil, func() {
 			m.loseCiliumNode()
 			m.cut = true
-			w.calm(subnetHold + time.Minute)
+			w.calm(orphanGrace + time.Minute)
 			w.newMachine()
 		})
 	}
@@ -223,7 +225,7 @@ func (w *world) scripts() []action {
 	return append(d, w.longScripts()...)
 }
 
-// stall lets a process see all existing objects of a kind, and no later write until the watch moves again.
+// stall lets a process see all earlier writes of a kind, and no later write until the watch moves again.
 func (w *world) stall(p *process, k *kind) {
 	for _, i := range p.informers {
 		if p.dead() || i.of != k || !i.synced {
@@ -245,7 +247,7 @@ func (w *world) forceDelete(pod *corev1.Pod) {
 	_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
 }
 
-// marked returns the addresses that have an entry with the owner in a pool, sorted.
+// marked returns the addresses of all pool entries with the owner, sorted.
 func (w *world) marked(owner string) []string {
 	var found []string
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {

@@ -64,8 +64,8 @@ type stored struct {
 // event is one write, as a watch delivers it.
 type event struct {
 	rev int64
-	// before is nil for a creation, and after for a deletion. The before of a deletion has the resource version of the
-	// deletion.
+	// before is nil if the write creates the object, and after is nil if the write deletes it. The before of a deletion has
+	// the resource version of the deletion.
 	before, after client.Object
 }
 
@@ -85,16 +85,16 @@ func keyOf(o client.Object) string {
 	return o.GetName()
 }
 
-// server is etcd and the API server: one history of versions for all kinds.
+// server models etcd and the API server. The revisions of all kinds come from one counter.
 type server struct {
 	rev  int64
 	uids int
 	now  func() metav1.Time
 	// objects are the current objects. Key: the kind, then namespace/name.
 	objects map[*kind]map[string]stored
-	// history contains all writes in order. Key: the kind.
+	// history contains the writes of each kind in order.
 	history map[*kind][]event
-	// serving is the request that is being carried out; nil: the product does not make the write.
+	// serving is the request of the product that is being executed; nil while the model itself writes.
 	serving *call
 	// wrote is called after every write. by is the writer.
 	wrote func(k *kind, e event, by string)
@@ -147,7 +147,7 @@ func all[T client.Object](s *server, k *kind) []T {
 	return list
 }
 
-// one returns an object of a kind; the zero T and false if there is none.
+// one returns the object of a kind with a key; the zero T and false if there is none.
 func one[T client.Object](s *server, k *kind, key string) (o T, ok bool) {
 	found, ok := s.objects[k][key]
 	if !ok {
@@ -156,7 +156,7 @@ func one[T client.Object](s *server, k *kind, key string) (o T, ok bool) {
 	return found.obj.(T), true
 }
 
-// store makes after the current version of an object; nil: the object is gone.
+// store makes after the current version of an object, or deletes the object if after is nil. It returns after.
 func (s *server) store(k *kind, before, after client.Object, by string) client.Object {
 	s.rev++
 	e := event{rev: s.rev, before: before}
@@ -184,7 +184,8 @@ func (s *server) mustCreate(k *kind, obj client.Object, by string) {
 	must(err)
 }
 
-// must panics on an error, which means that the model is wrong and not the product. rapid reports the panic with its stack.
+// must panics if err is not nil. Such an error is a bug of the model, not of the product. rapid reports the panic with its
+// stack.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -207,8 +208,8 @@ func (s *server) create(k *kind, o client.Object, by string) (client.Object, err
 	if k.status {
 		setStatus(o, k.make())
 	}
-	if record, ok := o.(*v1alpha1.FixedIP); ok {
-		if err := validate(record, nil); err != nil {
+	if fip, ok := o.(*v1alpha1.FixedIP); ok {
+		if err := validate(fip, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -235,7 +236,7 @@ func setStatus(o, from client.Object) {
 	}
 }
 
-// sameSpec reports whether two versions differ in nothing that increments the generation.
+// sameSpec reports whether two versions of an object have the same spec. It returns true for kinds without a generation.
 func sameSpec(a, b client.Object) bool {
 	switch a := a.(type) {
 	case *appsv1.StatefulSet:
@@ -277,7 +278,7 @@ func validate(now, before *v1alpha1.FixedIP) error {
 	return nil
 }
 
-// update replaces an object or its status. A resource version or UID in o has to be the current one.
+// update replaces an object or its status. If o has a resource version or a UID, they have to be the current ones.
 func (s *server) update(k *kind, o client.Object, subresource, by string) (client.Object, error) {
 	current, err := s.get(k, keyOf(o))
 	if err != nil {
@@ -312,8 +313,8 @@ func (s *server) replace(k *kind, current stored, next client.Object, subresourc
 	if k.generations && !sameSpec(before, next) {
 		next.SetGeneration(before.GetGeneration() + 1)
 	}
-	if record, ok := next.(*v1alpha1.FixedIP); ok {
-		if err := validate(record, before.(*v1alpha1.FixedIP)); err != nil {
+	if fip, ok := next.(*v1alpha1.FixedIP); ok {
+		if err := validate(fip, before.(*v1alpha1.FixedIP)); err != nil {
 			return nil, err
 		}
 	}
@@ -346,7 +347,7 @@ func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, s
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		if after, err = ops.Apply(current.data); err != nil {
-			// The error has no causes: a test has failed, or a path does not exist.
+			// A test has failed, or a path does not exist. The API server reports no causes for that.
 			return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
 				Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Message: "the server rejected our request due to an error in our request: " + err.Error(),
 			}}
@@ -360,7 +361,7 @@ func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, s
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 	default:
-		return nil, apierrors.NewBadRequest("no such patch: " + string(form))
+		return nil, apierrors.NewBadRequest("unknown type of patch: " + string(form))
 	}
 	next := k.make()
 	if err := json.Unmarshal(after, next); err != nil {
@@ -375,8 +376,8 @@ func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, s
 	return s.replace(k, current, next, subresource, by)
 }
 
-// remove deletes an object. If it has finalizers or is a bound pod that has not ended, its deletion is only requested. force
-// deletes a pod at once.
+// remove deletes an object. If the object has finalizers, or is a bound pod that has not ended, remove only sets its deletion
+// timestamp. With force a pod gets no grace period.
 func (s *server) remove(k *kind, key string, pre *metav1.Preconditions, force bool, by string) error {
 	current, err := s.get(k, key)
 	if err != nil {
@@ -390,7 +391,7 @@ func (s *server) remove(k *kind, key string, pre *metav1.Preconditions, force bo
 	graceful := isPod && !force && pod.Spec.NodeName != "" && !ended(pod)
 	if !graceful && len(o.GetFinalizers()) == 0 {
 		if isPod && pod.Spec.NodeName != "" {
-			// The API server deletes a bound pod only after a version with the grace period 0.
+			// The last version of a bound pod has the grace period 0.
 			last := pod.DeepCopy()
 			last.DeletionGracePeriodSeconds = ptr.To[int64](0)
 			o = last
@@ -415,7 +416,7 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// bind assigns a pod to a node. It fails if the pod is assigned already.
+// bind assigns a pod to a node. It fails if the pod has another UID, is being deleted, or is already assigned.
 func (s *server) bind(key string, b *corev1.Binding, by string) error {
 	current, err := s.get(pods, key)
 	if err != nil {
@@ -436,8 +437,8 @@ func (s *server) bind(key string, b *corev1.Binding, by string) error {
 	return nil
 }
 
-// change updates an object without a conflict, by a client that reads and writes at the same moment. It reports whether it
-// changed the object.
+// change reads and updates an object in one step, so that the update has no conflict. It reports whether the object was
+// changed.
 func change[T client.Object](s *server, k *kind, key, by string, f func(T)) bool {
 	current, ok := s.objects[k][key]
 	if !ok {

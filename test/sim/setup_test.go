@@ -23,6 +23,8 @@ type setup struct {
 	dual bool
 	// adoption is true if the controller adopts pods of the default scheduler that have adoptLabel.
 	adoption bool
+	// volumes is true if nodes are in zones, and each pod of a StatefulSet has a volume in one zone.
+	volumes bool
 	// endpoints defines how CiliumEndpoints are maintained.
 	endpoints endpointSetup
 }
@@ -31,16 +33,16 @@ func drawSetup(from *rand.Rand) setup {
 	return setup{slots: from.IntN(2) == 0, strict: from.IntN(4) == 0, adoption: from.IntN(4) == 0, dual: from.IntN(3) == 0}
 }
 
-// count counts, in stats, the parts of the setup that are set.
+// count increments the counter in stats of each enabled option of the setup.
 func (s setup) count(stats map[string]int) {
-	for name, set := range map[string]bool{"slots": s.slots, "strict nodes": s.strict, "adoption by a selector": s.adoption, "dual stack": s.dual, "CiliumEndpoints": s.endpoints.on} {
+	for name, set := range map[string]bool{"slots": s.slots, "strict nodes": s.strict, "adoption by a selector": s.adoption, "dual stack": s.dual, "volumes": s.volumes, "CiliumEndpoints": s.endpoints.on} {
 		if set {
 			stats["setup: "+name]++
 		}
 	}
 }
 
-// families returns the families of pod addresses. Value: whether it is IPv6.
+// families returns the families of pod addresses: false for IPv4, true for IPv6.
 func (s setup) families() []bool {
 	if s.dual {
 		return []bool{false, true}
@@ -56,7 +58,7 @@ func (s setup) ipFamilies() []string {
 	return []string{"IPv4"}
 }
 
-// workloads returns the kinds of workloads in the configuration, beside StatefulSets.
+// workloads returns the kinds of workloads in the configuration, in addition to StatefulSets.
 func (s setup) workloads() []identity.Kind {
 	if !s.slots {
 		return nil
@@ -94,7 +96,7 @@ func (s setup) adoptionSelector() labels.Selector {
 	return labels.SelectorFromSet(labels.Set{adoptLabel: "true"})
 }
 
-// labelled returns the pod of a FixedIP, and whether it has adoptLabel.
+// labelled returns the pod of a FixedIP, and whether that pod exists and has adoptLabel.
 func (w *world) labelled(r *v1alpha1.FixedIP) (pod *corev1.Pod, label bool) {
 	pod, ok := one[*corev1.Pod](w.server, pods, keyOfHolder(r))
 	return pod, ok && pod.Labels[adoptLabel] != ""

@@ -29,8 +29,8 @@ import (
 )
 
 var (
-	stepsOf   = flag.Int("sim.length", 300, "steps of one run at most")
-	shrinkFor = flag.Duration("sim.shrink", 20*time.Second, "how long to look for a shorter run that fails")
+	stepsOf   = flag.Int("sim.length", 300, "maximum number of steps of a run")
+	shrinkFor = flag.Duration("sim.shrink", 20*time.Second, "maximum time to search for a shorter failing run")
 )
 
 func TestMain(m *testing.M) {
@@ -44,18 +44,18 @@ func TestMain(m *testing.M) {
 
 // choices are the input of a run.
 type choices struct {
-	// never contains, as bits by the hash of their names, the actions and faults that do not happen in this run. A run with
-	// few kinds of actions often finds what a run with all of them does not.
+	// never is a set of the actions and faults that do not happen in this run. The hash of a name selects its bit. A run with
+	// few kinds of actions often finds failures that a run with all kinds does not find.
 	never uint64
-	// settled is true if the run begins in a cluster with running workloads. Otherwise it begins with none.
-	settled bool
+	// populated is true if workloads already run when the first step begins.
+	populated bool
 	// setup is the configuration of the cluster and of the product.
 	setup setup
 	steps []step
 }
 
-// draw draws the input of a run. rapid prefers small values, and the steps should be uniform: rapid draws the seed of a
-// generator, which draws the steps.
+// draw draws the input of a run: rapid draws the seed of a generator, and the generator draws the input. rapid itself prefers
+// small values, but the steps should be uniform.
 func draw(rt *rapid.T) choices {
 	seed := rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "seed")
 	return drawFrom(rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed), binary.LittleEndian.Uint64(seed[8:]))))
@@ -70,7 +70,7 @@ func drawFrom(from *rand.Rand) choices {
 	default:
 		c.never = from.Uint64() | from.Uint64()
 	}
-	c.settled = from.IntN(4) > 0
+	c.populated = from.IntN(4) > 0
 	c.setup = drawSetup(from)
 	c.steps = make([]step, *stepsOf)
 	for i := range c.steps {
@@ -78,14 +78,15 @@ func drawFrom(from *rand.Rand) choices {
 		c.steps[i] = step{uint16(v), uint16(v >> 16), uint16(v >> 32), uint16(v >> 48)}
 	}
 	c.setup.endpoints = drawEndpoints(from)
+	c.setup.volumes = from.IntN(4) == 0
 	return c
 }
 
-// minimize removes steps from a failing run as long as it still fails, until the time until.
+// minimize removes steps from a failing run for which the run still fails. It stops at the time until.
 func minimize(t *testing.T, c choices, until time.Time) choices {
 	steps := c.steps
 	fails := func(steps []step) bool {
-		return run(t, choices{c.never, c.settled, c.setup, steps}, map[string]int{}).err != nil
+		return run(t, choices{c.never, c.populated, c.setup, steps}, map[string]int{}).err != nil
 	}
 	for size := len(steps) / 2; size > 0; {
 		removed := false
@@ -101,7 +102,7 @@ func minimize(t *testing.T, c choices, until time.Time) choices {
 			size /= 2
 		}
 	}
-	return choices{c.never, c.settled, c.setup, steps}
+	return choices{c.never, c.populated, c.setup, steps}
 }
 
 // outcome is the result of a run. taken is the number of its steps.
@@ -111,7 +112,7 @@ type outcome struct {
 	taken   int
 }
 
-// run makes the steps in a new world, and lets that world come to rest. stats counts what happened.
+// run makes the steps in a new world, and then lets the world come to rest. It counts actions and faults in stats.
 func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -123,8 +124,8 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(ctx, kinds, c.setup, stats)
 		w.never = c.never
-		if c.settled {
-			w.settle(c.never)
+		if c.populated {
+			w.startWorkloads(c.never)
 		}
 		for _, s := range c.steps {
 			o.taken++
@@ -142,7 +143,7 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	return o
 }
 
-// requiredActions are the actions and faults that TestModel requires to be drawn at least once if it has made enough steps.
+// requiredActions are the actions and faults that have to be drawn at least once if TestModel makes enough steps.
 var requiredActions = []string{
 	"CiliumEndpoint cleaned up by an agent", "CiliumEndpoint collected by cilium-operator", "CiliumEndpoint collected by gc", "CiliumEndpoint deleted by the keeper", "CiliumEndpoint made again by its agent",
 	"CiliumEndpoint not deleted after an error", "CiliumEndpoint of another refused by the agent", "CiliumEndpoint read from a cache that is behind", "CiliumEndpoint taken over by the agent", "CiliumEndpoint taken over as the keeper looks at it",
@@ -153,10 +154,10 @@ var requiredActions = []string{
 	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete with its workload and CiliumNode", "force-delete young pod", "force-delete as its agent restarts", "force-delete where it has moved, both CiliumNodes deleted", "foreign write", "given up behind its agent", "given up behind its agent and scheduler", "given up behind its agent, scheduler killed", "hand-written entry", "heal", "jobs come when others have gone", "join while one is cut off without its CiliumNode", "kept behind its agent", "kept behind its agent and scheduler", "kept behind its agent, scheduler killed", "lease stolen", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "others come to its home", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",
 	"reconcile", "recreate behind the controller", "report before the restore", "release", "release behind the scheduler", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job", "successor behind",
-	"taint eviction", "time passes", "tracked", "two that give subnets", "unreserved pod bound to a strict node", "slot taken over", "pod adopted by the selector", "setup: adoption by a selector", "setup: slots", "setup: strict nodes", "create ReplicaSet", "delete ReplicaSet", "edit ReplicaSet", "force-delete slot pod", "opt out ReplicaSet", "restart ReplicaSet", "restart slot pods behind the scheduler", "rests behind its agent", "scale ReplicaSet", "watch", "watch before Filter", "watch before PreBind", "watch before PreFilter", "watch before Reserve", "watch drop", "watch moves", "watch stalls", "young and gone", "young and moved",
+	"taint eviction", "time passes", "tracked", "two that give subnets", "unreserved pod bound to a strict node", "slot taken over", "pod adopted by the selector", "setup: adoption by a selector", "setup: slots", "setup: strict nodes", "setup: volumes", "delete volume", "create ReplicaSet", "delete ReplicaSet", "edit ReplicaSet", "force-delete slot pod", "opt out ReplicaSet", "restart ReplicaSet", "restart slot pods behind the scheduler", "rests behind its agent", "scale ReplicaSet", "watch", "watch before Filter", "watch before PreBind", "watch before PreFilter", "watch before Reserve", "watch drop", "watch moves", "watch stalls", "young and gone", "young and moved",
 }
 
-// enough is the number of steps from which on TestModel requires requiredActions.
+// enough is the minimum number of steps for which TestModel checks requiredActions.
 const enough = 600_000
 
 // TestModel draws runs and checks every write against the invariants.
@@ -176,19 +177,19 @@ func TestModel(t *testing.T) {
 			return
 		}
 		if history == "" {
-			c = minimize(t, choices{c.never, c.settled, c.setup, c.steps[:o.taken]}, time.Now().Add(*shrinkFor))
+			c = minimize(t, choices{c.never, c.populated, c.setup, c.steps[:o.taken]}, time.Now().Add(*shrinkFor))
 			if again := run(t, c, map[string]int{}); again.err != nil {
 				o = again
 			}
 			history = fmt.Sprintf("%v\nThe history, in %d steps with %+v:\n%s\n!! %v", o.err, len(c.steps), c.setup, strings.Join(o.history, "\n"), o.err)
 		}
-		rt.Fatal("it fails")
+		rt.Fatal("the run violates an invariant")
 	})
 	t.Logf("%d steps in %d runs", taken, runs)
 	if taken >= enough {
 		for _, name := range requiredActions {
 			if stats[name] == 0 {
-				t.Errorf("%q was never drawn", name)
+				t.Errorf("%q was not drawn in %d steps, want at least once", name, taken)
 			}
 		}
 	}
@@ -207,7 +208,7 @@ func TestSameHistory(t *testing.T) {
 		first, second := run(t, c, map[string]int{}), run(t, c, map[string]int{})
 		for i := range min(len(first.history), len(second.history)) {
 			if first.history[i] != second.history[i] {
-				t.Fatalf("line %d: %s\nand then: %s", i, first.history[i], second.history[i])
+				t.Fatalf("line %d of the history differs between two runs of the same choices:\n%s\n%s", i, first.history[i], second.history[i])
 			}
 		}
 	}

@@ -25,10 +25,10 @@ import (
 // replicaSetName is the name of the ReplicaSet in runs with slots.
 const replicaSetName = "w"
 
-// maxReplicas is how many pods the ReplicaSet may have.
+// maxReplicas is the maximum number of pods of the ReplicaSet.
 const maxReplicas = 3
 
-// replicaSet returns the ReplicaSet; ok is false if there is none.
+// replicaSet returns the ReplicaSet; ok is false if it does not exist.
 func (w *world) replicaSet() (s *appsv1.ReplicaSet, ok bool) {
 	return one[*appsv1.ReplicaSet](w.server, replicaSets, namespace+"/"+replicaSetName)
 }
@@ -57,7 +57,7 @@ func (w *world) replicas(s *appsv1.ReplicaSet) []*corev1.Pod {
 	})
 }
 
-// replicaSetActions returns what the controller of ReplicaSets can do now.
+// replicaSetActions returns the possible actions of the ReplicaSet controller.
 func (w *world) replicaSetActions() []action {
 	s, ok := w.replicaSet()
 	if !ok {
@@ -66,7 +66,7 @@ func (w *world) replicaSetActions() []action {
 	live := w.replicas(s)
 	switch {
 	case len(live) < int(*s.Spec.Replicas):
-		// The controller does not wait until a terminating pod has stopped: the next pod takes over its slot.
+		// The controller does not wait until a terminating pod has stopped. The new pod takes over the slot of that pod.
 		return []action{{"replicaset makes a pod", func() { w.makeReplica(s) }}}
 	case len(live) > int(*s.Spec.Replicas):
 		return []action{{"replicaset deletes " + live[0].Name, func() { w.deletePod(live[w.choose(len(live))], "replicaset") }}}
@@ -90,7 +90,7 @@ func (w *world) makeReplica(s *appsv1.ReplicaSet) {
 	w.server.mustCreate(pods, pod, "replicaset")
 }
 
-// replicaSetUserActions returns what users can do with the ReplicaSet.
+// replicaSetUserActions returns the possible actions of users on the ReplicaSet.
 func (w *world) replicaSetUserActions() []action {
 	if !w.setup.slots {
 		return nil
@@ -121,7 +121,7 @@ func (w *world) replicaSetUserActions() []action {
 	}
 }
 
-// noteLostSlots counts the pods that are bound to a node and whose slots only its pool records.
+// noteLostSlots counts the pods of a node whose slots are in no FixedIP, only in the pool of the node.
 func (c *checks) noteLostSlots(m *machine) {
 	for _, pod := range all[*corev1.Pod](c.w.server, pods) {
 		key := keyOf(pod)
@@ -134,15 +134,15 @@ func (c *checks) noteLostSlots(m *machine) {
 	}
 }
 
-// slots returns the number of FixedIPs of slots, without those that are being deleted: a FixedIP that a user releases goes
-// with its pod, and the next pod needs another one.
-func (c *checks) slots() (standing int) {
+// slots returns the number of FixedIPs of slots that are not being deleted. A FixedIP that a user deletes is removed with its
+// pod, and the next pod needs another slot.
+func (c *checks) slots() (count int) {
 	for _, r := range all[*v1alpha1.FixedIP](c.w.server, fixedIPs) {
 		if r.Spec.Slot && r.DeletionTimestamp == nil {
-			standing++
+			count++
 		}
 	}
-	return standing
+	return count
 }
 
 // keyOfHolder returns the pod of a FixedIP as namespace/name.
@@ -160,12 +160,12 @@ func (w *world) slotScripts() []action {
 		if m == nil || m.sandboxes[pod.UID] == nil {
 			continue
 		}
-		// The former pod keeps running while the next one needs its slot.
+		// The former pod keeps running while the next pod needs its slot.
 		d = append(d, action{"force-delete slot pod: " + pod.Name, func() {
 			w.forceDelete(pod)
 			w.mute(m)
 		}})
-		// The scheduler does not see which pods have the slots by now.
+		// The scheduler does not see which pods have the slots now.
 		d = append(d, action{"restart slot pods behind the scheduler: " + pod.Name, func() {
 			for _, other := range w.schedulers {
 				w.stall(other.process, ciliumNodes)
@@ -181,13 +181,13 @@ func (w *world) slotScripts() []action {
 	return d
 }
 
-// noteReplicaSet updates said for the ReplicaSet.
+// noteReplicaSet updates workloadChanged for the ReplicaSet.
 func (c *checks) noteReplicaSet(e event) {
 	if e.after == nil {
-		delete(c.said, keyOf(e.object()))
+		delete(c.workloadChanged, keyOf(e.object()))
 		return
 	}
-	c.said[keyOf(e.after)] = time.Now()
+	c.workloadChanged[keyOf(e.after)] = time.Now()
 }
 
 // isSlot reports whether the owner of an entry is a pod of the ReplicaSet.
@@ -195,20 +195,20 @@ func (c *checks) isSlot(owner string) bool {
 	return strings.HasPrefix(owner, namespace+"/"+replicaSetName+"-x")
 }
 
-// checkSlotGoing checks that the product has a reason for each FixedIP of a slot whose deletion it requests.
-func (c *checks) checkSlotGoing(r *v1alpha1.FixedIP, by string) {
+// checkSlotDeletion checks that the product has a reason for each FixedIP of a slot whose deletion it requests.
+func (c *checks) checkSlotDeletion(r *v1alpha1.FixedIP, by string) {
 	s, exists := c.w.replicaSet()
-	asked := c.w.server.serving.begun.Add(-absenceCounts)
-	if !exists || !c.said[keyOf(s)].Before(asked) || optsOut(s.Spec.Template) {
+	readAt := c.w.server.serving.begun.Add(-absenceCounts)
+	if !exists || !c.workloadChanged[keyOf(s)].Before(readAt) || optsOut(s.Spec.Template) {
 		return
 	}
 	failover := s.Annotations[identity.AnnotationFailover]
 	if s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && failover != string(v1alpha1.Reassign) {
-		c.violate("durable: FixedIP %s of a slot is deleted by %s, and its ReplicaSet retains it", r.Name, by)
+		c.violate("durable: FixedIP %s of a slot is deleted by %s although its ReplicaSet retains it", r.Name, by)
 	}
 	pod, ok := one[*corev1.Pod](c.w.server, pods, r.Namespace+"/"+r.Spec.PodName)
 	if ok && pod.DeletionTimestamp == nil && runsWithAny(pod, r.Spec.IPs) && failover != string(v1alpha1.Reassign) {
-		c.violate("durable: FixedIP %s of a slot is deleted by %s, and pod %s runs with it", r.Name, by, keyOf(pod))
+		c.violate("durable: FixedIP %s of a slot is deleted by %s while pod %s runs with its IPs", r.Name, by, keyOf(pod))
 	}
 }
 
@@ -218,20 +218,20 @@ func (c *checks) mayBeSlot(resource string) bool {
 	return ok && resource == namespace+"/ReplicaSet/"+replicaSetName && !optsOut(s.Spec.Template) && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
 }
 
-// slotAtRest checks a FixedIP of a slot. If it has no pod, its ReplicaSet must not have opted out or be gone while retention
-// is Delete, and must not be scaled down while it releases surplus slots.
+// slotAtRest checks that the FixedIP of a slot without a pod was released if its ReplicaSet has opted out or is gone and
+// whenDeleted is Delete, or if the ReplicaSet has more slots than replicas and whenScaled is Delete.
 func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
 	s, exists := c.w.replicaSet()
 	switch {
 	case hasPod:
 	case exists && optsOut(s.Spec.Template):
 		if r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete {
-			c.violate("no leak: FixedIP %s of a slot stands, and its ReplicaSet has opted out", r.Name)
+			c.violate("no leak: FixedIP %s of a slot still exists although its ReplicaSet has opted out", r.Name)
 		}
 	case !exists && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete:
-		c.violate("no leak: FixedIP %s of a slot stands, and its ReplicaSet is gone", r.Name)
+		c.violate("no leak: FixedIP %s of a slot still exists although its ReplicaSet is gone", r.Name)
 	case exists && s.Annotations[identity.AnnotationWhenScaled] == string(v1alpha1.Delete) && c.slots() > int(*s.Spec.Replicas):
-		c.violate("no leak: FixedIP %s of a slot stands, and no pod of its ReplicaSet is to have it", r.Name)
+		c.violate("no leak: FixedIP %s of a slot still exists although its ReplicaSet has more slots than replicas", r.Name)
 	}
 }
 
@@ -243,7 +243,7 @@ func (w *world) mayWaitForSlot(owner *metav1.OwnerReference) bool {
 }
 
 // TestOptedOutSlots checks that the FixedIPs and entries of slots are released if the pods of the ReplicaSet opt out, as if
-// the ReplicaSet was deleted. The model found that they stayed for ever.
+// the ReplicaSet was deleted. The model found that they were never released.
 func TestOptedOutSlots(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -252,9 +252,9 @@ func TestOptedOutSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(ctx, kinds, setup{slots: true}, map[string]int{})
-		w.settle(1)
+		w.startWorkloads(1)
 		if !slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool { return r.Spec.Slot }) {
-			t.Fatal("no pod has a slot")
+			t.Fatal("no FixedIP of a slot exists before the pods opt out, want at least one")
 		}
 		change(w.server, replicaSets, namespace+"/"+replicaSetName, "user", func(s *appsv1.ReplicaSet) {
 			s.Annotations = nil
@@ -272,7 +272,7 @@ func TestOptedOutSlots(t *testing.T) {
 	})
 }
 
-// optsOut reports whether the pods of a template have no fixed addresses.
+// optsOut reports whether the pods of a template opt out of fixed addresses.
 func optsOut(t corev1.PodTemplateSpec) bool {
 	return identity.OptsOut(&corev1.Pod{ObjectMeta: t.ObjectMeta, Spec: t.Spec})
 }

@@ -29,7 +29,7 @@ const (
 	maxJobs     = 4
 )
 
-// userActions returns what users can do now. The part of the name before the colon is counted.
+// userActions returns the possible actions of users. stats counts them by the part of the name before the colon.
 func (w *world) userActions() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -45,7 +45,7 @@ func (w *world) userActions() []action {
 		}
 		add("delete: StatefulSet "+s.Name, func() { _ = w.server.remove(statefulSets, keyOf(s), nil, true, "user") })
 		add("orphan: StatefulSet "+s.Name, func() { w.orphan(s) })
-		add("scale: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(w.choose(1 + w.most(s.Name)))) }))
+		add("scale: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(w.choose(1 + w.maxPods(s.Name)))) }))
 		add("roll: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) {
 			w.rolls++
 			s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
@@ -55,6 +55,7 @@ func (w *world) userActions() []action {
 	}
 	d = append(d, w.replicaSetUserActions()...)
 	d = append(d, w.endpointUserActions()...)
+	d = append(d, w.volumeUserActions()...)
 	jobs := 0
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if metav1.GetControllerOfNoCopy(pod) == nil {
@@ -70,7 +71,7 @@ func (w *world) userActions() []action {
 		add("force-delete pod: "+pod.Name, func() { w.forceDelete(pod) })
 	}
 	if jobs < maxJobs {
-		add("start job: an ordinary pod", w.makeJob)
+		add("start job: a bare pod", w.makeJob)
 	}
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		if r.DeletionTimestamp == nil {
@@ -79,7 +80,7 @@ func (w *world) userActions() []action {
 				_ = w.server.remove(fixedIPs, keyOf(r), nil, false, "user")
 			})
 			if pod, ok := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); ok && pod.DeletionTimestamp == nil {
-				// The next pod of the name may be bound for an entry that is being released.
+				// The next pod with that name may be bound to an entry that is being released.
 				add("release behind the scheduler: FixedIP "+r.Name, func() {
 					w.blind()
 					w.released(r)
@@ -124,8 +125,8 @@ func (w *world) optOut(s *appsv1.StatefulSet) {
 	}
 }
 
-// unlisted reports whether a pod runs with an address that its agent has not reported yet.
-func (w *world) unlisted(pod *corev1.Pod) bool {
+// hasUnreportedIP reports whether a pod with a controller runs with an address that its agent has not reported yet.
+func (w *world) hasUnreportedIP(pod *corev1.Pod) bool {
 	m := w.machine(pod.Spec.NodeName)
 	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, pod.Spec.NodeName)
 	if m == nil || !ok || metav1.GetControllerOfNoCopy(pod) == nil {
@@ -138,7 +139,7 @@ func (w *world) unlisted(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(sandbox.ips, func(ip string) bool { return cn.Status.IPAM.Used[ip].Owner == "" })
 }
 
-// movedFrom returns the home node of an address that was moved to the node of a pod; nil: there is none.
+// movedFrom returns the home node of an address of a pod that was moved to the pod's node; nil if there is none.
 func (w *world) movedFrom(pod *corev1.Pod) *machine {
 	for _, m := range w.machines {
 		cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)
@@ -154,7 +155,7 @@ func (w *world) movedFrom(pod *corev1.Pod) *machine {
 	return nil
 }
 
-// blind stalls the watches of pools and FixedIPs in all schedulers.
+// blind stalls the watches of CiliumNodes and FixedIPs in all schedulers.
 func (w *world) blind() {
 	for _, s := range w.schedulers {
 		for _, i := range s.informers {
@@ -178,26 +179,26 @@ func (w *world) policy() map[string]string {
 	return a
 }
 
-// most returns how many pods a workload may have. Workload c is large enough that nodes run out of addresses that no pod has
-// had, and small enough that all pods get an address in the end, beside the ReplicaSet and the adopted pods if there are
-// some.
-func (w *world) most(name string) int {
+// maxPods returns the maximum number of pods of a workload. The maximum of workload c is so large that nodes run out of
+// addresses that no pod has had, and so small that in the end all pods get an address, including those of the ReplicaSet and
+// the adopted pods.
+func (w *world) maxPods(name string) int {
 	if name != "c" {
 		return 3
 	}
-	most := 8
+	count := 8
 	if w.setup.slots {
-		most -= 3
+		count -= 3
 	}
 	if w.setup.adoption {
-		most -= 3
+		count -= 3
 	}
-	return most
+	return count
 }
 
 func (w *world) makeSet(name string) {
 	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: w.policy()}}
-	s.Spec.Replicas = ptr.To(int32(1 + w.choose(w.most(name))))
+	s.Spec.Replicas = ptr.To(int32(1 + w.choose(w.maxPods(name))))
 	s.Spec.Template.Labels = map[string]string{templateHash: "0"}
 	if w.choose(4) == 3 {
 		if a := w.someAddress(); a != "" {
@@ -208,8 +209,8 @@ func (w *world) makeSet(name string) {
 	w.server.mustCreate(statefulSets, s, "user")
 }
 
-// orphan deletes a workload and keeps its bound pods. It deletes the other pods, because they would be placed like bare
-// pods.
+// orphan deletes a workload and removes the owner reference of its bound pods, which become bare pods. It deletes the pods
+// that are not bound, because the scheduler would place them as bare pods.
 func (w *world) orphan(s *appsv1.StatefulSet) {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		switch {
@@ -222,7 +223,7 @@ func (w *world) orphan(s *appsv1.StatefulSet) {
 	_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 }
 
-// makeJob creates a bare pod, unless there are maxJobs bare pods.
+// makeJob creates a bare pod, unless there are already maxJobs bare pods.
 func (w *world) makeJob() {
 	jobs := 0
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
@@ -244,7 +245,7 @@ func (w *world) makeJob() {
 	w.server.mustCreate(pods, pod, "user")
 }
 
-// endJobs deletes the pods of makeJob.
+// endJobs deletes the pods that makeJob has created.
 func (w *world) endJobs() {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if metav1.GetControllerOfNoCopy(pod) == nil && pod.DeletionTimestamp == nil && strings.HasPrefix(pod.Name, "job") {
@@ -253,7 +254,7 @@ func (w *world) endJobs() {
 	}
 }
 
-// someAddress draws an address in the subnet of a node; empty: there is no subnet.
+// someAddress draws an address in the subnet of a node. It returns an empty string if no node has a subnet.
 func (w *world) someAddress() string {
 	var subnets []string
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
@@ -270,14 +271,14 @@ func (w *world) someAddress() string {
 	return a.String()
 }
 
-// pin makes a FixedIP before its pod exists, like a user who wants a certain address for the pod. The FixedIP names an
-// address only if no pod and no other object has it.
+// pin creates a FixedIP before its pod exists, as a user does who wants a certain address for the pod. It does nothing if the
+// pod, its FixedIP or a pool entry for the pod exists. The FixedIP names the drawn address only if isReserved is false for it.
 func (w *world) pin() {
 	name := fmt.Sprintf("%s-%d", []string{"a", "b", "c"}[w.choose(maxSets)], w.choose(3))
 	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	r.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name[:1]}
 	r.Spec.PodName = name
-	if a := w.someAddress(); a != "" && !w.isReserved(a) {
+	if a := w.someAddress(); a != "" && !w.isReserved(a) && !w.outsideZone(namespace+"/"+name, w.zoneOf(a)) {
 		r.Spec.IPs = []string{a}
 	}
 	if _, exists := one[*v1alpha1.FixedIP](w.server, fixedIPs, namespace+"/"+name); exists {
@@ -292,7 +293,7 @@ func (w *world) pin() {
 	w.server.mustCreate(fixedIPs, r, "user")
 }
 
-// isReserved reports whether a pod has an address, or a FixedIP or a pool contains it.
+// isReserved reports whether a FixedIP or a pool contains an address, or a sandbox or an agent uses it.
 func (w *world) isReserved(a string) bool {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		if slices.Contains(r.Spec.IPs, a) {
@@ -307,11 +308,11 @@ func (w *world) isReserved(a string) bool {
 	return slices.ContainsFunc(w.machines, func(m *machine) bool { return len(m.uses(a)) > 0 || m.allocatedTo(a) != "" })
 }
 
-// mentioned reports whether an entry of a pool names the owner.
+// mentioned reports whether an entry of a pool names a pod, as its owner or in the resource of a marker.
 func (w *world) mentioned(owner string) bool {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		for _, e := range cn.Spec.IPAM.Pool {
-			if e.Owner == owner || mark(e.Owner) && containsOwner(e.Resource, owner) {
+			if e.Owner == owner || isMarker(e.Owner) && containsOwner(e.Resource, owner) {
 				return true
 			}
 		}
@@ -319,11 +320,11 @@ func (w *world) mentioned(owner string) bool {
 	return false
 }
 
-// writeEntry writes an entry for a pod by hand, as an administrator does before the pod exists.
+// writeEntry writes a pool entry for a pod, as an administrator does by hand before the pod exists.
 func (w *world) writeEntry(node string) {
 	name := fmt.Sprintf("%s-%d", []string{"a", "b", "c"}[w.choose(maxSets)], w.choose(3))
 	cn, _ := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, node)
-	if len(cn.Spec.IPAM.PodCIDRs) == 0 || w.mentioned(namespace+"/"+name) {
+	if len(cn.Spec.IPAM.PodCIDRs) == 0 || w.mentioned(namespace+"/"+name) || w.outsideZone(namespace+"/"+name, w.machine(node).zone) {
 		return
 	}
 	if _, exists := one[*corev1.Pod](w.server, pods, namespace+"/"+name); exists {
@@ -349,7 +350,7 @@ func (w *world) writeEntry(node string) {
 	})
 }
 
-// alive returns how many machines have a Node.
+// alive returns the number of machines that have a Node.
 func (w *world) alive() (count int) {
 	for _, m := range w.machines {
 		if _, exists := one[*corev1.Node](w.server, nodes, m.name); exists {
@@ -359,7 +360,7 @@ func (w *world) alive() (count int) {
 	return count
 }
 
-// machineActions returns what can happen to nodes and agents, and what administrators do about it.
+// machineActions returns the possible faults of nodes and agents, and the possible actions of administrators on nodes.
 func (w *world) machineActions() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -406,7 +407,7 @@ func (w *world) machineActions() []action {
 		for _, m := range w.machines {
 			if _, exists := one[*corev1.Node](w.server, nodes, m.name); !exists {
 				add("replacement: of "+m.name, func() {
-					next := w.newMachine()
+					next := w.newMachineIn(m.zone)
 					change(w.server, nodes, next.name, "user", func(n *corev1.Node) {
 						n.Labels = maps.Clone(n.Labels)
 						if n.Labels == nil {

@@ -25,11 +25,11 @@ type world struct {
 	server *server
 	line   line
 
-	// mu guards what goroutines of the product access.
-	mu     sync.Mutex
-	landed []landing
-	// strangers are the pods that, according to the product, have the address of another pod. Key: namespace/name.
-	strangers map[string]bool
+	// mu guards the fields that goroutines of the product access, such as bindingResults, misassigned, unordered and history.
+	mu             sync.Mutex
+	bindingResults []bindingResult
+	// misassigned are the pods that, as the product has reported, use the address of another pod. Key: namespace/name.
+	misassigned map[string]bool
 
 	processes   int
 	controllers []*controller
@@ -38,12 +38,13 @@ type world struct {
 	machines     []*machine
 	machinesMade int
 	jobs, rolls  int
-	// asked counts the requests of the product since its last write.
-	asked int
+	// requests counts the requests of the product since the last write of the product.
+	requests int
 
 	setup setup
 	endpointWorld
-	// replicaPods counts the pods that were made for the ReplicaSet. Their names are not used again.
+	volumeWorld
+	// replicaPods counts the pods created for the ReplicaSet. Their names contain this number and are not used again.
 	replicaPods int
 	// seed determines the results of choose until the next step.
 	seed uint64
@@ -52,23 +53,23 @@ type world struct {
 	began time.Time
 	*checks
 	spell spell
-	// resting is true when all faults have ended. Watches deliver nothing inside a scheduling cycle then.
-	resting bool
-	// overheard contains messages of goroutines of the product since the last call of settleDown. Their order is random.
-	overheard []string
+	// faultsEnded is true from the end of all faults on. From then on watches deliver nothing inside a scheduling cycle.
+	faultsEnded bool
+	// unordered contains lines of concurrent goroutines of the product since the last call of waitIdle, in random order.
+	unordered []string
 	// history is the log of the run.
 	history []string
-	// stats counts what happened. Key: the action or fault.
+	// stats counts the actions and faults of the run. Key: the name.
 	stats map[string]int
 }
 
-// step is one choice of what happens next. The zero value is a step without a user action and a fault.
+// step is the choice of one event. The zero value chooses an event that needs no user action and no fault.
 type step struct{ what, which, how, seed uint16 }
 
 func newWorld(ctx context.Context, scheme *runtime.Scheme, s setup, stats map[string]int) *world {
-	w := &world{ctx: ctx, scheme: scheme, setup: s, began: time.Now(), stats: stats, strangers: map[string]bool{}}
+	w := &world{ctx: ctx, scheme: scheme, setup: s, began: time.Now(), stats: stats, misassigned: map[string]bool{}}
 	w.server = newServer(func() metav1.Time { return metav1.Now().Rfc3339Copy() })
-	w.checks, w.endpointWorld = newChecks(w), newEndpointWorld()
+	w.checks, w.endpointWorld, w.volumeWorld = newChecks(w), newEndpointWorld(), newVolumeWorld()
 	w.server.wrote = w.wrote
 	s.count(stats)
 	for range 2 {
@@ -86,43 +87,44 @@ func (w *world) logf(format string, args ...any) {
 	w.history = append(w.history, fmt.Sprintf("%8.1fs ", time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// overhear adds a line of one of several goroutines of the product to the history, in settleDown.
-func (w *world) overhear(format string, args ...any) {
+// logUnordered logs a line of one of several concurrent goroutines of the product: waitIdle sorts these lines and adds them
+// to the history.
+func (w *world) logUnordered(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.overheard = append(w.overheard, fmt.Sprintf(format, args...))
+	w.unordered = append(w.unordered, fmt.Sprintf(format, args...))
 }
 
-// choose returns a number from 0 to n-1, which depends on the seed.
+// choose returns a number from 0 to n-1, which the seed determines.
 func (w *world) choose(n int) int {
 	v := int(w.seed % uint64(n))
 	w.seed = w.seed/uint64(n)*6364136223846793005 + uint64(v)
 	return v
 }
 
-// settleDown returns when no goroutine of the product can continue by itself. It processes the binding cycles that have
-// ended, and adds what was overheard to the history.
-func (w *world) settleDown() {
+// waitIdle waits until every goroutine of the product is blocked. It finishes the binding cycles that have ended, and adds
+// the lines of logUnordered to the history.
+func (w *world) waitIdle() {
 	for {
 		synctest.Wait()
 		for _, s := range w.schedulers {
-			s.wakeActivated()
+			s.requeueActivated()
 		}
 		w.mu.Lock()
-		landed, overheard := w.landed, w.overheard
-		w.landed, w.overheard = nil, nil
+		bindingResults, unordered := w.bindingResults, w.unordered
+		w.bindingResults, w.unordered = nil, nil
 		w.mu.Unlock()
-		slices.Sort(overheard)
-		for _, text := range overheard {
+		slices.Sort(unordered)
+		for _, text := range unordered {
 			w.logf("%s", text)
 		}
-		if len(landed) == 0 {
+		if len(bindingResults) == 0 {
 			return
 		}
-		// The order in which they ended is random.
-		slices.SortFunc(landed, func(a, b landing) int { return compareText(a.s.name+keyOf(a.pod), b.s.name+keyOf(b.pod)) })
-		for _, l := range landed {
-			l.land()
+		// The order in which the binding cycles ended is random.
+		slices.SortFunc(bindingResults, func(a, b bindingResult) int { return compareText(a.s.name+keyOf(a.pod), b.s.name+keyOf(b.pod)) })
+		for _, l := range bindingResults {
+			l.finish()
 		}
 	}
 }
@@ -133,21 +135,21 @@ func (w *world) wrote(k *kind, e event, by string) {
 	w.check(k, e, by)
 }
 
-// describe returns what a write has changed as text.
+// describe returns the object of a write and its changes as text.
 func (w *world) describe(k *kind, e event) string {
 	text := fmt.Sprintf("%s %s", k, e.key())
 	switch {
 	case e.before == nil:
 		text += " (new)"
 	case e.after == nil:
-		return text + " (gone)"
+		return text + " (deleted)"
 	case e.before.GetDeletionTimestamp() == nil && e.after.GetDeletionTimestamp() != nil:
-		text += " (asked to go)"
+		text += " (deletion requested)"
 	}
 	return text + differences(e.before, e.after)
 }
 
-// actions returns what can happen next, of one sort.
+// actions returns the possible actions of one sort.
 func (w *world) actions(sort int) []action {
 	now := time.Now()
 	var d []action
@@ -200,7 +202,7 @@ func (w *world) actions(sort int) []action {
 			for _, p := range ready {
 				d = append(d, action{"cycle", func() {
 					if p.starved && p.refused {
-						w.stats["woken by the flush alone"]++
+						w.stats["requeued by the flush only"]++
 					}
 					s.cycle(p)
 				}})
@@ -212,7 +214,7 @@ func (w *world) actions(sort int) []action {
 	return d
 }
 
-// These are the sorts of actions that happen by themselves.
+// These are the sorts of actions that need no user and no fault.
 const (
 	sortCalls = iota
 	sortWatches
@@ -239,8 +241,8 @@ func (w *world) live() []*process {
 	return live
 }
 
-// processActions returns what happens to processes by itself: they start again, are elected, and notice that they have lost
-// their lease.
+// processActions returns the possible actions of processes that no user causes: a process starts again, is elected leader, or
+// notices that it has lost its lease and exits.
 func (w *world) processActions() []action {
 	var d []action
 	leader := map[string]bool{}
@@ -249,7 +251,7 @@ func (w *world) processActions() []action {
 		role, _, _ := strings.Cut(p.name, "-")
 		runs[role] = true
 		leader[role] = leader[role] || p.leads && !p.lost
-		// A script may be about what a former leader does before it notices.
+		// A script may need a former leader that has not noticed the loss of its lease.
 		if p.lost && w.spell.left == 0 {
 			d = append(d, action{"notices", func() { w.logf("%s notices that it does not lead any more, and exits", p); p.kill() }})
 		}
@@ -300,8 +302,8 @@ func (w *world) do(s step) error {
 	default:
 		w.happen(w.faultActions(), s)
 	}
-	w.loseTouch()
-	w.settleDown()
+	w.markUnreachable()
+	w.waitIdle()
 	return w.broken()
 }
 
@@ -310,7 +312,8 @@ func (w *world) time(d time.Duration) {
 	time.Sleep(d)
 }
 
-// progress does something that happens by itself: of the drawn sort, or else of the next sort that has something.
+// progress performs an action that needs no user and no fault: an action of the drawn sort, or, if that sort has none, of the
+// next sort that has one. If no sort has one, time passes or a user acts.
 func (w *world) progress(n int, s step) {
 	sort := []int{sortCalls, sortCalls, sortCalls, sortWatches, sortWatches, sortMachines, sortMachines, sortQueues, sortQueues, sortCycles, sortCycles, sortProcesses}[n%12]
 	for i := range sorts {
@@ -339,7 +342,7 @@ func (w *world) progress(n int, s step) {
 			return
 		}
 	}
-	// Nothing happens by itself before time passes or a user acts.
+	// No action is possible before time passes or a user acts.
 	switch {
 	case w.spell.left > 0 || s.seed%4 == 0:
 		w.time(w.pause())
@@ -350,11 +353,11 @@ func (w *world) progress(n int, s step) {
 	}
 }
 
-// telling are actions that are seldom possible. They are drawn more often when they are, so that fewer steps find what they
-// cause.
-var telling = []string{"ask for what lives elsewhere", "force-delete young pod", "release behind the scheduler"}
+// rareActions are actions that are seldom possible. When one is possible, it is drawn more often than others, so that fewer
+// steps find its consequences.
+var rareActions = []string{"ask for what lives elsewhere", "force-delete young pod", "release behind the scheduler"}
 
-// happen does one of the actions of users or faults.
+// happen performs one of the given user actions, scripts or faults. The step determines which.
 func (w *world) happen(d []action, s step) {
 	if len(d) == 0 {
 		return
@@ -362,7 +365,7 @@ func (w *world) happen(d []action, s step) {
 	// The kind of action is drawn first, so that kinds with many objects do not crowd out the others.
 	var names []string
 	for _, x := range d {
-		if name, _, _ := strings.Cut(x.name, ":"); !slices.Contains(names, name) && !w.spared(name) {
+		if name, _, _ := strings.Cut(x.name, ":"); !slices.Contains(names, name) && !w.excluded(name) {
 			names = append(names, name)
 		}
 	}
@@ -370,7 +373,7 @@ func (w *world) happen(d []action, s step) {
 		return
 	}
 	name := names[int(s.which)%len(names)]
-	if rare := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(telling, n) }); len(rare) > 0 && s.seed%8 == 0 {
+	if rare := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(rareActions, n) }); len(rare) > 0 && s.seed%8 == 0 {
 		name = rare[int(s.which)%len(rare)]
 	}
 	d = slices.DeleteFunc(d, func(x action) bool { n, _, _ := strings.Cut(x.name, ":"); return n != name })
@@ -380,8 +383,8 @@ func (w *world) happen(d []action, s step) {
 	chosen.do()
 }
 
-// spared reports whether actions of a name do not happen in this run.
-func (w *world) spared(name string) bool {
+// excluded reports whether the actions and faults with a name do not happen in this run.
+func (w *world) excluded(name string) bool {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
 	return w.never>>(h.Sum32()%64)&1 != 0

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// Programs returns the folder that FIXEDIP_BIN names. It returns an error if that folder has no fixedip-controlplane. target
-// is the make target, named in the error, that builds the programs and sets FIXEDIP_BIN.
+// Programs returns the folder in the variable FIXEDIP_BIN, or an error if that folder has no fixedip-controlplane. The error
+// names target, the make target that builds the programs and sets FIXEDIP_BIN.
 func Programs(target string) (string, error) {
 	dir := os.Getenv("FIXEDIP_BIN")
 	if _, err := os.Stat(filepath.Join(dir, "fixedip-controlplane")); dir == "" || err != nil {
-		return "", fmt.Errorf("FIXEDIP_BIN has to name the folder of the programs; make %s builds them and sets it", target)
+		return "", fmt.Errorf("FIXEDIP_BIN must be the folder of fixedip-controlplane; make %s builds the programs and sets FIXEDIP_BIN", target)
 	}
 	return dir, nil
 }
 
-// ControlPlane returns the path of the control plane program: FIXEDIP_CONTROL_PLANE, which may name that of another version
-// of Kubernetes, or fixedip-controlplane in the folder programs.
+// ControlPlane returns the path of the control plane program: the variable FIXEDIP_CONTROL_PLANE if it is set, for another
+// version of Kubernetes, or else fixedip-controlplane in the folder programs.
 func ControlPlane(programs string) string {
 	if other := os.Getenv("FIXEDIP_CONTROL_PLANE"); other != "" {
 		return other
@@ -32,11 +32,11 @@ func ControlPlane(programs string) string {
 	return filepath.Join(programs, "fixedip-controlplane")
 }
 
-// Within returns a context for one step of a test. It is cancelled after patience, with a cause that contains patience, and
-// at the end of the test.
-func Within(t *testing.T, patience time.Duration) context.Context {
+// Within returns a context for one step of a test. The context is cancelled after timeout, with a cause that contains
+// timeout, and at the end of the test.
+func Within(t *testing.T, timeout time.Duration) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("not so after "+patience.String()))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), timeout, errors.New("not done after "+timeout.String()))
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -1,6 +1,6 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lifeline ends a process when the process that started it ends, so that a killed demo or test leaves no process
-// behind.
+// Package lifeline terminates a process when its parent process exits, so that the processes of a killed demo or test do not
+// keep running.
 package lifeline

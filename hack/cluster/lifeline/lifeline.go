@@ -11,18 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errOrphaned means that the parent had exited before Bind took effect.
-var errOrphaned = errors.New("the parent process ended before this process could be tied to it")
+// errOrphaned is the error of Bind if the parent process exited before the parent death signal was set. The kernel does not
+// send the signal then.
+var errOrphaned = errors.New("the parent process exited before the parent death signal was set")
 
-// Bind asks the kernel to send SIGTERM to this process when its parent ends. The kernel watches the thread that
-// started this process, not the whole parent (prctl(2), PR_SET_PDEATHSIG), so a Go program starts its children from a
-// thread that it keeps.
+// Bind sets the parent death signal of this process to SIGTERM. The kernel sends it when the thread that started this
+// process ends, not when the whole parent ends (prctl(2), PR_SET_PDEATHSIG). A parent in Go must therefore start this
+// process from a thread that does not end, as cluster.Starter does.
 func Bind() error {
 	parent := os.Getppid()
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {
 		return fmt.Errorf("set the parent death signal: %w", err)
 	}
-	// If the parent exited before the call above, there is no signal, but this process has another parent.
+	// If the parent exited before Prctl, this process has got another parent, or had process 1 as its parent already.
 	if os.Getppid() != parent || parent == 1 {
 		return errOrphaned
 	}

@@ -27,7 +27,8 @@ type Options interface {
 	Validate() error
 }
 
-// Main parses the command line and runs a program until it ends or is terminated. After an error it exits with status 1.
+// Main parses the command line and calls run, whose context ends at SIGINT and SIGTERM. After an error it exits with status
+// 1.
 func Main(name string, o Options, run func(context.Context) error) {
 	if err := start(name, o, run); err != nil {
 		klog.Flush()
@@ -42,7 +43,7 @@ func start(name string, o Options, run func(context.Context) error) error {
 	var verbosity int
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	o.AddFlags(flags)
-	flags.BoolVar(&exitWithParent, "exit-with-parent", false, "Stop when the process that started this one ends.")
+	flags.BoolVar(&exitWithParent, "exit-with-parent", false, "Exit when the process that started this process exits.")
 	flags.IntVarP(&verbosity, "v", "v", 0, "Log level.")
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):
@@ -70,8 +71,8 @@ func start(name string, o Options, run func(context.Context) error) error {
 	return run(ctx)
 }
 
-// setVerbosity sets the klog level of the process through a flag set of its own, because the global one belongs to
-// libraries. The logging options of Kubernetes programs are not used, because they may be applied only once per process.
+// setVerbosity sets the klog level of the process through a separate flag set, because libraries use the global flag set.
+// The logging options of Kubernetes programs are not used, because they may be applied only once per process.
 func setVerbosity(v int) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)

@@ -11,25 +11,25 @@ import (
 	"text/template"
 )
 
-// Folders and files of a node as its programs see them. /var/lib and /var/log survive a reboot, /run does not; each
-// node has its own.
+// Folders and files in the mount namespace of a node. Each node has its own /var/lib and /var/log, which survive a reboot,
+// and its own /run, which does not.
 const (
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	cniConfigs       = "/var/lib/cni/net.d"
 	ciliumRun        = "/run/cilium"
 )
 
-// Images on every node.
+// Images that every node has.
 const (
 	PauseImage = "fixedip.test/pause:1"
-	// WebImage answers HTTP on port 8080 with its hostname, addresses and MAC address. Pods that use it need
-	// imagePullPolicy: Never.
+	// WebImage serves its hostname, addresses and MAC address over HTTP on port 8080. Pods that use it need imagePullPolicy:
+	// Never.
 	WebImage = "fixedip.test/web:1"
 )
 
-// Paths are the folders and files of the machine in the configuration of a node.
+// Paths are the folders and files of the machine that the configuration of a node refers to.
 type Paths struct {
-	// CNI is the folder of the plugins: cilium-cni and loopback.
+	// CNI is the folder of the CNI plugins cilium-cni and loopback.
 	CNI string
 	// BPF is the folder that contains the bpf folder of Cilium.
 	BPF string
@@ -45,7 +45,7 @@ state = "/run/containerd"
   address = "{{.Socket}}"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{{.Pause}}"
-  # The machine may be a container itself, which may not lower the score.
+  # The machine may be a container that is not allowed to lower the score.
   restrict_oom_score_adj = true
   disable_apparmor = true
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -88,12 +88,12 @@ makeIPTablesUtilChains: false
 enableControllerAttachDetach: false
 resolvConf: ""
 clusterDomain: cluster.local
-# No server answers there; without it each pod gets an event about a missing DNS server.
+# No DNS server runs at this address. Without an address, each pod gets an event about a missing DNS server.
 clusterDNS: [{{.DNS}}]
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}
 imageGCHighThresholdPercent: 100
 serializeImagePulls: false
-# Changes of ConfigMaps and of the node's readiness are seen soon.
+# Short intervals, so that changes of ConfigMaps and of the node's readiness are seen soon.
 syncFrequency: 10s
 nodeStatusUpdateFrequency: 5s
 `))
@@ -119,7 +119,7 @@ func (o Options) KubeletArgs(node string) ([]string, error) {
 func execute(of string, t *template.Template, values any) ([]byte, error) {
 	var b bytes.Buffer
 	if err := t.Execute(&b, values); err != nil {
-		return nil, fmt.Errorf("write the configuration of %s: %w", of, err)
+		return nil, fmt.Errorf("generate the configuration of %s: %w", of, err)
 	}
 	return b.Bytes(), nil
 }
@@ -158,8 +158,8 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"state-dir":                       ciliumRun,
 		"lib-dir":                         p.BPF,
 		"bpf-root":                        "/sys/fs/bpf",
-		// The default limit adjusts itself: on a busy machine, where pods start slowly, the agent admits fewer and fewer
-		// pods and refuses a pod that has waited for a minute.
+		// The default limit is adjusted automatically: if pods start slowly on a busy machine, the agent admits fewer and
+		// fewer pods and refuses a pod that has waited for a minute.
 		"api-rate-limit": `{"endpoint-create":"auto-adjust:false,rate-limit:5/s,rate-burst:8,max-wait-duration:2m"}`,
 		// Many nodes share the memory of one machine.
 		"bpf-ct-global-tcp-max": "65536",

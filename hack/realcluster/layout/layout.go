@@ -62,7 +62,7 @@ func Defaults() Options {
 	return Options{Cilium: "1.19", Kubernetes: OwnKubernetes, Nodes: 2, Families: []string{IPv4}, Routing: Tunnel, UpdateRate: time.Second}
 }
 
-// maxNodes is the number of nodes that fit into the network.
+// maxNodes is the maximum number of nodes, including spare nodes.
 const maxNodes = 100
 
 // Validate returns an error that names the first invalid option.
@@ -74,7 +74,7 @@ func (o Options) Validate() error {
 		return fmt.Errorf("version %q of Kubernetes is neither 1.34 nor 1.35", o.Kubernetes)
 	}
 	if o.Nodes < 1 || o.Spare < 0 || o.Nodes+o.Spare > maxNodes {
-		return fmt.Errorf("%d nodes and %d spare ones: from 1 to %d are possible", o.Nodes, o.Spare, maxNodes)
+		return fmt.Errorf("%d nodes and %d spare nodes: at least one node and at most %d in total are possible", o.Nodes, o.Spare, maxNodes)
 	}
 	if len(o.Families) == 0 || len(o.Families) > 2 || len(slices.Compact(slices.Sorted(slices.Values(o.Families)))) != len(o.Families) {
 		return fmt.Errorf("families %v: IPv4, IPv6 or both are possible", o.Families)
@@ -88,7 +88,7 @@ func (o Options) Validate() error {
 		return fmt.Errorf("routing %q is neither %s nor %s", o.Routing, Tunnel, Native)
 	}
 	if o.Network < 0 || o.Network > MaxNetwork {
-		return fmt.Errorf("network %d is not from 0 to %d", o.Network, MaxNetwork)
+		return fmt.Errorf("network %d is not between 0 and %d", o.Network, MaxNetwork)
 	}
 	if o.UpdateRate <= 0 {
 		return fmt.Errorf("the update rate %s is not a positive time", o.UpdateRate)
@@ -162,7 +162,7 @@ func (o Options) ServiceAddress() netip.Addr {
 	return netip.MustParsePrefix(networks[o.Families[0]].services).Addr().Next()
 }
 
-// dnsAddress returns the tenth address of the service CIDR, which clusters usually give to their DNS service.
+// dnsAddress returns the tenth address of the service CIDR, which is usually the cluster IP of the DNS service.
 func (o Options) dnsAddress() netip.Addr {
 	address := o.ServiceAddress()
 	for range 9 {
@@ -174,7 +174,7 @@ func (o Options) dnsAddress() netip.Addr {
 // APIServerPort is the port of the API server.
 const APIServerPort = 6443
 
-// NodeNetworks returns the networks of nodes of both families, whatever Families is.
+// NodeNetworks returns the networks of nodes of both families, even if Families contains only one.
 func (o Options) NodeNetworks() []netip.Prefix {
 	var list []netip.Prefix
 	for _, n := range networks {
@@ -183,7 +183,7 @@ func (o Options) NodeNetworks() []netip.Prefix {
 	return list
 }
 
-// ControlPlane returns the address at which nodes reach the API server.
+// ControlPlane returns the address at which nodes reach the API server, in the preferred family.
 func (o Options) ControlPlane() netip.Addr { return o.ControlPlaneAddresses()[0].Addr() }
 
 // ControlPlaneAddresses returns the addresses of the control plane in the network of nodes, one per family.
@@ -194,7 +194,7 @@ func (o Options) ControlPlaneAddresses() []netip.Prefix { return o.addresses(1) 
 func (o Options) NodeAddresses(node string) ([]netip.Prefix, error) {
 	var i int
 	if _, err := fmt.Sscanf(node, "node-%d", &i); err != nil || i < 1 || i > o.Nodes+o.Spare {
-		return nil, fmt.Errorf("%q is none of the nodes %v %v", node, o.NodeNames(), o.SpareNames())
+		return nil, fmt.Errorf("node %q is not among the nodes %v and the spare nodes %v", node, o.NodeNames(), o.SpareNames())
 	}
 	return o.addresses(byte(10 + i)), nil
 }

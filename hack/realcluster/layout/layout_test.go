@@ -27,8 +27,8 @@ func TestValidate(t *testing.T) {
 		"no node":       {change: func(o *Options) { o.Nodes = 0 }, err: "0 nodes"},
 		"too many":      {change: func(o *Options) { o.Spare = 99 }, err: "99 spare"},
 		"no family":     {change: func(o *Options) { o.Families = nil }, err: "families []"},
-		"one twice":     {change: func(o *Options) { o.Families = []string{IPv4, IPv4} }, err: "families [IPv4 IPv4]"},
-		"no such one":   {change: func(o *Options) { o.Families = []string{"ipv4"} }, err: `family "ipv4"`},
+		"duplicate":     {change: func(o *Options) { o.Families = []string{IPv4, IPv4} }, err: "families [IPv4 IPv4]"},
+		"unknown":       {change: func(o *Options) { o.Families = []string{"ipv4"} }, err: `family "ipv4"`},
 		"routing":       {change: func(o *Options) { o.Routing = "bgp" }, err: `routing "bgp"`},
 		"network":       {change: func(o *Options) { o.Network = 256 }, err: "network 256"},
 		"update rate":   {change: func(o *Options) { o.UpdateRate = 0 }, err: "update rate 0s"},
@@ -38,7 +38,7 @@ func TestValidate(t *testing.T) {
 			c.change(&o)
 			err := o.Validate()
 			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-				t.Errorf("got %v, want %q", err, c.err)
+				t.Errorf("got error %v, want %q (empty: no error)", err, c.err)
 			}
 		})
 	}
@@ -48,12 +48,12 @@ func TestValidate(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	o := Options{Nodes: 2, Spare: 1, Families: []string{IPv6, IPv4}, Network: 17}
 	type seen struct {
-		Nodes, Spare  []string
-		ControlPlane  string
-		Service       string
-		Services      string
-		KubeletArgs   []string
-		KubeletOfNone string
+		Nodes, Spare []string
+		ControlPlane string
+		Service      string
+		Services     string
+		KubeletArgs  []string
+		UnknownNode  string
 	}
 	args, err := o.KubeletArgs("node-3")
 	if err != nil {
@@ -61,21 +61,21 @@ func TestAddresses(t *testing.T) {
 	}
 	_, err = o.KubeletArgs("node-4")
 	if err == nil {
-		t.Fatal("there is no node-4")
+		t.Fatal("KubeletArgs returned no error for node-4, which does not exist")
 	}
 	got := seen{
 		Nodes: o.NodeNames(), Spare: o.SpareNames(),
 		ControlPlane: o.ControlPlane().String(), Service: o.ServiceAddress().String(), Services: o.ServiceCIDRs(),
-		KubeletArgs: args, KubeletOfNone: err.Error(),
+		KubeletArgs: args, UnknownNode: err.Error(),
 	}
 	want := seen{
 		Nodes: []string{"node-1", "node-2"}, Spare: []string{"node-3"},
 		ControlPlane: "fd00:198:18:11::1", Service: "fd00:10:96::1", Services: "fd00:10:96::/112,10.96.0.0/16",
-		KubeletArgs:   []string{"--hostname-override=node-3", "--node-ip=fd00:198:18:11::d,198.18.17.13"},
-		KubeletOfNone: `"node-4" is none of the nodes [node-1 node-2] [node-3]`,
+		KubeletArgs: []string{"--hostname-override=node-3", "--node-ip=fd00:198:18:11::d,198.18.17.13"},
+		UnknownNode: `node "node-4" is not among the nodes [node-1 node-2] and the spare nodes [node-3]`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("names and addresses (-want +got): %s", diff)
 	}
 }
 
@@ -105,14 +105,14 @@ func TestAgentConfig(t *testing.T) {
 				got = append(got, settings[key])
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("%v (-want +got): %s", chosen, diff)
+				t.Errorf("settings %v (-want +got): %s", chosen, diff)
 			}
 		})
 	}
 }
 
-// TestKubernetesVersionsAreThoseOfTheModules checks that kubernetesVersions has the versions of k8s.io/kubernetes in the go.mod
-// files.
+// TestKubernetesVersionsAreThoseOfTheModules checks that kubernetesVersions has the versions of k8s.io/kubernetes in the
+// go.mod files.
 func TestKubernetesVersionsAreThoseOfTheModules(t *testing.T) {
 	got := map[string]string{}
 	for line, path := range map[string]string{OwnKubernetes: "go.mod", "1.35": "hack/kubernetes-1.35/go.mod"} {
@@ -127,7 +127,7 @@ func TestKubernetesVersionsAreThoseOfTheModules(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(kubernetesVersions, got); diff != "" {
-		t.Errorf("(-versions +modules): %s", diff)
+		t.Errorf("versions (-kubernetesVersions +go.mod): %s", diff)
 	}
 }
 
@@ -151,6 +151,6 @@ func TestCiliumVersionsAreThoseOfTheModules(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(ciliumVersions, got); diff != "" {
-		t.Errorf("(-versions +modules): %s", diff)
+		t.Errorf("versions (-ciliumVersions +go.mod): %s", diff)
 	}
 }

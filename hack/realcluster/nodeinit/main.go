@@ -3,7 +3,7 @@
 
 // Command fixedip-nodeinit is process 1 of a node, which is a set of namespaces: it mounts the file systems of the node,
 // keeps the namespaces and reaps orphaned processes. When it exits, the kernel ends every process of the node and removes
-// its mounts and network. It must be started in new namespaces; it creates none.
+// the mounts and the network of the node. It does not create namespaces, but must be started in new ones.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 
 // options contains the command-line settings. It implements startup.Options.
 type options struct {
-	// disk is the folder of the data that survives a reboot; if empty, the node has no file systems of its own.
+	// disk is the folder of the data that survives a reboot; if empty, no file systems are mounted.
 	disk string
 	// keep are folders of the machine that stay visible under the node's own file systems.
 	keep     []string
@@ -32,20 +32,20 @@ type options struct {
 
 // AddFlags adds the flags.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.disk, "disk", "", "Folder that becomes the node's /var/lib and /var/log; empty leaves all file systems as they are.")
-	fs.StringArrayVar(&o.keep, "keep", nil, "Folder that stays where it is, even below /var or /run; may be given more than once.")
-	fs.StringVar(&o.hostname, "hostname", "", "Name of the node.")
-	fs.IntVar(&o.readyFD, "ready-fd", -1, "Inherited file descriptor that gets one line when the node is there; -1 means none.")
+	fs.StringVar(&o.disk, "disk", "", "Folder whose subfolders lib and log become /var/lib and /var/log of the node; if empty, no file systems are mounted.")
+	fs.StringArrayVar(&o.keep, "keep", nil, "Folder of the machine that stays visible at its path, even below /var/lib, /var/log or /run; may be given more than once.")
+	fs.StringVar(&o.hostname, "hostname", "", "Hostname of the node; if empty, the hostname is not changed.")
+	fs.IntVar(&o.readyFD, "ready-fd", -1, "Inherited file descriptor to which one line is written when the node is ready for its programs; -1 means none.")
 }
 
 // Validate validates the options.
 func (o *options) Validate() error {
 	if os.Getpid() != 1 {
-		return errors.New("this is process 1 of a node, to be started in new namespaces")
+		return errors.New("fixedip-nodeinit must be process 1; start it in new namespaces")
 	}
 	for _, path := range append([]string{o.disk}, o.keep...) {
 		if path != "" && !filepath.IsAbs(path) {
-			return fmt.Errorf("the path %q is not absolute", path)
+			return fmt.Errorf("--disk and --keep: the path %q is not absolute", path)
 		}
 	}
 	return nil
@@ -74,7 +74,7 @@ func run(ctx context.Context, o *options) error {
 		f := os.NewFile(uintptr(o.readyFD), "ready-fd")
 		_, err := fmt.Fprintln(f, "ready")
 		if err := errors.Join(err, f.Close()); err != nil {
-			return fmt.Errorf("tell that the node is there: %w", err)
+			return fmt.Errorf("report readiness on --ready-fd: %w", err)
 		}
 	}
 	for {

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountAll mounts the node's own /proc, /sys, /run, /var/lib and /var/log in the mount namespace of this process, and keeps
-// the folders in keep visible. The mounts are not visible outside the namespace.
+// mountAll mounts the /proc, /sys, /run, /var/lib and /var/log of the node in the mount namespace of this process. The
+// folders in keep stay visible. The mounts are not visible outside the namespace.
 func mountAll(disk string, keep []string) error {
 	// After this, no mount propagates to the machine.
 	if err := mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	kept, err := detachAll(keep)
+	copies, err := detachAll(keep)
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func mountAll(disk string, keep []string) error {
 	for _, name := range []string{"lib", "log"} {
 		source := filepath.Join(disk, name)
 		if err := os.MkdirAll(source, 0o755); err != nil {
-			return fmt.Errorf("make the disk of the node: %w", err)
+			return fmt.Errorf("create the disk of the node: %w", err)
 		}
 		if err := mount(source, filepath.Join("/var", name), "", unix.MS_BIND, ""); err != nil {
 			return err
@@ -50,9 +50,9 @@ func mountAll(disk string, keep []string) error {
 	if err := attach(cgroups, "/sys/fs/cgroup"); err != nil {
 		return err
 	}
-	for path, fd := range kept {
+	for path, fd := range copies {
 		if err := os.MkdirAll(path, 0o755); err != nil {
-			return fmt.Errorf("make %s visible in the node: %w", path, err)
+			return fmt.Errorf("create the mount point %s: %w", path, err)
 		}
 		if err := attach(fd, path); err != nil {
 			return err
@@ -60,7 +60,7 @@ func mountAll(disk string, keep []string) error {
 	}
 	for _, dir := range []string{"/run/lock", "/run/netns"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("make the folders of the node: %w", err)
+			return fmt.Errorf("create the folders of the node: %w", err)
 		}
 	}
 	// As on a machine with an init system, mounts of the kubelet must propagate to its containers.
@@ -91,7 +91,7 @@ func detachAll(paths []string) (map[string]int, error) {
 func detach(path string) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
-		return 0, fmt.Errorf("keep the mounts of %s: %w", path, err)
+		return 0, fmt.Errorf("copy the mounts at %s: %w", path, err)
 	}
 	return fd, nil
 }
@@ -99,7 +99,7 @@ func detach(path string) (int, error) {
 func attach(fd int, path string) error {
 	err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	if err := errors.Join(err, unix.Close(fd)); err != nil {
-		return fmt.Errorf("attach the detached mounts of %s: %w", path, err)
+		return fmt.Errorf("attach the copy of the mounts at %s: %w", path, err)
 	}
 	return nil
 }

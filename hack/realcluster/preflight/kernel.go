@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryMounts mounts the kinds of file systems that nodes and containers need, and describes those that fail. The mounts end
-// with the namespace.
+// tryMounts mounts the kinds of file systems that nodes and containers need, and describes the mounts that fail. The mounts
+// end with the mount namespace of this thread.
 func tryMounts() []string {
 	var missing []string
 	for _, m := range []struct{ kind, config, data string }{
@@ -25,14 +25,14 @@ func tryMounts() []string {
 		{"overlay", "OVERLAY_FS", "lowerdir=/usr:/etc"},
 	} {
 		if err := unix.Mount("none", "/mnt", m.kind, 0, m.data); err != nil {
-			missing = append(missing, fmt.Sprintf("file systems of kind %s (CONFIG_%s): %v", m.kind, m.config, err))
+			missing = append(missing, fmt.Sprintf("file systems of type %s (CONFIG_%s): %v", m.kind, m.config, err))
 		}
 	}
 	return missing
 }
 
-// tryNetwork creates the kinds of links and checks the kinds of eBPF programs and maps that nodes need, in the network
-// namespace of this thread. It describes those that fail.
+// tryNetwork creates the kinds of links that nodes need, in the network namespace of this thread, and checks the kinds of
+// eBPF programs and maps. It describes the kinds that are not available.
 func tryNetwork() []string {
 	var missing []string
 	for _, l := range []struct {
@@ -65,7 +65,7 @@ func tryNetwork() []string {
 	return missing
 }
 
-// tryAttach attaches an eBPF program to a link in one of the two ways that Cilium uses: tcx, or else tc.
+// tryAttach attaches an eBPF program to a link with tcx or, if that fails, with tc. Cilium uses the same two ways.
 func tryAttach() error {
 	veth, err := netlink.LinkByName("veth")
 	if err != nil {

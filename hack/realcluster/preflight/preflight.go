@@ -20,14 +20,14 @@ import (
 // ExitCode is the exit status of programs if a prerequisite is missing.
 const ExitCode = 2
 
-// Missing is the error that lists all missing prerequisites.
+// Missing is an error that contains all missing prerequisites.
 type Missing struct {
-	// Things describe the missing prerequisites, with hints how to provide them.
+	// Things are descriptions of the missing prerequisites, with hints how to provide them.
 	Things []string
 }
 
 func (m *Missing) Error() string {
-	return "this machine can't have a cluster of real nodes:\n  - " + strings.Join(m.Things, "\n  - ")
+	return "this machine cannot run a cluster of real nodes; missing prerequisites:\n  - " + strings.Join(m.Things, "\n  - ")
 }
 
 // Memory of the control plane and of one node in bytes, measured with Cilium 1.19 and a few pods.
@@ -45,7 +45,7 @@ func Check(nodes int) error {
 		}
 	}
 	if os.Geteuid() != 0 {
-		note("root: namespaces, mounts and eBPF programs are made; run this as root")
+		note("root: the cluster needs namespaces, mounts and eBPF programs; run this command as root")
 	}
 	note(kernelVersion())
 	note(cgroups())
@@ -66,21 +66,21 @@ var oldestKernel = [2]int{5, 10}
 func kernelVersion() string {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return fmt.Sprintf("a Linux kernel: its version can't be read: %v", err)
+		return fmt.Sprintf("Linux kernel: cannot read its version: %v", err)
 	}
 	release := unix.ByteSliceToString(name.Release[:])
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return fmt.Sprintf("a Linux kernel: its version %q can't be read", release)
+		return fmt.Sprintf("Linux kernel: cannot parse its version %q", release)
 	}
 	if major < oldestKernel[0] || major == oldestKernel[0] && minor < oldestKernel[1] {
-		return fmt.Sprintf("Linux %d.%d or later, for Cilium: this is %s", oldestKernel[0], oldestKernel[1], release)
+		return fmt.Sprintf("Linux %d.%d or later, which Cilium requires; this machine runs %s", oldestKernel[0], oldestKernel[1], release)
 	}
 	return ""
 }
 
-// cgroups checks the cgroup controllers that the kubelet and runc need, in both cgroup versions. It returns an empty string
-// if all are available.
+// cgroups checks the cgroup controllers that the kubelet and runc need, in both cgroup versions. It describes the missing
+// controllers; the result is empty if all are available.
 func cgroups() string {
 	const root = "/sys/fs/cgroup"
 	have := func(controller string) bool {
@@ -97,7 +97,7 @@ func cgroups() string {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Sprintf("cgroups: the controllers %s are not mounted below %s", strings.Join(missing, ", "), root)
+		return fmt.Sprintf("cgroups: the controllers %s are not available below %s", strings.Join(missing, ", "), root)
 	}
 	return ""
 }
@@ -105,7 +105,7 @@ func cgroups() string {
 func memory(nodes int) string {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {
-		return fmt.Sprintf("/proc: %v", err)
+		return fmt.Sprintf("memory: cannot read the available memory: %v", err)
 	}
 	defer file.Close()
 	need := controlPlaneMemory + nodes*nodeMemory
@@ -116,11 +116,11 @@ func memory(nodes int) string {
 			continue
 		}
 		if kb, err := strconv.Atoi(fields[1]); err == nil && kb<<10 < need {
-			return fmt.Sprintf("memory: %d MiB for %d nodes, of which %d are available; take fewer nodes or end other programs", need>>20, nodes, kb>>10)
+			return fmt.Sprintf("memory: %d MiB are needed for %d nodes, but %d MiB are available; use fewer nodes or end other programs", need>>20, nodes, kb>>10)
 		}
 		return ""
 	}
-	return "/proc/meminfo: no MemAvailable in the file"
+	return "memory: /proc/meminfo has no MemAvailable"
 }
 
 func programs() string {
@@ -129,7 +129,7 @@ func programs() string {
 		return ""
 	}
 	if !hasApt() {
-		return fmt.Sprintf("the Debian packages %s: there is no apt-get to install them with", strings.Join(missing, ", "))
+		return fmt.Sprintf("Debian packages %s: not installed, and this machine has no apt-get to install them", strings.Join(missing, ", "))
 	}
 	var unknown []string
 	for _, name := range missing {
@@ -138,13 +138,13 @@ func programs() string {
 		}
 	}
 	if len(unknown) > 0 {
-		return fmt.Sprintf("the Debian packages %s: apt does not know them; take Debian 12 or later, or see whether apt-get update helps", strings.Join(unknown, ", "))
+		return fmt.Sprintf("Debian packages %s: apt has no candidate for them; run apt-get update, or use Debian 12 or later", strings.Join(unknown, ", "))
 	}
 	return ""
 }
 
-// known reports whether apt can install a package. Without package lists, apt knows no package; then known returns true,
-// because the installation begins with apt-get update.
+// known reports whether apt has a candidate for a package. If there are no package lists yet, it returns true, because the
+// installation begins with apt-get update.
 func known(name string) bool {
 	lists, err := filepath.Glob("/var/lib/apt/lists/*_Packages*")
 	if err != nil || len(lists) == 0 {
@@ -154,8 +154,8 @@ func known(name string) bool {
 	return err != nil || len(out) > 0 && !strings.Contains(string(out), "Candidate: (none)")
 }
 
-// tryAll tests the required kernel features and describes those that are missing. It uses a thread that ends with its
-// namespaces.
+// tryAll tests the required kernel features and describes those that are missing. The test runs in temporary namespaces of a
+// separate thread.
 func tryAll() []string {
 	result := make(chan []string, 1)
 	go func() {
@@ -166,7 +166,7 @@ func tryAll() []string {
 }
 
 func tryOnThread() []string {
-	// A new PID namespace applies to children only, and this thread has none.
+	// A new PID namespace applies only to children of the thread, and this thread starts none.
 	for _, ns := range []struct {
 		name string
 		flag int
@@ -175,11 +175,11 @@ func tryOnThread() []string {
 		{"IPC", unix.CLONE_NEWIPC}, {"processes", unix.CLONE_NEWPID},
 	} {
 		if err := unix.Unshare(ns.flag); err != nil {
-			return []string{fmt.Sprintf("namespaces of %s: %v; in a container, run it privileged", ns.name, err)}
+			return []string{fmt.Sprintf("namespaces of %s: cannot create one: %v; if this machine is a container, run it as privileged", ns.name, err)}
 		}
 	}
 	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return []string{fmt.Sprintf("mounts: %v; in a container, run it privileged", err)}
+		return []string{fmt.Sprintf("mounts: cannot make them private: %v; if this machine is a container, run it as privileged", err)}
 	}
 	return append(tryMounts(), tryNetwork()...)
 }

@@ -63,7 +63,7 @@ func FindTool(name string) (string, error) {
 		}
 		return toolPath(name, version), nil
 	}
-	return "", fmt.Errorf("no version of it (%v) is installed", compilerVersions)
+	return "", fmt.Errorf("find %s: no LLVM version of %v has all of %v", name, compilerVersions, CompilerTools)
 }
 
 func toolPath(name, version string) string { return filepath.Join("/usr/bin", name+"-"+version) }

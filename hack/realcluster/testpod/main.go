@@ -5,9 +5,9 @@
 // other file.
 //
 //	testpod pause              waits and reaps zombies, as process 1 of a sandbox
-//	testpod serve              answers HTTP on port 8080 with its hostname and addresses
-//	testpod fetch URL          prints the answer of another pod
-//	testpod fetch URL SOCKET   the same over a Unix socket, such as that of the agent
+//	testpod serve              serves its hostname and addresses over HTTP on port 8080
+//	testpod fetch URL          prints the response to a GET request
+//	testpod fetch URL SOCKET   sends the request over a Unix socket, such as the socket of the agent
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// Pod is the answer of testpod serve, in JSON.
+// Pod is the response of testpod serve, in JSON.
 type Pod struct {
 	Hostname string `json:"hostname"`
 	// MAC is the MAC address of eth0.
@@ -33,7 +33,7 @@ type Pod struct {
 	Addresses []string `json:"addresses"`
 }
 
-// fetchTimeout is the time limit of a request; answers on one machine are much faster.
+// fetchTimeout is the time limit of a request. Requests on one machine are much faster.
 const fetchTimeout = 5 * time.Second
 
 func main() {
@@ -54,10 +54,10 @@ func run(args []string) error {
 	case len(args) == 3 && args[0] == "fetch":
 		return fetch(args[1], args[2])
 	}
-	return errors.New("one of pause, serve and fetch URL [SOCKET] is needed")
+	return errors.New("invalid arguments; usage: testpod pause | serve | fetch URL [SOCKET]")
 }
 
-// pause waits for SIGTERM or SIGINT. If it is process 1 of the pod, it must reap zombies.
+// pause waits for SIGTERM or SIGINT. Meanwhile it reaps zombies, as process 1 of a pod must do.
 func pause() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCHLD)
@@ -85,7 +85,7 @@ func serve() error {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
-	// Process 1 has no default action for signals: without this handler, each deletion would take the whole grace period.
+	// Signals have no default action for process 1: without this handler, each deletion would take the whole grace period.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	ended := make(chan error, 1)
@@ -120,7 +120,7 @@ func self() (Pod, error) {
 	return pod, nil
 }
 
-// fetch prints the answer to a GET request. It uses a Unix socket if socket is not empty.
+// fetch prints the response to a GET request. It uses the Unix socket if socket is not empty.
 func fetch(url, socket string) error {
 	client := http.Client{Timeout: fetchTimeout}
 	if socket != "" {
@@ -134,7 +134,7 @@ func fetch(url, socket string) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %s", url, response.Status)
+		return fmt.Errorf("%s responded with status %s", url, response.Status)
 	}
 	_, err = io.Copy(os.Stdout, response.Body)
 	return err

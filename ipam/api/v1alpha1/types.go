@@ -11,8 +11,8 @@ import (
 // Finalizer keeps a FixedIP until its addresses have been released from the pools.
 const Finalizer = "fixedip.io/pool-entry"
 
-// AnnotationUID holds the metadata.uid of a FixedIP. The controller writes it soon after the FixedIP was created. A
-// value that differs from metadata.uid therefore says that the FixedIP was restored from a backup.
+// AnnotationUID contains the metadata.uid of a FixedIP. The controller writes it soon after the FixedIP was created. A value
+// that differs from metadata.uid therefore means that the FixedIP was restored from a backup.
 const AnnotationUID = "fixedip.io/uid"
 
 // FixedIP is the record of the addresses that one identity keeps for life. It has the name of the pod or,
@@ -188,7 +188,7 @@ const (
 	// ConditionReady summarises the others: True if the addresses are reserved for the pod and no problem is known.
 	ConditionReady = "Ready"
 	// ConditionAllocated is True if every address of the FixedIP has its entry in the pool of a node, so that no other
-	// pod can get it. Otherwise the message names the obstacle and what helps.
+	// pod can get it. Otherwise the message names the blocker and what helps.
 	ConditionAllocated = "Allocated"
 )
 
@@ -228,11 +228,11 @@ const ConditionSubnetAvailable = "SubnetAvailable"
 
 // Reasons of ConditionSubnetAvailable.
 const (
-	// ReasonNodeGone means that the node of the subnet is gone since lastTransitionTime. The grace period before
-	// another node may inherit the subnet is counted from then.
+	// ReasonNodeGone means that the node of the subnet has been gone since lastTransitionTime. The grace period before
+	// another node may inherit the subnet begins at that time.
 	ReasonNodeGone = "NodeGone"
-	// ReasonInheritancePending means the same, and that another node inherits the subnet after the grace period. The scheduler
-	// nominates the pod to a node that can run it, and the controller chooses one of the nominated nodes.
+	// ReasonInheritancePending means the same as ReasonNodeGone, and that another node inherits the subnet after the grace
+	// period. The scheduler nominates the pod to a node that can run it, and the controller chooses one of these nodes.
 	ReasonInheritancePending = "InheritancePending"
 	// ReasonSubnetOverlap means that the subnets of two nodes overlap.
 	ReasonSubnetOverlap = "SubnetOverlap"
@@ -243,9 +243,9 @@ const (
 // Conditions that report problems. A condition is absent if the problem never occurred. lastTransitionTime
 // also changes with the reason.
 const (
-	// ConditionConflict is True if another pod, FixedIP or pool has one of the addresses.
+	// ConditionConflict is True if another pod, FixedIP or pool has one of the addresses too.
 	ConditionConflict = "Conflict"
-	// ConditionMismatch is True if the pod runs with other addresses.
+	// ConditionMismatch is True if the pod runs with other addresses than the FixedIP names, or has no CiliumEndpoint.
 	ConditionMismatch = "Mismatch"
 )
 

@@ -7,25 +7,25 @@
 //
 // # One barrier per node
 //
-// A controller calls Service.Ask in its Reconcile. If there is no answer yet, it goes on with other objects, and the Service
-// notifies it when there is one. All questions about a node that were asked before a probe is written share its answer;
-// later questions wait for the next barrier. So a node has at most one probe of this Service, and a question waits for two
-// barriers at most. A barrier costs one write of the CiliumNode by the controller, which counts toward the rate limit of the
-// writer, and one by the agent.
+// A controller makes a barrier request: it calls Service.Ask in its Reconcile. If there is no answer yet, the controller
+// continues with other objects, and the Service notifies it when the agent has answered. All requests for a node that were
+// made before a probe is written share the answer to that probe; later requests wait for the next barrier. So a node has at
+// most one probe of this Service, and a request waits for two barriers at most. A barrier costs one write of the CiliumNode
+// by the controller, which counts toward the rate limit of the writer, and one by the agent.
 //
-//	           Ask                Reconcile writes the probe          the agent answers           Ask
-//	(nothing) ─────▶ waiting ────────────────────────────────▶ asked ─────────────────▶ answered ─────▶ (nothing)
-//	                    ▲                                        │
-//	                    └───── the CiliumNode was recreated ◀────┘
+//	        Ask                Reconcile writes the probe          the agent answers           Forget, ten minutes
+//	(none) ─────▶ waiting ────────────────────────────────▶ asked ─────────────────▶ answered ─────────────────────▶ (none)
+//	                 ▲                                        │
+//	                 └───── the CiliumNode was recreated ◀────┘
 //
 // # State
 //
-// Questions and answers are in memory only. After a restart of the controller every caller asks again. A probe that an
-// earlier process wrote is joined, or is removed by the next report of the agent.
+// Requests and answers are in memory only. After a restart of the controller every caller makes its request again. A probe
+// that an earlier process wrote is joined, or is removed by the next report of the agent.
 //
 // # Limits
 //
 // The package never concludes anything from the passage of time. An agent that does not answer is reported (event
-// AgentNotAnswering, metric fixedip_agent_barriers_overdue), and the questions stay open until it answers or the CiliumNode
-// is gone. The package does not decide what happens to an address: the caller does, with Evidence.Judge.
+// AgentNotAnswering, metric fixedip_agent_barriers_overdue), and the requests stay open until the agent answers or the
+// CiliumNode is gone. The package does not decide what happens to an address: the caller does, with Evidence.Judge.
 package barrier

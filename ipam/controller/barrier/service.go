@@ -31,8 +31,8 @@ const (
 	// overdue is the time without an answer after which an agent is reported. An agent answers within one update rate, 15 s
 	// by default, and within two if its report conflicts with another write of the CiliumNode.
 	overdue = 2 * time.Minute
-	// remembered is how long the answer to a question is kept, so that a caller whose pods change does not ask the agent
-	// again each time.
+	// remembered is the time for which an answer is stored: a caller that judges the evidence again after a change of its
+	// pods needs no further barrier.
 	remembered = 10 * time.Minute
 )
 
@@ -41,7 +41,7 @@ const (
 type Pools interface {
 	Get(ctx context.Context, node string) (pool.NodePool, error)
 	Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error)
-	// Delay returns how long the next write for the node has to wait because of the rate limit.
+	// Delay returns the time for which the rate limit delays the next write of the CiliumNode.
 	Delay(node string) time.Duration
 }
 
@@ -53,28 +53,28 @@ type Service struct {
 	feed   source.Requests
 
 	mu sync.Mutex
-	// nodes are the nodes with questions or answers. Key: the name of the node.
+	// nodes are the nodes with requests or answers. Key: the name of the node.
 	nodes map[string]*node
 }
 
-// node contains the questions about one node and their answers. The mutex of the Service guards it.
+// node contains the barrier requests for one node and their answers. The mutex of the Service guards it.
 type node struct {
-	// waiting are the questions that no probe serves yet, asked are those that the current barrier serves, and answers are
-	// those that have been answered. Key: the question. The value of waiting and asked is the function to call when the
-	// agent has answered. Each question is in exactly one of the three maps.
+	// waiting are the requests that no probe serves yet, asked are those that the current barrier serves, and answers are
+	// the answers to the others. Key: the key of the request. The value of waiting and asked is the function to call when
+	// the agent has answered. Each request is in exactly one of the three maps.
 	waiting, asked map[string]func()
 	answers        map[string]answer
-	// barrier is the current barrier; nil: none.
+	// barrier is the current barrier; nil: there is none.
 	barrier *agentview.Barrier
-	// began is when the oldest open question was asked, or when the agent answered last if that is later. reported is true
-	// if the agent has been reported as overdue since then.
+	// began is the time of the oldest open request, or of the last answer of the agent if that is later. reported is true if
+	// the agent has been reported as overdue since then.
 	began    time.Time
 	reported bool
-	// last is the latest Answer to the current barrier. It is part of the reason that why returns.
+	// last is the latest state of the current barrier, for waitReason.
 	last agentview.Answer
 }
 
-// New returns a Service without questions.
+// New returns a Service without barrier requests.
 func New(pools Pools, recorder events.EventRecorder, c clock.PassiveClock) *Service {
 	return &Service{pools: pools, events: recorder, clock: c, nodes: map[string]*node{}}
 }
@@ -95,17 +95,18 @@ func (s *Service) Setup(mgr ctrl.Manager, o controller.Options) error {
 	return nil
 }
 
-// answer is the evidence that an agent has given, and when the Service read it.
+// answer is the evidence from an agent, and the time at which the Service read it.
 type answer struct {
 	evidence agentview.Evidence
 	at       time.Time
 }
 
-// Ask returns the evidence of the node's agent for a question and the time of the answer. If there is no answer yet, it
-// records the question and returns the zero time; it does not wait. When the agent has answered, or the CiliumNode is gone,
-// the Service calls notify, which has to make the caller ask again and must not block. An answer is kept for ten minutes.
+// Ask makes a barrier request. It returns the evidence from the node's agent and the time at which the Service read it. If
+// there is no answer yet, Ask records the request and returns the zero time; it does not wait. When the agent has answered,
+// or the CiliumNode is gone, the Service calls notify, which has to make the caller call Ask again and must not block. An
+// answer is stored for ten minutes.
 //
-// key identifies the question. It has to contain everything that the answer depends on, for example the UID of the
+// key identifies the request. It has to contain everything that the answer depends on, for example the UID of the
 // CiliumNode, the address, the pool entry that the agent has to have seen, and the UID of the deleted pod: an answer about
 // an earlier entry proves nothing about a later one.
 func (s *Service) Ask(nodeName, key string, notify func()) (evidence agentview.Evidence, answered time.Time) {
@@ -131,7 +132,7 @@ func (s *Service) Ask(nodeName, key string, notify func()) (evidence agentview.E
 	return agentview.Evidence{}, time.Time{}
 }
 
-// Forget drops the answer to a question, so that the next Ask asks the agent again.
+// Forget drops the answer to a barrier request, so that the next Ask with this key makes a new request.
 func (s *Service) Forget(nodeName, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,8 +142,8 @@ func (s *Service) Forget(nodeName, key string) {
 	}
 }
 
-// Changed reconciles the node if it has open questions. It must be called when the watch shows another version of a
-// CiliumNode, or its deletion.
+// Changed enqueues the node if it has open requests. It must be called when the watch shows another version of a CiliumNode,
+// or its deletion.
 func (s *Service) Changed(nodeName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,15 +152,16 @@ func (s *Service) Changed(nodeName string) {
 	}
 }
 
-// open returns the number of questions without an answer.
+// open returns the number of requests without an answer.
 func (n *node) open() int { return len(n.waiting) + len(n.asked) }
 
-// why returns a sentence that says what the open questions wait for.
-func (n *node) why(name string) string {
+// waitReason returns the reason why the open requests have no answer, for the event.
+func (n *node) waitReason(name string) string {
 	since := n.began.UTC().Format(time.RFC3339)
 	switch {
 	case n.barrier == nil:
-		return fmt.Sprintf("waiting since %s to ask the Cilium agent on node %s", since, name)
+		// Only ask calls await without a barrier.
+		return fmt.Sprintf("waiting since %s for a pool in the CiliumNode of node %s, without which the Cilium agent cannot be asked", since, name)
 	case n.last == agentview.Incomplete:
 		return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to restore its endpoints", since, name)
 	case n.last == agentview.NoPool:
@@ -168,14 +170,14 @@ func (n *node) why(name string) string {
 	return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to answer", since, name)
 }
 
-// drop removes the node if it has neither questions nor answers. It requires mu.
+// drop removes the node if it has neither requests nor answers. It requires mu.
 func (s *Service) drop(nodeName string) {
 	if n := s.nodes[nodeName]; n != nil && n.open() == 0 && len(n.answers) == 0 {
 		delete(s.nodes, nodeName)
 	}
 }
 
-// Reconcile reads the answer of the agent of one node, and asks the agent if questions wait.
+// Reconcile reads the answer of the agent of one node, and begins a barrier if requests wait for one.
 func (s *Service) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	s.mu.Lock()
 	n := s.nodes[req.Name]
@@ -186,8 +188,8 @@ func (s *Service) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	maps.DeleteFunc(n.answers, func(_ string, a answer) bool { return s.clock.Since(a.at) >= remembered })
 	s.drop(req.Name)
 	barrier, open := n.barrier, n.open()
-	// Only these questions may be served by a probe that this reconcile writes or joins: a later question may depend on
-	// state that is newer than the read below.
+	// A probe that this reconcile writes or joins may serve only these requests: a later request may depend on state that is
+	// newer than the read below.
 	known := slices.AppendSeq(slices.Collect(maps.Keys(n.waiting)), maps.Keys(n.asked))
 	s.mu.Unlock()
 	if open == 0 {
@@ -209,8 +211,9 @@ func (s *Service) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return s.ask(ctx, now, known)
 }
 
-// read reads the answer to the current barrier, if there is one, and notifies the callers. It reports whether the barrier is
-// over: it was answered, or the CiliumNode was recreated and the questions wait for another barrier.
+// read evaluates the barrier b in the CiliumNode now and, if the agent has answered, stores the answer and notifies the
+// callers. It reports whether the barrier is over: the agent has answered, or the CiliumNode was recreated and the requests
+// wait for another barrier.
 func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePool) bool {
 	evidence, got := b.Answer(now)
 	s.mu.Lock()
@@ -242,8 +245,8 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 	return true
 }
 
-// ask begins a barrier for those of the known questions that wait. It writes a probe, or joins a probe that the CiliumNode
-// already has: that of another controller, or one whose writer was killed or got no answer from the API server.
+// ask begins a barrier for those of the known requests that wait. It writes a probe, or joins a probe that the CiliumNode
+// already has: that of another controller, or one whose writer was killed or got no response from the API server.
 func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (ctrl.Result, error) {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
@@ -264,9 +267,9 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (c
 		probe := agentview.NewProbe(now)
 		asked, err := s.pools.Ask(ctx, now, probe)
 		if err != nil {
-			return ctrl.Result{}, fmt.Errorf("ask the agent of node %s: %w", now.Name, err)
+			return ctrl.Result{}, fmt.Errorf("write a probe into the CiliumNode of node %s: %w", now.Name, err)
 		}
-		barrier = agentview.Barrier{AskedNode: asked, Probe: probe}
+		barrier = agentview.Barrier{ProbedNode: asked, Probe: probe}
 	}
 	s.mu.Lock()
 	n.barrier, n.last = &barrier, agentview.Pending
@@ -278,7 +281,7 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (c
 	return s.await(now), nil
 }
 
-// await reports the agent in an event if it is overdue, and returns when to reconcile the node again if the watch shows no
+// await reports the agent in an event if it is overdue, and returns the time until the next reconcile if the watch shows no
 // change.
 func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Lock()
@@ -286,7 +289,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	left := n.began.Add(overdue).Sub(s.clock.Now())
 	report := left <= 0 && !n.reported
 	n.reported = n.reported || report
-	why := n.why(now.Name)
+	why := n.waitReason(now.Name)
 	s.mu.Unlock()
 	if report {
 		s.events.Eventf(ciliumpool.Reference(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
@@ -298,7 +301,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	return ctrl.Result{RequeueAfter: left}
 }
 
-// forget drops all questions and answers about a node whose CiliumNode is gone, and notifies the callers that wait.
+// forget drops all requests and answers of a node whose CiliumNode is gone, and notifies the callers that wait.
 func (s *Service) forget(nodeName string) {
 	s.mu.Lock()
 	n := s.nodes[nodeName]
@@ -310,7 +313,7 @@ func (s *Service) forget(nodeName string) {
 	}
 }
 
-// Overdue returns the number of nodes with open questions, and how many of them have been waiting for their agents for two
+// Overdue returns the number of nodes with open requests, and the number of those whose agents have not answered for two
 // minutes or longer.
 func (s *Service) Overdue() (pending, late int) {
 	s.mu.Lock()

@@ -31,13 +31,13 @@ type world struct {
 	s      *Service
 	// node is the CiliumNode; nil: there is none.
 	node *pool.NodePool
-	// probes is how many probes were written.
+	// probes is the number of probes that were written.
 	probes int
 	delay  time.Duration
 	fail   error
-	// during runs while a probe is written, and reading while the CiliumNode is read.
+	// during is called while a probe is written, and reading while the CiliumNode is read.
 	during, reading func()
-	// notified are the keys of the questions whose callers were notified.
+	// notified are the keys of the requests whose callers were notified.
 	notified []string
 }
 
@@ -84,7 +84,7 @@ func (w *world) ask(key string) bool {
 	evidence, answered := w.s.Ask("n", key, func() { w.notified = append(w.notified, key) })
 	ok := !answered.IsZero()
 	if ok && evidence.Node != "n" {
-		w.Errorf("question %s got %+v", key, evidence)
+		w.Errorf("request %s: got evidence of node %q, want n", key, evidence.Node)
 	}
 	return ok
 }
@@ -98,21 +98,21 @@ func (w *world) reconcile() reconcile.Result {
 	return result
 }
 
-// answer has the agent remove all probes.
+// answer simulates a report of the agent: it removes all probes.
 func (w *world) answer() { w.node.Probes = nil }
 
 func (w *world) want(key string, answered bool) {
 	w.Helper()
 	if got := w.ask(key); got != answered {
-		w.Errorf("question %s: answered is %t", key, got)
+		w.Errorf("request %s: got answered = %t, want %t", key, got, answered)
 	}
 }
 
-// wantWrites checks how many probes were written.
+// wantWrites checks the number of probes that were written.
 func (w *world) wantWrites(n int) {
 	w.Helper()
 	if w.probes != n {
-		w.Errorf("%d probes were written, want %d", w.probes, n)
+		w.Errorf("got %d probes written, want %d", w.probes, n)
 	}
 }
 
@@ -120,14 +120,14 @@ func (w *world) wantNotified(keys ...string) {
 	w.Helper()
 	slices.Sort(w.notified)
 	if !slices.Equal(w.notified, keys) {
-		w.Errorf("notified are %v, want %v", w.notified, keys)
+		w.Errorf("got notified callers %v, want %v", w.notified, keys)
 	}
 	w.notified = nil
 }
 
 func TestService(t *testing.T) {
 	for name, run := range map[string]func(w *world){
-		"one barrier serves all questions that were asked before its probe": func(w *world) {
+		"one barrier serves all requests that were made before its probe": func(w *world) {
 			w.want("a", false)
 			w.want("b", false)
 			w.want("a", false)
@@ -143,7 +143,7 @@ func TestService(t *testing.T) {
 			w.want("b", true)
 			w.wantWrites(1)
 		},
-		"a question that comes later waits for the next barrier": func(w *world) {
+		"a later request waits for the next barrier": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.want("b", false)
@@ -156,7 +156,7 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.want("b", true)
 		},
-		"a question that comes while the probe is written does so too": func(w *world) {
+		"a request that is made while the probe is written waits for the next barrier": func(w *world) {
 			w.want("a", false)
 			w.during = func() { w.want("b", false) }
 			w.reconcile()
@@ -166,7 +166,7 @@ func TestService(t *testing.T) {
 			w.wantNotified("a")
 			w.want("b", false)
 		},
-		"an answer is given again until it is forgotten": func(w *world) {
+		"an answer is returned again until it expires": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.answer()
@@ -176,12 +176,12 @@ func TestService(t *testing.T) {
 			w.clock.SetTime(w.clock.Now().Add(remembered))
 			w.reconcile()
 			if len(w.s.nodes) != 0 {
-				w.Errorf("%d nodes are remembered", len(w.s.nodes))
+				w.Errorf("got %d nodes in the Service, want none", len(w.s.nodes))
 			}
 			w.want("a", false)
 			w.wantWrites(1)
 		},
-		"an answer that was forgotten is asked for again": func(w *world) {
+		"a request whose answer was forgotten needs another barrier": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.answer()
@@ -192,7 +192,7 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.wantWrites(2)
 		},
-		"an agent that restores endpoints is waited for": func(w *world) {
+		"the report of an agent that has not restored its endpoints is no answer": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			used := w.node.Used
@@ -200,15 +200,15 @@ func TestService(t *testing.T) {
 			w.node.Used, w.node.Unreported = nil, true
 			w.reconcile()
 			w.want("a", false)
-			if why := w.s.nodes["n"].why("n"); !strings.Contains(why, "restore its endpoints") {
-				w.Errorf("the reason is %q", why)
+			if why := w.s.nodes["n"].waitReason("n"); !strings.Contains(why, "restore its endpoints") {
+				w.Errorf("got reason %q, want one that contains %q", why, "restore its endpoints")
 			}
 			w.node.Used, w.node.Unreported = used, false
 			w.reconcile()
 			w.want("a", true)
 			w.wantWrites(1)
 		},
-		"a CiliumNode that was made again is asked again": func(w *world) {
+		"a CiliumNode that was recreated gets another probe": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.answer()
@@ -220,7 +220,7 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.want("a", true)
 		},
-		"a node that is gone is forgotten": func(w *world) {
+		"the requests for a node that is gone are dropped": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.want("b", false)
@@ -228,10 +228,10 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.wantNotified("a", "b")
 			if len(w.s.nodes) != 0 {
-				w.Errorf("%d nodes are remembered", len(w.s.nodes))
+				w.Errorf("got %d nodes in the Service, want none", len(w.s.nodes))
 			}
 		},
-		"an agent is not asked while its node has no pool": func(w *world) {
+		"no probe is written while the CiliumNode has no pool": func(w *world) {
 			w.node.HasPool = false
 			w.want("a", false)
 			w.reconcile()
@@ -240,22 +240,22 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.wantWrites(1)
 		},
-		"a write that has to wait for the rate limit is made later": func(w *world) {
+		"a probe is written only when the rate limit allows it": func(w *world) {
 			w.delay = 7 * time.Second
 			w.want("a", false)
 			if got := w.reconcile(); got.RequeueAfter != 7*time.Second {
-				w.Errorf("looked at again after %s", got.RequeueAfter)
+				w.Errorf("got RequeueAfter %s, want 7s", got.RequeueAfter)
 			}
 			w.wantWrites(0)
 			w.delay = 0
 			w.reconcile()
 			w.wantWrites(1)
 		},
-		"a write that fails is made again": func(w *world) {
+		"a failed write of the probe is retried": func(w *world) {
 			w.want("a", false)
 			w.fail = errors.New("connection reset")
 			if _, err := w.s.Reconcile(w.Context(), source.ForName("n")); err == nil {
-				w.Error("no error")
+				w.Error("Reconcile succeeded although the write of the probe failed")
 			}
 			w.fail = nil
 			w.reconcile()
@@ -263,7 +263,7 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.want("a", true)
 		},
-		"after a restart of the controller the question is asked again": func(w *world) {
+		"after a restart of the controller the request needs another barrier": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.restart()
@@ -276,7 +276,7 @@ func TestService(t *testing.T) {
 			w.want("a", true)
 			w.wantWrites(2)
 		},
-		"after a restart of the controller the question that stands is joined": func(w *world) {
+		"a probe from before a restart of the controller is joined": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.restart()
@@ -295,14 +295,14 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.want("a", false)
 			if !slices.Equal(w.node.Probes, []netip.Addr{other}) {
-				w.Errorf("the probes are %v", w.node.Probes)
+				w.Errorf("got probes %v, want only %v", w.node.Probes, other)
 			}
 			w.answer()
 			w.reconcile()
 			w.want("a", true)
 			w.wantWrites(0)
 		},
-		"a question that comes while the CiliumNode is read joins no probe": func(w *world) {
+		"a request that is made while the CiliumNode is read joins no probe": func(w *world) {
 			w.node.Probes = []netip.Addr{pool.Probe(7)}
 			w.want("a", false)
 			w.reading = func() { w.want("b", false) }
@@ -314,7 +314,7 @@ func TestService(t *testing.T) {
 			w.want("b", false)
 			w.wantWrites(1)
 		},
-		"an agent that does not answer is reported once, and waited for": func(w *world) {
+		"an agent that does not answer is reported once, and may answer later": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			for range 3 {
@@ -322,22 +322,22 @@ func TestService(t *testing.T) {
 				w.reconcile()
 			}
 			if pending, late := w.s.Overdue(); pending != 1 || late != 1 {
-				w.Errorf("%d pending, %d overdue", pending, late)
+				w.Errorf("got %d pending and %d overdue, want 1 and 1", pending, late)
 			}
 			if n := len(w.events.Events); n != 1 {
-				w.Errorf("%d events", n)
+				w.Errorf("got %d events, want one", n)
 			} else if e := <-w.events.Events; !strings.Contains(e, "AgentNotAnswering") {
-				w.Errorf("event %q", e)
+				w.Errorf("got event %q, want reason AgentNotAnswering", e)
 			}
 			w.wantWrites(1)
 			w.answer()
 			w.reconcile()
 			w.want("a", true)
 			if pending, late := w.s.Overdue(); pending != 0 || late != 0 {
-				w.Errorf("%d pending, %d overdue", pending, late)
+				w.Errorf("got %d pending and %d overdue, want none", pending, late)
 			}
 		},
-		"an answer that is not collected is dropped": func(w *world) {
+		"an answer that no caller reads expires": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.answer()
@@ -345,10 +345,10 @@ func TestService(t *testing.T) {
 			w.clock.SetTime(w.clock.Now().Add(result.RequeueAfter))
 			w.reconcile()
 			if len(w.s.nodes) != 0 {
-				w.Errorf("%d nodes are remembered", len(w.s.nodes))
+				w.Errorf("got %d nodes in the Service, want none", len(w.s.nodes))
 			}
 		},
-		"the evidence is about the pool that stood when the question was written": func(w *world) {
+		"the evidence is about the pool at the time of the probe": func(w *world) {
 			a := netip.MustParseAddr("10.0.1.7")
 			w.node.Entries = map[netip.Addr]pool.Entry{a: {}}
 			w.want("a", false)
@@ -358,7 +358,7 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			evidence, _ := w.s.Ask("n", "a", func() {})
 			if want := (map[netip.Addr]pool.Entry{a: {}}); evidence.Generation != 3 || !reflect.DeepEqual(evidence.Entries, want) {
-				w.Errorf("the evidence is %+v", evidence)
+				w.Errorf("got generation %d and entries %v, want 3 and %v", evidence.Generation, evidence.Entries, want)
 			}
 		},
 	} {
@@ -366,13 +366,13 @@ func TestService(t *testing.T) {
 	}
 }
 
-// TestChanged checks that a change of a CiliumNode without questions stores nothing in the Service.
+// TestChanged checks that Changed stores nothing for a node without barrier requests.
 func TestChanged(t *testing.T) {
 	w := newWorld(t)
 	for i := range 1000 {
 		w.s.Changed(fmt.Sprint("node-", i))
 	}
 	if len(w.s.nodes) != 0 {
-		t.Errorf("%d nodes are remembered", len(w.s.nodes))
+		t.Errorf("got %d nodes in the Service, want none", len(w.s.nodes))
 	}
 }

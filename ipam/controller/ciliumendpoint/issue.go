@@ -22,14 +22,14 @@ type Issue string
 const (
 	// Healthy means that nothing is wrong.
 	Healthy Issue = ""
-	// Stuck means that the CiliumEndpoint is being deleted, and finalizers keep it.
+	// Stuck means that the CiliumEndpoint is being deleted and still exists, for example because of finalizers.
 	Stuck Issue = "Stuck"
 	// Podless means that there is no pod with the name of the CiliumEndpoint.
 	Podless Issue = "Podless"
-	// Stale means that the CiliumEndpoint belongs to a former pod of the name.
+	// Stale means that the CiliumEndpoint belongs to a former pod of the same name.
 	Stale Issue = "Stale"
-	// MisOwned means that the CiliumEndpoint belongs to the current pod, or may do so as soon as the agent has written it,
-	// and that its owner reference names a former pod.
+	// MisOwned means that the owner reference of the CiliumEndpoint names a former pod, although the CiliumEndpoint describes
+	// the current pod or the agent may have taken it over for the current pod.
 	MisOwned Issue = "MisOwned"
 	// MisAddressed means that the CiliumEndpoint has no other owner than the pod, and lacks an IP of the pod.
 	MisAddressed Issue = "MisAddressed"
@@ -37,9 +37,9 @@ const (
 	Missing Issue = "Missing"
 )
 
-// Diagnose returns the issue of a CiliumEndpoint, by comparison with the pod of its name. Either is nil if it does not
-// exist. If the CiliumEndpoint or a running pod does not name the IP of its node, Diagnose assumes that both are on the same
-// node.
+// Diagnose compares a CiliumEndpoint with the pod of the same name and returns the issue of the CiliumEndpoint. An argument is
+// nil if the object does not exist. If the CiliumEndpoint or a running pod does not name the IP of its node, Diagnose assumes
+// that both are on the same node.
 func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 	runs := podutil.Runs(pod)
 	switch {
@@ -51,7 +51,7 @@ func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 	var owner types.UID
 	for _, o := range e.OwnerReferences {
 		if o.Kind != "Pod" || o.Name != e.Name {
-			// Another object than the pod owns the CiliumEndpoint. It is not judged.
+			// The owner of the CiliumEndpoint is not the pod. Do not judge this CiliumEndpoint.
 			return Healthy
 		}
 		owner = o.UID
@@ -91,12 +91,13 @@ func describes(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(podutil.IPs(pod), func(a netip.Addr) bool { return !slices.Contains(known, a) })
 }
 
+// onItsNode reports whether a CiliumEndpoint and a pod may be on the same node, according to the IPs of their nodes.
 func onItsNode(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	ips := byNode(e)
 	return len(ips) == 0 || pod.Status.HostIP == "" || ips[0] == pod.Status.HostIP || slices.Contains(pod.Status.HostIPs, corev1.HostIP{IP: ips[0]})
 }
 
-// GracePeriods are how long an issue may last before the keeper acts.
+// GracePeriods are the times for which an issue has to last before the keeper acts.
 type GracePeriods struct {
 	// Termination applies to a CiliumEndpoint that is being deleted. It begins at the deletion timestamp.
 	Termination time.Duration
@@ -104,7 +105,8 @@ type GracePeriods struct {
 	Agent time.Duration
 }
 
-// Due returns when to act on an issue that was first seen at the time seen. e may be nil unless the issue is Stuck.
+// Due returns the time at which the keeper acts on an issue that was first seen at the time seen. e may be nil unless the
+// issue is Stuck.
 func (p GracePeriods) Due(i Issue, e *ciliumv2.CiliumEndpoint, seen time.Time) time.Time {
 	switch i {
 	case Stuck:

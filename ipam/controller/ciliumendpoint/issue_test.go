@@ -23,9 +23,9 @@ func podOn(node string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// TestDiagnose checks the issue of each combination of a CiliumEndpoint and a pod, and when the keeper acts on it. The model
-// found that the keeper deleted a CiliumEndpoint that the agent had taken over before the kubelet reported the IP of the
-// pod.
+// TestDiagnose checks the issue for combinations of a CiliumEndpoint and a pod, and the time at which the keeper acts on it. The
+// model found that the keeper deleted a CiliumEndpoint that the agent had taken over before the kubelet reported the IP of
+// the pod.
 func TestDiagnose(t *testing.T) {
 	pod := func(change ...func(*corev1.Pod)) *corev1.Pod {
 		p := podOn("node-1", "10.0.1.6")
@@ -75,41 +75,41 @@ func TestDiagnose(t *testing.T) {
 		// set, is now too.
 		after time.Duration
 	}{
-		"neither is there":                    {},
-		"as it should be":                     {endpoint: cep(""), pod: pod()},
-		"in two families":                     {endpoint: cep("", has("10.0.1.6", "fd00::6")), pod: pod(func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::6"}) })},
-		"without owner reference":             {endpoint: cep("", func(e *ciliumv2.CiliumEndpoint) { e.OwnerReferences = nil }), pod: pod()},
-		"missing":                             {pod: pod(), want: Missing, after: time.Minute},
-		"not yet made":                        {pod: pod(waiting)},
-		"none on the host's network":          {pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
-		"the pod stops":                       {endpoint: cep(""), pod: pod(stopping)},
-		"the pod is gone":                     {endpoint: cep("former"), want: Podless, after: time.Minute},
-		"stuck, the pod is gone":              {endpoint: cep("former", deleting), want: Stuck, after: time.Hour},
-		"stuck, the pod runs":                 {endpoint: cep("", deleting), pod: pod(), want: Stuck, after: time.Hour},
-		"of the former pod, the next waits":   {endpoint: cep("former"), pod: pod(unbound), want: Stale, after: time.Minute},
-		"the same, elsewhere":                 {endpoint: cep("former", on("192.0.2.2")), pod: pod(waiting), want: Stale, after: time.Minute},
-		"taken over before the pod has an IP": {endpoint: cep("former"), pod: pod(waiting), want: MisOwned},
-		"the same, the pod stops":             {endpoint: cep("former"), pod: pod(waiting, stopping), want: Stale, after: time.Minute},
-		"of the former pod, other address":    {endpoint: cep("former", other), pod: pod(), want: Stale, after: time.Minute},
-		"of the former pod, on another node":  {endpoint: cep("former", on("192.0.2.2")), pod: pod(), want: Stale, after: time.Minute},
-		"taken over with the former owner":    {endpoint: cep("former"), pod: pod(), want: MisOwned},
-		"the same where the node is unknown":  {endpoint: cep("former", on("")), pod: pod(), want: MisOwned},
-		"with the node's second address":      {endpoint: cep("former", on("fd00::1")), pod: pod(func(p *corev1.Pod) { p.Status.HostIPs = []corev1.HostIP{{IP: "192.0.2.1"}, {IP: "fd00::1"}} }), want: MisOwned},
-		"its own with another address":        {endpoint: cep("", other), pod: pod(), want: MisAddressed, after: time.Minute},
-		"its own without addresses":           {endpoint: cep("", has()), pod: pod(), want: MisAddressed, after: time.Minute},
-		"of something that is no pod":         {endpoint: cep("", other, foreign), pod: pod()},
-		"of something that is no pod, orphan": {endpoint: cep("", foreign)},
+		"no CiliumEndpoint, no pod":                                {},
+		"CiliumEndpoint of the pod":                                {endpoint: cep(""), pod: pod()},
+		"CiliumEndpoint with both families":                        {endpoint: cep("", has("10.0.1.6", "fd00::6")), pod: pod(func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::6"}) })},
+		"no owner reference":                                       {endpoint: cep("", func(e *ciliumv2.CiliumEndpoint) { e.OwnerReferences = nil }), pod: pod()},
+		"running pod without CiliumEndpoint":                       {pod: pod(), want: Missing, after: time.Minute},
+		"pod without IP and CiliumEndpoint":                        {pod: pod(waiting)},
+		"host network pod without CiliumEndpoint":                  {pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
+		"pod is being deleted":                                     {endpoint: cep(""), pod: pod(stopping)},
+		"no pod":                                                   {endpoint: cep("former"), want: Podless, after: time.Minute},
+		"CiliumEndpoint is being deleted, no pod":                  {endpoint: cep("former", deleting), want: Stuck, after: time.Hour},
+		"CiliumEndpoint is being deleted, pod runs":                {endpoint: cep("", deleting), pod: pod(), want: Stuck, after: time.Hour},
+		"former owner, pod is not bound":                           {endpoint: cep("former"), pod: pod(unbound), want: Stale, after: time.Minute},
+		"former owner, other node, pod without IP":                 {endpoint: cep("former", on("192.0.2.2")), pod: pod(waiting), want: Stale, after: time.Minute},
+		"former owner, same node, pod without IP":                  {endpoint: cep("former"), pod: pod(waiting), want: MisOwned},
+		"former owner, same node, pod without IP is being deleted": {endpoint: cep("former"), pod: pod(waiting, stopping), want: Stale, after: time.Minute},
+		"former owner, other address, pod runs":                    {endpoint: cep("former", other), pod: pod(), want: Stale, after: time.Minute},
+		"former owner, other node, pod runs":                       {endpoint: cep("former", on("192.0.2.2")), pod: pod(), want: Stale, after: time.Minute},
+		"former owner, same node and address, pod runs":            {endpoint: cep("former"), pod: pod(), want: MisOwned},
+		"former owner, no node IP, same address, pod runs":         {endpoint: cep("former", on("")), pod: pod(), want: MisOwned},
+		"former owner, second IP of the node, pod runs":            {endpoint: cep("former", on("fd00::1")), pod: pod(func(p *corev1.Pod) { p.Status.HostIPs = []corev1.HostIP{{IP: "192.0.2.1"}, {IP: "fd00::1"}} }), want: MisOwned},
+		"CiliumEndpoint of the pod with another address":           {endpoint: cep("", other), pod: pod(), want: MisAddressed, after: time.Minute},
+		"CiliumEndpoint of the pod without addresses":              {endpoint: cep("", has()), pod: pod(), want: MisAddressed, after: time.Minute},
+		"owner is no pod":                                          {endpoint: cep("", other, foreign), pod: pod()},
+		"owner is no pod, no pod":                                  {endpoint: cep("", foreign)},
 	} {
 		got := Diagnose(c.endpoint, c.pod)
 		if got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 		if got == Healthy {
 			continue
 		}
 		p := GracePeriods{Termination: time.Hour, Agent: time.Minute}
 		if due := p.Due(got, c.endpoint, now); !due.Equal(now.Add(c.after)) {
-			t.Errorf("%s: due after %v, want %v", name, due.Sub(now), c.after)
+			t.Errorf("%s: got due after %v, want %v", name, due.Sub(now), c.after)
 		}
 	}
 }
@@ -133,18 +133,18 @@ func TestEvictionBlocker(t *testing.T) {
 		agents []corev1.Pod
 		want   string
 	}{
-		"all is well":                   {node: ready(corev1.ConditionTrue), pool: reports, agents: agent(corev1.ConditionTrue)},
-		"agents do not run as pods":     {node: ready(corev1.ConditionTrue), pool: reports},
-		"no node":                       {pool: reports, want: "node node-1 or its CiliumNode does not exist"},
-		"no CiliumNode":                 {node: ready(corev1.ConditionTrue), want: "node node-1 or its CiliumNode does not exist"},
-		"the node does not report":      {node: ready(corev1.ConditionUnknown), pool: reports, want: "node node-1 is not ready"},
-		"the operator misses its agent": {node: ready(corev1.ConditionTrue, corev1.Taint{Key: "node.cilium.io/agent-not-ready"}), pool: reports, want: "node node-1 has the taint node.cilium.io/agent-not-ready"},
-		"no network":                    {node: unavailable, pool: reports, want: "the network of node node-1 is unavailable"},
-		"the agent does not run":        {node: ready(corev1.ConditionTrue), pool: reports, agents: agent(corev1.ConditionFalse), want: "the Cilium agent of node node-1 is not ready"},
-		"the agent does not report":     {node: ready(corev1.ConditionTrue), pool: &ciliumv2.CiliumNode{}, want: "the agent of node node-1 does not report 10.0.1.6 as used"},
+		"node and agent are ready":           {node: ready(corev1.ConditionTrue), pool: reports, agents: agent(corev1.ConditionTrue)},
+		"agents do not run as pods":          {node: ready(corev1.ConditionTrue), pool: reports},
+		"no node":                            {pool: reports, want: "node node-1 or its CiliumNode does not exist"},
+		"no CiliumNode":                      {node: ready(corev1.ConditionTrue), want: "node node-1 or its CiliumNode does not exist"},
+		"node is not ready":                  {node: ready(corev1.ConditionUnknown), pool: reports, want: "node node-1 is not ready"},
+		"node has the taint of the operator": {node: ready(corev1.ConditionTrue, corev1.Taint{Key: "node.cilium.io/agent-not-ready"}), pool: reports, want: "node node-1 has the taint node.cilium.io/agent-not-ready"},
+		"network is unavailable":             {node: unavailable, pool: reports, want: "the network of node node-1 is unavailable"},
+		"agent is not ready":                 {node: ready(corev1.ConditionTrue), pool: reports, agents: agent(corev1.ConditionFalse), want: "the Cilium agent of node node-1 is not ready"},
+		"agent does not report the IP":       {node: ready(corev1.ConditionTrue), pool: &ciliumv2.CiliumNode{}, want: "the agent of node node-1 does not report 10.0.1.6 as used"},
 	} {
 		if got := evictionBlocker(podOn("node-1", "10.0.1.6"), c.node, c.pool, c.agents); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func TestTooManyMissing(t *testing.T) {
 		want           bool
 	}{{0, 0, false}, {5, 5, false}, {6, 6, true}, {6, 599, true}, {6, 600, false}, {1000, 20_000, true}} {
 		if got := tooManyMissing(c.missing, c.total); got != c.want {
-			t.Errorf("%d missing of %d: %v", c.missing, c.total, got)
+			t.Errorf("%d missing, %d exist: got %v, want %v", c.missing, c.total, got, c.want)
 		}
 	}
 }

@@ -28,7 +28,7 @@ import (
 // nodeIndex is the index of CiliumEndpoints by the IP of their node.
 const nodeIndex = "endpointNode"
 
-// Keeper is the controller ciliumendpoint. A request names a pod and its CiliumEndpoint, which have the same name.
+// Keeper is the controller "ciliumendpoint". A request names a pod and its CiliumEndpoint, which have the same name.
 type Keeper struct {
 	Cached client.Reader
 	Live   client.Client
@@ -39,7 +39,7 @@ type Keeper struct {
 	MissingRequests *source.Requests
 
 	mu sync.Mutex
-	// seen are the known issues. Key: the pod. A replica that takes over starts their grace periods again.
+	// seen contains the known issues. Key: the pod. A replica that takes over starts their grace periods again.
 	seen map[client.ObjectKey]issue
 	// missing is the number of known issues that are reported as missing CiliumEndpoints.
 	missing int
@@ -77,9 +77,9 @@ func byNode(obj client.Object) []string {
 	return nil
 }
 
-// suspicious returns the request for a pod, unless its CiliumEndpoint has no issue and no known one. Requests for all pods,
-// as after each start, would fill a queue that never frees its memory. Controllers start after the caches are filled, so an
-// object that a cache does not have then is not merely late.
+// suspicious returns the request for a pod, unless the caches show no issue of its CiliumEndpoint and seen has none. Requests
+// for all pods, as after each start, would fill a queue that never frees its memory. Controllers start after the caches are
+// filled, so that the caches have every object that existed at the start.
 func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []ctrl.Request {
 	key := client.ObjectKeyFromObject(obj)
 	k.mu.Lock()
@@ -125,14 +125,14 @@ func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("CiliumEndpoint %s is %s: %w", req, found, err)
+		return ctrl.Result{}, fmt.Errorf("repair CiliumEndpoint %s with issue %s: %w", req, found, err)
 	}
 	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
 // look reads a pod and its CiliumEndpoint, and returns the issue and both objects; an object that does not exist is nil. It
-// reads the pod last: if the pod were replaced between the two reads, the CiliumEndpoint of the next pod would look like one
-// of the former pod.
+// reads the pod last. Otherwise, if the pod were replaced between the two reads, the CiliumEndpoint of the next pod would be
+// compared with the former pod.
 func look(ctx context.Context, from client.Reader, key client.ObjectKey) (Issue, *ciliumv2.CiliumEndpoint, *corev1.Pod, error) {
 	cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)
 	if err != nil {
@@ -145,8 +145,8 @@ func look(ctx context.Context, from client.Reader, key client.ObjectKey) (Issue,
 	return Diagnose(cep, pod), cep, pod, nil
 }
 
-// remember stores the issue of a pod and returns it, with the time since when it is known. If a CiliumEndpoint ceases to
-// count as missing, remember sends a request to MissingRequests.
+// remember stores the issue of a pod and returns it, with the time at which the issue was first seen. If a CiliumEndpoint no
+// longer counts as missing, remember adds the pod to MissingRequests.
 func (k *Keeper) remember(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,7 +188,7 @@ func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoin
 			after.OwnerReferences[o].UID = pod.UID
 		}
 		if err := k.Live.Patch(ctx, after, patch); err != nil {
-			return fmt.Errorf("set pod %s as the owner: %w", pod.UID, err)
+			return fmt.Errorf("change the owner reference to the pod with UID %s: %w", pod.UID, err)
 		}
 		logger.Info("Owner reference of the CiliumEndpoint corrected", "uid", cep.UID)
 		metrics.EndpointsReowned.Inc()
@@ -211,7 +211,7 @@ func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoin
 	}
 	metrics.EndpointsRemoved.WithLabelValues(string(i)).Inc()
 	if pod != nil {
-		k.Events.Eventf(pod, nil, corev1.EventTypeNormal, "CiliumEndpointRemoved", "KeepEndpoints", "The CiliumEndpoint of the pod was deleted so that the Cilium agent creates it again: %s", i)
+		k.Events.Eventf(pod, nil, corev1.EventTypeNormal, "CiliumEndpointRemoved", "KeepEndpoints", "The CiliumEndpoint of the pod was removed so that the Cilium agent creates a new one; its issue was %s", i)
 	}
 	return nil
 }

@@ -98,8 +98,8 @@ func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Kee
 	return k, recorder
 }
 
-// TestMissingIsConfirmedLive checks that a CiliumEndpoint counts as missing only if the API server shows that too, and that
-// the pod may be evicted only if its node is ready and its agent works. Finding C3.
+// TestMissingIsConfirmedLive checks that a CiliumEndpoint counts as missing only if the API server does not have it either, and
+// that the pod may be evicted only if its node is ready and its agent works. Finding C3.
 func TestMissingIsConfirmedLive(t *testing.T) {
 	other := pod("web-1")
 	other.Name, other.UID = "web-0", "other"
@@ -108,35 +108,35 @@ func TestMissingIsConfirmedLive(t *testing.T) {
 		missing bool
 		blocker string
 	}{
-		"it is missing":                  {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), agent(corev1.ConditionTrue)}, missing: true},
-		"it has come":                    {api: []client.Object{pod("web-0"), cep("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")}},
-		"the pod is gone":                {api: []client.Object{node(corev1.ConditionTrue), ciliumNode("web-0")}},
-		"another pod has come":           {api: []client.Object{other, node(corev1.ConditionTrue), ciliumNode("web-0")}},
-		"the node is not ready":          {api: []client.Object{pod("web-0"), node(corev1.ConditionUnknown), ciliumNode("web-0")}, missing: true, blocker: "node n is not ready"},
-		"the agent is not ready":         {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), agent(corev1.ConditionFalse)}, missing: true, blocker: "the Cilium agent of node n is not ready"},
-		"the agent does not report":      {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode()}, missing: true, blocker: "the agent of node n does not report 10.0.1.0 as used"},
-		"there is no CiliumNode":         {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue)}, missing: true, blocker: "node n or its CiliumNode does not exist"},
-		"Cilium makes no CiliumEndpoint": {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), config("true")}},
+		"no CiliumEndpoint":                 {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), agent(corev1.ConditionTrue)}, missing: true},
+		"the CiliumEndpoint exists":         {api: []client.Object{pod("web-0"), cep("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")}},
+		"the pod is gone":                   {api: []client.Object{node(corev1.ConditionTrue), ciliumNode("web-0")}},
+		"the pod was replaced":              {api: []client.Object{other, node(corev1.ConditionTrue), ciliumNode("web-0")}},
+		"the node is not ready":             {api: []client.Object{pod("web-0"), node(corev1.ConditionUnknown), ciliumNode("web-0")}, missing: true, blocker: "node n is not ready"},
+		"the agent is not ready":            {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), agent(corev1.ConditionFalse)}, missing: true, blocker: "the Cilium agent of node n is not ready"},
+		"the agent does not report the IP":  {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode()}, missing: true, blocker: "the agent of node n does not report 10.0.1.0 as used"},
+		"there is no CiliumNode":            {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue)}, missing: true, blocker: "node n or its CiliumNode does not exist"},
+		"Cilium creates no CiliumEndpoints": {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), config("true")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// The cache has the pod, but not its CiliumEndpoint.
 			cached := newClient(t, pod("web-0"), pod("web-9"), cep("web-9")).Build()
 			k, _ := newKeeper(t, newClient(t, pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")).Build(), cached, "web-0")
 			if !k.Missing(pod("web-0")) {
-				t.Fatal("the CiliumEndpoint does not count as missing")
+				t.Fatal("Missing returned false for a pod whose CiliumEndpoint was reported as missing")
 			}
 			k.Live = newClient(t, c.api...).Build()
 			missing, blocker, err := k.Confirm(t.Context(), pod("web-0"))
 			if err != nil || missing != c.missing || blocker != c.blocker {
-				t.Errorf("missing %v, blocker %q, %v; want %v, %q", missing, blocker, err, c.missing, c.blocker)
+				t.Errorf("Confirm: got missing = %v, blocker %q and error %v; want %v and %q", missing, blocker, err, c.missing, c.blocker)
 			}
 		})
 	}
 }
 
 // TestPodReplacedBetweenReads checks that the keeper does not make a former pod the owner of the CiliumEndpoint of the next
-// pod, if the pod is replaced between the two reads. The model found that when the pod was read first: the garbage collector
-// then deleted the CiliumEndpoint of a running pod.
+// pod if the pod is replaced between the two reads. The model found this fault when the keeper read the pod first: the garbage
+// collector then deleted the CiliumEndpoint of a running pod.
 func TestPodReplacedBetweenReads(t *testing.T) {
 	former, next := pod("web-0"), pod("web-0")
 	former.UID = "former"
@@ -165,36 +165,36 @@ func TestPodReplacedBetweenReads(t *testing.T) {
 	}, Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		err := c.Patch(ctx, obj, patch, opts...)
 		if owner := obj.GetOwnerReferences()[0].UID; err == nil && owner != next.UID {
-			t.Errorf("the owner becomes %s, want %s", owner, next.UID)
+			t.Errorf("got owner reference to pod %s, want %s", owner, next.UID)
 		}
 		return err
 	}}).Build()
 	newKeeper(t, api, cached, "web-0")
 	if reads < 2 {
-		t.Errorf("%d reads, want at least 2", reads)
+		t.Errorf("got %d reads at the API server, want at least 2", reads)
 	}
 }
 
-// TestMissingIsReportedInAnEvent checks that there is an event about a pod without a CiliumEndpoint. The model found pods
-// whose FixedIP was being released: package conformance does not evict them, and nothing reported that other nodes did not
-// know them.
+// TestMissingIsReportedInAnEvent checks that an event reports a pod without a CiliumEndpoint. The model found such pods whose
+// FixedIP was being released: package conformance does not evict them, and no event reported that other nodes did not know
+// their IPs.
 func TestMissingIsReportedInAnEvent(t *testing.T) {
 	api := newClient(t, pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")).Build()
 	k, recorder := newKeeper(t, api, api, "web-0")
 	if len(recorder.Events) != 1 {
-		t.Fatalf("%d events, want one", len(recorder.Events))
+		t.Fatalf("got %d events, want one", len(recorder.Events))
 	}
 	if e := <-recorder.Events; !strings.HasPrefix(e, "Warning NoCiliumEndpoint ") {
-		t.Error(e)
+		t.Errorf("got event %q, want reason NoCiliumEndpoint", e)
 	}
-	// The model deleted all CiliumEndpoints of a node, which was not reported either.
+	// The model deleted all CiliumEndpoints of a node, and no event reported that either.
 	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no pod on node n has a CiliumEndpoint" {
-		t.Errorf("the node has no CiliumEndpoint: %v, %q, %v", missing, blocker, err)
+		t.Errorf("no pod of the node has a CiliumEndpoint: got missing = %v, blocker %q and error %v", missing, blocker, err)
 	}
 }
 
-// TestManyMissingPauseEvictions checks that no pod is evicted if many CiliumEndpoints are missing at once, and that one
-// event reports that. Finding C3.
+// TestManyMissingPauseEvictions checks that no pod is evicted while many CiliumEndpoints are missing, and that one event reports
+// this. Finding C3.
 func TestManyMissingPauseEvictions(t *testing.T) {
 	var names, used []string
 	objects := []client.Object{node(corev1.ConditionTrue), pod("web-9"), cep("web-9")}
@@ -208,19 +208,19 @@ func TestManyMissingPauseEvictions(t *testing.T) {
 	k, recorder := newKeeper(t, api, api, names...)
 	for range 2 {
 		if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || missing || blocker != "" {
-			t.Errorf("six are missing: %v, %q, %v", missing, blocker, err)
+			t.Errorf("six CiliumEndpoints are missing: got missing = %v, blocker %q and error %v; want false and no blocker", missing, blocker, err)
 		}
 	}
 	for _, name := range names {
 		if e := <-recorder.Events; !strings.HasPrefix(e, "Warning NoCiliumEndpoint ") {
-			t.Errorf("pod %s: %s", name, e)
+			t.Errorf("pod %s: got event %q, want reason NoCiliumEndpoint", name, e)
 		}
 	}
 	if len(recorder.Events) != 1 {
-		t.Fatalf("%d events, want one", len(recorder.Events))
+		t.Fatalf("got %d further events, want one", len(recorder.Events))
 	}
 	if e := <-recorder.Events; !strings.HasPrefix(e, "Warning EvictionsPaused 6 pods have no CiliumEndpoint") {
-		t.Error(e)
+		t.Errorf("got event %q, want reason EvictionsPaused and 6 pods", e)
 	}
 	// The agent has created one CiliumEndpoint again.
 	if err := api.Create(t.Context(), cep("web-5")); err != nil {
@@ -230,7 +230,7 @@ func TestManyMissingPauseEvictions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "" {
-		t.Errorf("five are missing: %v, %q, %v", missing, blocker, err)
+		t.Errorf("five CiliumEndpoints are missing: got missing = %v, blocker %q and error %v; want true and no blocker", missing, blocker, err)
 	}
 }
 
@@ -248,9 +248,9 @@ func TestEnabled(t *testing.T) {
 	}{
 		"no configuration": {want: true},
 		"not disabled":     {objects: []client.Object{config("false")}, want: true},
-		"nothing said":     {objects: []client.Object{config("")}, want: true},
+		"no value":         {objects: []client.Object{config("")}, want: true},
 		"disabled":         {objects: []client.Object{config("true")}},
-		"there is no CRD":  {noCRD: true},
+		"no CRD":           {noCRD: true},
 		"disabled, no CRD": {objects: []client.Object{config("true")}, noCRD: true},
 	} {
 		b := newClient(t, c.objects...)
@@ -258,7 +258,7 @@ func TestEnabled(t *testing.T) {
 			b = b.WithRESTMapper(meta.NewDefaultRESTMapper(nil))
 		}
 		if got, err := Enabled(t.Context(), b.Build()); err != nil || got != c.want {
-			t.Errorf("%s: %v, %v", name, got, err)
+			t.Errorf("%s: got %v and error %v, want %v", name, got, err, c.want)
 		}
 	}
 }

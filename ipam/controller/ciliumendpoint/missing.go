@@ -34,8 +34,9 @@ const agentTaint = "node.cilium.io/agent-not-ready"
 // agentPods selects the pods of the Cilium agent, by the label that every installation of Cilium sets.
 var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 
-// reportMissing reports a pod without a CiliumEndpoint to package conformance, which evicts pods with a fixed IP, and in an
-// event, because package conformance does not evict some pods, such as those whose FixedIP is being released.
+// reportMissing adds a pod without a CiliumEndpoint to MissingRequests, so that package conformance may evict the pod. It also
+// records an event on the pod, because package conformance does not evict all pods: not those without a FixedIP, for example,
+// and not those whose FixedIP is being released.
 func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *corev1.Pod) (ctrl.Result, error) {
 	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, err
@@ -50,8 +51,8 @@ func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *c
 	}
 	k.mu.Unlock()
 	if !is.missing {
-		// The caches show another issue, or another pod of the name. When the watch shows the current one, its grace period
-		// begins.
+		// The caches show another issue, or another pod with the same name. When the watch shows the missing CiliumEndpoint of
+		// this pod, the grace period begins.
 		return ctrl.Result{}, nil
 	}
 	metrics.EndpointsMissing.Inc()
@@ -69,10 +70,10 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 	return is.missing && is.pod == pod.UID
 }
 
-// Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and why the pod may not be evicted for
-// that. blocker is empty if it may be: its node is ready, and its agent runs, reports the IPs of the pod as used, and
-// creates CiliumEndpoints. If so many CiliumEndpoints are missing that evictions are paused, or if Cilium creates none,
-// missing is false.
+// Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and returns the reason why the pod may not be
+// evicted for that. blocker is empty if the pod may be evicted: its node is ready, and its agent runs, reports the IPs of the
+// pod as used, and creates CiliumEndpoints. missing is false if evictions are paused because too many CiliumEndpoints are
+// missing, or if Cilium creates no CiliumEndpoints.
 func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error) {
 	found, _, now, err := look(ctx, k.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || found != Missing || now.UID != pod.UID {
@@ -97,10 +98,10 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 	if blocker = evictionBlocker(now, node, cn, agents); blocker != "" {
 		return true, blocker, nil
 	}
-	// An agent that has no CiliumEndpoint for other pods either is configured to create none, or has just started.
+	// If no pod on the node has a CiliumEndpoint, the agent is configured to create none, or has just started.
 	var others ciliumv2.CiliumEndpointList
 	if err := k.Cached.List(ctx, &others, client.MatchingFields{nodeIndex: now.Status.HostIP}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-		return false, "", fmt.Errorf("list the CiliumEndpoints of node %s: %w", name, err)
+		return false, "", fmt.Errorf("list the CiliumEndpoints of node %s from the cache: %w", name, err)
 	}
 	if len(others.Items) == 0 {
 		blocker = fmt.Sprintf("no pod on node %s has a CiliumEndpoint", name)
@@ -108,8 +109,8 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 	return true, blocker, nil
 }
 
-// pause reports whether so many CiliumEndpoints are missing that no pod is evicted for that. When evictions become paused,
-// it logs that and writes an event about the pod.
+// pause reports whether too many CiliumEndpoints are missing for an eviction (tooManyMissing). When the result becomes true, it
+// logs an error and records an event on the pod.
 func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	k.mu.Lock()
 	missing, was := k.missing, k.paused
@@ -137,22 +138,22 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 }
 
 const (
-	// fewMissing is a number, and 1/perMissing a share of all CiliumEndpoints, that may be missing without a pause of
-	// evictions: see tooManyMissing.
+	// fewMissing is the number of CiliumEndpoints that may be missing without a pause of evictions, and 1/perMissing the share
+	// of all CiliumEndpoints that may be missing: see tooManyMissing.
 	fewMissing = 5
 	perMissing = 100
 )
 
-// tooManyMissing reports whether the number of missing CiliumEndpoints, while total exist, is so large that the cause is not
-// in the pods. To restart all of these pods would be an outage.
+// tooManyMissing reports whether so many CiliumEndpoints are missing, while total exist, that the cause cannot be in the pods.
+// To restart all pods without a CiliumEndpoint would then be an outage.
 func tooManyMissing(missing, total int) bool {
 	return missing > fewMissing && missing > total/perMissing
 }
 
-// evictionBlocker returns why a pod may not be evicted for its missing CiliumEndpoint; empty: it may be. A restart helps
-// only if the agent works: otherwise the next pod has no network at all. All arguments were read from the API server. node
-// and cn are nil if they do not exist. agents are the pods of the Cilium agent on the node; there are none if the agent does
-// not run as a labelled pod.
+// evictionBlocker returns the reason why a pod may not be evicted for its missing CiliumEndpoint, or an empty string if the pod
+// may be evicted. A restart helps only if the agent works: otherwise the next pod has no network at all. All arguments were
+// read from the API server. node and cn are nil if they do not exist. agents are the pods of the Cilium agent on the node; it
+// is empty if the agent does not run as a labelled pod.
 func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode, agents []corev1.Pod) string {
 	name := pod.Spec.NodeName
 	switch {
@@ -184,20 +185,20 @@ func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode
 }
 
 const (
-	// ciliumConfig is the ConfigMap of Cilium in ciliumNamespace. disableCRD is its key that disables CiliumEndpoints; from
-	// v1.20 on CiliumEndpointSlices can be made from pods instead (Cilium fact 26).
+	// ciliumConfig is the ConfigMap of Cilium in ciliumNamespace. Its key disableCRD disables CiliumEndpoints; from v1.20 on,
+	// Cilium can create CiliumEndpointSlices without them (Cilium fact 26).
 	ciliumNamespace, ciliumConfig = "kube-system", "cilium-config"
 	disableCRD                    = "disable-endpoint-crd"
 )
 
 // Enabled reports whether Cilium creates CiliumEndpoints: the CRD exists, and the ConfigMap of Cilium does not disable them.
-// If the ConfigMap does not exist, may not be read, or has an invalid value, Enabled returns true.
+// A ConfigMap that does not exist, that the controller may not read, or that has an invalid value disables nothing.
 func Enabled(ctx context.Context, live client.Client) (bool, error) {
 	gvk := ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CEPKindDefinition)
 	if _, err := live.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); meta.IsNoMatchError(err) {
 		return false, nil
 	} else if err != nil {
-		return false, fmt.Errorf("find the CRD of CiliumEndpoints: %w", err)
+		return false, fmt.Errorf("look up the API of CiliumEndpoints: %w", err)
 	}
 	var config corev1.ConfigMap
 	switch err := live.Get(ctx, client.ObjectKey{Namespace: ciliumNamespace, Name: ciliumConfig}, &config); {

@@ -40,8 +40,8 @@ const (
 	FromNode SubnetSource = "Node"
 )
 
-// DefaultSweepInterval is the default of Config.ResyncPeriod.
-const DefaultSweepInterval = source.ResyncPeriod
+// DefaultResyncPeriod is the default of Config.ResyncPeriod.
+const DefaultResyncPeriod = source.ResyncPeriod
 
 // minWritesPerMinute is the minimum of Config.WritesPerMinute: enough writes to fill a pool, mark excess entries for
 // release, and remove them within one minute.
@@ -53,38 +53,39 @@ type Config struct {
 	// FromNode.
 	ClusterPools []address.ClusterPool
 	SubnetSource SubnetSource
-	// SubnetPolicy says what happens to orphaned subnets. Inherit and Free apply after OrphanGracePeriod.
+	// SubnetPolicy is the policy for orphaned subnets. Inherit and Free apply after OrphanGracePeriod.
 	SubnetPolicy      subnetplan.OrphanPolicy
 	OrphanGracePeriod time.Duration
-	// ProtectNodesFrom are the autoscalers that must not remove nodes with reserved addresses: keys of
+	// ProtectNodesFrom are the autoscalers that must not remove nodes whose subnets have reserved addresses: keys of
 	// scaledown.Annotations.
 	ProtectNodesFrom []string
 	// Watermark bounds the number of dynamic entries in each pool.
 	Watermark nodepool.Watermark
 	// StrictNodes selects the nodes whose pools have owned entries only. The scheduler needs the same value.
 	StrictNodes labels.Selector
-	// WritesPerMinute is the maximum number of writes to one CiliumNode in any minute. Urgent writes count but do not wait.
+	// WritesPerMinute is the maximum number of writes to one CiliumNode in any minute. Urgent writes count, but the limit does
+	// not delay them.
 	WritesPerMinute int
 	// StripManagedFields is true if the controller removes the managedFields of CiliumNodes.
 	StripManagedFields bool
-	// CoolDown is the minimum time for which a released address is offered to no pod.
-	CoolDown time.Duration
+	// Cooldown is the minimum time for which a released address is offered to no pod.
+	Cooldown time.Duration
 	// Adoption selects the pods of other schedulers whose current IP becomes their fixed address.
 	Adoption identity.Adoption
 	// Failover is the failover policy of workloads that have none. The scheduler applies it and needs the same value.
 	Failover v1alpha1.Failover
 	// Workloads are the kinds of workloads whose pods may have fixed addresses, besides StatefulSets.
 	Workloads []identity.Kind
-	// FinalizerDeadline is how long after its deletion a FixedIP may exist: then it is removed even if its addresses could
+	// FinalizerDeadline is the time from the deletion of a FixedIP until its finalizer is removed even if its addresses could
 	// not be released.
 	FinalizerDeadline time.Duration
-	// ResyncPeriod is how often each FixedIP is reconciled without an event.
+	// ResyncPeriod is the interval at which each FixedIP is reconciled without an event.
 	ResyncPeriod time.Duration
 	// Namespace is the namespace of the controller's Leases.
 	Namespace string
-	// DryRun is true if writes are only logged.
+	// DryRun is true if the API server only validates the writes, and stores none of them.
 	DryRun bool
-	// Verify configures the controllers of mismatches, adoption and CiliumEndpoints.
+	// Verify is the configuration of the controllers of mismatches, adoption and CiliumEndpoints.
 	Verify conformance.Config
 }
 
@@ -93,13 +94,13 @@ type Config struct {
 func (c Config) SubnetRules() subnetplan.Rules {
 	policy := c.SubnetPolicy
 	if c.SubnetSource == FromNode && policy == subnetplan.Inherit {
-		// Kubernetes may assign the podCIDR of a deleted node to any new node, which then has its addresses.
+		// Kubernetes may assign the podCIDR of a deleted node to any new node.
 		policy = subnetplan.Hold
 	}
 	return subnetplan.Rules{Pools: c.ClusterPools, Policy: policy, Hold: c.OrphanGracePeriod, Failover: c.Failover}
 }
 
-// Validate returns an error for each invalid value. The field path is the name of its flag.
+// Validate returns an error for each invalid value. The field path of an error is the name of the flag.
 func (c Config) Validate() field.ErrorList {
 	var errs field.ErrorList
 	check := func(ok bool, flag string, value any, message string) {
@@ -141,7 +142,7 @@ func (c Config) Validate() field.ErrorList {
 	check(w.Max == 0 || w.Max >= w.Free, "max-dynamic-ips", w.Max, "must not be less than min-free-ips")
 	check(w.Excess >= 0, "max-surplus-ips", w.Excess, "must not be negative")
 	check(c.WritesPerMinute >= minWritesPerMinute, "node-writes-per-minute", c.WritesPerMinute, fmt.Sprintf("must be at least %d: enough to fill a pool, mark excess entries for release and remove them within one minute", minWritesPerMinute))
-	check(c.CoolDown >= 0, "address-cooldown", c.CoolDown.String(), "must not be negative")
+	check(c.Cooldown >= 0, "address-cooldown", c.Cooldown.String(), "must not be negative")
 	check(!slices.Contains(c.Adoption.ExcludeDBBranch, ""), "exclude-dbbranch-prefixes", "", "must not be empty: every label begins with the empty prefix")
 	errs = append(errs, identity.ValidateKinds(field.NewPath("workload-kind"), c.Workloads)...)
 	check(c.FinalizerDeadline > 0, "force-finalize-after", c.FinalizerDeadline.String(), "must be more than 0, so that the release has time")
@@ -155,7 +156,7 @@ func (c Config) Validate() field.ErrorList {
 	}
 	check(v.Restarts >= 1, "max-concurrent-restarts", v.Restarts, "must be at least 1; to restart no pods, set mismatch-policy to Report")
 	check(v.RestartAfter >= time.Second, "mismatch-grace-period", v.RestartAfter.String(), "must be at least 1s")
-	check(v.EndpointPatience >= time.Second, "cep-grace-period", v.EndpointPatience.String(), "must be at least 1s")
+	check(v.EndpointGracePeriod >= time.Second, "cep-grace-period", v.EndpointGracePeriod.String(), "must be at least 1s")
 	check(v.EndpointTermination >= time.Second, "cep-termination-timeout", v.EndpointTermination.String(), "must be at least 1s")
 	return errs
 }

@@ -39,15 +39,15 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// gracePeriod is how long a conflict must last before it is reported: the watch may show that a pod starts with an IP
-// before it shows that the previous pod ended.
+// gracePeriod is the time for which a conflict must last before it is reported: the watch may show that a pod starts with an
+// IP before it shows that the previous pod ended.
 const gracePeriod = 5 * time.Second
 
 // ReasonWrongPodAddress is the reason of events about a pod that runs with an IP that is reserved for another pod.
 const ReasonWrongPodAddress = "WrongPodAddress"
 
-// reasons are the reasons of events. Key: the kind of conflict. Each kind has a reason of its own, because events with the
-// same reason about one object are counted as one, with the message of the first.
+// reasons contains the event reason of each kind of conflict. Key: the kind. Each kind needs its own reason, because events
+// with the same reason on one object are merged into one, with the message of the first.
 var reasons = map[string]string{
 	twoPods:     "AddressInUseTwice",
 	twoFixedIPs: "AddressReservedTwice",
@@ -55,8 +55,8 @@ var reasons = map[string]string{
 	wrongPod:    ReasonWrongPodAddress,
 }
 
-// Reconciler is the controller conflict. A request names an IP that is, or was found to be, in conflict. For any other IP a
-// watch event costs one lookup in an index.
+// Reconciler is the controller "conflict". A request names an IP that is or was in conflict. For any other IP a watch event
+// costs one lookup in an index.
 type Reconciler struct {
 	Ledger *ledger.Ledger
 	Cached client.Reader
@@ -66,14 +66,14 @@ type Reconciler struct {
 	pools  source.Requests
 
 	mu sync.Mutex
-	// known are the conflicts that were found. Key: the IP. A replica that takes over finds and reports them again.
+	// known contains the conflicts that were found. Key: the IP. A replica that takes over finds and reports them again.
 	known map[netip.Addr]*known
 }
 
 // known is the conflict of one IP.
 type known struct {
 	since time.Time
-	// reported are the messages that were reported; nil: none yet. Key: the kind of conflict.
+	// reported contains the messages that were reported; nil: none was reported. Key: the kind of conflict.
 	reported map[string]string
 }
 
@@ -121,8 +121,8 @@ func (r *Reconciler) PoolChanged(node string) {
 	}
 }
 
-// suspicious returns requests for those of the IPs that are in conflict or were found to be. reported is true if a condition
-// reports a conflict of any of them: then all are returned.
+// suspicious returns requests for those of the IPs that are or were in conflict, or whose users could not be read. If
+// reported is true, because a condition reports a conflict, it returns requests for all of the IPs.
 func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported bool) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, a := range ips {
@@ -143,7 +143,7 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported 
 	return requests
 }
 
-// users returns the running pods, FixedIPs and pools that have an IP. The objects belong to the cache and must not be
+// users returns the running pods, the FixedIPs and the pools that have an IP. The objects belong to the cache and must not be
 // changed.
 func (r *Reconciler) users(ctx context.Context, a netip.Addr) (u addressUsers, err error) {
 	u = addressUsers{addr: a, nodes: r.Ledger.Offering(a)}
@@ -155,12 +155,12 @@ func (r *Reconciler) users(ctx context.Context, a netip.Addr) (u addressUsers, e
 	return u, err
 }
 
-// Reconcile reports the conflicts of one IP in events, once they have lasted for the grace period, and updates the condition
-// of its FixedIPs, also when a conflict has ended.
+// Reconcile reports the conflicts of one IP in events when the IP has been in conflict for the grace period, and updates the
+// condition Conflict of the FixedIPs that reserve the IP, also when a conflict has ended.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	a, err := netip.ParseAddr(req.Name)
 	if err != nil {
-		return ctrl.Result{}, reconcile.TerminalError(fmt.Errorf("address %q: %w", req.Name, err))
+		return ctrl.Result{}, reconcile.TerminalError(fmt.Errorf("parse the IP in the request: %w", err))
 	}
 	c, err := r.users(ctx, a)
 	if err != nil {
@@ -213,7 +213,7 @@ func (r *Reconciler) note(a netip.Addr, found map[string]string) (reported map[s
 	return reported, 0
 }
 
-// count updates the metric. It requires mu.
+// count updates the metric conflicting_addresses. It requires mu.
 func (r *Reconciler) count() {
 	n := map[string]int{twoPods: 0, twoFixedIPs: 0, twoPools: 0, wrongPod: 0}
 	for _, k := range r.known {
@@ -226,8 +226,8 @@ func (r *Reconciler) count() {
 	}
 }
 
-// report writes an event about each object of a conflict. The message names no object of another namespace than that of the
-// object; a CiliumNode has no namespace, and its message names all.
+// report records an event on each object of a conflict. The message names only objects of the namespace of that object; the
+// message of a CiliumNode, which has no namespace, names all objects.
 func (r *Reconciler) report(c addressUsers, kind string) {
 	var on []client.Object
 	for _, p := range c.pods {
@@ -271,7 +271,7 @@ func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP)
 	return nil
 }
 
-// addressUsers are the pods, FixedIPs and pools that have one IP.
+// addressUsers contains the pods, FixedIPs and pools that have the same IP.
 type addressUsers struct {
 	addr netip.Addr
 	// pods are the pods that run with the IP.
@@ -282,7 +282,7 @@ type addressUsers struct {
 	nodes []string
 }
 
-// Kinds of conflicts, as metrics name them.
+// The kinds of conflicts are also the values of the label kind of the metric.
 const (
 	twoPods     = "pods"
 	twoFixedIPs = "fixedips"
@@ -291,8 +291,8 @@ const (
 	wrongPod = "wrong_pod"
 )
 
-// conflicts returns a message for each kind of conflict. Key: the kind. Objects of other namespaces are not named; if
-// namespace is empty, all objects are.
+// conflicts returns a message for each kind of conflict. Key: the kind. The messages name only objects of the namespace, or
+// all objects if namespace is empty.
 func (c addressUsers) conflicts(namespace string) map[string]string {
 	redact := func(of, name string) string {
 		if namespace != "" && of != namespace {
@@ -334,8 +334,8 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 
 func all(texts []string) string { return strings.Join(slices.Sorted(slices.Values(texts)), " and ") }
 
-// conditionOf returns the condition Conflict that a FixedIP should have for the conflicts of its IPs. ok is false if there
-// is nothing to write: it has that condition, or it has neither a condition nor a conflict.
+// conditionOf returns the condition Conflict that a FixedIP should have for the conflicts of its IPs. ok is false if nothing
+// has to be written: the FixedIP has that condition, or it has no condition Conflict and no conflict.
 func conditionOf(r *v1alpha1.FixedIP, conflicts []string, now time.Time) (c metav1.Condition, ok bool) {
 	have := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionConflict)
 	c = metav1.Condition{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionFalse, Reason: "Sole", Message: "No other pod, FixedIP or pool has the addresses of this FixedIP", LastTransitionTime: metav1.NewTime(now)}

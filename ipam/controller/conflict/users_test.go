@@ -46,15 +46,15 @@ func TestConflicts(t *testing.T) {
 		users addressUsers
 		want  map[string]string
 	}{
-		"one of each":            {users: addressUsers{pods: []*corev1.Pod{named("mysql-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}, nodes: []string{"node-1"}}},
-		"a record without a pod": {users: addressUsers{records: []*v1alpha1.FixedIP{recordOf("mysql-0")}}},
+		"one pod, one FixedIP, one pool": {users: addressUsers{pods: []*corev1.Pod{named("mysql-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}, nodes: []string{"node-1"}}},
+		"a FixedIP without a pod":        {users: addressUsers{records: []*v1alpha1.FixedIP{recordOf("mysql-0")}}},
 		"two pods": {users: addressUsers{pods: []*corev1.Pod{named("b"), named("a")}},
 			want: map[string]string{"pods": "pods db/a on node node-1 and db/b on node node-1 run with the same address 10.0.1.6; delete all but one"}},
-		"two records": {users: addressUsers{records: []*v1alpha1.FixedIP{recordOf("b"), recordOf("a")}},
+		"two FixedIPs": {users: addressUsers{records: []*v1alpha1.FixedIP{recordOf("b"), recordOf("a")}},
 			want: map[string]string{"fixedips": "FixedIPs db/a and db/b reserve the same address 10.0.1.6; delete all but one"}},
 		"two pools": {users: addressUsers{nodes: []string{"node-2", "node-1"}},
 			want: map[string]string{"pools": "the pools of nodes node-1 and node-2 offer the same address 10.0.1.6; remove the entry from all but one"}},
-		"the wrong pod": {users: addressUsers{pods: []*corev1.Pod{named("web-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
+		"a pod with the address of another pod": {users: addressUsers{pods: []*corev1.Pod{named("web-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
 			want: map[string]string{"wrong_pod": "pod db/web-0 on node node-1 runs with 10.0.1.6, which is reserved for pod db/mysql-0; delete each pod that runs with an address reserved for another pod"}},
 	} {
 		c.users.addr = netip.MustParseAddr("10.0.1.6")
@@ -100,15 +100,15 @@ func TestCondition(t *testing.T) {
 	for name, c := range map[string]struct {
 		record    *v1alpha1.FixedIP
 		conflicts []string
-		// want is "status message"; empty: nothing is written.
+		// want is "status message" of the condition to write; empty: nothing is written.
 		want string
 	}{
-		"never any":     {record: record()},
-		"the first":     {record: record(), conflicts: []string{"b", "a"}, want: "True a; and b"},
-		"the same":      {record: shared("a"), conflicts: []string{"a"}},
-		"another":       {record: shared("a"), conflicts: []string{"b"}, want: "True b"},
-		"none any more": {record: shared("a"), want: "False No other pod, FixedIP or pool has the addresses of this FixedIP"},
-		"none since then": {record: record(func(r *v1alpha1.FixedIP) {
+		"no condition, no conflict":              {record: record()},
+		"no condition, two conflicts":            {record: record(), conflicts: []string{"b", "a"}, want: "True a; and b"},
+		"condition True, the same conflict":      {record: shared("a"), conflicts: []string{"a"}},
+		"condition True, another conflict":       {record: shared("a"), conflicts: []string{"b"}, want: "True b"},
+		"condition True, the conflict has ended": {record: shared("a"), want: "False No other pod, FixedIP or pool has the addresses of this FixedIP"},
+		"condition False, no conflict": {record: record(func(r *v1alpha1.FixedIP) {
 			c, _ := conditionOf(shared("a"), nil, now)
 			r.Status.Conditions = []metav1.Condition{c}
 		})},
@@ -119,7 +119,7 @@ func TestCondition(t *testing.T) {
 			text = string(got.Status) + " " + got.Message
 		}
 		if text != c.want || ok != (c.want != "") {
-			t.Errorf("%s: %q, %v", name, text, ok)
+			t.Errorf("%s: got %q to write (%t), want %q", name, text, ok, c.want)
 		}
 	}
 }

@@ -35,21 +35,22 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// errNotKept is the reason why a pod can't keep the IPs that it runs with, or why its lost entry can't be restored.
+// errNotKept is the reason why the IPs that a pod runs with cannot become its fixed addresses, or why its lost entry cannot be
+// restored.
 type errNotKept string
 
 func (e errNotKept) Error() string { return string(e) }
 
-// errNotReported means that the agent does not report the dynamic entries as used by the pod yet. The status of the pod may
-// be from before a reboot of the node, after which another pod may have got the IPs.
+// errNotReported means that the agent does not report the IPs with dynamic entries as used by the pod yet. The status of the
+// pod may be from before a reboot of the node, after which another pod may have got the IPs.
 var errNotReported = errors.New("the agent has not reported the IPs of the pod yet")
 
-// reportRetry is the time between two reconciles of a pod while its agent has not reported its IPs, or has not answered a
-// barrier. Agents report every 15 s by default.
+// reportRetry is the time between two reconciles of a pod while the agent has not reported the IPs of the pod or has not
+// answered a barrier. Agents report every 15 s by default.
 const reportRetry = 5 * time.Second
 
-// adopt restores the lost entry of one pod if our scheduler placed it, and otherwise makes the IPs of the pod its fixed
-// addresses if it is selected for adoption.
+// adopt restores the lost entry of a pod that our scheduler placed. For any other pod, it makes the IPs of the pod its fixed
+// addresses if the pod is selected for adoption.
 func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var pod corev1.Pod
 	if err := c.Cached.Get(ctx, req.NamespacedName, &pod); err != nil {
@@ -103,7 +104,7 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 		// The deletion of the FixedIP queues the pod again.
 		return ctrl.Result{}, nil
 	case len(missing) > 0 && record != nil && node != pod.Spec.NodeName && cmp.Or(record.Spec.Failover, c.Failover) == v1alpha1.Reassign:
-		// The pod keeps the IPs of its new node. A new FixedIP follows once the old one is gone.
+		// The pod gets a new FixedIP with the IPs of its new node when the old FixedIP is gone.
 		return ctrl.Result{}, c.Live.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 	case len(missing) > 0:
 		c.reportMissing(pod, ips, node, missing)
@@ -123,19 +124,19 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 	return ctrl.Result{}, err
 }
 
-// hasEntries reports whether the pool of a node has owned entries of the pod for all IPs, not counting unreserved ones. The
-// FixedIP controller creates the FixedIP from such entries.
+// hasEntries reports whether the pool of a node has owned entries of the pod for all IPs. Unreserved entries do not count. The
+// FixedIP controller creates the FixedIP from the owned entries.
 func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []netip.Addr) bool {
 	return slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool {
 		return h.Node == node && !c.unreserved(h, node) && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(h.Addrs, a) })
 	})
 }
 
-// own gives the pod owned entries for the IPs that it runs with. The FixedIP controller then creates the FixedIP, as for
-// every claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a FixedIP in a
-// cache would not. own returns errNotKept if the pod can't keep the IPs, and errNotReported, gather.ErrAsked or a
-// gather.NotProvedError as long as the agent has not confirmed that the pod has them. dynamic is true if the IPs may have
-// dynamic entries, which are withdrawn first (see conformance.WhyNotKept).
+// own writes owned entries for the IPs that the pod runs with. The FixedIP controller then creates the FixedIP, as for every
+// claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a FixedIP in a cache
+// would not. own returns errNotKept if the IPs cannot become fixed addresses of the pod, and errNotReported, gather.ErrAsked or
+// a gather.NotProvedError while the evidence does not show that no other pod has the IPs. dynamic is true if the IPs may have
+// dynamic entries, which are withdrawn first (see conformance.AdoptionBlocker).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
 	node := pod.Spec.NodeName
 	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
@@ -158,10 +159,11 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	}
 	r := allocate.Request{Node: node, Addrs: ips, Entry: id.Entry(), Pod: pod, Check: func(n pool.NodePool) error {
 		if other := n.OtherAddressOf(id.Key(), ips); other != nil {
-			// The cache does not show that entry yet. Once it does, the FixedIP controller creates the FixedIP from it.
+			// The cache does not show the other entry yet. When it does, the FixedIP controller creates the FixedIP from that
+			// entry.
 			return fmt.Errorf("%w: %w", gather.ErrSuperseded, other)
 		}
-		if why := conformance.WhyNotKept(n, id, ips, dynamic); why != nil {
+		if why := conformance.AdoptionBlocker(n, id, ips, dynamic); why != nil {
 			return errNotKept(why.Error())
 		}
 		return nil
@@ -197,8 +199,8 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 }
 
 // unusedUnreserved returns the addresses of unreserved entries of a pod that the pod does not run with and that its agent
-// does not report as used. They are released before the pod gets other entries: a pool must not give a pod two addresses of
-// one family.
+// does not report as used. These entries have to be put into cooldown before the pod gets other entries: a pool must not give
+// a pod two addresses of one family.
 func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused []netip.Addr) {
 	for a, e := range n.Entries {
 		if e.OwnedBy(owner) && e.IsUnreserved() && !n.InUse(a) && !slices.Contains(ips, a) {
@@ -208,9 +210,9 @@ func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused [
 	return unused
 }
 
-// reportMissing writes an event about a pod that runs with the IPs has and without IPs that are reserved for it. node is the
-// node whose pool has the reserved ones; empty: no pool has them.
-func (c *Controller) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, reserved []netip.Addr) {
+// reportMissing records an event on a pod that runs with the IPs in used although the IPs in reserved are reserved for it. node
+// is the node whose pool has the reserved IPs; empty: no pool has them.
+func (c *Controller) reportMissing(pod *corev1.Pod, used []netip.Addr, node string, reserved []netip.Addr) {
 	where := "and is in no pool"
 	switch {
 	case node == pod.Spec.NodeName:
@@ -219,12 +221,12 @@ func (c *Controller) reportMissing(pod *corev1.Pod, has []netip.Addr, node strin
 		where = fmt.Sprintf("on node %s; set schedulerName: fixedip-scheduler in the pod template to place the next pod there", node)
 	}
 	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Pod runs with %s on node %s, but %s is reserved for the pod %s",
-		address.Join(has), pod.Spec.NodeName, address.Join(reserved), where)
+		address.Join(used), pod.Spec.NodeName, address.Join(reserved), where)
 }
 
 // A restart in place writes no entry. So if the watch of the scheduler is behind, or the controller dies between a release
-// and its confirmation, a pod can be bound because of an entry that was released. The recorded state shows such a pod at any
-// time: our scheduler bound it, and it has neither an entry nor a FixedIP with an IP.
+// and its confirmation, a pod can be bound because of an entry that was released. Any replica can detect such a pod from the
+// objects: our scheduler bound the pod, and the pod has neither an entry nor a FixedIP with an IP.
 
 // lost reports whether a pod that our scheduler placed, and that is bound and not stopping, has neither an owned entry nor a
 // FixedIP with an IP. An unreserved entry on its node does not count, and neither do the entries of an unfinished move: a
@@ -243,7 +245,7 @@ func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Iden
 	return record == nil || record.DeletionTimestamp == nil && len(record.Spec.IPs) == 0, nil
 }
 
-// unreserved reports whether h is on the node and has the entry of an unreserved pod, which lasts only as long as the pod.
+// unreserved reports whether h is on the node and has an unreserved entry, which is removed when the pod is gone.
 func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
 	return h.Node == node && c.Ledger.EntryOf(h).IsUnreserved()
 }
@@ -261,8 +263,8 @@ func (c *Controller) ifLost(ctx context.Context, obj client.Object) []ctrl.Reque
 	return []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(pod)}}
 }
 
-// allLost returns the names, "namespace/name", of all pods that have lost their entries. It reads the pods node by node: all
-// pods of a large cluster are too many to hold at once.
+// allLost returns the names, as "namespace/name", of all pods that have lost their entries. It reads the pods node by node,
+// because a list of all pods of a large cluster would need too much memory.
 func (c *Controller) allLost() []string {
 	ctx := context.Background()
 	var found []string
@@ -281,9 +283,9 @@ func (c *Controller) allLost() []string {
 	return found
 }
 
-// restoreLost restores the entry that a pod of our scheduler has lost. A pod that already runs with an IP keeps that IP,
-// unless the IP has a dynamic entry or belongs to another pod. Any other pod runs with an IP that it can't keep, or would
-// start with one, and is evicted; the scheduler claims an IP for the next pod.
+// restoreLost restores the entry that a pod of our scheduler has lost. If the pod already runs with an IP, restoreLost writes an
+// owned entry for that IP, unless the IP has a dynamic entry, belongs to another pod, or is not one that the pod requests. If
+// the entry cannot be restored or written, it evicts the pod; the scheduler claims an IP for the next pod.
 func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (ctrl.Result, error) {
 	if lost, err := c.lost(ctx, pod, id); !lost || err != nil {
 		return ctrl.Result{}, err
@@ -315,8 +317,8 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	return ctrl.Result{}, err
 }
 
-// mayHave returns a function that reports whether a pod may have an IP according to its request, and the workload of the
-// pod; nil: it is a bare pod, or its workload does not exist.
+// mayHave returns a function that reports whether a pod may have an IP according to its request. It also returns the workload of
+// the pod, which is nil if the pod is a bare pod or the workload does not exist.
 func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(netip.Addr) bool, workload *identity.Workload, err error) {
 	if workload, err = c.workload(id.Owner, id.Namespace); err != nil {
 		return nil, nil, err
@@ -327,14 +329,14 @@ func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(ne
 	}
 	requested, requests, err := request.Of(pod, of, id.IsBarePod())
 	return func(a netip.Addr) bool {
-		// The scheduler refuses a pod whose request is invalid. If such a pod is bound all the same, it may have any IP.
+		// The scheduler refuses a pod whose request is invalid. If such a pod is bound nevertheless, it may have any IP.
 		return err != nil || !requests || !slices.Contains(requested.Families(), address.Of(a)) || requested.Contains(a)
 	}, workload, nil
 }
 
-// restoreEntry restores the entry that was released from the pod, if it is still in cooldown on the pod's node and the pod
-// awaits an IP. known is false if the pool of the node has no such entry, for example because the CiliumNode was deleted
-// after the claim.
+// restoreEntry restores the entry that was released from the pod, if the entry is still in cooldown on the pod's node and the
+// pod awaits an IP. known is false if the pool of the node has no such entry, for example because the CiliumNode was deleted
+// and created again after the claim.
 func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) (known bool, err error) {
 	allowed := func(a netip.Addr) bool {
 		owner, reserved := c.Ledger.ReservedFor(a)
@@ -349,7 +351,7 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	case err != nil:
 		return true, err
 	case now == nil || now.UID != pod.UID || !podutil.AwaitsIP(now):
-		return true, fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), gather.ErrSuperseded)
+		return true, fmt.Errorf("pod %s was replaced or no longer awaits an IP: %w", klog.KObj(pod), gather.ErrSuperseded)
 	}
 	var restored []pool.EntryChange
 	err = c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: n.Name, FromAPIServer: true, RequireUnchangedSpec: true, SkipRateLimit: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -369,8 +371,8 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	return true, nil
 }
 
-// evictUnreserved evicts a pod that has no reserved IP and can't keep the IPs that it runs with, after Config.RestartAfter.
-// It only reports a bare pod, or a pod whose mismatch policy is not Restart. why is part of the event.
+// evictUnreserved evicts a pod without a reserved IP whose current IPs cannot become fixed, after Config.RestartAfter. For a bare
+// pod, or a pod whose mismatch policy is not Restart, it only records an event. why is part of the event.
 func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why errNotKept) (ctrl.Result, error) {
 	report := func(end string) {
 		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "No IP is reserved for pod %s: %v; %s", klog.KObj(pod), why, end)

@@ -20,41 +20,41 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestAdoption checks that a selected pod of another scheduler becomes the owner of the entry of the IP that it runs with;
-// the FixedIP follows, as for every claim. If two pods could adopt the same IP, the pool decides, not a cache. An IP that a
-// FixedIP reserves for another pod is not adopted: the pod gets one event, and there is no retry every second. There is no
-// other adoption: a pod of our scheduler with a dynamic entry is evicted (TestPodBoundOnAReleasedEntry). Finding C7.
+// TestAdoption checks that a selected pod of another scheduler becomes the owner of the entry of the IP that it runs with. The
+// FixedIP controller then creates the FixedIP, as for every claim. An IP that a FixedIP reserves for another pod, or whose entry
+// names another pod, is not adopted: the pod gets an event, and there is no retry every second. A pod of our scheduler with a
+// dynamic entry is not adopted but evicted (TestPodBoundOnAReleasedEntry). Finding C7.
 func TestAdoption(t *testing.T) {
 	const has, owner = "10.0.1.1", "db/web-0"
-	theirs := func(p *corev1.Pod) { p.Spec.SchedulerName, p.Labels = "theirs", map[string]string{"app": "web"} }
+	selected := func(p *corev1.Pod) { p.Spec.SchedulerName, p.Labels = "another", map[string]string{"app": "web"} }
 	for name, c := range map[string]struct {
 		pod     *corev1.Pod
 		entries map[string]pool.Entry
 		record  *v1alpha1.FixedIP
-		// reserved is the owner for which another FixedIP reserves the IP. gone is true if the API server does not have the
-		// pod any more, and ends if the pod is deleted right after the entry was written.
-		reserved   string
-		gone, ends bool
+		// reserved is the owner for which another FixedIP reserves the IP. gone is true if the API server no longer has the
+		// pod, and deleted if the pod is deleted right after the entry was written.
+		reserved      string
+		gone, deleted bool
 		// unreported is true if the agent does not report the IP as used.
 		unreported bool
 		failover   v1alpha1.Failover
 		owns       bool
 		event      string
 	}{
-		"a dynamic entry":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
-		"no entry":                   {pod: boundPod(has, theirs), owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
-		"a FixedIP without IPs":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
-		"its own entry":              {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
-		"its own FixedIP":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", has)},
-		"not selected":               {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Labels = nil }), entries: map[string]pool.Entry{has: {}}},
-		"gone meanwhile":             {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, gone: true},
-		"gone before it was Running": {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), entries: map[string]pool.Entry{has: {}}, gone: true},
-		"not reported by the agent":  {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true},
-		"gone during the write":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, ends: true},
-		"reserved for another":       {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed The IPs of the pod are not adopted: 10.0.1.1 is reserved for another pod by a FixedIP"},
-		"another pod's entry":        {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed The IPs of the pod are not adopted: IP 10.0.1.1 on node n belongs to pod db/x"},
-		"another IP is reserved":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), event: "Warning AddressMismatch Pod runs with 10.0.1.1 on node n, but 10.0.2.9 is reserved for the pod and is in no pool"},
-		"another IP, and Reassign":   {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign},
+		"a dynamic entry":                  {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
+		"no entry":                         {pod: boundPod(has, selected), owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
+		"a FixedIP without IPs":            {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), owns: true, event: "Normal Adopted Reserved the pod's current IPs: 10.0.1.1"},
+		"owned entry of the pod":           {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
+		"FixedIP of the pod":               {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", has)},
+		"not selected":                     {pod: boundPod(has, selected, func(p *corev1.Pod) { p.Labels = nil }), entries: map[string]pool.Entry{has: {}}},
+		"pod is gone":                      {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, gone: true},
+		"Pending pod is gone":              {pod: boundPod(has, selected, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), entries: map[string]pool.Entry{has: {}}, gone: true},
+		"not reported by the agent":        {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, unreported: true},
+		"pod is deleted during the write":  {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, deleted: true},
+		"IP is reserved for another pod":   {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed The IPs of the pod are not adopted: 10.0.1.1 is reserved for another pod by a FixedIP"},
+		"owned entry of another pod":       {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed The IPs of the pod are not adopted: IP 10.0.1.1 on node n belongs to pod db/x"},
+		"another IP is reserved":           {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), event: "Warning AddressMismatch Pod runs with 10.0.1.1 on node n, but 10.0.2.9 is reserved for the pod and is in no pool"},
+		"another IP is reserved, Reassign": {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cached := []client.Object{c.pod}
@@ -75,9 +75,9 @@ func TestAdoption(t *testing.T) {
 				s.d.Failover = c.failover
 			}
 			if c.reserved != "" {
-				s.d.Ledger.SetRecord(ledger.Reservation{Record: c.reserved, Owner: c.reserved, Addrs: []netip.Addr{netip.MustParseAddr(has)}})
+				s.d.Ledger.SetReservation(ledger.Reservation{Record: c.reserved, Owner: c.reserved, Addrs: []netip.Addr{netip.MustParseAddr(has)}})
 			}
-			if c.ends {
+			if c.deleted {
 				s.onPatch = func() { _ = s.api.Delete(context.WithoutCancel(t.Context()), c.pod) }
 			}
 			want := s.owners()
@@ -95,17 +95,17 @@ func TestAdoption(t *testing.T) {
 				s.d.Ledger.SetNode(s.node())
 			}
 			if diff := cmp.Diff(want, s.owners()); diff != "" {
-				t.Errorf("entries (-want +got): %s", diff)
+				t.Errorf("owners of the entries (-want +got): %s", diff)
 			}
 			if asked := len(s.agents.asked) > 0; asked != (c.owns && c.entries != nil) {
-				t.Errorf("asked the agents of %v", s.agents.asked)
+				t.Errorf("got barrier requests for nodes %v, want some: %t", s.agents.asked, !asked)
 			}
 			record := s.fixedIP()
 			if (record != nil) != (c.record != nil) || record != nil && !cmp.Equal(record.Spec, c.record.Spec) {
-				t.Errorf("FixedIP %+v, want %+v", record, c.record)
+				t.Errorf("got FixedIP %+v, want %+v", record, c.record)
 			}
 			if record != nil && (record.DeletionTimestamp != nil) != (c.failover == v1alpha1.Reassign) {
-				t.Errorf("the FixedIP is being deleted: %v", record.DeletionTimestamp)
+				t.Errorf("got deletion timestamp %v of the FixedIP, want one: %t", record.DeletionTimestamp, c.failover == v1alpha1.Reassign)
 			}
 			var events []string
 			if c.event != "" {

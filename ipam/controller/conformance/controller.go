@@ -40,31 +40,32 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// Config configures what is done about mismatches and about issues of CiliumEndpoints.
+// Config is the configuration for mismatches and for issues of CiliumEndpoints.
 type Config struct {
 	// OnMismatch is the mismatch policy of workloads that have none: Restart or Report.
 	OnMismatch string
-	// RestartAfter is how long a pod must run with other IPs than are reserved for it before it is evicted, if a restart
-	// helps. It is also the first interval between two evictions for one FixedIP.
+	// RestartAfter is the time for which a pod must run with other IPs than its reserved ones before it is evicted, if a
+	// restart helps. It is also the first interval between two evictions for one FixedIP.
 	RestartAfter time.Duration
-	// Restarts is how many pods may be restarting at a time.
+	// Restarts is the maximum number of pods that are restarting at the same time.
 	Restarts int
 	// Endpoints is true if CiliumEndpoints are repaired (package ciliumendpoint).
 	Endpoints bool
-	// EndpointPatience is how long agents have to resolve an issue of a CiliumEndpoint themselves.
-	EndpointPatience time.Duration
-	// EndpointTermination is how long finalizers may keep a CiliumEndpoint that is being deleted.
+	// EndpointGracePeriod is the time that an agent has to resolve an issue of a CiliumEndpoint before the controller acts.
+	EndpointGracePeriod time.Duration
+	// EndpointTermination is the time after which the controller removes the finalizers of a CiliumEndpoint that is being
+	// deleted.
 	EndpointTermination time.Duration
 }
 
-// DefaultConfig returns the defaults.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config {
 	return Config{
 		OnMismatch:          string(identity.Restart),
 		RestartAfter:        20 * time.Second,
 		Restarts:            5,
 		Endpoints:           true,
-		EndpointPatience:    time.Minute,
+		EndpointGracePeriod: time.Minute,
 		EndpointTermination: 30 * time.Minute,
 	}
 }
@@ -86,16 +87,16 @@ type Controller struct {
 	mu sync.Mutex
 	// begun are restarts that the cached FixedIPs may not show yet. Key: the FixedIP, or the pod if there is none.
 	begun map[client.ObjectKey]restart
-	// backoffs limit how often a pod is evicted. Key: as of begun. They are lost when the process ends: the first eviction
-	// after that may come sooner.
+	// backoffs contains the earliest time of the next eviction for each key. Key: as of begun. The map is lost when the process
+	// ends, so that the first eviction after a restart may be too early.
 	backoffs map[client.ObjectKey]backoff
 }
 
-// Setup adds both controllers to a manager. verify passes on the pods whose entries, FixedIPs or CiliumEndpoints have
-// changed, and adopt those whose entries have.
+// Setup adds both controllers to a manager. verify receives the pods whose entries, FixedIPs or CiliumEndpoints have changed,
+// and adopt receives the pods whose entries have changed.
 func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt *source.Requests, owners *workloads.Store) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, restartingIndex, restarting); err != nil {
-		return fmt.Errorf("index FixedIPs by restart: %w", err)
+		return fmt.Errorf("index FixedIPs by reason Restarting of condition Mismatch: %w", err)
 	}
 	// The mismatch policy is an annotation of the workload.
 	owners.AddHandler(func(before, after *identity.Workload) {
@@ -110,13 +111,13 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 	identities := func() []string { return source.Identities(c.Ledger) }
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("verify").
-		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(ofHolder), builder.WithPredicates(source.BesideLedger)).
+		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(ofHolder), builder.WithPredicates(source.NotReservations)).
 		WatchesRawSource(verify.Resynced(source.Resync{Clock: c.Clock, Period: source.ResyncPeriod, All: identities, Ready: c.Ready})).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ofReserved), builder.WithPredicates(source.AfterStart)).
 		WithOptions(source.Workers(4)).
 		Complete(reconcile.Func(c.verify))
 	if err != nil {
-		return fmt.Errorf("set up the conformance controller: %w", err)
+		return fmt.Errorf("set up the controller verify: %w", err)
 	}
 	adoptable := predicate.NewPredicateFuncs(func(obj client.Object) bool {
 		_, wanted, err := c.Adoption.Wants(obj.(*corev1.Pod), c.Kinds)
@@ -129,20 +130,20 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("adopt").
 		For(&corev1.Pod{}, builder.WithPredicates(adoptable)).
-		// Events of pods are not enough: pool changes (adopt) and deletions of FixedIPs can also show that a pod of our
-		// scheduler has lost its entry.
+		// A pod of our scheduler can also lose its entry by a pool change, which adopt receives, or by the deletion of its
+		// FixedIP.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ifLost), builder.WithPredicates(source.AfterStart)).
 		WatchesRawSource(adopt.Resynced(source.Resync{Clock: c.Clock, Period: source.ResyncPeriod, All: c.allLost, Ready: c.Ready})).
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(ofHolder), builder.WithPredicates(deleted)).
 		WithOptions(source.Workers(4)).
 		Complete(reconcile.Func(c.adopt))
 	if err != nil {
-		return fmt.Errorf("set up the adoption controller: %w", err)
+		return fmt.Errorf("set up the controller adopt: %w", err)
 	}
 	return nil
 }
 
-// HolderOf returns the owner text of the pod that has the IPs of a FixedIP or had them last: "namespace/name".
+// HolderOf returns the owner text, "namespace/name", of the pod that has the IPs of a FixedIP or had them last.
 func HolderOf(record *v1alpha1.FixedIP) string {
 	if record.Spec.Slot {
 		return pool.OwnerKey(record.Namespace, record.Spec.PodName)
@@ -167,8 +168,8 @@ func (c *Controller) workload(owner identity.Owner, namespace string) (*identity
 	return c.Workloads.Get(owner.GroupKind(), namespace, owner.Name)
 }
 
-// policy returns the mismatch policy of a pod: Report if an annotation is invalid, which it reports in an event. workload
-// may be nil.
+// policy returns the mismatch policy of a pod. If an annotation is invalid, it records an event and returns Report. workload may
+// be nil.
 func (c *Controller) policy(pod *corev1.Pod, workload *identity.Workload) identity.OnMismatch {
 	var annotations map[string]string
 	if workload != nil {
@@ -193,25 +194,27 @@ const (
 	retryBlocked = 30 * time.Second
 	// retryDeferred is the time until the next try if other restarts are in progress.
 	retryDeferred = 5 * time.Second
-	// restartTimeout is how long a restart counts as in progress: a pod that can't be placed again must not block the
-	// others for ever.
+	// restartTimeout is the time after which a restart no longer counts as in progress: a pod that cannot be placed again must
+	// not block the others for ever.
 	restartTimeout = 10 * time.Minute
-	// requestTimeout bounds one eviction. The client retries a request while the API server has not processed a new
-	// PodDisruptionBudget.
+	// requestTimeout is the maximum time for one eviction. The client retries a request while the API server has not processed
+	// a new PodDisruptionBudget.
 	requestTimeout = 20 * time.Second
-	// maxBackoff is the longest time between two evictions for one FixedIP.
+	// maxBackoff is the maximum interval between two evictions for one FixedIP.
 	maxBackoff = 10 * time.Minute
 )
 
 // errBlocked means that a PodDisruptionBudget does not allow the eviction now.
 var errBlocked = errors.New("the API server refused the eviction")
 
+// restart is an eviction whose next pod does not run as recorded yet.
 type restart struct {
 	at time.Time
 	// owner is the workload as in pool entries: "namespace/Kind/name".
 	owner string
 }
 
+// backoff is the earliest time of the next eviction for a key, and the number of evictions so far.
 type backoff struct {
 	next  time.Time
 	tries int
@@ -226,13 +229,14 @@ func restarting(obj client.Object) []string {
 	return []string{"true"}
 }
 
-// evict evicts a pod of a workload. key names its FixedIP, or the pod if it has none. If the limits do not allow the
-// eviction now, later is how long to wait: one pod of a workload restarts at a time, Config.Restarts pods restart at a time
-// overall, and the interval between two evictions for one key doubles each time. The error matches errBlocked if a
-// PodDisruptionBudget does not allow the eviction, and gather.ErrSuperseded if the pod is gone or another pod has its name.
+// evict evicts a pod of a workload. key names its FixedIP, or the pod if it has no FixedIP. If the limits do not allow the
+// eviction now, later is the time until the next try. The limits are: one pod of a workload restarts at a time, at most
+// Config.Restarts pods restart at a time, and the interval between two evictions for one key doubles each time. The error
+// matches errBlocked if a PodDisruptionBudget does not allow the eviction, and gather.ErrSuperseded if the pod is gone or
+// another pod has its name.
 //
-// It never deletes a pod, because a deletion would ignore PodDisruptionBudgets. The restarts in progress are read from the
-// conditions of the FixedIPs, so that another replica keeps to the same limits.
+// evict never deletes a pod, because a deletion would ignore PodDisruptionBudgets. It reads the restarts in progress from the
+// conditions of the FixedIPs, so that the same limits apply to another replica.
 func (c *Controller) evict(ctx context.Context, key client.ObjectKey, owner identity.Owner, pod *corev1.Pod) (later time.Duration, err error) {
 	now := c.Clock.Now()
 	if later, err := c.begin(ctx, key, owner.Resource(pod.Namespace), now); later > 0 || err != nil {
@@ -261,7 +265,7 @@ func (c *Controller) evict(ctx context.Context, key client.ObjectKey, owner iden
 	return later, err
 }
 
-// begin records a restart as begun if the limits allow it; otherwise it returns how long to wait.
+// begin records a restart in c.begun if the limits allow it. Otherwise it returns the time until the next try.
 func (c *Controller) begin(ctx context.Context, key client.ObjectKey, resource string, now time.Time) (later time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -287,11 +291,12 @@ func (c *Controller) begin(ctx context.Context, key client.ObjectKey, resource s
 	return 0, nil
 }
 
-// inProgress returns the restarts that are not done. Key: as of begun. It requires mu, and reads the cache only.
+// inProgress returns the restarts in progress: those in c.begun and those that the cached FixedIPs show. Key: as of begun. It
+// requires mu, and sends no request to the API server.
 func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[client.ObjectKey]restart, error) {
 	var records v1alpha1.FixedIPList
 	if err := c.Cached.List(ctx, &records, client.MatchingFields{restartingIndex: "true"}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the FixedIPs whose pods are restarting: %w", err)
+		return nil, fmt.Errorf("list the FixedIPs with reason Restarting from the cache: %w", err)
 	}
 	maps.DeleteFunc(c.begun, func(_ client.ObjectKey, r restart) bool { return now.Sub(r.at) >= restartTimeout })
 	all := maps.Clone(c.begun)
@@ -305,7 +310,7 @@ func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[client.
 	return all, nil
 }
 
-// evictionDone ends the restart and the backoff of a key: the pod runs as recorded.
+// evictionDone removes the restart and the backoff of a key. It must be called when the pod runs as recorded.
 func (c *Controller) evictionDone(key client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -313,15 +318,15 @@ func (c *Controller) evictionDone(key client.ObjectKey) {
 	delete(c.backoffs, key)
 }
 
-// otherDown reports whether the API server shows that another member of the workload is not ready or does not exist. For a
-// pod that is not ready it returns false: the workload loses no ready member by the eviction.
+// otherDown reports whether another member of the workload with a FixedIP is not ready or does not exist at the API server. If
+// the pod itself is not ready, it returns false: the workload loses no ready member by the eviction.
 func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *corev1.Pod) (bool, error) {
 	if !podutil.IsReady(pod) {
 		return false, nil
 	}
 	var records v1alpha1.FixedIPList
 	if err := c.Cached.List(ctx, &records, index.OfWorkload(owner.Resource(pod.Namespace)), client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list the FixedIPs of %s %s/%s: %w", owner.Kind, pod.Namespace, owner.Name, err)
+		return false, fmt.Errorf("list the FixedIPs of %s %s/%s from the cache: %w", owner.Kind, pod.Namespace, owner.Name, err)
 	}
 	workload, err := c.workload(owner, pod.Namespace)
 	if err != nil {
@@ -344,6 +349,7 @@ func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *c
 	return false, nil
 }
 
+// request sends the eviction of a pod to the API server.
 func (c *Controller) request(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -357,7 +363,7 @@ func (c *Controller) request(ctx context.Context, pod *corev1.Pod) error {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return fmt.Errorf("evict pod %s/%s: %w: %w", pod.Namespace, pod.Name, gather.ErrSuperseded, err)
 	case apierrors.IsTooManyRequests(err), apierrors.IsInternalError(err):
-		// The API server answers with an internal error if a pod has two budgets. The causes name the budget.
+		// The API server responds with an internal error if a pod has two budgets. The causes name the budget.
 		reasons := []string{err.Error()}
 		var status apierrors.APIStatus
 		if errors.As(err, &status) && status.Status().Details != nil {

@@ -33,18 +33,18 @@ import (
 
 var start = time.Unix(10000, 0)
 
-// evictStage is a cluster whose pods are evicted.
+// evictStage is a Controller with a fake API server that records evictions.
 type evictStage struct {
 	t       *testing.T
 	api     client.WithWatch
 	clock   *clocktesting.FakeClock
 	evictor *Controller
 	evicted []string
-	// during is called while an eviction is under way; its error is the answer of the API server.
+	// during is called while an eviction is under way; its error is the response of the API server. It may be nil.
 	during func() error
 }
 
-// threeReplicas returns every workload that is read, with three replicas.
+// threeReplicas is a gather.Workloads in which every workload exists and has three replicas.
 type threeReplicas struct{ gather.Workloads }
 
 func (threeReplicas) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
@@ -62,7 +62,8 @@ func podOf(workload, name string, ready bool) *corev1.Pod {
 	}
 }
 
-// mismatchedRecord returns the FixedIP of a pod. restarting is how long ago the pod was evicted; zero: it was not.
+// mismatchedRecord returns the FixedIP of a pod. restarting is the time since the eviction of the pod; zero: the pod was not
+// evicted.
 func mismatchedRecord(workload, name string, restarting time.Duration) *v1alpha1.FixedIP {
 	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: v1alpha1.FixedIPSpec{
 		PodName: name, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
@@ -89,7 +90,7 @@ func newEvictStage(t *testing.T, atOnce int, objects ...client.Object) *evictSta
 	})
 	s.api = b.WithInterceptorFuncs(interceptor.Funcs{SubResourceCreate: func(_ context.Context, _ client.Client, name string, obj, sub client.Object, _ ...client.SubResourceCreateOption) error {
 		if uid := sub.(*policyv1.Eviction).DeleteOptions.Preconditions.UID; name != "eviction" || *uid != obj.GetUID() {
-			t.Errorf("%s of %s with precondition %s", name, obj.GetUID(), *uid)
+			t.Errorf("got a request for subresource %q of pod %s with UID precondition %s, want an eviction with the UID of the pod", name, obj.GetUID(), *uid)
 		}
 		if s.during != nil {
 			if err := s.during(); err != nil {
@@ -111,35 +112,36 @@ func (s *evictStage) evict(workload, name string, ready bool) (time.Duration, er
 	return s.evictor.evict(s.t.Context(), client.ObjectKeyFromObject(pod), identity.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload}, pod)
 }
 
-func (s *evictStage) is(what string, later, wantLater time.Duration, err error, want ...string) {
+// want checks the results of evict and the names of the pods that were evicted so far. step describes the call of evict.
+func (s *evictStage) want(step string, later, wantLater time.Duration, err error, evicted ...string) {
 	s.t.Helper()
-	if err != nil || later != wantLater || !slices.Equal(s.evicted, want) {
-		s.t.Fatalf("%s: later %v (want %v), %v; evicted %v, want %v", what, later, wantLater, err, s.evicted, want)
+	if err != nil || later != wantLater || !slices.Equal(s.evicted, evicted) {
+		s.t.Fatalf("%s: got later = %v, error %v and evicted pods %v; want %v, no error and %v", step, later, err, s.evicted, wantLater, evicted)
 	}
 }
 
-// TestBudget checks the number of restarts in progress, which are those that the FixedIPs show and those begun since, and
-// the growing interval between two evictions of one pod.
+// TestBudget checks the limit for the restarts in progress, which include those that the FixedIPs show and those begun since,
+// and the growing interval between two evictions of one pod.
 func TestBudget(t *testing.T) {
 	// Another replica evicted other-0 four minutes ago.
 	s := newEvictStage(t, 2, mismatchedRecord("other", "other-0", 4*time.Minute))
 	later, err := s.evict("a", "a-0", true)
-	s.is("the second of two", later, 0, err, "a-0")
+	s.want("a-0, one restart of two is in progress", later, 0, err, "a-0")
 	later, err = s.evict("b", "b-0", true)
-	s.is("one too many", later, 5*time.Second, err, "a-0")
+	s.want("b-0, two restarts of two are in progress", later, 5*time.Second, err, "a-0")
 	later, err = s.evict("a", "a-0", true)
-	s.is("the same again at once", later, 20*time.Second, err, "a-0")
+	s.want("a-0 again at once", later, 20*time.Second, err, "a-0")
 	s.clock.Step(20 * time.Second)
 	later, err = s.evict("a", "a-0", true)
-	s.is("the same again", later, 0, err, "a-0", "a-0")
+	s.want("a-0 again after 20s", later, 0, err, "a-0", "a-0")
 	later, err = s.evict("a", "a-0", true)
-	s.is("and once more, not so soon", later, 40*time.Second, err, "a-0", "a-0")
+	s.want("a-0 for the third time", later, 40*time.Second, err, "a-0", "a-0")
 	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "a-0"})
 	later, err = s.evict("b", "b-0", true)
-	s.is("when one is done", later, 0, err, "a-0", "a-0", "b-0")
+	s.want("b-0, after the restart of a-0 is done", later, 0, err, "a-0", "a-0", "b-0")
 	s.clock.Step(6 * time.Minute)
 	later, err = s.evict("c", "c-0", true)
-	s.is("when the other replica's has taken too long", later, 0, err, "a-0", "a-0", "b-0", "c-0")
+	s.want("c-0, after the restart of the other replica has timed out", later, 0, err, "a-0", "a-0", "b-0", "c-0")
 }
 
 func TestBlockedByBudget(t *testing.T) {
@@ -150,20 +152,20 @@ func TestBlockedByBudget(t *testing.T) {
 		return err
 	}
 	if _, err := s.evict("d", "d-0", true); !errors.Is(err, errBlocked) || !strings.Contains(err.Error(), "The disruption budget guard needs 1 healthy pods") {
-		t.Fatalf("refused: %v", err)
+		t.Fatalf("got error %v, want errBlocked with the name of the budget", err)
 	}
 	s.during = nil
 	later, err := s.evict("d", "d-0", true)
-	s.is("right after it was refused", later, 30*time.Second, err)
+	s.want("d-0 right after the refusal", later, 30*time.Second, err)
 	later, err = s.evict("e", "e-0", true)
-	s.is("a refused one is not in progress", later, 0, err, "e-0")
+	s.want("e-0, no restart is in progress", later, 0, err, "e-0")
 	s.clock.Step(30 * time.Second)
 	later, err = s.evict("d", "d-0", true)
-	s.is("later", later, 0, err, "e-0", "d-0")
+	s.want("d-0, 30s after the refusal", later, 0, err, "e-0", "d-0")
 }
 
-// TestOneMemberOfAWorkloadAtATime checks that one member of a workload restarts at a time, and the next only once the
-// evicted pod is ready again. Finding C5.
+// TestOneMemberOfAWorkloadAtATime checks that one member of a workload restarts at a time, and that the next one is evicted only
+// when the next pod of the first is ready. Finding C5.
 func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	var objects []client.Object
 	for _, name := range []string{"db-0", "db-1", "db-2"} {
@@ -182,35 +184,35 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 		}
 	}
 	later, err := s.evict("db", "db-0", true)
-	s.is("the first", later, 0, err, "db-0")
+	s.want("db-0", later, 0, err, "db-0")
 	later, err = s.evict("db", "db-1", true)
-	s.is("while the first is restarting", later, 5*time.Second, err, "db-0")
+	s.want("db-1 while db-0 is restarting", later, 5*time.Second, err, "db-0")
 	later, err = s.evict("web", "web-0", true)
-	s.is("of another workload", later, 0, err, "db-0", "web-0")
+	s.want("web-0 of another workload", later, 0, err, "db-0", "web-0")
 
-	// db-0 runs with its own IP, and is not ready.
+	// db-0 runs as recorded, and is not ready.
 	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "db-0"})
 	set("db-0", false)
 	later, err = s.evict("db", "db-1", true)
-	s.is("while the first is not ready", later, 5*time.Second, err, "db-0", "web-0")
+	s.want("db-1 while db-0 is not ready", later, 5*time.Second, err, "db-0", "web-0")
 	if err := s.api.Delete(t.Context(), podOf("db", "db-0", false)); err != nil {
 		t.Fatal(err)
 	}
 	later, err = s.evict("db", "db-1", true)
-	s.is("while the first does not exist", later, 5*time.Second, err, "db-0", "web-0")
+	s.want("db-1 while db-0 does not exist", later, 5*time.Second, err, "db-0", "web-0")
 	set("db-0", true)
 	later, err = s.evict("db", "db-1", true)
-	s.is("when the first is ready", later, 0, err, "db-0", "web-0", "db-1")
+	s.want("db-1 when db-0 is ready", later, 0, err, "db-0", "web-0", "db-1")
 
 	// The eviction of a pod that is not ready takes no ready member from its workload.
 	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "db-1"})
 	set("db-0", false)
 	set("db-1", false)
 	later, err = s.evict("db", "db-2", false)
-	s.is("a pod that is not ready", later, 0, err, "db-0", "web-0", "db-1", "db-2")
+	s.want("db-2, which is not ready", later, 0, err, "db-0", "web-0", "db-1", "db-2")
 }
 
-// TestSlowEvictionBlocksNoOther checks that a slow eviction does not block another one. Finding C12.
+// TestSlowEvictionBlocksNoOther checks that a pod can be evicted while the eviction of another pod is under way. Finding C12.
 func TestSlowEvictionBlocksNoOther(t *testing.T) {
 	s := newEvictStage(t, 5)
 	s.during = func() error {
@@ -219,5 +221,5 @@ func TestSlowEvictionBlocksNoOther(t *testing.T) {
 		return err
 	}
 	later, err := s.evict("a", "a-0", true)
-	s.is("one during the other", later, 0, err, "b-0", "a-0")
+	s.want("a-0, with the eviction of b-0 meanwhile", later, 0, err, "b-0", "a-0")
 }

@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestFeasibleNodes checks that a node counts only if it can run the pod: otherwise a restart of the pod would not help.
+// TestFeasibleNodes checks that feasibleNodes returns a node only if the node can run the pod.
 func TestFeasibleNodes(t *testing.T) {
 	node := func(name string, is ...func(*corev1.Node)) *corev1.Node {
 		n := &corev1.Node{
@@ -51,22 +51,22 @@ func TestFeasibleNodes(t *testing.T) {
 		node *corev1.Node
 		want []string
 	}{
-		"where its address is":      {pod(), node("other"), []string{"other"}},
-		"not on its own node":       {pod(), node("its-own"), nil},
-		"a node that has gone":      {pod(), node("third"), nil},
-		"a cordoned node":           {pod(), node("other", func(n *corev1.Node) { n.Spec.Unschedulable = true }), nil},
-		"a node that is not heard":  {pod(), node("other", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), nil},
-		"a node that refuses it":    {pod(), node("other", tainted(corev1.TaintEffectNoSchedule)), nil},
-		"a node that drives it out": {pod(), node("other", tainted(corev1.TaintEffectNoExecute)), nil},
-		"a node that would rather not": {
+		"a ready node":               {pod(), node("other"), []string{"other"}},
+		"the node of the pod":        {pod(), node("its-own"), nil},
+		"a node that does not exist": {pod(), node("third"), nil},
+		"a cordoned node":            {pod(), node("other", func(n *corev1.Node) { n.Spec.Unschedulable = true }), nil},
+		"a node that is not ready":   {pod(), node("other", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), nil},
+		"a taint NoSchedule":         {pod(), node("other", tainted(corev1.TaintEffectNoSchedule)), nil},
+		"a taint NoExecute":          {pod(), node("other", tainted(corev1.TaintEffectNoExecute)), nil},
+		"a taint PreferNoSchedule": {
 			pod(), node("other", tainted(corev1.TaintEffectPreferNoSchedule)), []string{"other"}},
-		"a taint that it tolerates": {
+		"a taint NoSchedule that the pod tolerates": {
 			pod(func(p *corev1.Pod) {
 				p.Spec.Tolerations = []corev1.Toleration{{Key: "disk", Operator: corev1.TolerationOpExists}}
 			}),
 			node("other", tainted(corev1.TaintEffectNoSchedule)), []string{"other"}},
-		"a node that it asks for":  {pod(in("a")), node("other"), []string{"other"}},
-		"one that it must not use": {pod(in("b")), node("other"), nil},
+		"a node that the node selector matches":        {pod(in("a")), node("other"), []string{"other"}},
+		"a node that the node selector does not match": {pod(in("b")), node("other"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registered, err := scheme.New()
@@ -80,7 +80,7 @@ func TestFeasibleNodes(t *testing.T) {
 			}
 			got, err := feasibleNodes(t.Context(), api, c.pod, held)
 			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
-				t.Errorf("%v, (-want +got): %s", err, diff)
+				t.Errorf("got error %v, want none; nodes (-want +got): %s", err, diff)
 			}
 		})
 	}

@@ -20,10 +20,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// TestPodBoundOnAReleasedEntry checks how adopt treats a pod that was bound because of an entry that had been released: the
-// watch of the scheduler was behind, or the controller died before it confirmed the release. Any replica can detect this from
-// the stored objects. adopt restores the released entry if the pod has no IP yet, writes an owned entry for the IP that the
-// pod runs with if no other pod can have that IP, and evicts the pod otherwise.
+// TestPodBoundOnAReleasedEntry checks the actions of adopt for a pod that was bound because of an entry that had been released:
+// the watch of the scheduler was behind, or the controller died before it confirmed the release. Any replica can detect this
+// from the objects. adopt restores the released entry if the pod has no IP yet, writes an owned entry for the IP that the pod
+// runs with if no other pod can have that IP, and evicts the pod otherwise.
 func TestPodBoundOnAReleasedEntry(t *testing.T) {
 	const mine = "db/web-0"
 	released := pool.CooldownEntry(mine, begin.Add(-time.Second))
@@ -36,43 +36,43 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 		used   map[string]string
 		// record is the FixedIP that exists already; nil: there is none.
 		record *v1alpha1.FixedIP
-		// gone is true if the API server does not have the pod any more.
+		// gone is true if the API server no longer has the pod.
 		gone bool
-		// want are the owners of the entries that differ afterwards. Key: the IP.
+		// want are the owners of the entries that adopt changes or adds. Key: the IP.
 		want    map[string]string
 		evicted bool
 	}{
-		"no IP yet": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
-		"no IP yet, of two the one released last": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry(mine, begin.Add(-time.Hour)), "10.0.1.7": released},
+		"no IP yet, own entry in cooldown": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
+		"no IP yet, two own entries in cooldown": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry(mine, begin.Add(-time.Hour)), "10.0.1.7": released},
 			want: map[string]string{"10.0.1.7": mine}},
-		"no IP yet, and another pod uses it":    {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, used: map[string]string{"10.0.1.200": "db/x"}, evicted: true},
-		"no IP yet, and it was another pod's":   {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry("db/x", begin)}, evicted: true},
-		"no IP yet, and no entry":               {pod: boundPod(""), evicted: true},
-		"no IP yet, and not at home here":       {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.2.200": released}, evicted: true},
-		"no IP yet, and gone":                   {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, gone: true},
-		"runs with the released IP":             {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
-		"runs with one that has cooled down":    {pod: boundPod("10.0.1.200"), want: map[string]string{"10.0.1.200": mine}},
-		"runs with an entry of its own for now": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": pool.UnreservedEntry("db", "web-0")}},
-		"runs with the released IP, and has another entry for now": {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": released, "10.0.1.1": pool.UnreservedEntry("db", "web-0")},
+		"no IP yet, another pod uses the released IP":  {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, used: map[string]string{"10.0.1.200": "db/x"}, evicted: true},
+		"no IP yet, entry of another pod in cooldown":  {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry("db/x", begin)}, evicted: true},
+		"no IP yet, no entry":                          {pod: boundPod(""), evicted: true},
+		"no IP yet, released IP of another node":       {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.2.200": released}, evicted: true},
+		"no IP yet, pod is gone":                       {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, gone: true},
+		"runs with the released IP in cooldown":        {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
+		"runs with the released IP after the cooldown": {pod: boundPod("10.0.1.200"), want: map[string]string{"10.0.1.200": mine}},
+		"runs with an unreserved entry":                {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": pool.UnreservedEntry("db", "web-0")}},
+		"runs with the released IP, unreserved entry of another IP": {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": released, "10.0.1.1": pool.UnreservedEntry("db", "web-0")},
 			want: map[string]string{"10.0.1.200": mine, "10.0.1.1": "fixedip.io/cooldown"}},
-		"its FixedIP waits for IPs":            {pod: boundPod("10.0.1.200"), record: recordOf("web-0"), want: map[string]string{"10.0.1.200": mine}},
-		"runs with a dynamic entry":            {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": released, "10.0.1.1": {}}, evicted: true},
-		"runs with a dynamic entry, and moved": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": away, "10.0.1.1": {}}, evicted: true},
-		"runs with what is another pod's":      {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}, evicted: true},
-		"runs with what has moved":             {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": away}, evicted: true},
-		"runs with what another pod uses":      {pod: boundPod("10.0.1.200"), used: map[string]string{"10.0.1.200": "db/x"}, evicted: true},
-		"runs with another than it asks for":   {pod: boundPod("10.0.1.7", func(p *corev1.Pod) { p.Annotations = map[string]string{request.AnnotationIPs: "10.0.1.200"} }), evicted: true},
-		"not so soon":                          {pod: boundPod("10.0.1.200", func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{Time: begin} }), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
-		"not by its policy": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) {
+		"runs with an IP, FixedIP without IPs":         {pod: boundPod("10.0.1.200"), record: recordOf("web-0"), want: map[string]string{"10.0.1.200": mine}},
+		"runs with a dynamic entry":                    {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": released, "10.0.1.1": {}}, evicted: true},
+		"runs with a dynamic entry, released IP moved": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": away, "10.0.1.1": {}}, evicted: true},
+		"runs with the IP of another pod's entry":      {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}, evicted: true},
+		"runs with an IP that has moved":               {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": away}, evicted: true},
+		"runs with an IP that another pod uses":        {pod: boundPod("10.0.1.200"), used: map[string]string{"10.0.1.200": "db/x"}, evicted: true},
+		"runs with another IP than requested":          {pod: boundPod("10.0.1.7", func(p *corev1.Pod) { p.Annotations = map[string]string{request.AnnotationIPs: "10.0.1.200"} }), evicted: true},
+		"younger than RestartAfter":                    {pod: boundPod("10.0.1.200", func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{Time: begin} }), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
+		"mismatch policy Report": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{identity.AnnotationOnMismatch: string(identity.Report)}
 		}), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
-		"another scheduler's": {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Spec.SchedulerName = "theirs" }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
-		"opted out":           {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
-		"it has a FixedIP":    {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: recordOf("web-0", "10.0.1.200")},
-		"it has an entry":     {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
-		"its slot was lost":   {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": {}}, evicted: true},
-		"it has a slot":       {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": pool.OwnedEntry("db", "web-0", "ReplicaSet", "web")}},
-		"not bound":           {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
+		"pod of another scheduler": {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Spec.SchedulerName = "another" }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
+		"pod opted out":            {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
+		"pod has a FixedIP":        {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: recordOf("web-0", "10.0.1.200")},
+		"pod has an owned entry":   {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
+		"pod without its slot":     {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": {}}, evicted: true},
+		"pod has a slot":           {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": pool.OwnedEntry("db", "web-0", "ReplicaSet", "web")}},
+		"pod is not bound":         {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cached := []client.Object{c.pod}
@@ -89,8 +89,9 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 			for a, owner := range c.want {
 				want[a] = owner
 			}
+			// The cached objects stay as they were. Some cases need more than one call of adopt; further calls must change
+			// nothing.
 			for generation := range int64(3) {
-				// A controller that is restarted, with caches that are behind, changes nothing more.
 				result, err := s.d.adopt(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)})
 				if err != nil {
 					t.Fatal(err)
@@ -103,19 +104,19 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(want, s.owners()); diff != "" {
-				t.Errorf("entries (-want +got): %s", diff)
+				t.Errorf("owners of the entries (-want +got): %s", diff)
 			}
 			if evicted := len(s.evicted) > 0; evicted != c.evicted {
-				t.Errorf("evicted: %v", evicted)
+				t.Errorf("got evicted = %v, want %v", evicted, c.evicted)
 			}
 			if record := s.fixedIP(); (record != nil) != (c.record != nil) || record != nil && !cmp.Equal(record.Spec, c.record.Spec) {
-				t.Errorf("FixedIP %+v, want %+v", record, c.record)
+				t.Errorf("got FixedIP %+v, want %+v", record, c.record)
 			}
 		})
 	}
 }
 
-// ofReplicaSet makes the pod a pod of a ReplicaSet whose pods have slots.
+// ofReplicaSet makes a ReplicaSet, whose pods have slots, the controller of the pod.
 func ofReplicaSet(p *corev1.Pod) {
 	p.Annotations = map[string]string{identity.AnnotationEnabled: "true"}
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: ptr.To(true)}}

@@ -42,7 +42,7 @@ type stage struct {
 	d           *Controller
 	recorder    *events.FakeRecorder
 	clock       *clocktesting.FakeClock
-	// evicted are the names of the evicted pods. refuse is the answer to an eviction; nil: it is accepted.
+	// evicted are the names of the evicted pods. refuse is the error of an eviction; nil: evictions succeed.
 	evicted []string
 	refuse  error
 	agents  *stageAgents
@@ -50,20 +50,20 @@ type stage struct {
 	onPatch func()
 }
 
-// noWorkloads returns no workload.
+// noWorkloads is a gather.Workloads without workloads.
 type noWorkloads struct{ gather.Workloads }
 
 func (noWorkloads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
 
-// Controller returns no controller for any ReplicaSet, as known.
+// Controller reports that no ReplicaSet has a controller.
 func (noWorkloads) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	return nil, true
 }
 
-// stageAgents answers each barrier at once, with the pool and the used addresses of the API server.
+// stageAgents answers each barrier request at once, with the pool and the used addresses at the API server.
 type stageAgents struct {
 	s *stage
-	// asked are the nodes whose agents were asked.
+	// asked are the nodes of the barrier requests.
 	asked []string
 }
 
@@ -174,7 +174,7 @@ func (s *stage) fixedIP() *v1alpha1.FixedIP {
 	return record
 }
 
-// reported returns the events so far.
+// reported returns the events that were recorded since the last call.
 func (s *stage) reported() []string {
 	var all []string
 	for len(s.recorder.Events) > 0 {

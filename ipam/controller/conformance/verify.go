@@ -58,7 +58,7 @@ func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result,
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	}
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("%s for pod %s: %w", a.Type, req, err)
+		return ctrl.Result{}, fmt.Errorf("perform action %s for pod %s: %w", a.Type, req, err)
 	}
 	if later == 0 && !a.At.IsZero() {
 		later = max(time.Second, a.At.Sub(c.Clock.Now()))
@@ -66,13 +66,13 @@ func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{RequeueAfter: min(later, source.ResyncPeriod)}, nil
 }
 
-// observe returns the state of a pod as the caches or the API server show it. Pod is nil if there is no pod to compare with
-// the FixedIP: it does not exist or has opted out, or the FixedIP is for another workload.
+// observe returns the state of a pod as the reader from shows it: the caches or the API server. s.Pod is nil if no pod has to be
+// compared with the FixedIP: the pod does not exist or has opted out, or the FixedIP is for another workload.
 func (c *Controller) observe(ctx context.Context, from client.Reader, key client.ObjectKey) (s conformance.PodState, err error) {
 	s = conformance.PodState{
 		Held:  c.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),
 		Away:  c.Ledger.Away(pool.OwnerKey(key.Namespace, key.Name)),
-		Grace: conformance.GracePeriods{Address: c.Config.RestartAfter, Endpoint: c.Config.EndpointPatience},
+		Grace: conformance.GracePeriods{Address: c.Config.RestartAfter, Endpoint: c.Config.EndpointGracePeriod},
 		Now:   c.Clock.Now(),
 	}
 	slots, isSlot := c.slotsOf(s.Held, key.Namespace)
@@ -121,7 +121,7 @@ func (c *Controller) observe(ctx context.Context, from client.Reader, key client
 	return s, err
 }
 
-// setCondition writes the condition Mismatch and reports it in events.
+// setCondition writes the condition Mismatch and records an event on the FixedIP and, if the condition is True, on the pod.
 func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, want metav1.Condition) error {
 	record := s.FixedIP.DeepCopy()
 	conformance.SetMismatch(&record.Status, want, s.Pod)
@@ -143,8 +143,8 @@ func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, w
 	return nil
 }
 
-// evictMismatched evicts the pod and writes the result into the condition. later is when to try again. Restarts are counted
-// by FixedIP: the next holder of a slot has another name.
+// evictMismatched evicts the pod and writes the result into the condition Mismatch. later is the time until the next try.
+// Restarts are counted by FixedIP, because the next holder of a slot has another name.
 func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState, evicted metav1.Condition) (later time.Duration, err error) {
 	later, err = c.evict(ctx, client.ObjectKeyFromObject(s.FixedIP), identity.OwnerOf(s.FixedIP), s.Pod)
 	switch {
@@ -163,7 +163,7 @@ func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState
 	return later, c.setCondition(ctx, s, evicted)
 }
 
-// slotsOf returns the workload whose slots the entries are. ok is false if they are not those of slots.
+// slotsOf returns the workload of the slots to which the entries belong. ok is false if the entries do not belong to slots.
 func (c *Controller) slotsOf(held []ledger.NodeAddresses, namespace string) (w identity.Workload, ok bool) {
 	if len(held) == 0 {
 		return w, false
@@ -173,7 +173,7 @@ func (c *Controller) slotsOf(held []ledger.NodeAddresses, namespace string) (w i
 	return identity.Workload{GroupKind: kind.GroupKind(), Namespace: namespace, Name: name}, named && known && kind.Identity == identity.Slot
 }
 
-// reservedFor reports whether a FixedIP is for the workload of a pod, and not only for the name of the pod.
+// reservedFor reports whether a FixedIP with the name of a pod is for the workload of that pod.
 func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workload, isSlot bool) bool {
 	owner := identity.Owner{Kind: identity.PodKind, Name: pod.Name}
 	if o := metav1.GetControllerOfNoCopy(pod); o != nil {
@@ -181,17 +181,17 @@ func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workl
 	}
 	of := owner.Resource(pod.Namespace)
 	if isSlot && owner.GroupKind() == identity.ReplicaSets {
-		// A ReplicaSet uses each pod name once, so the pod with the holder's name is the holder.
+		// A ReplicaSet uses each pod name once, so that the pod with the name of the holder is the holder.
 		of = slots.Resource()
 	}
 	return identity.OwnerOf(record).Resource(record.Namespace) == of
 }
 
-// feasibleNodes returns the nodes, except the pod's own, that have entries for the pod and can run it. If the node with its
-// IPs cannot run it, the pod would stay Pending after a restart, and is better left running.
+// feasibleNodes returns the nodes, except that of the pod, whose pools have entries for the pod and which can run the pod. If no
+// such node exists, the next pod would stay Pending after an eviction.
 //
-// The cache has no tolerations, node selectors or affinity of bound pods: a decision from the caches is made again from the
-// API server.
+// The cache has no tolerations, node selectors or affinity of bound pods. That is sufficient because a decision from the caches
+// is made again from the API server.
 func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses) ([]string, error) {
 	var nodes []string
 	for _, h := range held {

@@ -25,14 +25,15 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// asking returns every workload, and records which ones were read.
-type asking struct {
+// workloadReads is a gather.Workloads in which every workload exists. It records the reads.
+type workloadReads struct {
 	gather.Workloads
-	asked []string
+	// read are the workloads that were read, as "Kind/name".
+	read []string
 }
 
-func (a *asking) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
-	a.asked = append(a.asked, gk.Kind+"/"+name)
+func (w *workloadReads) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
+	w.read = append(w.read, gk.Kind+"/"+name)
 	return &identity.Workload{GroupKind: gk, Name: name, Annotations: map[string]string{"fixedip.io/ips": "10.0.1.200"}}, nil
 }
 
@@ -43,10 +44,10 @@ func TestFixedIPOfPod(t *testing.T) {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: by, UID: "owner", Controller: ptr.To(true)}}},
 			Spec: corev1.PodSpec{NodeName: "n"}}
 	}
-	alone := func(name string) *corev1.Pod {
+	bare := func(name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: corev1.PodSpec{NodeName: "n"}}
 	}
-	kept := func(name, kind, by string, slot bool) *v1alpha1.FixedIP {
+	fixedIP := func(name, kind, by string, slot bool) *v1alpha1.FixedIP {
 		version := "apps/v1"
 		if kind == identity.PodKind {
 			version = "v1"
@@ -62,33 +63,34 @@ func TestFixedIPOfPod(t *testing.T) {
 		// workload is the workload that is read, "Kind/name"; empty: none, because the pod is a bare pod, or there is no
 		// FixedIP for it.
 		workload string
-		keeps    bool
-		alone    bool
+		// fixedIP and barePod are true if observe has to return a FixedIP, and a bare pod.
+		fixedIP bool
+		barePod bool
 	}{
-		"a StatefulSet's": {
-			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
-		"only claimed": {
+		"entry and FixedIP of a StatefulSet": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), fixedIP("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
+		"entry of a StatefulSet": {
 			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), nil, "", false, false},
-		"kept, and in no pool": {
-			nil, controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
-		"another workload's of the name": {
-			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "other"), kept("web-0", "StatefulSet", "web", false), "", true, false},
-		"a ReplicaSet's of the name": {
-			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "ReplicaSet", "web"), kept("web-0", "StatefulSet", "web", false), "", true, false},
-		"a slot's": {
-			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), kept("web-10-0-1-200", "Deployment", "web", true), "Deployment/web", true, false},
-		"a slot that is only claimed": {
+		"FixedIP of a StatefulSet, no entry": {
+			nil, controlled("web-0", "StatefulSet", "web"), fixedIP("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
+		"pod of another StatefulSet with the same name": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "other"), fixedIP("web-0", "StatefulSet", "web", false), "", true, false},
+		"pod of a ReplicaSet with the same name": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "ReplicaSet", "web"), fixedIP("web-0", "StatefulSet", "web", false), "", true, false},
+		"entry and FixedIP of a slot": {
+			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), fixedIP("web-10-0-1-200", "Deployment", "web", true), "Deployment/web", true, false},
+		"entry of a slot": {
 			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), nil, "", false, false},
-		"a slot's name with an identity's": {
-			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "StatefulSet", "web"), kept("web-10-0-1-200", "Deployment", "web", true), "", true, false},
-		"a pod's without a workload": {
-			ptr.To(pool.ForOwner("db/web-0")), alone("web-0"), kept("web-0", "Pod", "web-0", false), "", true, true},
-		"a pod's without a workload, only claimed": {
-			ptr.To(pool.ForOwner("db/web-0")), alone("web-0"), nil, "", false, false},
-		"a StatefulSet's, and the pod has none": {
-			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), alone("web-0"), nil, "", false, false},
-		"an ordinary entry of a strict node": {
-			ptr.To(pool.UnreservedEntry("db", "web-0")), alone("web-0"), nil, "", false, false},
+		"entry and FixedIP of a slot, pod of a StatefulSet": {
+			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "StatefulSet", "web"), fixedIP("web-10-0-1-200", "Deployment", "web", true), "", true, false},
+		"entry and FixedIP of a bare pod": {
+			ptr.To(pool.ForOwner("db/web-0")), bare("web-0"), fixedIP("web-0", "Pod", "web-0", false), "", true, true},
+		"entry of a bare pod": {
+			ptr.To(pool.ForOwner("db/web-0")), bare("web-0"), nil, "", false, false},
+		"entry of a StatefulSet, bare pod": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), bare("web-0"), nil, "", false, false},
+		"unreserved entry": {
+			ptr.To(pool.UnreservedEntry("db", "web-0")), bare("web-0"), nil, "", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registered, err := scheme.New()
@@ -104,7 +106,7 @@ func TestFixedIPOfPod(t *testing.T) {
 			if c.entry != nil {
 				l.SetNode(pool.NodePool{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.200"): *c.entry}})
 			}
-			store := &asking{}
+			store := &workloadReads{}
 			r := &Controller{
 				Gatherer: &gather.Gatherer{
 					Ledger: l, Cached: api, Workloads: store, Events: events.NewFakeRecorder(10), Clock: clocktesting.NewFakeClock(begin),
@@ -116,12 +118,12 @@ func TestFixedIPOfPod(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var asked string
-			if len(store.asked) > 0 {
-				asked = store.asked[0]
+			var read string
+			if len(store.read) > 0 {
+				read = store.read[0]
 			}
-			if asked != c.workload || (got.Pod != nil) != (c.workload != "" || c.alone) || got.BarePod != c.alone || (got.FixedIP != nil) != c.keeps {
-				t.Errorf("workload %q, pod %v, FixedIP %v; want workload %q, FixedIP %t", asked, got.Pod != nil, got.FixedIP != nil, c.workload, c.keeps)
+			if read != c.workload || (got.Pod != nil) != (c.workload != "" || c.barePod) || got.BarePod != c.barePod || (got.FixedIP != nil) != c.fixedIP {
+				t.Errorf("got workload %q, pod: %t, bare pod: %t, FixedIP: %t; want workload %q, bare pod: %t, FixedIP: %t", read, got.Pod != nil, got.BarePod, got.FixedIP != nil, c.workload, c.barePod, c.fixedIP)
 			}
 		})
 	}

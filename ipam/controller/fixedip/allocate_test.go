@@ -20,26 +20,27 @@ import (
 )
 
 // TestAdoptionOfAPodThatGoes checks that a dynamic entry is withdrawn for a pod only while the pod runs with the IP. If the
-// pod is deleted before the write, nothing is written; if it is deleted or replaced or fails during the write, the entry is
-// dynamic again. Finding C12.
+// pod is deleted before the write, nothing is written. If the pod is deleted or replaced or fails during the write, the write
+// is undone, and the entry is dynamic again. Finding C12.
 func TestAdoptionOfAPodThatGoes(t *testing.T) {
 	const has = "10.0.1.1"
 	remove := func(s *stage, pod *corev1.Pod) error { return s.API.Delete(t.Context(), pod) }
 	for name, c := range map[string]struct {
-		// before and during change the pod at the API server before the write and during it; nil: no change.
+		// before and during change the pod at the API server before the write and during the write; nil: no change.
 		before, during func(*stage, *corev1.Pod) error
 		patches        int
-		owner          string
+		// owner is the owner of the entry after the write.
+		owner string
 	}{
-		"it runs on":  {patches: 1, owner: controllertest.Cooldown},
-		"it had gone": {before: remove},
-		"it goes":     {during: remove, patches: 2},
-		"another follows": {during: func(s *stage, pod *corev1.Pod) error {
+		"the pod does not change":             {patches: 1, owner: controllertest.Cooldown},
+		"the pod is deleted before the write": {before: remove},
+		"the pod is deleted during the write": {during: remove, patches: 2},
+		"the pod is replaced during the write": {during: func(s *stage, pod *corev1.Pod) error {
 			next := pod.DeepCopy()
 			next.UID, next.ResourceVersion = "next", ""
 			return errors.Join(s.API.Delete(t.Context(), pod), s.API.Create(t.Context(), next))
 		}, patches: 2},
-		"it fails": {during: func(s *stage, pod *corev1.Pod) error {
+		"the pod fails during the write": {during: func(s *stage, pod *corev1.Pod) error {
 			pod.Status.Phase = corev1.PodFailed
 			return s.API.Status().Update(t.Context(), pod)
 		}, patches: 2},
@@ -56,14 +57,14 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 			if err := s.API.Update(t.Context(), &node); err != nil {
 				t.Fatal(err)
 			}
-			happen := func(what func(*stage, *corev1.Pod) error) {
+			apply := func(change func(*stage, *corev1.Pod) error) {
 				var now corev1.Pod
-				if what == nil {
+				if change == nil {
 					return
 				}
 				err := s.API.Get(t.Context(), client.ObjectKeyFromObject(pod), &now)
 				if err == nil {
-					err = what(s, &now)
+					err = change(s, &now)
 				}
 				if err != nil {
 					t.Error(err)
@@ -71,20 +72,20 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 			}
 			s.OnPatch = func() (func(), error) {
 				s.OnPatch = nil
-				return func() { happen(c.during) }, nil
+				return func() { apply(c.during) }, nil
 			}
-			happen(c.before)
+			apply(c.before)
 			record := controllertest.Record(0, false)
 			record.Spec.IPs = []string{has}
 			err := s.fixedips.allocate(t.Context(), reclaim.State{Record: record, Pod: pod}, reclaim.Action{Type: reclaim.Withdraw, Node: "n", Addrs: []netip.Addr{netip.MustParseAddr(has)}}, agentview.Evidence{})
 			if withdrawn := c.owner != ""; errors.Is(err, gather.ErrSuperseded) == withdrawn || withdrawn && err != nil {
-				t.Errorf("allocate: %v", err)
+				t.Errorf("Withdraw: got error %v, want no error: %t, otherwise ErrSuperseded", err, withdrawn)
 			}
 			if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
 				t.Fatal(err)
 			}
 			if owner := node.Spec.IPAM.Pool[has].Owner; owner != c.owner || s.Patches != c.patches {
-				t.Errorf("owner %q and %d patches, want %q and %d", owner, s.Patches, c.owner, c.patches)
+				t.Errorf("got owner %q after %d patches, want %q after %d", owner, s.Patches, c.owner, c.patches)
 			}
 		})
 	}

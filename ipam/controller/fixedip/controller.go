@@ -41,16 +41,16 @@ import (
 const (
 	// whileInFlight is the time until the next reconcile of an identity whose release is in flight.
 	whileInFlight = 200 * time.Millisecond
-	// parallelFinishes is the maximum number of finalizers that are removed at the same time. This write is the most
-	// expensive one for a deleted workload, and would delay the releases on other nodes, while no release waits for it.
+	// parallelFinishes is the maximum number of finalizers that are removed at the same time. These writes are the most
+	// expensive ones for a deleted workload and would delay the releases on other nodes. No release waits for them.
 	// whileFinishing is the time until the next try when the maximum is reached.
 	parallelFinishes = 4
 	whileFinishing   = 100 * time.Millisecond
 	// whileRefused is the time until the next try to create a FixedIP that was refused: no event reports that a quota has
 	// room again.
 	whileRefused = 30 * time.Second
-	// whileUnknown is the time until the next look for a workload whose kind is not known: its watch has just begun, or its
-	// API is not installed.
+	// whileUnknown is the time until the next reconcile if the state of the workload is not known: its watch has just begun, or
+	// its API is not installed.
 	whileUnknown = 5 * time.Second
 )
 
@@ -63,10 +63,11 @@ type Controller struct {
 	// FixedIPs and StatefulSets that existed at the start are known; the resync begins then.
 	PoolsSeen func() bool
 	Ready     func() bool
-	// ResyncPeriod is how often each identity is reconciled without an event.
+	// ResyncPeriod is the interval at which each identity is reconciled without an event.
 	ResyncPeriod time.Duration
 	Allocator    *allocate.Allocator
-	// IdentityRequests passes the identities that the ledger reports, and SlotRequests the workloads with slots.
+	// IdentityRequests receives the identities whose entries or FixedIPs have changed in the ledger, and SlotRequests the
+	// workloads whose slots have changed.
 	IdentityRequests, SlotRequests *source.Requests
 
 	// idle stores since when a FixedIP has had no bound pod, for the delay of reclaim.Gap only. A replica that takes over
@@ -80,7 +81,7 @@ type Controller struct {
 func (c *Controller) Setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("fixedip").
-		For(&v1alpha1.FixedIP{}, builder.WithPredicates(source.BesideLedger)).
+		For(&v1alpha1.FixedIP{}, builder.WithPredicates(source.NotReservations)).
 		WatchesRawSource(c.IdentityRequests.Resynced(source.Resync{
 			Clock: c.Clock, Period: c.ResyncPeriod, Ready: c.Ready,
 			All: func() []string { return source.Identities(c.Ledger) },
@@ -104,7 +105,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if c.Batches.InFlight(req.NamespacedName) {
-		// The watches may show the pool without the address, and not yet that the FixedIP is deleted.
+		// The watches may already show the pool without the address, but not yet the deletion of the FixedIP.
 		return ctrl.Result{RequeueAfter: whileInFlight}, nil
 	}
 	states, actions, err := c.decide(ctx, c.FromCaches(), req)
@@ -131,7 +132,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	err = errors.Join(failed...)
 	if err != nil || len(states) == 0 || !isWorkload(req) && after == c.ResyncPeriod {
-		// The resync queues identities; it does not queue workloads.
+		// The resync queues the identity again after ResyncPeriod. It queues no workloads.
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: after}, nil
@@ -163,8 +164,8 @@ func (c *Controller) decide(ctx context.Context, from gather.Reader, req ctrl.Re
 	return states, actions, err
 }
 
-// identity returns the state of an identity; nil if there is none. If the request names the FixedIP of a slot, it queues the
-// workload of the slot.
+// identity returns the state of an identity; nil if there is none. If the request names the FixedIP of a slot, identity queues
+// the workload of the slot instead.
 func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.Request) ([]reclaim.State, error) {
 	s, ok, err := c.Identity(ctx, from, req.NamespacedName)
 	switch {
@@ -185,13 +186,13 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.
 	return nil, nil
 }
 
-// step performs an action. after is the time until the next reconcile if no event comes; ResyncPeriod if no shorter time is
+// step performs an action. after is the time until the next reconcile without an event; ResyncPeriod if no shorter time is
 // known.
 func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State, a reclaim.Action) (after time.Duration, err error) {
 	log := klog.FromContext(ctx).WithValues("action", a.Type, "rule", a.Rule, "pod", s.Holder)
 	err = c.perform(ctx, req, s, a)
 	if errors.Is(err, gather.ErrAsked) {
-		// The agent's answer queues the request again.
+		// The answer of the agent queues the request again.
 		err = nil
 	}
 	var notProved *gather.NotProvedError
@@ -208,9 +209,9 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 		log.V(2).Info("Action waits", "err", err)
 		return notProved.RetryAfter(c.Clock.Now()), nil
 	case err != nil:
-		return c.ResyncPeriod, fmt.Errorf("%s of %s, held by pod %s: %w", a.Type, req, s.Holder, err)
+		return c.ResyncPeriod, fmt.Errorf("perform action %s for %s (holder: %q): %w", a.Type, req, s.Holder, err)
 	case a.Type == reclaim.FenceTarget, a.Type == reclaim.Withdraw:
-		// The new cooldown entry names no pod, so no watch event queues the identity. The next action has to be decided
+		// The new cooldown entry names no pod, so that no watch event queues the identity. The next action has to be decided
 		// before the entry is removed at the end of the cooldown.
 		return source.AfterConflict, nil
 	case a.At.IsZero():
@@ -219,8 +220,8 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 	return max(source.AfterConflict, a.At.Sub(c.Clock.Now())), nil
 }
 
-// SlotRequest returns requests for those of the workloads whose kinds have slots. resources name the workloads as pool
-// entries do: "namespace/Kind/name".
+// SlotRequest returns requests for those of the workloads whose pods have slots. resources are the names of the workloads in
+// pool entries: "namespace/Kind/name".
 func SlotRequest(kinds identity.Kinds, resources ...string) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, resource := range resources {
@@ -251,14 +252,14 @@ func (c *Controller) ofPod(ctx context.Context, obj client.Object) []ctrl.Reques
 		}
 	}
 	_, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers)
-	entries := len(held) + len(c.Ledger.Away(key)) + len(c.Ledger.Arriving(key))
+	entries := len(held) + len(c.Ledger.Away(key)) + len(c.Ledger.MoveTargets(key))
 	if err == nil && fixed || entries > 0 || c.recorded(ctx, pod) {
 		requests = append(requests, source.ForOwner(key)...)
 	}
 	return requests
 }
 
-// recorded reports whether a FixedIP has the name of a pod. A bare pod may have a FixedIP and no entry.
+// recorded reports whether the cache has a FixedIP with the name of a pod. A bare pod may have a FixedIP and no entry.
 func (c *Controller) recorded(ctx context.Context, pod *corev1.Pod) bool {
 	var record v1alpha1.FixedIP
 	return c.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &record, client.UnsafeDisableDeepCopy) == nil
@@ -294,11 +295,11 @@ func (c *Controller) OfNode(node string) []ctrl.Request {
 	return requests
 }
 
-// deletePriority is the priority of the identity of a deleted pod: its address can be released. Requests of other events
-// have priority 0, among them up to a thousand finalizers of a deleted workload.
+// deletePriority is the priority of the request for a deleted pod, whose address can be released. The requests of other events
+// have priority 0; if a workload is deleted, these include the requests for up to a thousand FixedIPs.
 const deletePriority = 100
 
-// deletedFirst is a handler whose requests for deleted objects come before all others.
+// deletedFirst is a handler that queues the requests for deleted objects before all other requests.
 type deletedFirst struct {
 	handler.EventHandler
 	of handler.MapFunc

@@ -46,10 +46,10 @@ type stage struct {
 	agents   agents
 }
 
-// agents answers every question with evidence; nil: there is no answer yet.
+// agents returns evidence for every barrier request; nil: the agents have not answered yet.
 type agents struct {
 	evidence *agentview.Evidence
-	// asked are the nodes that questions were about, and forgotten the nodes whose answers were dropped.
+	// asked are the nodes of the barrier requests, and forgotten the nodes whose answers were dropped.
 	asked, forgotten []string
 }
 
@@ -90,16 +90,16 @@ func TestSlotOfAnEndedPod(t *testing.T) {
 		states, err := s.fixedips.Slots(t.Context(), s.fixedips.FromCaches(), client.ObjectKey{Namespace: "db", Name: "StatefulSet/web"})
 		i := slices.IndexFunc(states, func(s reclaim.State) bool { return s.Holder == "web-0" })
 		if err != nil || i < 0 {
-			t.Fatalf("%s: no slot of web-0 among %d, %v", phase, len(states), err)
+			t.Fatalf("phase %s: got %d slots and error %v, want a slot of web-0", phase, len(states), err)
 		}
 		if got := states[i].Pod == nil; got != free {
-			t.Errorf("%s: the slot is free: %t, want %t", phase, got, free)
+			t.Errorf("phase %s: got free = %t, want %t", phase, got, free)
 		}
 	}
 }
 
-// TestActionsThatNeedEvidence checks that an action that depends on a Cilium agent is written only when the agent has
-// confirmed it and no pod on the node contradicts that. Finding S4.
+// TestActionsThatNeedEvidence checks that an action that depends on a Cilium agent is written only if the answer of the agent
+// and the pods on the node are sufficient evidence. Finding S4.
 func TestActionsThatNeedEvidence(t *testing.T) {
 	a := netip.MustParseAddr(controllertest.IP(0))
 	slot := controllertest.Record(0, false)
@@ -119,18 +119,18 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 		evidence *agentview.Evidence
 		action   reclaim.Action
 		want     v1alpha1.FixedIPStatus
-		// unproved is true if the answer is no sufficient evidence.
+		// unproved is true if the answer is not sufficient evidence.
 		unproved bool
 	}{
-		"a slot is vacated":                            {record: slot, evidence: confirmed, action: vacate, want: vacate.Status},
-		"the agent has not answered":                   {record: slot, action: vacate, want: slot.Status},
-		"the agent lists the address":                  {record: slot, evidence: used, action: vacate, want: slot.Status, unproved: true},
-		"the pod is still there":                       {record: slot, pods: controllertest.Objects(controllertest.Pod(0)), evidence: confirmed, action: vacate, want: slot.Status, unproved: true},
-		"a pod that has not reported its address":      {record: slot, pods: controllertest.Objects(starting), evidence: withdrawn, action: vacate, want: slot.Status, unproved: true},
-		"a pod that cannot have the address":           {record: slot, pods: controllertest.Objects(starting), evidence: confirmed, action: vacate, want: vacate.Status},
-		"addresses may move":                           {record: fixed, evidence: confirmed, action: allow, want: allow.Status},
-		"addresses that are used may not":              {record: fixed, evidence: used, action: allow, want: fixed.Status, unproved: true},
-		"an address becomes the pod's own that has it": {record: fixed, evidence: used, action: reclaim.Action{Type: reclaim.Own, Node: "n", Addrs: []netip.Addr{a}}, want: fixed.Status},
+		"vacate: the address is not in use":                            {record: slot, evidence: confirmed, action: vacate, want: vacate.Status},
+		"vacate: the agent has not answered":                           {record: slot, action: vacate, want: slot.Status},
+		"vacate: the agent reports the address as used":                {record: slot, evidence: used, action: vacate, want: slot.Status, unproved: true},
+		"vacate: the holder still exists":                              {record: slot, pods: controllertest.Objects(controllertest.Pod(0)), evidence: confirmed, action: vacate, want: slot.Status, unproved: true},
+		"vacate: a pod has no IP yet, and the entry is in cooldown":    {record: slot, pods: controllertest.Objects(starting), evidence: withdrawn, action: vacate, want: slot.Status, unproved: true},
+		"vacate: a pod has no IP yet, and the entry is the holder's":   {record: slot, pods: controllertest.Objects(starting), evidence: confirmed, action: vacate, want: vacate.Status},
+		"allow a move: the address is not in use":                      {record: fixed, evidence: confirmed, action: allow, want: allow.Status},
+		"allow a move: the agent reports the address as used":          {record: fixed, evidence: used, action: allow, want: fixed.Status, unproved: true},
+		"own: the agent reports the address as used by the pod itself": {record: fixed, evidence: used, action: reclaim.Action{Type: reclaim.Own, Node: "n", Addrs: []netip.Addr{a}}, want: fixed.Status},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, append(controllertest.Objects(c.record), c.pods...), nil)
@@ -143,44 +143,43 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 			again := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: "web-0"}}
 			err := s.fixedips.perform(t.Context(), again, state, c.action)
 			if unproved := errors.As(err, new(*gather.NotProvedError)); unproved != c.unproved || errors.Is(err, gather.ErrAsked) != (c.evidence == nil) || err != nil && !unproved && c.evidence != nil {
-				t.Error(err)
+				t.Errorf("got error %v, want a NotProvedError: %t, ErrAsked: %t", err, c.unproved, c.evidence == nil)
 			}
 			if diff := cmp.Diff([]string{"n"}, s.agents.asked); diff != "" {
-				t.Errorf("asked (-want +got): %s", diff)
+				t.Errorf("nodes of the barrier requests (-want +got): %s", diff)
 			}
-			// An answer that lists the address as used will not be sufficient later either.
+			// An answer with the address as used will not be sufficient later either.
 			if forgotten := len(s.agents.forgotten) > 0; forgotten != (c.evidence == used && c.unproved) {
-				t.Errorf("the answer is forgotten: %v", forgotten)
+				t.Errorf("got answer forgotten = %t, want %t", forgotten, !forgotten)
 			}
 			var now v1alpha1.FixedIP
 			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(c.record), &now); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(c.want, now.Status); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+				t.Errorf("status of the FixedIP (-want +got): %s", diff)
 			}
 		})
 	}
 }
 
-// TestOptedOutPodOfAWorkloadThatDidNot checks that a pod that opted out does not cause the release of the addresses that are
-// reserved for its name, unless the template of its workload opts out too: the next pod of the name may have a fixed
-// address.
-func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
+// TestOptedOutPodOfAWorkload checks that a pod that opted out does not cause the release of the addresses that are reserved for
+// its name, unless the template of its workload opts out too: the next pod of the name may have a fixed address.
+func TestOptedOutPodOfAWorkload(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*corev1.Pod)
 		template map[string]string
-		goes     bool
+		released bool
 	}{
-		"it waits":     {change: func(*corev1.Pod) {}},
-		"it is placed": {change: func(p *corev1.Pod) { p.Spec.NodeName = "another" }},
-		"it runs": {change: func(p *corev1.Pod) {
+		"the pod has no node": {change: func(*corev1.Pod) {}},
+		"the pod is bound":    {change: func(p *corev1.Pod) { p.Spec.NodeName = "another" }},
+		"the pod runs": {change: func(p *corev1.Pod) {
 			p.Spec.NodeName, p.Status.PodIPs = "another", []corev1.PodIP{{IP: "10.0.2.9"}}
 		}},
-		"it is on its way out": {change: func(p *corev1.Pod) {
-			p.Finalizers, p.DeletionTimestamp = []string{"test/keeps"}, &metav1.Time{Time: controllertest.Begin}
+		"the pod is being deleted": {change: func(p *corev1.Pod) {
+			p.Finalizers, p.DeletionTimestamp = []string{"test/finalizer"}, &metav1.Time{Time: controllertest.Begin}
 		}},
-		"its workload opted out": {change: func(*corev1.Pod) {}, template: map[string]string{identity.AnnotationEnabled: "false"}, goes: true},
+		"the workload opted out too": {change: func(*corev1.Pod) {}, template: map[string]string{identity.AnnotationEnabled: "false"}, released: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := controllertest.Pod(0)
@@ -195,52 +194,52 @@ func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if a := reclaim.Decide(state); (a.Type == reclaim.DeleteRecord) != c.goes {
-				t.Errorf("%s by rule %q", a.Type, a.Rule)
+			if a := reclaim.Decide(state); (a.Type == reclaim.DeleteRecord) != c.released {
+				t.Errorf("got action %s by rule %q, want DeleteRecord: %t", a.Type, a.Rule, c.released)
 			}
 		})
 	}
 }
 
-// TestTheActionAfterFenceIsNotMissed checks that an identity is reconciled again soon after its address was fenced, before
-// the cooldown ends. No watch event queues it, because the cooldown entry names no pod.
-func TestTheActionAfterFenceIsNotMissed(t *testing.T) {
-	barred := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "other"}}
-	barred.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
-	s := newStage(t, controllertest.Objects(barred), nil)
+// TestRequeueAfterFence checks that an identity is reconciled again within a second after FenceTarget, and so before the new
+// cooldown entry is removed. No watch event queues the identity, because the cooldown entry names no pod.
+func TestRequeueAfterFence(t *testing.T) {
+	target := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "other"}}
+	target.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
+	s := newStage(t, controllertest.Objects(target), nil)
 	home, _ := s.Ledger.Node("n")
 	s.Ledger.SetNode(home.With([]pool.EntryChange{home.Set(netip.MustParseAddr(controllertest.IP(0)), pool.LeavingEntry("m", "db/web-0"))}))
-	s.Ledger.SetNode(ciliumpool.FromCiliumNode(barred))
+	s.Ledger.SetNode(ciliumpool.FromCiliumNode(target))
 	result, err := s.fixedips.Reconcile(t.Context(), source.ForOwner("db/web-0")[0])
 	var now ciliumv2.CiliumNode
 	if getErr := s.API.Get(t.Context(), client.ObjectKey{Name: "m"}, &now); err != nil || getErr != nil || now.Spec.IPAM.Pool[controllertest.IP(0)].Owner != controllertest.Cooldown {
-		t.Fatalf("%v, %v: %v", err, getErr, now.Spec.IPAM.Pool)
+		t.Fatalf("got entries %v of node m and errors %v, %v; want a cooldown entry of %s", now.Spec.IPAM.Pool, err, getErr, controllertest.IP(0))
 	}
 	if result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
-		t.Errorf("looked at again after %v", result.RequeueAfter)
+		t.Errorf("got RequeueAfter %v, want at most a second", result.RequeueAfter)
 	}
 }
 
-// TestReleaseBesideTheRunningPod checks that a pod that runs with another address does not prevent the release of the
-// entries of its name: a scheduler may have claimed them for a former pod. An entry that the state does not have is not
-// released: a move to the node has been completed meanwhile.
-func TestReleaseBesideTheRunningPod(t *testing.T) {
-	elsewhere := controllertest.Pod(0)
-	elsewhere.Spec.NodeName = "another"
-	other, its := controllertest.Pod(0), controllertest.Pod(0)
-	other.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}}
-	its.Status.PodIPs = []corev1.PodIP{{IP: controllertest.IP(0)}}
+// TestReleaseEntriesWithPod checks that a pod that runs with another address does not prevent the release of the entries of
+// its name: a scheduler may have claimed them for a former pod. An owned entry that the state does not have is not released: a
+// move to the node has been completed meanwhile.
+func TestReleaseEntriesWithPod(t *testing.T) {
+	onOtherNode := controllertest.Pod(0)
+	onOtherNode.Spec.NodeName = "another"
+	withOther, withReleased := controllertest.Pod(0), controllertest.Pod(0)
+	withOther.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}}
+	withReleased.Status.PodIPs = []corev1.PodIP{{IP: controllertest.IP(0)}}
 	for name, c := range map[string]struct {
 		pod      *corev1.Pod
 		arriving bool
-		goes     bool
+		released bool
 	}{
-		"no pod":                       {nil, false, true},
-		"it is on another node":        {elsewhere, false, true},
-		"it runs with another address": {other, false, true},
-		"it runs with the address":     {its, false, false},
-		"it has none yet":              {controllertest.Pod(0), false, false},
-		"the address has just arrived": {other, true, false},
+		"no pod":                                     {nil, false, true},
+		"the pod is on another node":                 {onOtherNode, false, true},
+		"the pod runs with another address":          {withOther, false, true},
+		"the pod runs with the address":              {withReleased, false, false},
+		"the pod has no IP yet":                      {controllertest.Pod(0), false, false},
+		"a move to the node was completed meanwhile": {withOther, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var api []client.Object
@@ -250,20 +249,20 @@ func TestReleaseBesideTheRunningPod(t *testing.T) {
 			s := newStage(t, api, nil)
 			state := reclaim.State{Pod: c.pod}
 			if has := s.Ledger.Held("db/web-0"); c.arriving {
-				state.Arriving = has
+				state.MoveTargets = has
 			} else {
 				state.Held = has
 			}
 			err := s.fixedips.releaseEntries(t.Context(), types.NamespacedName{Namespace: "db", Name: "web-0"}, state, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "n"})
-			if goes := err == nil && strings.HasPrefix(s.Owners(), controllertest.Cooldown+" "); goes != c.goes || !goes && !errors.Is(err, gather.ErrSuperseded) {
-				t.Errorf("%v; the owners are %s", err, s.Owners())
+			if released := err == nil && strings.HasPrefix(s.Owners(), controllertest.Cooldown+" "); released != c.released || !released && !errors.Is(err, gather.ErrSuperseded) {
+				t.Errorf("got owners %s and error %v, want the entry of web-0 released: %t, otherwise ErrSuperseded", s.Owners(), err, c.released)
 			}
 		})
 	}
 }
 
-// TestBlockedReleaseIsReported checks that the reason why an address is not released is reported on its FixedIP and on the
-// pod that has the address, without names of other namespaces.
+// TestBlockedReleaseIsReported checks that events on the FixedIP and on the pod that uses the address report why the address is
+// not released. The event on the pod does not name an object of another namespace.
 func TestBlockedReleaseIsReported(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -280,8 +279,8 @@ func TestBlockedReleaseIsReported(t *testing.T) {
 		record *v1alpha1.FixedIP
 		want   []string
 	}{
-		"with a record":    {&v1alpha1.FixedIP{}, []string{"Warning ReleaseBlocked another has it", onPod}},
-		"without a record": {nil, []string{onPod}},
+		"with a FixedIP":    {&v1alpha1.FixedIP{}, []string{"Warning ReleaseBlocked another has it", onPod}},
+		"without a FixedIP": {nil, []string{onPod}},
 	} {
 		recorder := events.NewFakeRecorder(10)
 		r := &Controller{Gatherer: &gather.Gatherer{Cached: fake.NewClientBuilder().WithScheme(kinds).WithObjects(other).Build(), Events: recorder}}
@@ -294,7 +293,7 @@ func TestBlockedReleaseIsReported(t *testing.T) {
 			got = append(got, e)
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: -want +got\n%s", name, diff)
+			t.Errorf("%s: events (-want +got): %s", name, diff)
 		}
 	}
 }
@@ -305,8 +304,8 @@ func (s *stage) released() {
 	s.Ledger.SetNode(node.With(node.Release("db/web-0", nil, controllertest.Begin)))
 }
 
-// releaseInFlight releases the address of pod 0. It calls check when the ledger has the written release and the release is
-// not confirmed yet.
+// releaseInFlight releases the address of pod 0. It calls check when the release is written and in the ledger, and not
+// confirmed yet.
 func (s *stage) releaseInFlight(check func()) {
 	s.t.Helper()
 	checked := false
@@ -330,26 +329,27 @@ func (s *stage) releaseInFlight(check func()) {
 		s.Clock.Step(result.RequeueAfter)
 	}
 	if !checked {
-		s.t.Error("nothing was released")
+		s.t.Error("the release controller wrote no release")
 	}
 }
 
-// TestFinish checks that the finalizer of a FixedIP that is being deleted is removed when no pool entry names its pod, and
-// not while a release of its address is in flight, which may still be undone.
+// TestFinish checks that the finalizer of a FixedIP that is being deleted is removed if no pool entry names its pod, but not
+// while the release of its address is in flight: the release may still be undone.
 func TestFinish(t *testing.T) {
 	deleted := controllertest.Objects(controllertest.Record(0, true))
 	for name, c := range map[string]struct {
 		api, cached []client.Object
 		held        bool
 		inFlight    bool
-		gone        bool
+		// gone is true if the FixedIP does not exist afterwards.
+		gone bool
 	}{
 		"its address is released":       {api: deleted, cached: deleted, gone: true},
-		"its address is held":           {api: deleted, cached: deleted, held: true},
+		"a pool has an entry":           {api: deleted, cached: deleted, held: true},
 		"its address is being released": {api: deleted, cached: deleted, inFlight: true},
-		"it is not being deleted":       {api: controllertest.Objects(controllertest.Record(0, false)), cached: controllertest.Objects(controllertest.Record(0, false))},
-		"it is gone already":            {cached: deleted, gone: true},
-		"it never existed":              {gone: true},
+		"the FixedIP is not deleted":    {api: controllertest.Objects(controllertest.Record(0, false)), cached: controllertest.Objects(controllertest.Record(0, false))},
+		"only the cache has a FixedIP":  {cached: deleted, gone: true},
+		"there is no FixedIP":           {gone: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, c.api, c.cached)
@@ -363,7 +363,7 @@ func TestFinish(t *testing.T) {
 				var record v1alpha1.FixedIP
 				err := s.API.Get(t.Context(), client.ObjectKeyFromObject(controllertest.Pod(0)), &record)
 				if client.IgnoreNotFound(err) != nil || apierrors.IsNotFound(err) != c.gone {
-					t.Errorf("%v, finalizers %v", err, record.Finalizers)
+					t.Errorf("read the FixedIP: got error %v and finalizers %v, want it gone: %t", err, record.Finalizers, c.gone)
 				}
 			}
 			if c.inFlight {

@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// TestDeletedFirst checks that the identity of a deleted pod comes first, even if its request is queued already.
+// TestDeletedFirst checks that the queue returns the request for a deleted pod first, even if it was queued before.
 func TestDeletedFirst(t *testing.T) {
 	of := func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
@@ -35,7 +35,7 @@ func TestDeletedFirst(t *testing.T) {
 	}{{controllertest.Pod(2), deletePriority}, {controllertest.Pod(0), 0}, {controllertest.Pod(1), 0}} {
 		got, priority, _ := q.GetWithPriority()
 		if got.Name != want.pod.Name || priority != want.priority {
-			t.Errorf("%s with priority %d comes next, want %s with %d", got.Name, priority, want.pod.Name, want.priority)
+			t.Errorf("got next request %s with priority %d, want %s with %d", got.Name, priority, want.pod.Name, want.priority)
 		}
 		q.Done(got)
 	}

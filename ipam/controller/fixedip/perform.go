@@ -33,15 +33,16 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// errRefused means that a ResourceQuota or an admission policy refuses a FixedIP.
+// errRefused means that a ResourceQuota or an admission policy refused a FixedIP.
 var errRefused = errors.New("the FixedIP is refused")
 
-// errBusy means that FinishRecord has to wait, because parallelFinishes finalizers are being removed.
+// errBusy means that FinishRecord has to wait because parallelFinishes finalizers are being removed already.
 var errBusy = errors.New("the maximum number of finalizers is being removed")
 
-// perform performs an action for an identity or a slot. again is its request, which is queued again when an agent answers.
+// perform performs an action for an identity or a slot. again is the reconcile request that is queued when an agent answers a
+// barrier request.
 func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.State, a reclaim.Action) error {
-	// The entries are those of the holder.
+	// The pool entries name the holder.
 	key := client.ObjectKey{Namespace: again.Namespace, Name: s.Holder}
 	if a.Why != "" {
 		if err := c.reportBlocked(ctx, pool.OwnerKey(key.Namespace, key.Name), s, a.Why); err != nil {
@@ -160,8 +161,8 @@ func (c *Controller) updateStatus(ctx context.Context, s reclaim.State, a reclai
 	return nil
 }
 
-// reportBlocked reports in events why addresses of an identity are not released: about its FixedIP, and about the pods that
-// use the addresses, which a user may have to delete.
+// reportBlocked records events with the reason why addresses of an identity are not released: on its FixedIP, and on the pods
+// that use the addresses, which a user may have to delete.
 func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.State, why string) error {
 	if s.Record != nil {
 		c.Events.Eventf(s.Record, nil, corev1.EventTypeWarning, "ReleaseBlocked", "ReleaseEntries", "%s", why)
@@ -183,8 +184,8 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 	return nil
 }
 
-// allocate writes the entries of recorded addresses into the pool of their home node, or withdraws dynamic entries. It
-// reports no blocker: the next decision finds the blocker again and reports it.
+// allocate writes the entries of recorded addresses into the pool of their home node, or withdraws dynamic entries. It does
+// not report a blocker: the next decision finds the blocker and reports it.
 func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Action, evidence agentview.Evidence) error {
 	r := allocate.Request{Node: a.Node, Addrs: a.Addrs, Entry: reservation.EntryOf(s.Record), Pod: s.Pod, Seen: evidence.Entries}
 	if a.Type == reclaim.Withdraw {
@@ -210,8 +211,8 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 			case release.MayUse(s.Pod, a.Node, edits):
 				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, gather.ErrSuperseded)
 			case slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.From.Kind == pool.Owned && !s.HoldsOn(a.Node, e.Addr) }):
-				// The state shows this move as prepared only. It has been completed meanwhile, and no other pool has the
-				// address.
+				// In the state this move is only prepared. It has been completed meanwhile, so that no other pool has an owned
+				// entry for the address.
 				return nil, fmt.Errorf("pod %s has got an entry on node %s: %w", key, a.Node, gather.ErrSuperseded)
 			}
 			return edits, nil
@@ -230,14 +231,14 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 	case errors.Is(err, ciliumpool.ErrUndone):
 		return fmt.Errorf("pod %s was bound to node %s during the release and keeps its address: %w: %w", key, a.Node, gather.ErrSuperseded, err)
 	case err != nil:
-		return fmt.Errorf("release the address of %s on node %s: %w", key, a.Node, err)
+		return fmt.Errorf("release the entries of pod %s on node %s: %w", key, a.Node, err)
 	}
 	klog.FromContext(ctx).Info("Address released", "node", a.Node, "entries", len(released))
 	metrics.Released(causeOf(s), len(released))
 	return nil
 }
 
-// causeOf returns the cause of a release for the metric.
+// causeOf returns the cause of a release, for the metric releases_total.
 func causeOf(s reclaim.State) metrics.Cause {
 	switch {
 	case s.Record == nil:
@@ -248,8 +249,8 @@ func causeOf(s reclaim.State) metrics.Cause {
 	return metrics.Beside
 }
 
-// releaseMoved performs one step of the release of moved addresses: MarkLeaving, FenceTarget or ReleaseHome. For their order
-// see State.release in package reclaim.
+// releaseMoved performs one step of the release of moved addresses: MarkLeaving, FenceTarget or ReleaseHome. Their order is
+// documented at State.release in package reclaim.
 func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a reclaim.Action) error {
 	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
 	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, RequireUnchangedSpec: a.Type == reclaim.ReleaseHome, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -268,13 +269,13 @@ func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a r
 	case errors.Is(err, pool.ErrUndecided):
 		return fmt.Errorf("%w: %w", err, gather.ErrSuperseded)
 	case err != nil && !errors.Is(err, ciliumpool.ErrGone):
-		return fmt.Errorf("%s of IP %v of %s on node %s: %w", a.Type, a.Addrs, key, a.Node, err)
+		return fmt.Errorf("%s of IP %v of pod %s in the pool of node %s: %w", a.Type, a.Addrs, key, a.Node, err)
 	}
 	return nil
 }
 
-// prove returns the evidence for an action if the agent of the node has confirmed what the action needs, and otherwise the
-// error of gather.Prove. If the agent has to be asked, its answer queues the request again.
+// prove returns the evidence for an action if the evidence is sufficient, and otherwise the error of gather.Prove. again is the
+// reconcile request that is queued when the agent answers a barrier request.
 func (c *Controller) prove(ctx context.Context, again ctrl.Request, key client.ObjectKey, s reclaim.State, a reclaim.Action) (agentview.Evidence, error) {
 	requests, owner := c.IdentityRequests, ""
 	if isWorkload(again) {

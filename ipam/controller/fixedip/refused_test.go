@@ -30,9 +30,9 @@ func TestRefusedFixedIP(t *testing.T) {
 	pod.Status.Phase, pod.Status.PodIPs = corev1.PodRunning, []corev1.PodIP{{IP: controllertest.IP(0)}}
 	objects := controllertest.Objects(web, pod)
 	s := newStage(t, objects, objects)
-	refuses := true
+	refused := true
 	s.fixedips.Live = interceptor.NewClient(s.API, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-		if refuses {
+		if refused {
 			return apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("fixedips").GroupResource(), o.GetName(), errors.New("exceeded quota: addresses"))
 		}
 		return c.Create(ctx, o, opts...)
@@ -41,20 +41,20 @@ func TestRefusedFixedIP(t *testing.T) {
 	for range 2 {
 		result, err := s.fixedips.Reconcile(t.Context(), source.ForOwner("db/web-0")[0])
 		if err != nil || result.RequeueAfter != whileRefused {
-			t.Errorf("looked at again after %v, %v; want after %v", result.RequeueAfter, err, whileRefused)
+			t.Errorf("got RequeueAfter %v and error %v, want %v and no error", result.RequeueAfter, err, whileRefused)
 		}
 		if !s.Event("FixedIPRefused") {
-			t.Error("no event says that the FixedIP is refused")
+			t.Error("no event FixedIPRefused was recorded")
 		}
 	}
 	if now := s.Owners(); now != before {
-		t.Errorf("the owners were %s and are %s", before, now)
+		t.Errorf("got owners %s after the refusal, want %s as before", now, before)
 	}
-	refuses = false
+	refused = false
 	if _, err := s.fixedips.Reconcile(t.Context(), source.ForOwner("db/web-0")[0]); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.API.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: "web-0"}, &v1alpha1.FixedIP{}); err != nil {
-		t.Errorf("the quota allows the FixedIP: %v", err)
+		t.Errorf("the FixedIP was not created after the quota allowed it: %v", err)
 	}
 }

@@ -3,8 +3,8 @@
 
 // Package metrics defines the metrics of the controller.
 //
-// It only counts: no decision may depend on it. Gauges that can be computed from the ledger and the
-// caches are computed when metrics are served, so that they cost nothing while objects change.
+// No decision may depend on a metric. Gauges that can be computed from the ledger and the caches are
+// computed when metrics are served, so that they cost nothing while objects change.
 //
 // Unlike the scheduler's metrics, some of these have the node as a label: alerts need the fill level
 // of each pool.
@@ -30,7 +30,7 @@ import (
 
 const namespace = "fixedip"
 
-// registry has all metrics of the controller.
+// registry contains all metrics of the controller.
 var registry = prometheus.NewRegistry()
 
 func counter(name, help string) prometheus.Counter {
@@ -61,8 +61,8 @@ type Cause string
 const (
 	// Deleted means that the FixedIP of the address is being deleted.
 	Deleted Cause = "fixedip-deleted"
-	// Beside means that the FixedIP names another address or another node. Two claims were written, and the
-	// bind decided between them.
+	// Beside means that the FixedIP names another address or another node, for example because two claims were written
+	// and the pod was bound with the other one.
 	Beside Cause = "superseded"
 	// Unrecorded means that the pod and its workload were deleted before the claim had a FixedIP.
 	Unrecorded Cause = "unrecorded"
@@ -80,7 +80,7 @@ var (
 	lastReconcile = gauges("last_reconcile_timestamp_seconds", "controller",
 		"Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.")
 	barrierDuration = histogram("agent_barrier_duration_seconds",
-		"Time from the first question about a node to the answer of its Cilium agent.", 0.25, 12)
+		"Time from the first barrier request for a node to the answer of its Cilium agent.", 0.25, 12)
 )
 
 // Metrics of the controllers of mismatches, conflicts, adoption and CiliumEndpoints.
@@ -107,8 +107,8 @@ var (
 
 var register sync.Once
 
-// Register adds the metrics to those that the manager serves. The gauges of worldCollector are read from w whenever metrics are
-// served. A later call replaces w.
+// Register adds the metrics to those that the manager serves. The gauges of sourcesCollector are read from w whenever metrics
+// are served. A later call replaces w.
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {
@@ -121,7 +121,7 @@ func Register(w Sources) {
 		for _, result := range []string{"applied", "conflict"} {
 			poolWrites.WithLabelValues(result)
 		}
-		registry.MustRegister(worldCollector{})
+		registry.MustRegister(sourcesCollector{})
 		ctrlmetrics.Registry.MustRegister(registry)
 	})
 }
@@ -132,12 +132,12 @@ func Released(c Cause, addresses int) { releases.WithLabelValues(string(c)).Add(
 // SubnetsAssigned counts an assignment of subnets to a node.
 func SubnetsAssigned(o subnetplan.Origin) { subnetAssignments.WithLabelValues(string(o)).Inc() }
 
-// Reconciled records the time at which a controller reconciled an object without an error.
+// Reconciled records at as the time of the last reconcile of a controller.
 func Reconciled(controller string, at time.Time) {
 	lastReconcile.WithLabelValues(controller).Set(float64(at.Unix()))
 }
 
-// BarrierAnswered records the time until a Cilium agent answered a barrier.
+// BarrierAnswered records the duration of an agent barrier that a Cilium agent has answered.
 func BarrierAnswered(after time.Duration) { barrierDuration.Observe(after.Seconds()) }
 
 // PoolWrite counts a patch of the pool writer as applied or as a conflict. requests is the number of requests in the patch;
@@ -151,18 +151,19 @@ func PoolWrite(requests int, conflict bool) {
 	poolWriteRequests.Observe(float64(requests))
 }
 
-// Sources is the state that the gauges are read from whenever metrics are served.
+// Sources is the state from which the gauges are read whenever metrics are served.
 type Sources struct {
 	Ledger *ledger.Ledger
 	// ClusterPools are the CIDRs from which subnets of nodes are taken.
 	ClusterPools []address.ClusterPool
 	// Phases counts the FixedIPs by phase.
 	Phases func() map[v1alpha1.Phase]int
-	// Subnets returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets.
+	// Subnets returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets.
 	Subnets func() (orphaned int, claimed []netip.Prefix)
-	// Waiting returns how many pods wait for each node that has their addresses.
+	// Waiting returns the number of pods that wait for each node that has their addresses.
 	Waiting func() []WaitingPods
-	// Barriers counts the nodes whose agents have not answered yet, and those of them whose agents are overdue.
+	// Barriers returns the number of nodes with barrier requests that have no answer yet, and the number of those whose
+	// agents are overdue.
 	Barriers func() (pending, overdue int)
 	// Synced reports for each informer whether it has seen every object that existed at the start.
 	// Key: the plural name of the resource.
@@ -176,7 +177,7 @@ type WaitingPods struct {
 	Pods  int
 }
 
-// described are the descriptions of all gauges that are read from Sources.
+// described contains the descriptions of all gauges that are read from Sources.
 var described []*prometheus.Desc
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -190,13 +191,13 @@ var (
 		"Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod), cooldown (released recently), node (owned by the node itself), other.", "node", "family", "state")
 	subnetFree = describe("subnet_free_addresses",
 		"Addresses in the subnets of a node that a new claim can take.", "node", "family")
-	disputedNodes = describe("overlapping_subnet_nodes",
+	overlappingNodes = describe("overlapping_subnet_nodes",
 		"Nodes whose subnets overlap subnets of another node. No address in them is claimed.")
 	freeSubnets = describe("cluster_pool_free_subnets",
 		"Subnets of a cluster pool that are free for new nodes.", "cidr")
 	orphanedSubnets = describe("orphaned_subnets",
 		"Orphaned subnets with reserved addresses.")
-	lackingNodes = describe("nodes_without_subnet",
+	nodesWithoutSubnet = describe("nodes_without_subnet",
 		"Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.", "family")
 	reservations = describe("reservations",
 		"FixedIPs by phase. None: the FixedIP has not been reconciled yet.", "phase")
@@ -214,23 +215,23 @@ var (
 
 var sources atomic.Pointer[Sources]
 
-// worldCollector collects the gauges that are read from Sources.
-type worldCollector struct{}
+// sourcesCollector collects the gauges that are read from Sources.
+type sourcesCollector struct{}
 
 // Describe sends the descriptions of all gauges.
-func (worldCollector) Describe(ch chan<- *prometheus.Desc) {
+func (sourcesCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range described {
 		ch <- d
 	}
 }
 
 // Collect sends the values of all gauges.
-func (worldCollector) Collect(ch chan<- prometheus.Metric) {
+func (sourcesCollector) Collect(ch chan<- prometheus.Metric) {
 	w := sources.Load()
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	disputed := 0
+	overlapping := 0
 	orphaned, claimed := w.Subnets()
 	// lacking counts nodes without a subnet. Key: the family.
 	lacking := map[address.Family]int{}
@@ -245,7 +246,7 @@ func (worldCollector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		if _, ok := w.Ledger.OverlapsWith(n.Name); ok {
-			disputed++
+			overlapping++
 		}
 		for _, f := range address.Families {
 			if !n.HasFamily(f) {
@@ -257,9 +258,9 @@ func (worldCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(subnetFree, float64(w.Ledger.Available(n.Name, f)), n.Name, f.String())
 		}
 	}
-	gauge(disputedNodes, float64(disputed))
+	gauge(overlappingNodes, float64(overlapping))
 	for f, nodes := range lacking {
-		gauge(lackingNodes, float64(nodes), f.String())
+		gauge(nodesWithoutSubnet, float64(nodes), f.String())
 	}
 
 	phases := map[string]int{"None": 0, string(v1alpha1.PhaseReserved): 0, string(v1alpha1.PhaseInUse): 0, string(v1alpha1.PhaseReleasing): 0}

@@ -30,8 +30,8 @@ func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) 
 	return n
 }
 
-// TestMetrics compares all metrics as they are served, after one event of each kind. The second
-// registration replaces the source of the gauges.
+// TestMetrics checks the text of all metrics after one event of each kind. It calls Register twice: the
+// second call replaces the sources of the gauges.
 func TestMetrics(t *testing.T) {
 	Register(Sources{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }, Waiting: func() []WaitingPods { return nil }})
 	l := ledger.New()
@@ -45,7 +45,7 @@ func TestMetrics(t *testing.T) {
 	l.SetNode(node("node-3", "10.0.1.0/28", nil))
 	l.SetNode(pool.NodePool{Name: "node-4"})
 	for _, pod := range []string{"db/mysql-0", "db/redis-0", "db/redis-1"} {
-		l.SetRecord(ledger.Reservation{Record: pod, Owner: pod})
+		l.SetReservation(ledger.Reservation{Record: pod, Owner: pod})
 	}
 	Register(Sources{
 		Ledger:       l,
@@ -78,7 +78,7 @@ func TestMetrics(t *testing.T) {
 # HELP fixedip_adoptions_total Pods whose running address became their fixed address (adoption).
 # TYPE fixedip_adoptions_total counter
 fixedip_adoptions_total 1
-# HELP fixedip_agent_barrier_duration_seconds Time from the first question about a node to the answer of its Cilium agent.
+# HELP fixedip_agent_barrier_duration_seconds Time from the first barrier request for a node to the answer of its Cilium agent.
 # TYPE fixedip_agent_barrier_duration_seconds histogram
 fixedip_agent_barrier_duration_seconds_bucket{le="0.25"} 0
 fixedip_agent_barrier_duration_seconds_bucket{le="0.5"} 0
@@ -214,6 +214,6 @@ fixedip_informer_synced{resource="pods"} 1
 		t.Error(err)
 	}
 	if problems, err := testutil.GatherAndLint(ctrlmetrics.Registry, names...); err != nil || len(problems) > 0 {
-		t.Errorf("names and help texts: %v, %v", problems, err)
+		t.Errorf("lint of names and help texts: got problems %v and error %v, want none", problems, err)
 	}
 }

@@ -27,7 +27,7 @@ var (
 // they are served.
 var foreign = []string{"leader_election_master_status"}
 
-// ofScheduler are metrics of the scheduler that the rules use. The test of its metrics lists them.
+// ofScheduler are metrics of the scheduler that the rules use. The test of the scheduler's metrics contains them.
 var ofScheduler = []string{"fixedip_claims_total"}
 
 // own returns the names of the metrics of this package.
@@ -36,12 +36,12 @@ func own(t *testing.T) map[string]bool {
 	found := map[string]bool{}
 	ch := make(chan *prometheus.Desc, 100)
 	registry.Describe(ch)
-	worldCollector{}.Describe(ch)
+	sourcesCollector{}.Describe(ch)
 	close(ch)
 	for d := range ch {
 		match := fqName.FindStringSubmatch(d.String())
 		if match == nil {
-			t.Fatalf("no name in %s", d)
+			t.Fatalf("description %s has no fqName", d)
 		}
 		found[match[1]] = true
 	}
@@ -76,7 +76,7 @@ func TestAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if manifest.Kind != "PrometheusRule" {
-		t.Fatalf("the manifest is a %s", manifest.Kind)
+		t.Fatalf("manifests/prometheus/rules.yaml: got kind %q, want PrometheusRule", manifest.Kind)
 	}
 	known, used := own(t), map[string]bool{}
 	for _, name := range slices.Concat(foreign, ofScheduler) {
@@ -86,14 +86,14 @@ func TestAlerts(t *testing.T) {
 	for _, g := range manifest.Spec.Groups {
 		for _, r := range g.Rules {
 			if alerts[r.Alert] {
-				t.Errorf("alert %s exists twice", r.Alert)
+				t.Errorf("alert %s is defined more than once", r.Alert)
 			}
 			alerts[r.Alert] = true
 			if _, err := time.ParseDuration(r.For); err != nil {
-				t.Errorf("alert %s: for: %v", r.Alert, err)
+				t.Errorf("alert %s: field for is no duration: %v", r.Alert, err)
 			}
 			if s := r.Labels["severity"]; s != "warning" && s != "critical" {
-				t.Errorf("alert %s: severity %q", r.Alert, s)
+				t.Errorf("alert %s: got severity %q, want warning or critical", r.Alert, s)
 			}
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("alert %s has no summary or no description", r.Alert)
@@ -106,7 +106,7 @@ func TestAlerts(t *testing.T) {
 				metrics++
 				used[match[1]] = true
 				if !known[match[1]] {
-					t.Errorf("alert %s uses %s, which is not served", r.Alert, match[1])
+					t.Errorf("alert %s uses metric %s, which is not served", r.Alert, match[1])
 				}
 			}
 			if metrics == 0 {
@@ -116,7 +116,7 @@ func TestAlerts(t *testing.T) {
 	}
 	for _, name := range []string{"fixedip_pool_addresses", "leader_election_master_status"} {
 		if !used[name] {
-			t.Errorf("no alert uses %s", name)
+			t.Errorf("no alert uses metric %s", name)
 		}
 	}
 }

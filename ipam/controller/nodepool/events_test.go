@@ -21,22 +21,22 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestEntryOfAPodThatWentElsewhereIsLookedAt checks that the events of a pod enqueue another node whose pool still has an
-// entry for the pod. A scheduler may have claimed an entry on a strict node and then failed to bind the pod there: no
-// other event leads to that node.
-func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
-	waits := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "job", UID: "1"}}
-	elsewhere := waits.DeepCopy()
-	elsewhere.Spec.NodeName = "other"
-	for name, happens := range map[string]func(h handler.Funcs, q source.Queue){
-		"it is bound to another node": func(h handler.Funcs, q source.Queue) {
-			h.Update(t.Context(), event.UpdateEvent{ObjectOld: waits, ObjectNew: elsewhere}, q)
+// TestPodEventsEnqueueOtherNodes checks that the events of a pod enqueue another node whose pool still has an entry for the
+// pod. A scheduler may have claimed an entry on a strict node and then failed to bind the pod there: no other event enqueues
+// that node.
+func TestPodEventsEnqueueOtherNodes(t *testing.T) {
+	pending := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "job", UID: "1"}}
+	bound := pending.DeepCopy()
+	bound.Spec.NodeName = "other"
+	for name, send := range map[string]func(h handler.Funcs, q source.Queue){
+		"the pod is bound to another node": func(h handler.Funcs, q source.Queue) {
+			h.Update(t.Context(), event.UpdateEvent{ObjectOld: pending, ObjectNew: bound}, q)
 		},
-		"it is deleted before it is bound": func(h handler.Funcs, q source.Queue) {
-			h.Delete(t.Context(), event.DeleteEvent{Object: waits}, q)
+		"the pod is deleted before it is bound": func(h handler.Funcs, q source.Queue) {
+			h.Delete(t.Context(), event.DeleteEvent{Object: pending}, q)
 		},
-		"it is deleted on another node": func(h handler.Funcs, q source.Queue) {
-			h.Delete(t.Context(), event.DeleteEvent{Object: elsewhere}, q)
+		"the pod is deleted on another node": func(h handler.Funcs, q source.Queue) {
+			h.Delete(t.Context(), event.DeleteEvent{Object: bound}, q)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,14 +46,14 @@ func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 			r := &Reconciler{Ledger: l, StrictNodes: labels.Nothing(), Cached: fake.NewFakeClient()}
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 			defer q.ShutDown()
-			happens(r.podEvents(), q)
-			asked := map[reconcile.Request]bool{}
+			send(r.podEvents(), q)
+			enqueued := map[reconcile.Request]bool{}
 			for q.Len() > 0 {
 				req, _ := q.Get()
-				asked[req] = true
+				enqueued[req] = true
 			}
-			if !asked[source.ForName("strict")] {
-				t.Errorf("the pool that has the entry is not looked at, but %v", asked)
+			if !enqueued[source.ForName("strict")] {
+				t.Errorf("got enqueued nodes %v, want node strict among them", enqueued)
 			}
 		})
 	}

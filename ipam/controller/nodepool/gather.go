@@ -27,20 +27,21 @@ import (
 const (
 	// defaultPodCapacity is the pod capacity of a node that does not report one: the default of the kubelet.
 	defaultPodCapacity = 110
-	// restoreWithin is how long an address in cooldown is left for a waiting pod. The controller "adopt" restores the
-	// entry in its next resync at the latest; two periods contain a complete resync.
+	// restoreWithin is the time after its release for which an address in cooldown stays reserved for a waiting pod. The
+	// controller "adopt" restores the entry in its next resync at the latest; two periods contain a complete resync.
 	restoreWithin = 2 * source.ResyncPeriod
 )
 
-// gather returns the State from which the pool of a node is decided, from the ledger and the caches.
+// gather returns the State from which the pool of a node is decided. It uses the ledger, the caches and the memory of the
+// node. It sends a request to the API server only for a Node that is missing in the cache.
 func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.State, error) {
 	s := &nodepool.State{
-		Now: r.Clock.Now(), Watermark: r.Watermark, CoolDown: r.CoolDown, Capacity: defaultPodCapacity, RestoreWithin: restoreWithin,
+		Now: r.Clock.Now(), Watermark: r.Watermark, Cooldown: r.Cooldown, Capacity: defaultPodCapacity, RestoreWithin: restoreWithin,
 		Held: r.heldOn(ctx, n.Name), Reserved: func(a netip.Addr) bool {
 			_, reserved := r.Ledger.ReservedFor(a)
 			return reserved
 		},
-		OnOtherNode: func(a netip.Addr) bool { return n.Home(a) && r.Ledger.HasEntryElsewhere(a, n.Name) },
+		OnOtherNode: func(a netip.Addr) bool { return n.Home(a) && r.Ledger.HasEntryOnOtherNode(a, n.Name) },
 		Gone:        map[string]bool{},
 	}
 	for _, e := range nodepool.StaleUnreserved(n, func(namespace, name string) bool {
@@ -64,8 +65,8 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	r.setReadiness(s, node)
 	s.Overdue, s.NextTimeout = r.observe(n)
 	if len(s.Overdue) > 0 && (node == nil || !nodeutil.IsReady(node)) {
-		// The Node is missing or not ready, so that no agent would answer a new mark. Check again after another timeout: a
-		// node that becomes ready does not always cause an event for its pool.
+		// The Node is missing or not ready, so that no agent would answer a new mark. Check again after another timeout,
+		// whether or not an event reports that the node is ready.
 		s.Overdue = nil
 		if at := s.Now.Add(replyTimeout); s.NextTimeout.IsZero() || at.Before(s.NextTimeout) {
 			s.NextTimeout = at
@@ -98,8 +99,8 @@ func waiting(pods []corev1.Pod) (owners []string) {
 	return owners
 }
 
-// setReadiness sets NotReady, ReadySince and Acknowledged in s. If node is nil, no pod runs there: no agent is asked, and
-// every cooldown counts as acknowledged.
+// setReadiness sets NotReady, ReadySince and Acknowledged in s. If node is nil, no pod runs on it: every cooldown counts as
+// acknowledged, and no agent is asked.
 func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 	s.NotReady, s.ReadySince = false, time.Time{}
 	s.Acknowledged = func(pool.NodePool, netip.Addr) bool { return true }
@@ -109,25 +110,25 @@ func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 	}
 }
 
-// acknowledged asks the agent of a node whether it has seen the cooldown entry of an address. It returns true if the agent
-// has answered that it has seen the entry and does not use the address. An answer enqueues the node.
+// acknowledged reports whether the agent of a node has acknowledged the cooldown entry of an address and does not report the
+// address as used. If there is no such evidence, it makes a barrier request; the answer enqueues the node.
 func (r *Reconciler) acknowledged(n pool.NodePool, a netip.Addr) bool {
 	cooldown := n.Entries[a]
-	question := fmt.Sprint("have you seen the cooldown of ", a, " in CiliumNode ", n.UID, cooldown)
-	evidence, answered := r.Agents.Ask(n.Name, question, func() { r.Requests.Add(source.ForName(n.Name)) })
+	key := fmt.Sprint("cooldown of ", a, " in CiliumNode ", n.UID, cooldown)
+	evidence, answered := r.Agents.Ask(n.Name, key, func() { r.Requests.Add(source.ForName(n.Name)) })
 	if answered.IsZero() {
 		return false
 	}
 	if _, used := evidence.Used[a]; !used && evidence.Entries[a] == cooldown {
 		return true
 	}
-	// This answer can't become sufficient. Drop it, so that the agent is asked again.
-	r.Agents.Forget(n.Name, question)
+	// This answer will never be sufficient. Drop it, so that the next call makes a new request.
+	r.Agents.Forget(n.Name, key)
 	return false
 }
 
-// readLive updates the readiness, the pods and Gone in s from the API server. An address that a pod has in the cache or at
-// the API server counts as held.
+// readLive updates the readiness of the node, the pods and Gone in s from the API server. An address counts as held if a pod
+// has it in the cache or at the API server.
 func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.State) error {
 	node, err := index.Node(ctx, r.Live, n.Name)
 	if err != nil {
@@ -150,8 +151,7 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 		if err != nil {
 			return err
 		}
-		// Keep the pods that a DaemonSet created for the node and that are not bound yet: LivePodsOnNode does not return
-		// them.
+		// Add the pods that a DaemonSet created for the node and that are not bound yet: LivePodsOnNode does not return them.
 		for _, p := range s.Pods {
 			if len(p.Addrs) == 0 && !slices.ContainsFunc(live, func(l nodepool.PodAddresses) bool { return l.Namespace == p.Namespace && l.Name == p.Name }) {
 				live = append(live, p)
@@ -182,8 +182,9 @@ func (r *Reconciler) heldOn(ctx context.Context, node string) func(netip.Addr) b
 	}
 }
 
-// needsEntry reports whether a pod needs its unreserved entry on a node: the pod is bound to the node, or it is not bound
-// yet and has no identity. A pod with an identity gets an entry of the identity, which an unreserved entry would block.
+// needsEntry reports whether a pod needs its unreserved entry on a node: the pod is bound to the node or a DaemonSet created
+// it for the node, or it is not bound yet and has no identity. A pod with an identity gets an owned entry of the identity,
+// which an unreserved entry would block.
 func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, namespace, name string) (bool, error) {
 	pod, err := index.Get[corev1.Pod](ctx, from, client.ObjectKey{Namespace: namespace, Name: name})
 	if err != nil || pod == nil || podutil.IsTerminal(pod) {

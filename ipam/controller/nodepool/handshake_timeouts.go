@@ -12,38 +12,38 @@ import (
 )
 
 const (
-	// replyTimeout is how long an agent may take to answer in a release handshake. An agent reports once per
+	// replyTimeout is the maximum time for an answer of an agent in a release handshake. An agent reports once per
 	// ipam-cilium-node-update-rate, 15 s by default, tries again if a report conflicts with another write, and checks all
 	// handshakes when it starts: two minutes are enough for each of these.
 	replyTimeout = 2 * time.Minute
-	// maxDoublings limits how often replyTimeout is doubled for an agent that does not answer. Such an agent is probably
-	// down, and all other agents receive every mark.
+	// maxDoublings is the maximum number of times that replyTimeout is doubled for an agent that does not answer. Such an
+	// agent is probably down, and all other agents receive every mark.
 	maxDoublings = 2
 )
 
-// memory is the state that the controller keeps about one node: since when the first report of its agent and the answers
-// in release handshakes are pending. An answer can be lost: the agent keeps it in its copy of the CiliumNode until it
-// reports. A write that changes neither spec nor status replaces that copy, and the agent evaluates the handshake again
-// only after the spec or the status has changed (Cilium fact 28).
+// memory is the state of one node that the controller stores: since when the first report of its agent and the answers in
+// release handshakes are pending. An answer can be lost: the agent stores it in its copy of the CiliumNode until its next
+// report. A write that changes neither spec nor status replaces that copy, and the agent evaluates the handshake again only
+// after the spec or the status has changed (Cilium fact 28).
 //
-// The state is in memory only: a replica that takes over starts all waits again.
+// The state is in memory only: a replica that takes over starts all timeouts again.
 type memory struct {
 	// uid is the UID of the CiliumNode. A CiliumNode that is created again has handshakes of its own.
 	uid string
-	// since contains the handshakes in which the agent has to act next. Value: when the handshake was first seen in that
-	// state, or when its last timeout was reported.
+	// since contains the handshakes in which the agent has to act next. Value: the time at which the handshake was first
+	// seen in that state, or at which its last timeout was reported.
 	since map[pendingReply]time.Time
-	// unreported is when the CiliumNode was first seen with a pool but without a report; zero if it has no pool or has a
-	// report.
+	// unreported is the time at which the CiliumNode was first seen with a pool but without a report; zero if it has no pool
+	// or has a report.
 	unreported time.Time
 	// timeouts counts the timeouts in a row without any answer.
 	timeouts int
-	// stripped is true after the CiliumNode was written only to remove its managedFields. That is done once: if another
-	// client uses server-side apply, the fields return, and there would be no last write.
+	// stripped is true after the CiliumNode was written only to remove its managedFields. The controller does this once: if
+	// another client uses server-side apply, the fields return, and the writes would never end.
 	stripped bool
 }
 
-// pendingReply is a handshake in a state that only the agent can end.
+// pendingReply is a handshake in a state that only an answer of the agent can end.
 type pendingReply struct {
 	addr  netip.Addr
 	state pool.Handshake
@@ -62,8 +62,8 @@ func (r *Reconciler) remember(n pool.NodePool) *memory {
 	return m
 }
 
-// observe updates the memory of a node from its handshakes. It returns the addresses whose answer is overdue, and when the
-// next answer becomes overdue; zero if no other answer is pending.
+// observe updates the memory of a node from its handshakes. It returns the addresses whose answer is overdue, and the time at
+// which the next answer becomes overdue; zero if no other answer is pending.
 func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,8 +91,9 @@ func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.T
 	return overdue, next
 }
 
-// restart starts the wait for overdue answers again, with a longer timeout. A handshake that is withdrawn and marked again
-// also gets the longer timeout, whether or not observe has seen it without the mark.
+// restart starts a new timeout for overdue answers, which is twice as long as the last one, but at most maxDoublings times. A
+// handshake that is withdrawn and marked again also gets the longer timeout, whether or not observe has seen it without the
+// mark.
 func (r *Reconciler) restart(n pool.NodePool, overdue []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,8 +104,8 @@ func (r *Reconciler) restart(n pool.NodePool, overdue []netip.Addr) {
 	}
 }
 
-// shouldStrip reports whether the CiliumNode has to be written only to remove its managedFields. It returns true at most
-// once for each CiliumNode.
+// shouldStrip reports whether the CiliumNode has to be written to remove its managedFields even if its pool needs no edit. It
+// returns true at most once for each CiliumNode.
 func (r *Reconciler) shouldStrip(n pool.NodePool) bool {
 	if !r.StripManagedFields || !n.Tracked {
 		return false

@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// shrinking is a stage whose node has one free entry too many, 10.0.1.2, and a Reconciler that has to release it.
+// shrinking is a stage whose node has one free entry too many, 10.0.1.2, and a Reconciler that has to remove this entry.
 type shrinking struct {
 	*stage
 	r *Reconciler
@@ -37,14 +37,14 @@ func newShrinking(t *testing.T) *shrinking {
 	s := &shrinking{stage: newStage(t, nil, controllertest.Objects(node))}
 	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": pool.ForOwner("router")}, map[string]string{"10.0.1.3": "router"})
 	s.r = s.reconciler(func(o *Reconciler) {
-		o.Watermark, o.CoolDown = nodepool.Watermark{Free: 1, Max: 9}, 0
+		o.Watermark, o.Cooldown = nodepool.Watermark{Free: 1, Max: 9}, 0
 	})
 	return s
 }
 
-// looks reconciles the node in the version of the API server. It returns the number of patches, and after how long the
-// node is to be reconciled again.
-func (s *shrinking) looks() (patches int, again time.Duration) {
+// reconcile reconciles the node in the version of the API server. It returns the number of patches and the RequeueAfter of
+// the result.
+func (s *shrinking) reconcile() (patches int, requeueAfter time.Duration) {
 	s.t.Helper()
 	s.syncLedger()
 	before := s.Patches
@@ -55,20 +55,20 @@ func (s *shrinking) looks() (patches int, again time.Duration) {
 	return s.Patches - before, result.RequeueAfter
 }
 
-// is checks the state of the handshake of 10.0.1.2, and whether the pool has an entry for that address.
-func (s *shrinking) is(state ipamtypes.IPReleaseStatus, listed bool) {
+// wantHandshake checks the state of the handshake of 10.0.1.2, and whether the pool has an entry for that address.
+func (s *shrinking) wantHandshake(state ipamtypes.IPReleaseStatus, entry bool) {
 	s.t.Helper()
 	cn := s.node()
-	if _, ok := cn.Spec.IPAM.Pool["10.0.1.2"]; cn.Status.IPAM.ReleaseIPs["10.0.1.2"] != state || ok != listed {
-		s.t.Errorf("the handshakes are %v, an entry: %v; want %q, %v", cn.Status.IPAM.ReleaseIPs, ok, state, listed)
+	if _, ok := cn.Spec.IPAM.Pool["10.0.1.2"]; cn.Status.IPAM.ReleaseIPs["10.0.1.2"] != state || ok != entry {
+		s.t.Errorf("got handshakes %v and an entry of 10.0.1.2: %t; want state %q and %t", cn.Status.IPAM.ReleaseIPs, ok, state, entry)
 	}
 }
 
-// wants calls looks and checks its results.
-func (s *shrinking) wants(what string, patches int, again time.Duration) {
+// wantReconcile calls reconcile and checks its results. step describes the situation in failure messages.
+func (s *shrinking) wantReconcile(step string, patches int, requeueAfter time.Duration) {
 	s.t.Helper()
-	if p, a := s.looks(); p != patches || a != again {
-		s.t.Errorf("%s: %d writes, and again in %v; want %d, in %v", what, p, a, patches, again)
+	if p, a := s.reconcile(); p != patches || a != requeueAfter {
+		s.t.Errorf("%s: got %d patches and RequeueAfter %v, want %d and %v", step, p, a, patches, requeueAfter)
 	}
 }
 
@@ -80,47 +80,47 @@ func (s *shrinking) answer(state ipamtypes.IPReleaseStatus) {
 	s.update(cn)
 }
 
-// TestAgentForgetsItsAnswer checks that an unanswered handshake is withdrawn and started again, and that the key of a
-// removed entry is deleted if the agent leaves it, both without an event. An agent loses its answer if a label of its
-// CiliumNode is written before it reports (Cilium fact 28).
-func TestAgentForgetsItsAnswer(t *testing.T) {
+// TestUnansweredHandshake checks that an unanswered handshake is withdrawn and started again, and that the controller deletes
+// the key of a removed entry if the agent does not delete it. No watch event is necessary for either. An answer of an agent
+// is lost if a label of the CiliumNode is written before the next report (Cilium fact 28).
+func TestUnansweredHandshake(t *testing.T) {
 	s := newShrinking(t)
-	s.wants("at first", 1, 0)
-	s.is("marked-for-release", true)
-	s.wants("asked", 0, replyTimeout)
+	s.wantReconcile("start of the handshake", 1, 0)
+	s.wantHandshake("marked-for-release", true)
+	s.wantReconcile("the handshake is not answered", 0, replyTimeout)
 	s.Clock.Step(replyTimeout - time.Second)
-	s.wants("soon after", 0, time.Second)
+	s.wantReconcile("a second before the timeout", 0, time.Second)
 	if s.Event("ReleaseUnanswered") {
-		t.Error("it is said too early that there is no answer")
+		t.Error("the event ReleaseUnanswered was recorded before the timeout")
 	}
 	s.Clock.Step(time.Second)
-	s.looks()
-	s.is("", true)
+	s.reconcile()
+	s.wantHandshake("", true)
 	if !s.Event("ReleaseUnanswered") {
-		t.Error("no event reports that the agent has not answered")
+		t.Error("no event ReleaseUnanswered was recorded after the timeout")
 	}
-	s.wants("ended", 1, 0)
-	s.is("marked-for-release", true)
+	s.wantReconcile("second start of the handshake", 1, 0)
+	s.wantHandshake("marked-for-release", true)
 	for range 3 {
-		s.wants("an agent that answers nothing is asked less often", 0, 2*replyTimeout)
+		s.wantReconcile("the second handshake is not answered", 0, 2*replyTimeout)
 	}
 	s.answer("ready-for-release")
-	s.wants("answered", 2, 0)
-	s.is("released", false)
-	s.wants("taken out", 0, replyTimeout)
+	s.wantReconcile("the agent has answered", 2, 0)
+	s.wantHandshake("released", false)
+	s.wantReconcile("the entry is removed", 0, replyTimeout)
 	s.Clock.Step(replyTimeout)
-	s.looks()
-	s.is("", false)
+	s.reconcile()
+	s.wantHandshake("", false)
 	s.Clock.Step(time.Hour)
-	s.wants("at rest", 0, 0)
+	s.wantReconcile("the handshake is over", 0, 0)
 }
 
-// TestNobodyIsThereToAnswer checks that the controller writes nothing about an overdue handshake while the node is not
-// ready, and that it withdraws the handshake after the node has become ready, without an event.
-func TestNobodyIsThereToAnswer(t *testing.T) {
+// TestUnansweredHandshakeOnNodeNotReady checks that the controller writes nothing for an overdue handshake while the node is
+// not ready, and that it withdraws the handshake after the node has become ready, without a watch event.
+func TestUnansweredHandshakeOnNodeNotReady(t *testing.T) {
 	s := newShrinking(t)
-	s.looks()
-	s.wants("asked", 0, replyTimeout)
+	s.reconcile()
+	s.wantReconcile("the handshake is not answered", 0, replyTimeout)
 	ready := func(status corev1.ConditionStatus) {
 		t.Helper()
 		var node corev1.Node
@@ -135,80 +135,80 @@ func TestNobodyIsThereToAnswer(t *testing.T) {
 	ready(corev1.ConditionUnknown)
 	for range 5 {
 		s.Clock.Step(replyTimeout)
-		s.wants("the node is not heard of", 0, replyTimeout)
+		s.wantReconcile("the node is not ready", 0, replyTimeout)
 	}
 	ready(corev1.ConditionTrue)
-	if patches, _ := s.looks(); patches != 1 {
-		t.Errorf("the node is back: %d writes, want the one that ends the handshake", patches)
+	if patches, _ := s.reconcile(); patches != 1 {
+		t.Errorf("the node is ready again: got %d patches, want one that withdraws the handshake", patches)
 	}
-	s.is("", true)
+	s.wantHandshake("", true)
 }
 
-// TestUnansweredIsWrittenOnce checks that a withdrawal that failed is not written again before the next timeout.
-func TestUnansweredIsWrittenOnce(t *testing.T) {
+// TestFailedWithdrawal checks that a withdrawal that failed is not written again before the next timeout.
+func TestFailedWithdrawal(t *testing.T) {
 	s := newShrinking(t)
-	s.looks()
-	s.looks()
+	s.reconcile()
+	s.reconcile()
 	s.Clock.Step(replyTimeout)
 	s.OnPatch = func() (func(), error) {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "ciliumnodes"}, "n", errors.New("no"))
 	}
 	before := s.Patches
 	if _, err := s.r.Reconcile(t.Context(), source.ForName("n")); err == nil || s.Patches != before+1 {
-		t.Fatalf("%v, %d writes; want one that fails", err, s.Patches-before)
+		t.Fatalf("got %d patches and error %v, want one patch and an error", s.Patches-before, err)
 	}
 	for range 3 {
-		s.wants("after it failed", 0, 2*replyTimeout)
+		s.wantReconcile("the withdrawal has failed", 0, 2*replyTimeout)
 	}
 	s.OnPatch = nil
 	s.Clock.Step(2 * replyTimeout)
-	s.wants("after another wait", 1, 0)
-	s.is("", true)
+	s.wantReconcile("after the next timeout", 1, 0)
+	s.wantHandshake("", true)
 }
 
-// TestHandshakeTimeouts checks that the time of a pending answer belongs to one CiliumNode, one address and one state, and
-// is forgotten with the handshake and with the node.
+// TestHandshakeTimeouts checks that a timeout applies to one CiliumNode, one address and one state of the handshake, and that
+// the memory of a handshake is removed with the handshake and with the node.
 func TestHandshakeTimeouts(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(controllertest.Begin)
 	a := netip.MustParseAddr("10.0.1.2")
-	asked := pool.NodePool{Name: "n", UID: "1", Entries: map[netip.Addr]pool.Entry{a: {}}, Handshakes: map[netip.Addr]pool.Handshake{a: pool.MarkedForRelease}}
+	marked := pool.NodePool{Name: "n", UID: "1", Entries: map[netip.Addr]pool.Entry{a: {}}, Handshakes: map[netip.Addr]pool.Handshake{a: pool.MarkedForRelease}}
 	with := func(change func(*pool.NodePool)) pool.NodePool {
-		n := asked
+		n := marked
 		change(&n)
 		return n
 	}
 	other := with(func(n *pool.NodePool) { n.UID = "2" })
-	agreed := with(func(n *pool.NodePool) { n.Handshakes = map[netip.Addr]pool.Handshake{a: pool.ReadyForRelease} })
-	takenOut := with(func(n *pool.NodePool) {
+	ready := with(func(n *pool.NodePool) { n.Handshakes = map[netip.Addr]pool.Handshake{a: pool.ReadyForRelease} })
+	removed := with(func(n *pool.NodePool) {
 		n.Entries, n.Handshakes = nil, map[netip.Addr]pool.Handshake{a: pool.Released}
 	})
 	none := with(func(n *pool.NodePool) { n.Handshakes = nil })
 	for name, c := range map[string]struct {
-		then, now pool.NodePool
-		late      bool
+		before, now pool.NodePool
+		overdue     bool
 	}{
-		"the same":                      {asked, asked, true},
-		"another CiliumNode":            {asked, other, false},
-		"another state":                 {asked, takenOut, false},
-		"taken out":                     {takenOut, takenOut, true},
-		"asked once more":               {none, asked, false},
-		"the controller's turn":         {agreed, agreed, false},
-		"the agent's, but not for long": {agreed, takenOut, false},
+		"the same handshake in the same state": {marked, marked, true},
+		"another CiliumNode":                   {marked, other, false},
+		"another state":                        {marked, removed, false},
+		"the entry was removed":                {removed, removed, true},
+		"the entry was marked again":           {none, marked, false},
+		"the controller has to act":            {ready, ready, false},
+		"the agent has had to act only now":    {ready, removed, false},
 	} {
 		o := &Reconciler{Clock: clock, Ledger: ledger.New()}
-		o.observe(asked)
-		o.observe(c.then)
+		o.observe(marked)
+		o.observe(c.before)
 		clock.SetTime(clock.Now().Add(replyTimeout))
-		if late, next := o.observe(c.now); (len(late) == 1) != c.late || c.late != next.IsZero() && c.now.AwaitsAgent(a) {
-			t.Errorf("%s: late are %v, the next at %v", name, late, next)
+		if overdue, next := o.observe(c.now); (len(overdue) == 1) != c.overdue || c.overdue != next.IsZero() && c.now.AwaitsAgent(a) {
+			t.Errorf("%s: got overdue addresses %v and next timeout %v, want an overdue address: %t", name, overdue, next, c.overdue)
 		}
-		o.observe(agreed)
+		o.observe(ready)
 		if o.observe(none); len(o.nodes["n"].since) > 0 || o.nodes["n"].timeouts > 0 {
-			t.Errorf("%s: %v is remembered of nothing", name, o.nodes)
+			t.Errorf("%s: got memory %+v after the end of the handshake, want no handshake and no timeout", name, *o.nodes["n"])
 		}
-		o.observe(asked)
+		o.observe(marked)
 		if _, err := o.Reconcile(t.Context(), source.ForName("n")); err != nil || len(o.nodes) > 0 {
-			t.Errorf("%s: %v is remembered of what is gone", name, o.nodes)
+			t.Errorf("%s: got the memory of %d nodes after the node is gone, and error %v; want none", name, len(o.nodes), err)
 		}
 	}
 }

@@ -39,8 +39,8 @@ import (
 const (
 	// timerSlack is the shortest requeue delay: a timer may fire a little before the time for which it was set.
 	timerSlack = 10 * time.Millisecond
-	// askAfter is how long the controller waits for the first report of an agent before it asks for one: time to start,
-	// plus two report intervals of 15 s (the default).
+	// askAfter is the time for which the controller waits for the first report of an agent before it asks for one: time to
+	// start, plus two report intervals of 15 s (the default).
 	askAfter = time.Minute
 )
 
@@ -58,14 +58,14 @@ type Reconciler struct {
 	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
 	// could be added for an address that is reserved.
 	RecordsSeen func() bool
-	// Requests receives the nodes whose pools have changed in the ledger, and those whose agents have answered.
+	// Requests receives the nodes whose pools have changed in the ledger, and those whose agents have answered a barrier.
 	Requests *source.Requests
 
 	Watermark nodepool.Watermark
-	CoolDown  time.Duration
+	Cooldown  time.Duration
 	// StrictNodes selects the nodes whose pools have owned entries only.
 	StrictNodes labels.Selector
-	// StripManagedFields is true if CiliumNodes are kept free of managedFields.
+	// StripManagedFields is true if the controller removes the managedFields of CiliumNodes.
 	StripManagedFields bool
 
 	mu sync.Mutex
@@ -103,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.warn(n, "MalformedPool", "ReadPool", "Ignored entries that are not IPs or subnets: %s; correct or remove them", strings.Join(n.Malformed, ", "))
 	}
 	if wait := r.Writer.Delay(n.Name); wait > 0 {
-		// Changes until then are written together.
+		// All changes until the rate limit allows a write are written together.
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	if len(n.PodCIDRs) == 0 {
@@ -147,13 +147,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if next.IsZero() {
 		return ctrl.Result{}, nil
 	}
-	// next was computed for the time at which this pass began. If it has passed since then, it is due at once.
+	// next may be in the past by the end of this pass. The next pass is due at once in that case.
 	return ctrl.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
 }
 
-// askUnreported asks the agent of a node for a report if the first one does not arrive within askAfter: until it does, no
-// address of the node is free for a claim. An agent that was not restarted when its CiliumNode was created again reports
-// only when an allocation changes. askUnreported returns when to call it again, or the zero time if that is not necessary.
+// askUnreported asks the agent of a node for a report if its first report does not arrive within askAfter: before the first
+// report, no address of the node is free for a claim. An agent that was not restarted when its CiliumNode was created again
+// reports only when an allocation changes. askUnreported returns the time at which to call it again, or the zero time if
+// that is not necessary.
 func (r *Reconciler) askUnreported(n pool.NodePool) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,12 +170,13 @@ func (r *Reconciler) askUnreported(n pool.NodePool) time.Time {
 	if due := m.unreported.Add(askAfter); now.Before(due) {
 		return due
 	}
-	r.Agents.Ask(n.Name, "what do your pods use, CiliumNode "+n.UID, func() {})
+	r.Agents.Ask(n.Name, "first report of CiliumNode "+n.UID, func() {})
 	return time.Time{}
 }
 
-// FirstEntries returns the edits that add the entries that the first pool of a node needs besides those in n, which has
-// the entries of reserved and used addresses already.
+// FirstEntries returns the edits that complete the first pool of a node. n must already have the entries of reserved
+// addresses and of addresses in use; the edits add the dynamic entries or, on a strict node, the entries of the node itself
+// and of its pods.
 func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error) {
 	s, err := r.gather(ctx, n)
 	if err != nil {
@@ -194,12 +196,12 @@ func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue
 	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %v; the handshakes are withdrawn, and started again if the pool still has too many entries", overdue)
 }
 
-// reportShortages records an event if the pool lacks entries for which its subnets have no free address.
+// reportShortages records an event if the pool lacks entries and the subnets have no free addresses for them.
 func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
 	for _, short := range shortages {
 		if s.Strict {
-			r.warn(n, "SubnetFull", "FillPool", "The node is strict and needs %d addresses for itself and its pods, but subnets %v have no free IP", short.Count, n.PodCIDRs)
+			r.warn(n, "SubnetFull", "FillPool", "The node is strict and lacks %d addresses for itself and its pods, and subnets %v have no free IP", short.Count, n.PodCIDRs)
 		} else {
 			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses, and subnets %v have no free IP", short.Count, short.Family, n.PodCIDRs)
 		}
@@ -245,7 +247,8 @@ func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...
 	r.Events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
 }
 
-// nodeEvents enqueues a Node that is created, or whose labels, subnets, readiness or pod capacity change.
+// nodeEvents returns a handler that enqueues a Node that is created, or whose labels, subnets, readiness or pod capacity
+// change.
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) {
@@ -261,8 +264,8 @@ func nodeEvents() handler.Funcs {
 	}
 }
 
-// podEvents enqueues the node of a pod if the pod may need an entry there or no longer needs one. When a pod ends, the
-// cooldown of its address may end too.
+// podEvents returns a handler that enqueues the node of a pod if the pod may need an entry there or no longer needs one.
+// When a pod ends, the cooldown of its address may end too.
 func (r *Reconciler) podEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q source.Queue) {

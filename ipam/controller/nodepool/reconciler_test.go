@@ -26,28 +26,27 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// slowReader advances the clock by takes in every List.
+// slowReader advances the clock by delay in every List.
 type slowReader struct {
 	client.Reader
 	clock *clocktesting.FakeClock
-	takes time.Duration
+	delay time.Duration
 }
 
 func (r slowReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	r.clock.Step(r.takes)
+	r.clock.Step(r.delay)
 	return r.Reader.List(ctx, list, opts...)
 }
 
-// TestRestThatEndsDuringALook checks that a node is reconciled again at once if a cooldown ends during a pass. The
-// cooldown is not over when the pass begins and is over when the pass ends, so that the pass yields neither an edit nor a
-// later time.
-func TestRestThatEndsDuringALook(t *testing.T) {
+// TestCooldownEndsDuringReconcile checks that a node is reconciled again at once if a cooldown ends during a pass. The
+// cooldown is not over when the pass begins, so that the pass makes no edit, and its end is in the past when the pass ends.
+func TestCooldownEndsDuringReconcile(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
 	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", controllertest.Begin)}, nil)
 	s.syncLedger()
-	s.answers()
+	s.acknowledge()
 	r := s.reconciler(func(o *Reconciler) {
 		o.Watermark = nodepool.Watermark{Free: 1, Max: 1}
 		o.Cached = slowReader{s.Cached, s.Clock, 5 * time.Second}
@@ -55,31 +54,31 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	s.Clock.SetTime(controllertest.Begin.Add(9 * time.Second))
 	result, err := r.Reconcile(t.Context(), source.ForName("n"))
 	if err != nil || s.Patches > 0 || result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
-		t.Fatalf("after the first look: %v, %v, %d patches; want it to be asked for again at once", result, err, s.Patches)
+		t.Fatalf("first reconcile: got RequeueAfter %v, error %v and %d patches; want a requeue within a second and no patch", result.RequeueAfter, err, s.Patches)
 	}
 	if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil || s.Patches != 1 {
-		t.Errorf("after the second look: %v, %d patches; want the one that ends the rest", err, s.Patches)
+		t.Errorf("second reconcile: got error %v and %d patches, want the one patch that ends the cooldown", err, s.Patches)
 	}
 }
 
-// TestAgentWithoutReportIsAsked checks that an agent is asked for a report if its first one does not arrive within
-// askAfter. Until it does, no address of the node is free, and an agent that was not restarted when its CiliumNode was
-// created again may never report by itself.
+// TestAgentWithoutReportIsAsked checks that an agent is asked for a report if its first report does not arrive within
+// askAfter. Before the first report no address of the node is free, and an agent that was not restarted when its CiliumNode
+// was created again may never report without a request.
 func TestAgentWithoutReportIsAsked(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
 	r := s.reconciler(nil)
 	for _, step := range []struct {
-		what  string
+		name  string
 		used  map[string]string
 		after time.Duration
 		want  []string
 	}{
-		{what: "no report", want: nil},
-		{what: "still none, and time left", after: askAfter - time.Second, want: nil},
-		{what: "time to ask", after: time.Second, want: []string{"n"}},
-		{what: "a report that lacks the node itself is of an agent that has just started", used: map[string]string{"10.0.1.2": "db/x"}, want: []string{"n", "n"}},
-		{what: "it has reported", used: map[string]string{"10.0.1.2": "router"}, want: []string{"n", "n"}},
+		{name: "no report", want: nil},
+		{name: "no report a second before askAfter", after: askAfter - time.Second, want: nil},
+		{name: "no report after askAfter", after: time.Second, want: []string{"n"}},
+		{name: "a report without addresses of the node itself, as from an agent that has just started", used: map[string]string{"10.0.1.2": "db/x"}, want: []string{"n", "n"}},
+		{name: "a complete report", used: map[string]string{"10.0.1.2": "router"}, want: []string{"n", "n"}},
 	} {
 		s.fill(nil, step.used)
 		s.syncLedger()
@@ -89,17 +88,17 @@ func TestAgentWithoutReportIsAsked(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Equal(s.asked, step.want) {
-			t.Errorf("%s: asked the agents of %v, want %v", step.what, s.asked, step.want)
+			t.Errorf("%s: got barrier requests for nodes %v, want %v", step.name, s.asked, step.want)
 		}
-		if waits := step.want == nil; waits != (result.RequeueAfter > 0) {
-			t.Errorf("%s: looks again after %v", step.what, result.RequeueAfter)
+		if requeue := step.want == nil; requeue != (result.RequeueAfter > 0) {
+			t.Errorf("%s: got RequeueAfter %v, want a requeue: %t", step.name, result.RequeueAfter, requeue)
 		}
 	}
 }
 
 // TestEntryOfAPodThatOptedOut checks that this controller writes the entry of a pod on a strict node if the pod opted out
-// while a FixedIP of its name retains an address. It leaves the entries of other pods with a FixedIP to the controller
-// fixedip (model, seed 1973094).
+// while a FixedIP of its name retains an address. The controller fixedip writes the entries of other pods with a FixedIP
+// (model, seed 1973094).
 func TestEntryOfAPodThatOptedOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotations map[string]string
@@ -111,8 +110,8 @@ func TestEntryOfAPodThatOptedOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", UID: "1", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
-			kept := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{PodName: "web-0", IPs: []string{"10.0.9.9"}}}
-			objects := controllertest.Objects(node, pod, kept)
+			record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{PodName: "web-0", IPs: []string{"10.0.9.9"}}}
+			objects := controllertest.Objects(node, pod, record)
 			s := newStage(t, objects, objects)
 			s.fill(nil, map[string]string{"10.0.1.2": "router"})
 			s.syncLedger()
@@ -122,62 +121,63 @@ func TestEntryOfAPodThatOptedOut(t *testing.T) {
 			}
 			n := ciliumpool.FromCiliumNode(s.node())
 			if got := n.Owns("db/web-0"); !slices.Equal(got, c.want) {
-				t.Errorf("the pod has entries at %v, want %v; the pool: %+v", got, c.want, n.Entries)
+				t.Errorf("got entries of the pod at %v, want %v; the entries of the pool are %+v", got, c.want, n.Entries)
 			}
 		})
 	}
 }
 
-// TestRestForAPodThatWaits checks that a cooldown lasts for two resyncs while the pod from which the address was released
+// TestCooldownForWaitingPod checks that a cooldown lasts for two resyncs while the pod from which the address was released
 // has not reported an IP on the node: the pod may have been bound because of the entry, or its agent may have given it the
 // address, even if it opted out. It also checks that no cooldown ends while the node is not ready, since a pod that was
 // deleted by force may still run there with the address.
-func TestRestForAPodThatWaits(t *testing.T) {
+func TestCooldownForWaitingPod(t *testing.T) {
 	optedOut := map[string]string{identity.AnnotationEnabled: "false"}
 	for name, c := range map[string]struct {
 		annotations map[string]string
 		after       time.Duration
-		// unheard is true if the node is not ready. Otherwise heard is since when the node is ready.
-		unheard bool
-		heard   time.Time
-		// elsewhere is the entry of the address in the pool of another node; nil: none. used is true if the agent of that
-		// node reports the address as in use.
-		elsewhere *pool.Entry
-		used      bool
-		ends      int
-		// again is true if the cooldown is checked again without an event.
-		again bool
+		// notReady is true if the node is not ready. Otherwise readySince is the time since when the node is ready.
+		notReady   bool
+		readySince time.Time
+		// otherEntry is the entry of the address in the pool of another node; nil: there is none. used is true if the agent
+		// of that node reports the address as used.
+		otherEntry *pool.Entry
+		used       bool
+		// edits is the number of edits that end the cooldown.
+		edits int
+		// recheck is true if the cooldown is checked again without an event.
+		recheck bool
 	}{
-		"it counts on the address":           {after: time.Minute},
-		"its entry has not been restored":    {after: 10 * time.Minute, ends: 1},
-		"it has opted out":                   {annotations: optedOut, after: time.Minute},
-		"it has opted out, and still waits":  {annotations: optedOut, after: 10 * time.Minute, ends: 1},
-		"nothing is heard of the node":       {annotations: optedOut, after: time.Hour, unheard: true},
-		"the node was not heard of just now": {annotations: optedOut, after: time.Hour, heard: controllertest.Begin.Add(time.Hour - 9*time.Second)},
-		"the node is heard of again":         {annotations: optedOut, after: time.Hour, heard: controllertest.Begin.Add(time.Hour - 10*time.Second), ends: 1},
-		"its entry elsewhere rests":          {annotations: optedOut, after: time.Hour, elsewhere: ptr.To(pool.CooldownEntry("", controllertest.Begin)), again: true},
-		"it is listed elsewhere":             {annotations: optedOut, after: time.Hour, used: true, again: true},
+		"within two resyncs":                       {after: time.Minute},
+		"after two resyncs":                        {after: 10 * time.Minute, edits: 1},
+		"opted out, within two resyncs":            {annotations: optedOut, after: time.Minute},
+		"opted out, after two resyncs":             {annotations: optedOut, after: 10 * time.Minute, edits: 1},
+		"the node is not ready":                    {annotations: optedOut, after: time.Hour, notReady: true},
+		"the node is ready for less than cooldown": {annotations: optedOut, after: time.Hour, readySince: controllertest.Begin.Add(time.Hour - 9*time.Second)},
+		"the node is ready for the whole cooldown": {annotations: optedOut, after: time.Hour, readySince: controllertest.Begin.Add(time.Hour - 10*time.Second), edits: 1},
+		"another pool has a cooldown entry":        {annotations: optedOut, after: time.Hour, otherEntry: ptr.To(pool.CooldownEntry("", controllertest.Begin)), recheck: true},
+		"another agent reports it as used":         {annotations: optedOut, after: time.Hour, used: true, recheck: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
 			status := corev1.ConditionTrue
-			if c.unheard {
+			if c.notReady {
 				status = corev1.ConditionUnknown
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
-			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(c.heard)}}
+			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(c.readySince)}}
 			s := newStage(t, controllertest.Objects(), controllertest.Objects(node, pod))
 			s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("db/mysql-0", controllertest.Begin)}, nil)
 			s.syncLedger()
 			other := pool.NodePool{Name: "m", UID: "m", Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
-			if c.elsewhere != nil {
-				other.Entries[netip.MustParseAddr("10.0.1.9")] = *c.elsewhere
+			if c.otherEntry != nil {
+				other.Entries[netip.MustParseAddr("10.0.1.9")] = *c.otherEntry
 			}
 			if c.used {
 				other.Used[netip.MustParseAddr("10.0.1.9")] = "db/mysql-0"
 			}
 			s.Ledger.SetNode(other)
-			s.answers()
+			s.acknowledge()
 			r := s.reconciler(nil)
 			n, _ := s.Ledger.Node("n")
 			state, err := r.gather(t.Context(), n)
@@ -185,43 +185,43 @@ func TestRestForAPodThatWaits(t *testing.T) {
 				t.Fatal(err)
 			}
 			state.Now = controllertest.Begin.Add(c.after)
-			edits, again := state.ExpireCooldowns(n)
-			if len(edits) != c.ends {
-				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)
+			edits, next := state.ExpireCooldowns(n)
+			if len(edits) != c.edits {
+				t.Errorf("got edits %+v, want %d that end the cooldown", edits, c.edits)
 			}
-			if c.again && !again.Equal(state.Now.Add(10*time.Second)) {
-				t.Errorf("it is looked at again at %v", again)
+			if want := state.Now.Add(10 * time.Second); c.recheck && !next.Equal(want) {
+				t.Errorf("ExpireCooldowns: got next check at %v, want %v", next, want)
 			}
-			if next := state.NextRestoreDeadline(n); next.IsZero() != (c.after >= 10*time.Minute) {
-				t.Errorf("it is looked at again at %v", next)
+			if deadline := state.NextRestoreDeadline(n); deadline.IsZero() != (c.after >= 10*time.Minute) {
+				t.Errorf("NextRestoreDeadline: got %v, want zero only after two resyncs", deadline)
 			}
 		})
 	}
 }
 
-// TestCooldownEndsAfterALiveLook checks that a cooldown ends only after the pods were read from the API server, and after
-// the agent has seen the cooldown and reported (finding C13). A pod that the watch has yet to show may run with the
-// address before its agent has reported it.
+// TestCooldownEndsAfterALiveLook checks that a cooldown ends only if the pods at the API server do not have the address and
+// the agent has acknowledged the cooldown (finding C13). A pod that the cache does not show yet may run with the address
+// before its agent has reported it.
 func TestCooldownEndsAfterALiveLook(t *testing.T) {
 	const addr = "10.0.1.9"
-	runs := controllertest.Pod(0)
-	runs.Status.PodIPs = []corev1.PodIP{{IP: addr}}
+	running := controllertest.Pod(0)
+	running.Status.PodIPs = []corev1.PodIP{{IP: addr}}
 	for name, c := range map[string]struct {
 		live []client.Object
-		// says sets the answer of the agent.
-		says func(s *stage)
-		want bool
+		// answer sets the answer of the agent.
+		answer func(s *stage)
+		want   bool
 	}{
-		"no pod has it":                          {says: (*stage).answers, want: true},
-		"a pod that the cache does not show has": {says: (*stage).answers, live: controllertest.Objects(runs)},
-		"one that it does not show may have it":  {says: (*stage).answers, live: controllertest.Objects(controllertest.Pod(0))},
-		"the agent has not answered":             {says: func(*stage) {}},
-		"the agent has seen an earlier entry": {says: func(s *stage) {
-			s.answers()
+		"no pod has the address":                         {answer: (*stage).acknowledge, want: true},
+		"a pod that is not in the cache has the address": {answer: (*stage).acknowledge, live: controllertest.Objects(running)},
+		"a pod that is not in the cache has no IP yet":   {answer: (*stage).acknowledge, live: controllertest.Objects(controllertest.Pod(0))},
+		"the agent has not answered":                     {answer: func(*stage) {}},
+		"the agent has acknowledged only an earlier entry": {answer: func(s *stage) {
+			s.acknowledge()
 			s.answer.Entries = map[netip.Addr]pool.Entry{netip.MustParseAddr(addr): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}
 		}},
-		"the agent uses it": {says: func(s *stage) {
-			s.answers()
+		"the agent reports the address as used": {answer: func(s *stage) {
+			s.acknowledge()
 			s.answer.Used = map[netip.Addr]string{netip.MustParseAddr(addr): "db/web-0"}
 		}},
 	} {
@@ -231,14 +231,14 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 			s := newStage(t, append(c.live, node), controllertest.Objects(node.DeepCopy()))
 			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("db/web-0", controllertest.Begin)}, nil)
 			s.syncLedger()
-			c.says(s)
+			c.answer(s)
 			r := s.reconciler(nil)
 			s.Clock.SetTime(controllertest.Begin.Add(time.Minute))
 			if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {
 				t.Fatal(err)
 			}
 			if entries := s.node().Spec.IPAM.Pool; (entries[addr].Owner == "") != c.want {
-				t.Errorf("the entries are %v", entries)
+				t.Errorf("got entries %v, want that the cooldown has ended: %t", entries, c.want)
 			}
 		})
 	}

@@ -25,7 +25,7 @@ import (
 type stage struct {
 	*controllertest.Stage
 	t *testing.T
-	// asked are the nodes whose agents were asked.
+	// asked are the nodes of the barrier requests.
 	asked []string
 	// answer is the evidence that the agent returns; nil: the agent does not answer.
 	answer *agentview.Evidence
@@ -40,8 +40,8 @@ func (s *stage) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
 	return *s.answer, s.Clock.Now()
 }
 
-// answers makes the agent acknowledge the pool in the ledger.
-func (s *stage) answers() {
+// acknowledge makes the agent acknowledge the pool in the ledger.
+func (s *stage) acknowledge() {
 	n, _ := s.Ledger.Node("n")
 	s.answer = &agentview.Evidence{Node: n.Name, UID: n.UID, Entries: n.Entries, Used: n.Used}
 }
@@ -57,7 +57,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 func (s *stage) reconciler(change func(*Reconciler)) *Reconciler {
 	r := &Reconciler{
 		Ledger: s.Ledger, Writer: s.Writer, Live: s.API, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock, Agents: s, Kinds: identity.NewKinds(),
-		StrictNodes: labels.Nothing(), CoolDown: 10 * time.Second, Requests: &source.Requests{},
+		StrictNodes: labels.Nothing(), Cooldown: 10 * time.Second, Requests: &source.Requests{},
 	}
 	if change != nil {
 		change(r)
@@ -87,7 +87,7 @@ func (s *stage) update(node *ciliumv2.CiliumNode) {
 func (s *stage) fill(entries map[string]pool.Entry, used map[string]string) {
 	s.t.Helper()
 	node := s.node()
-	// The fake API server does not count generations, and leaves out a 0.
+	// The fake API server does not set generations.
 	node.Generation = 1
 	node.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.2": {}}
 	for a, e := range entries {

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// batchWindow bounds how long the first address of a batch waits for the addresses of pods that are terminating on the
-	// node. A deleted workload releases many addresses at about the same time, and every agent receives every write. An
-	// address should be released within a second; the reads and the write need the rest of that time.
+	// batchWindow is the maximum time for which the first address of a batch waits for the addresses of pods that are
+	// terminating on the node. A deleted workload releases many addresses at about the same time, and every agent receives
+	// every write. An address should be released within a second; the reads and the write need the rest of that time.
 	batchWindow = 400 * time.Millisecond
-	// quietWindow is how long a batch waits if no pod is terminating: a user who deletes several FixedIPs deletes them one
-	// after another.
+	// quietWindow is the time for which a batch waits if no pod is terminating: a user who deletes several FixedIPs deletes
+	// them one after another.
 	quietWindow = 50 * time.Millisecond
 )
 
-// Batches collects the identities whose addresses are to be released, by node.
+// Batches collects the identities whose addresses have to be released, by node.
 type Batches struct {
 	Clock clock.PassiveClock
 	// queue receives the nodes that have a batch.
@@ -35,9 +35,9 @@ type Batches struct {
 	mu sync.Mutex
 	// waiting contains the batch of each node that has identities to release. Key: the node.
 	waiting map[string]*batch
-	// inFlight are the identities whose release has begun and is not confirmed yet. Their FixedIPs are not removed until
-	// then: a scheduler claims nothing for a pod whose FixedIP is being deleted, so that a pod that is bound meanwhile can
-	// only rely on the entries that the release takes.
+	// inFlight are the identities whose release has begun and is not confirmed yet. The finalizers of their FixedIPs are not
+	// removed before the confirmation: a scheduler claims nothing for a pod whose FixedIP is being deleted, so that a pod that
+	// is bound meanwhile can only rely on the entries that the release takes.
 	inFlight sets.Set[client.ObjectKey]
 }
 
@@ -45,8 +45,8 @@ type Batches struct {
 type batch struct {
 	identities sets.Set[client.ObjectKey]
 	since      time.Time
-	// awaited is true if an earlier pass found a terminating pod with an entry. When no such pod is left, there is nothing
-	// left to wait for.
+	// awaited is true if an earlier pass found a terminating pod with an entry. The batch is complete when no such pod is
+	// left.
 	awaited bool
 }
 
@@ -68,15 +68,15 @@ func (b *Batches) add(node string, identities ...client.ObjectKey) {
 	b.waiting[node].identities.Insert(identities...)
 }
 
-// InFlight reports whether an identity is being released at the moment.
+// InFlight reports whether the release of an identity has begun and is not confirmed yet.
 func (b *Batches) InFlight(identity client.ObjectKey) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.inFlight.Has(identity)
 }
 
-// wait returns how long the batch of a node still has to wait; 0 if it is complete or there is none. terminating is true
-// if a pod with an entry is terminating on the node.
+// wait returns the time until the batch of a node is complete; 0 if it is complete or there is no batch. terminating is true
+// if a pod with an entry is terminating on the node; wait records that in the batch.
 func (b *Batches) wait(node string, terminating bool) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -36,9 +36,9 @@ import (
 )
 
 const (
-	// parallelReads bounds the reads for one node that are under way at once.
+	// parallelReads is the maximum number of parallel reads for one node.
 	parallelReads = 32
-	// maxRetry bounds the pause between two tries on one node.
+	// maxRetry is the maximum time between two tries on one node.
 	maxRetry = 30 * time.Second
 )
 
@@ -47,7 +47,7 @@ type Controller struct {
 	*gather.Gatherer
 	Batches *Batches
 	Writer  *ciliumpool.Writer
-	// Again enqueues the identities that were not released, for the controller of FixedIPs.
+	// Again receives the identities that were not released, for the controller of FixedIPs.
 	Again    *source.Requests
 	notFound notFoundCache
 }
@@ -63,7 +63,7 @@ func (c *Controller) Setup(mgr ctrl.Manager) error {
 		Complete(c)
 }
 
-// requests returns a request for every node with a batch: identities may have been added before the queue was there.
+// requests returns a request for every node with a batch: identities may have been added before the controller started.
 func (b *Batches) requests() []ctrl.Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +109,8 @@ func (c *Controller) terminating(ctx context.Context, node string) (bool, error)
 	}), nil
 }
 
-// releaseBatch releases the addresses of identities on a node, as far as the state of the API server confirms it.
+// releaseBatch releases the addresses on a node of those identities for which the state at the API server confirms the
+// decision.
 func (c *Controller) releaseBatch(ctx context.Context, node string, identities []client.ObjectKey) error {
 	objects := nodeReader{Reader: c.Cached, live: c.Live, node: node}
 	calls, callCtx := errgroup.WithContext(ctx)
@@ -118,7 +119,7 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 		objects.pods, err = c.podsOn(callCtx, node)
 		return err
 	})
-	// Read the workloads in parallel: one read after another takes too long if the API server is busy.
+	// Read the workloads in parallel: sequential reads take too long if the API server is busy.
 	for key := range c.workloadsOf(ctx, identities) {
 		calls.Go(func() error {
 			_, err := c.notFound.workload(callCtx, c.Workloads, c.Clock.Now(), key)
@@ -158,13 +159,14 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []client.Object
 	return found
 }
 
-// confirm decides about each identity again, from objects, and deletes the FixedIPs that are to be deleted. It returns the
-// FixedIPs whose addresses are to be released, and adds the other identities to c.Again. Key: the owner in the pool.
+// confirm decides for each identity again, from objects. If the decision is still to release its addresses on the node,
+// confirm deletes the FixedIP unless it is being deleted, and returns it. Key: the owner in the pool. confirm adds the other
+// identities to c.Again.
 func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities []client.ObjectKey) (map[string]*v1alpha1.FixedIP, error) {
 	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 		return c.notFound.workload(ctx, c.Workloads, c.Clock.Now(), objectKey{gk, namespace, name})
 	}}
-	// states contains the state of each identity that is to be released, and nil for the others.
+	// states contains the state of each identity to release, and nil for each of the others.
 	states := make([]*reclaim.State, len(identities))
 	calls, callCtx := errgroup.WithContext(ctx)
 	calls.SetLimit(parallelReads)
@@ -181,7 +183,7 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities
 		return nil, err
 	}
 	records := map[string]*v1alpha1.FixedIP{}
-	// Delete one after the other, so that the events are in the order of the pods.
+	// Delete the FixedIPs sequentially, so that the events are in the order of the pods.
 	for i, key := range identities {
 		s := states[i]
 		if s != nil && s.Record.DeletionTimestamp == nil {
@@ -200,11 +202,11 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities
 	return records, nil
 }
 
-// Node returns the node on which a Controller performs an action as part of a batch. It returns an empty string if the
-// action does not release all entries that an identity with a FixedIP has there, or if the identity is a slot.
+// Node returns the node in whose batch a Controller performs an action. It returns an empty string if the action does not
+// release all entries that an identity with a FixedIP has on a node, or if the identity is a slot.
 func Node(s reclaim.State, a reclaim.Action) string {
 	switch {
-	case s.Record == nil || s.Slot || len(s.Held) == 0 || len(s.Arriving)+len(s.Away) > 0:
+	case s.Record == nil || s.Slot || len(s.Held) == 0 || len(s.MoveTargets)+len(s.Away) > 0:
 		// Moved addresses are released in a different order.
 		return ""
 	case a.Type == reclaim.ReleaseEntries && s.Record.DeletionTimestamp != nil && len(a.Addrs) == 0:
@@ -215,9 +217,9 @@ func Node(s reclaim.State, a reclaim.Action) string {
 	return ""
 }
 
-// DeleteRecord deletes the FixedIP of a state if it still is the version that was read. It returns nil if the FixedIP is
-// already gone. The event is recorded on the workload: it remains visible after the FixedIP is gone, and the events of a
-// thousand FixedIPs become one event with a count.
+// DeleteRecord deletes the FixedIP of a state if its version is still the one that was read. It returns nil if the FixedIP is
+// already gone. It records the event on the workload, so that the event remains visible after the FixedIP is gone and the
+// events of a thousand FixedIPs become one event with a count.
 func DeleteRecord(ctx context.Context, api client.Client, events events.EventRecorder, s reclaim.State) error {
 	owner := identity.OwnerOf(s.Record)
 	workload := &identity.Workload{GroupKind: owner.GroupKind(), APIVersion: owner.APIVersion, Namespace: s.Record.Namespace, Name: owner.Name, UID: owner.UID}
@@ -226,7 +228,7 @@ func DeleteRecord(ctx context.Context, api client.Client, events events.EventRec
 	return client.IgnoreNotFound(err)
 }
 
-// Finish removes the finalizer of a FixedIP.
+// Finish removes the finalizer of a FixedIP. It returns nil if the FixedIP is already gone.
 func Finish(ctx context.Context, api client.Client, record *v1alpha1.FixedIP) error {
 	record = record.DeepCopy()
 	controllerutil.RemoveFinalizer(record, v1alpha1.Finalizer)
@@ -236,9 +238,9 @@ func Finish(ctx context.Context, api client.Client, record *v1alpha1.FixedIP) er
 	return nil
 }
 
-// write puts the addresses of the FixedIPs into cooldown, except those that a pod in pods may use. If a pod that relies on
-// such an address was bound to the node during the write, its entry is restored. Key of records and pods: the owner in the
-// pool.
+// write puts the addresses of the FixedIPs into cooldown, except those that a pod in pods may use. If a pod that relies on a
+// released address was bound to the node during the write, write restores the entry. Key of records and pods: the owner in
+// the pool.
 func (c *Controller) write(ctx context.Context, node string, records map[string]*v1alpha1.FixedIP, pods map[string]*corev1.Pod) error {
 	if len(records) == 0 {
 		return nil
@@ -282,8 +284,8 @@ func (c *Controller) podsOn(ctx context.Context, node string) (map[string]*corev
 	return pods, err
 }
 
-// MayUse reports whether a pod is bound to the node of the edits and may use one of the edited addresses. Addresses of
-// move-target entries do not count: the agent gives them to no pod.
+// MayUse reports whether a pod is bound to the node and may use one of the edited addresses. Addresses of move-target entries
+// do not count: the agent gives them to no pod. pod may be nil.
 func MayUse(pod *corev1.Pod, node string, edits []pool.EntryChange) bool {
 	var addrs []netip.Addr
 	for _, e := range edits {
@@ -294,8 +296,8 @@ func MayUse(pod *corev1.Pod, node string, edits []pool.EntryChange) bool {
 	return pod != nil && pod.Spec.NodeName == node && len(addrs) > 0 && !reclaim.RunsWithout(pod, addrs)
 }
 
-// reliesOn reports whether a pod on the node relies on an address that was released. A pod that opted out does so only if
-// it has reported that address.
+// reliesOn reports whether a pod on the node relies on an address that was released. A pod that opted out relies on the
+// address only if its status has that address.
 func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
 	if pod != nil && identity.OptsOut(pod) && len(pod.Status.PodIPs) == 0 {
 		return false
@@ -303,9 +305,9 @@ func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
 	return MayUse(pod, node, []pool.EntryChange{taken})
 }
 
-// reportFailure records an event on each FixedIP about why its addresses are not released, and removes the finalizers that
-// are overdue: a finalizer must not block the deletion of a namespace for ever. The entries remain until the pool can be
-// written; then they are released like the entries of a claim without a workload.
+// reportFailure records an event on each FixedIP with the reason why its addresses are not released, and removes the
+// finalizers that are overdue: a finalizer must not block the deletion of a namespace for ever. The entries of such a FixedIP
+// remain until the pool can be written, and are then released like the entries of a claim without a workload.
 func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1alpha1.FixedIP, cause error) error {
 	var errs []error
 	for _, record := range records {

@@ -62,10 +62,10 @@ func (s *stage) reconcile() error {
 
 func TestRelease(t *testing.T) {
 	workload := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-2"}}
-	standing := controllertest.Objects(controllertest.Record(0, false), controllertest.Record(1, false), controllertest.Record(2, false))
+	existing := controllertest.Objects(controllertest.Record(0, false), controllertest.Record(1, false), controllertest.Record(2, false))
 	deleted := controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, true), controllertest.Record(2, true))
-	anew := controllertest.Record(0, false)
-	anew.UID = "another"
+	recreated := controllertest.Record(0, false)
+	recreated.UID = "another"
 	running := controllertest.Pod(1)
 	running.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}}
 	for name, c := range map[string]struct {
@@ -73,17 +73,17 @@ func TestRelease(t *testing.T) {
 		want        string
 		patches     int
 	}{
-		"all of a deleted workload in one write": {standing, standing, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
-		"all deleted records in one write":       {deleted, deleted, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
-		"some deleted, some to be":               {controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, false)), controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, false)), controllertest.Cooldown + " " + controllertest.Cooldown + " db/web-2", 1},
-		// The caches are behind in each of these.
-		"the workload is back":               {append(controllertest.Objects(workload), standing...), standing, "db/web-0 db/web-1 db/web-2", 0},
-		"a pod is back":                      {append(controllertest.Objects(controllertest.Pod(1)), standing...), standing, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown, 1},
-		"a pod is back, of a deleted record": {append(controllertest.Objects(controllertest.Pod(1)), deleted...), deleted, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown, 1},
-		"and runs with another address":      {append(controllertest.Objects(running), deleted...), deleted, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
-		"a FixedIP was created again":        {controllertest.Objects(anew, controllertest.Record(1, true), controllertest.Record(2, true)), deleted, "db/web-0 " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
-		"the records are gone":               {nil, deleted, "db/web-0 db/web-1 db/web-2", 0},
-		"nothing is to be released":          {append(controllertest.Objects(workload), standing...), append(controllertest.Objects(workload), standing...), "db/web-0 db/web-1 db/web-2", 0},
+		"FixedIPs of a deleted workload, one write": {existing, existing, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
+		"deleted FixedIPs, one write":               {deleted, deleted, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
+		"one is being deleted, one is not yet":      {controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, false)), controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, false)), controllertest.Cooldown + " " + controllertest.Cooldown + " db/web-2", 1},
+		// In the next rows, except the last one, the caches are behind the API server.
+		"the workload exists again":                        {append(controllertest.Objects(workload), existing...), existing, "db/web-0 db/web-1 db/web-2", 0},
+		"a pod exists again":                               {append(controllertest.Objects(controllertest.Pod(1)), existing...), existing, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown, 1},
+		"a pod of a deleted FixedIP exists again":          {append(controllertest.Objects(controllertest.Pod(1)), deleted...), deleted, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown, 1},
+		"a pod exists again and runs with another address": {append(controllertest.Objects(running), deleted...), deleted, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
+		"a FixedIP was created again":                      {controllertest.Objects(recreated, controllertest.Record(1, true), controllertest.Record(2, true)), deleted, "db/web-0 " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
+		"the FixedIPs are gone":                            {nil, deleted, "db/web-0 db/web-1 db/web-2", 0},
+		"the workload exists in the cache too":             {append(controllertest.Objects(workload), existing...), append(controllertest.Objects(workload), existing...), "db/web-0 db/web-1 db/web-2", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, c.api, c.cached)
@@ -91,37 +91,37 @@ func TestRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s.Reads > 0 {
-				t.Errorf("the CiliumNode was read %d times, and no pod came that would have its entry restored", s.Reads)
+				t.Errorf("got %d reads of the CiliumNode, want none, since no entry is restored", s.Reads)
 			}
 			if got := s.Owners(); got != c.want || s.Patches != c.patches {
-				t.Errorf("after %d writes the owners are %s; want %s after %d", s.Patches, got, c.want, c.patches)
+				t.Errorf("got owners %s after %d patches, want %s after %d", got, s.Patches, c.want, c.patches)
 			}
-			// A workload that exists is read again for each of its three pods.
+			// An existing workload is read once for the batch and once for each of its three pods.
 			most := 1
 			if slices.Contains(c.api, client.Object(workload)) {
 				most = 4
 			}
 			if s.Looks > most {
-				t.Errorf("one workload was looked at %d times, want %d at most", s.Looks, most)
+				t.Errorf("got %d reads of the workload, want at most %d", s.Looks, most)
 			}
 		})
 	}
 }
 
-// TestF2PodComesDuringTheRelease checks that an entry is restored if its pod is bound after the live decision and before
-// the confirmation (F2 and F17).
+// TestF2PodComesDuringTheRelease checks that an entry is restored if its pod is bound after the decision from the API server
+// and before the confirmation (F2 and F17).
 func TestF2PodComesDuringTheRelease(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, true), controllertest.Record(2, true))
 	s := newStage(t, records, records)
-	came := false
+	created := false
 	s.OnPatch = func() (func(), error) {
 		return func() {
-			if came {
+			if created {
 				return
 			}
-			came = true
+			created = true
 			if !s.release.Batches.InFlight(key(1)) {
-				t.Error("its FixedIP may be removed before the write is confirmed")
+				t.Error("db/web-1 is not in flight before the write is confirmed, so that its FixedIP may be removed")
 			}
 			if err := s.API.Create(t.Context(), controllertest.Pod(1)); err != nil {
 				t.Fatal(err)
@@ -132,23 +132,23 @@ func TestF2PodComesDuringTheRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := s.Owners(), controllertest.Cooldown+" db/web-1 "+controllertest.Cooldown; got != want {
-		t.Errorf("the owners are %s, want %s", got, want)
+		t.Errorf("got owners %s, want %s", got, want)
 	}
 	if s.release.Batches.InFlight(key(1)) {
-		t.Error("its FixedIP stays for ever")
+		t.Error("db/web-1 is still in flight after the reconcile, so that its FixedIP is never removed")
 	}
 }
 
-// TestOptedOutPodComesDuringTheRelease checks that an address stays released if a pod of its name that opted out is bound
-// as soon as the entry is released: that pod does not get the address.
+// TestOptedOutPodComesDuringTheRelease checks that an address stays released if a pod that opted out is bound during the
+// release: that pod does not get the address.
 func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, true), controllertest.Record(2, true))
 	s := newStage(t, records, records)
-	came := controllertest.Pod(1)
-	came.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+	optedOut := controllertest.Pod(1)
+	optedOut.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
 	s.OnPatch = func() (func(), error) {
 		return func() {
-			if err := client.IgnoreAlreadyExists(s.API.Create(t.Context(), came.DeepCopy())); err != nil {
+			if err := client.IgnoreAlreadyExists(s.API.Create(t.Context(), optedOut.DeepCopy())); err != nil {
 				t.Fatal(err)
 			}
 		}, nil
@@ -157,7 +157,7 @@ func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := s.Owners(), controllertest.Cooldown+" "+controllertest.Cooldown+" "+controllertest.Cooldown; got != want {
-		t.Errorf("the owners are %s, want %s", got, want)
+		t.Errorf("got owners %s, want %s", got, want)
 	}
 }
 
@@ -172,24 +172,24 @@ func TestF13FinalizerHasADeadline(t *testing.T) {
 	read := func() error { return s.API.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: "web-0"}, &record) }
 
 	if err := s.reconcile(); !errors.Is(err, refused) {
-		t.Fatalf("%v, want the refusal", err)
+		t.Fatalf("got error %v, want that of the webhook", err)
 	}
 	if err := read(); err != nil || len(record.Finalizers) != 1 || !s.Event("ReleaseFailed") {
-		t.Errorf("in time: %v, finalizers %v", err, record.Finalizers)
+		t.Errorf("before the deadline: got error %v and finalizers %v, want the finalizer and an event ReleaseFailed", err, record.Finalizers)
 	}
 	s.Clock.SetTime(controllertest.Begin.Add(10 * time.Minute))
 	if err := s.reconcile(); !errors.Is(err, refused) {
-		t.Fatalf("%v, want the refusal", err)
+		t.Fatalf("got error %v, want that of the webhook", err)
 	}
 	if err := read(); client.IgnoreNotFound(err) != nil || err == nil || !s.Event("FinalizerForced") {
-		t.Errorf("overdue: %v, finalizers %v", err, record.Finalizers)
+		t.Errorf("after the deadline: got error %v and finalizers %v, want the FixedIP gone and an event FinalizerForced", err, record.Finalizers)
 	}
 	if got := s.Owners(); !strings.HasPrefix(got, "db/web-0 ") {
-		t.Errorf("the owners are %s; they could not be written", got)
+		t.Errorf("got owners %s, want db/web-0 first, since no write succeeded", got)
 	}
 }
 
-// end removes a terminating pod from the API server and from the caches.
+// end removes the finalizers of a terminating pod at the API server and in the caches, so that the pod is gone.
 func (s *stage) end(pod *corev1.Pod) {
 	s.t.Helper()
 	for _, from := range []client.Client{s.API, s.Cached} {
@@ -204,40 +204,40 @@ func (s *stage) end(pod *corev1.Pod) {
 	}
 }
 
-// TestBatchWaitsForTerminatingPods checks that a batch is written once and as soon as possible: when no pod with an entry
-// is terminating on the node any longer, or batchWindow is over.
+// TestBatchWaitsForTerminatingPods checks that a batch is written in one patch and without unnecessary delay: when no pod with
+// an entry is terminating on the node any longer, or batchWindow is over.
 func TestBatchWaitsForTerminatingPods(t *testing.T) {
-	standing := controllertest.Objects(controllertest.Record(0, false), controllertest.Record(1, false), controllertest.Record(2, false))
+	existing := controllertest.Objects(controllertest.Record(0, false), controllertest.Record(1, false), controllertest.Record(2, false))
 	ending := func(i int) *corev1.Pod {
 		p := controllertest.Pod(i)
 		p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: controllertest.Begin}, []string{"test/kubelet"}
 		return p
 	}
 	workload := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "other", UID: "other-1"}}
-	others := controllertest.Record(1, false)
-	others.Spec.Owner.Name, others.Spec.Owner.UID = "other", "other-1"
-	elsewhere := ending(1)
-	elsewhere.Spec.NodeName = "m"
+	ofOther := controllertest.Record(1, false)
+	ofOther.Spec.Owner.Name, ofOther.Spec.Owner.UID = "other", "other-1"
+	onOtherNode := ending(1)
+	onOtherNode.Spec.NodeName = "m"
 	for name, c := range map[string]struct {
 		objects []client.Object
-		// gone is the pod that ends a millisecond after the first pass; nil: none.
+		// gone is the pod that is removed a millisecond after the first pass; nil: none.
 		gone *corev1.Pod
-		// wait is how long the batch waits in total.
+		// wait is the time for which the batch waits in total.
 		wait time.Duration
 		want string
 	}{
-		"no pod is terminating":             {standing, nil, quietWindow, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown},
-		"one is ending, and goes":           {append(controllertest.Objects(ending(1)), standing...), ending(1), time.Millisecond, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown},
-		"one is ending, and stays":          {append(controllertest.Objects(ending(1)), standing...), nil, batchWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
-		"one is ending and will come back":  {append(controllertest.Objects(ending(1), workload, others), standing[0], standing[2]), nil, batchWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
-		"one is ending on another node":     {append(controllertest.Objects(elsewhere), standing...), nil, quietWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
-		"one runs, and is not asked to end": {append(controllertest.Objects(controllertest.Pod(1)), standing...), nil, quietWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
+		"no pod is terminating":                    {existing, nil, quietWindow, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown},
+		"a pod terminates and is removed":          {append(controllertest.Objects(ending(1)), existing...), ending(1), time.Millisecond, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown},
+		"a pod terminates and is not removed":      {append(controllertest.Objects(ending(1)), existing...), nil, batchWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
+		"the workload of a terminating pod exists": {append(controllertest.Objects(ending(1), workload, ofOther), existing[0], existing[2]), nil, batchWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
+		"a pod terminates on another node":         {append(controllertest.Objects(onOtherNode), existing...), nil, quietWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
+		"a pod runs and is not being deleted":      {append(controllertest.Objects(controllertest.Pod(1)), existing...), nil, quietWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, c.objects, c.objects)
 			result, err := s.release.Reconcile(t.Context(), source.ForName("n"))
 			if err != nil || result.RequeueAfter == 0 || s.Patches > 0 {
-				t.Fatalf("%+v, %v, %d writes: it did not wait", result, err, s.Patches)
+				t.Fatalf("first reconcile: got %+v, error %v and %d patches; want a requeue and no patch", result, err, s.Patches)
 			}
 			if c.gone != nil {
 				s.Clock.Step(time.Millisecond)
@@ -247,17 +247,17 @@ func TestBatchWaitsForTerminatingPods(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, waited := s.Owners(), s.Clock.Since(controllertest.Begin); got != c.want || s.Patches != 1 || waited != c.wait {
-				t.Errorf("after %d writes and %v the owners are %s; want %s after one and %v", s.Patches, waited, got, c.want, c.wait)
+				t.Errorf("got owners %s after %d patches and %v, want %s after one patch and %v", got, s.Patches, waited, c.want, c.wait)
 			}
 			if len(s.release.Batches.waiting) > 0 {
-				t.Error("a batch waits for ever")
+				t.Errorf("got %d batches after the release, want none", len(s.release.Batches.waiting))
 			}
 		})
 	}
 }
 
-// TestReleaseFailsForADeletedFixedIP checks the deadline of a FixedIP that was deleted just before the write failed, and
-// whose deletion the caches do not show yet: the deadline begins now.
+// TestReleaseFailsForADeletedFixedIP checks the deadline of a FixedIP that the controller deleted just before the write failed:
+// the caches do not show the deletion yet, and the deadline begins at the failure.
 func TestReleaseFailsForADeletedFixedIP(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, false))
 	s := newStage(t, records, records)
@@ -265,10 +265,10 @@ func TestReleaseFailsForADeletedFixedIP(t *testing.T) {
 	s.OnPatch = func() (func(), error) { return nil, refused }
 	s.Clock.SetTime(time.Now().Add(time.Hour))
 	if err := s.reconcile(); !errors.Is(err, refused) {
-		t.Fatalf("%v, want the refusal", err)
+		t.Fatalf("got error %v, want that of the webhook", err)
 	}
 	var record v1alpha1.FixedIP
 	if err := s.API.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: "web-0"}, &record); err != nil || record.DeletionTimestamp == nil || !s.Event("ReleaseFailed") {
-		t.Errorf("%v, deleted at %v", err, record.DeletionTimestamp)
+		t.Errorf("got error %v and deletion timestamp %v, want a FixedIP that is being deleted and an event ReleaseFailed", err, record.DeletionTimestamp)
 	}
 }

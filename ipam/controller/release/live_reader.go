@@ -19,14 +19,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// notFoundLasts is how long a workload counts as deleted after the API server did not find it, unless the cache has it. It
-// prevents a thousand reads of a deleted workload with a thousand pods.
+// notFoundLasts is the time for which a workload counts as deleted after the API server did not find it, unless the cache has
+// the workload. It prevents a thousand reads of a deleted workload with a thousand pods.
 const notFoundLasts = 500 * time.Millisecond
 
 // nodeReader reads the objects that a release on one node depends on: the pods of the node from one list of the API
 // server, and other pods and FixedIPs from the cache. A cached FixedIP is sufficient, since its deletion requires the
-// version that was read. A FixedIP that is being deleted is read from the API server, since another one may have its name
-// by now.
+// version that was read. A FixedIP that is being deleted in the cache is read from the API server again, since another FixedIP
+// may have the same name meanwhile.
 type nodeReader struct {
 	client.Reader
 	live client.Reader
@@ -35,7 +35,7 @@ type nodeReader struct {
 	pods map[string]*corev1.Pod
 }
 
-// Get reads a pod or a FixedIP.
+// Get reads a pod or a FixedIP. It returns a NotFound error for a pod that only the cache has on the node.
 func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 	if p, ok := r.pods[key.String()]; ok {
 		if pod, ok := obj.(*corev1.Pod); ok {
@@ -61,12 +61,12 @@ func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Ob
 	return nil
 }
 
-// notFoundCache remembers which workloads the API server recently did not find, and which are being read: all nodes with
-// pods of a deleted workload read it at the same time.
+// notFoundCache stores the workloads that the API server recently did not find, and the reads that are under way: the
+// batches of all nodes with pods of a deleted workload read that workload at the same time.
 type notFoundCache struct {
 	mu sync.Mutex
-	// lookups contains the latest read of each workload. Key: the workload. Reads that are too old are removed when the
-	// next one begins.
+	// lookups contains the latest read of each workload. Key: the workload. Each new read removes those that began
+	// notFoundLasts ago or earlier.
 	lookups map[objectKey]*lookup
 }
 
@@ -77,7 +77,7 @@ type objectKey struct {
 
 // lookup is one read of a workload.
 type lookup struct {
-	// began is when the read began. The answer was true at that moment or later.
+	// began is the time at which the read began. The result was true at that time or later.
 	began time.Time
 	// done is closed when found and err are set. found is nil if the workload does not exist.
 	done  chan struct{}
@@ -85,8 +85,8 @@ type lookup struct {
 	err   error
 }
 
-// workload returns a workload from the API server, or nil if it does not exist. A read that began less than notFoundLasts
-// ago is shared if it finds no workload and the cache has none either.
+// workload returns a workload from the API server, or nil if it does not exist. It uses the result of another read that began
+// less than notFoundLasts ago if that read found no workload and the cache has no workload either.
 func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now time.Time, key objectKey) (*identity.Workload, error) {
 	own := &lookup{began: now, done: make(chan struct{})}
 	latest := c.begin(key, own)
@@ -108,8 +108,8 @@ func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now
 	return own.found, own.err
 }
 
-// begin returns the latest read of a workload that is not too old. If there is none, it stores own as the latest one and
-// returns nil.
+// begin returns the latest read of a workload that began less than notFoundLasts before own. If there is none, it stores own as
+// the latest read and returns nil.
 func (c *notFoundCache) begin(key objectKey, own *lookup) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()

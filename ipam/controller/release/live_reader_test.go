@@ -16,43 +16,43 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// reads is a gather.Workloads without cached workloads. Live returns the workload that the test sends to answer.
+// reads is a gather.Workloads without cached workloads. Live returns the workload that the test sends to result.
 type reads struct {
 	gather.Workloads
 	began  chan struct{}
-	answer chan *identity.Workload
+	result chan *identity.Workload
 }
 
 func (reads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
 
 func (r reads) Live(context.Context, schema.GroupKind, string, string) (*identity.Workload, error) {
 	r.began <- struct{}{}
-	return <-r.answer, nil
+	return <-r.result, nil
 }
 
-// TestNotFoundCache checks that nodes that read a workload at about the same time share the answer that it does not exist.
-// The answer counts from the moment at which the read began, whenever it arrives.
+// TestNotFoundCache checks that the nodes that read a workload at about the same time share the result if the workload does not
+// exist. The age of a result counts from the time at which the read began.
 func TestNotFoundCache(t *testing.T) {
 	begin := controllertest.Begin
 	exists := &identity.Workload{}
 	for _, c := range []struct {
 		name string
-		// first is the answer to the first read, next is when the next read begins, and late is true if the next read
-		// begins before the first answer arrives.
+		// first is the result of the first read, next is the time from the begin of the first read to the begin of the next,
+		// and late is true if the next read begins before the result of the first.
 		first *identity.Workload
 		next  time.Duration
 		late  bool
-		// shared is true if the next read returns the first answer without reading.
+		// shared is true if the next read returns the first result without a read at the API server.
 		shared bool
 	}{
-		{name: "it exists", first: exists},
-		{name: "it was not found a moment ago", next: notFoundLasts - time.Millisecond, shared: true},
-		{name: "it was not found too long ago", next: notFoundLasts},
-		{name: "the answer is awaited", next: notFoundLasts - time.Millisecond, late: true, shared: true},
-		{name: "the answer is late, and is not awaited", next: notFoundLasts, late: true},
+		{name: "the workload exists", first: exists},
+		{name: "not found less than notFoundLasts ago", next: notFoundLasts - time.Millisecond, shared: true},
+		{name: "not found notFoundLasts ago", next: notFoundLasts},
+		{name: "the first read began less than notFoundLasts ago and has no result yet", next: notFoundLasts - time.Millisecond, late: true, shared: true},
+		{name: "the first read began notFoundLasts ago and has no result yet", next: notFoundLasts, late: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := reads{began: make(chan struct{}, 2), answer: make(chan *identity.Workload)}
+			r := reads{began: make(chan struct{}, 2), result: make(chan *identity.Workload)}
 			var cache notFoundCache
 			read := func(at time.Time) chan *identity.Workload {
 				done := make(chan *identity.Workload, 1)
@@ -68,23 +68,23 @@ func TestNotFoundCache(t *testing.T) {
 			first := read(begin)
 			<-r.began
 			if !c.late {
-				r.answer <- c.first
+				r.result <- c.first
 				<-first
 			}
 			next := read(begin.Add(c.next))
 			if !c.shared {
 				<-r.began
-				r.answer <- c.first
+				r.result <- c.first
 			}
 			if c.late {
-				r.answer <- c.first
+				r.result <- c.first
 				<-first
 			}
 			if got := <-next; got != c.first {
-				t.Errorf("read %v, want %v", got, c.first)
+				t.Errorf("next read: got workload %v, want %v", got, c.first)
 			}
 			if reads := len(r.began); reads > 0 {
-				t.Errorf("%d further reads", reads)
+				t.Errorf("got %d further reads at the API server, want none", reads)
 			}
 		})
 	}
@@ -94,8 +94,8 @@ func TestNotFoundCache(t *testing.T) {
 func TestNotFoundCacheIsReadOnce(t *testing.T) {
 	for range 2000 {
 		const callers = 8
-		r := reads{began: make(chan struct{}, callers), answer: make(chan *identity.Workload)}
-		close(r.answer)
+		r := reads{began: make(chan struct{}, callers), result: make(chan *identity.Workload)}
+		close(r.result)
 		var cache notFoundCache
 		var all sync.WaitGroup
 		start := make(chan struct{})
@@ -103,14 +103,14 @@ func TestNotFoundCacheIsReadOnce(t *testing.T) {
 			all.Go(func() {
 				<-start
 				if w, err := cache.workload(t.Context(), r, controllertest.Begin, objectKey{identity.StatefulSets, "db", "web"}); w != nil || err != nil {
-					t.Errorf("read %v, %v; want that it does not exist", w, err)
+					t.Errorf("got workload %v and error %v, want nil and no error", w, err)
 				}
 			})
 		}
 		close(start)
 		all.Wait()
 		if got := len(r.began); got != 1 {
-			t.Fatalf("%d calls at the same moment read the workload %d times, want once", callers, got)
+			t.Fatalf("got %d reads at the API server for %d concurrent calls, want one", got, callers)
 		}
 	}
 }

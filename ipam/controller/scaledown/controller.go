@@ -24,7 +24,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-// Annotations are the annotations with which autoscalers leave a node alone; the value is "true". Key: the autoscaler.
+// Annotations contains the annotation that keeps each autoscaler from removing a node, if its value is "true". Key: the
+// autoscaler.
 //
 // cluster-autoscaler: FAQ, "How can I prevent Cluster Autoscaler from scaling down a particular node?". Karpenter: Concepts,
 // Disruption, "Node-Level Controls".
@@ -41,8 +42,8 @@ type Controller struct {
 	Ledger *ledger.Ledger
 	Cached client.Reader
 	Live   client.Client
-	// Autoscalers are the autoscalers to protect nodes from: keys of Annotations. If it is empty, the controller removes the
-	// annotations that it has set.
+	// Autoscalers are the autoscalers that must not remove the nodes: keys of Annotations. If there are none, the controller
+	// removes the annotations that it has set.
 	Autoscalers []string
 	// Requests receives the nodes whose subnets or reservations have changed.
 	Requests *source.Requests
@@ -80,7 +81,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	n, ok := c.Ledger.Node(req.Name)
 	if len(c.Autoscalers) > 0 && (!ok || len(n.Subnets) == 0) {
-		// The CiliumNode may be created again, with the subnets that the node had before: the annotations stay until then.
+		// The CiliumNode may be created again with the subnets that the node had before. Do not remove annotations until then.
 		return ctrl.Result{}, nil
 	}
 	var wanted []string
@@ -97,26 +98,26 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	err = c.Live.Patch(ctx, marked, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsConflict(err):
-		// Try again when the cache shows the current Node.
+		// The cache was behind. Try again when it may show the current Node.
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	case apierrors.IsForbidden(err):
 		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the controller may not patch Nodes; apply manifests/controller-scale-down-rbac.yaml and keep it until --protect-nodes-from is removed and no Node has the annotation %s: %w", node.Name, Mark, err)
 	case client.IgnoreNotFound(err) != nil:
-		return ctrl.Result{}, fmt.Errorf("annotate node %s for autoscalers: %w", node.Name, err)
+		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: %w", node.Name, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Node annotated for autoscalers", "annotations", wanted)
+	klog.FromContext(ctx).V(2).Info("Scale-down annotations of the node updated", "annotations", wanted)
 	return ctrl.Result{}, nil
 }
 
-// mark returns have with the annotations in wanted added, and without those that fixedip has set and that are not in
-// wanted. It does not change an annotation that a user set.
+// mark returns the annotations of a Node: those in have, with the annotations in wanted added, and without those that fixedip
+// has set and that are not in wanted. It does not change an annotation that a user has set.
 func mark(have map[string]string, wanted []string) map[string]string {
 	annotations := maps.Clone(have)
 	var ours []string
 	for _, a := range strings.FieldsFunc(have[Mark], func(r rune) bool { return r == ',' }) {
 		switch {
 		case have[a] != "true":
-			// A user has changed or removed it.
+			// A user has changed or removed the annotation.
 		case slices.Contains(wanted, a):
 			ours = append(ours, a)
 		default:

@@ -36,18 +36,18 @@ func TestReconcile(t *testing.T) {
 		autoscalers []string
 		want        annotations
 	}{
-		"addresses are reserved":                  {annotations{"other": "x"}, true, []string{"karpenter", "cluster-autoscaler"}, marked},
+		"an address is reserved":                  {annotations{"other": "x"}, true, []string{"karpenter", "cluster-autoscaler"}, marked},
 		"a Node without annotations":              {nil, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter}},
-		"it is marked already":                    {marked, true, []string{"karpenter", "cluster-autoscaler"}, marked},
-		"none is reserved":                        {annotations{"other": "x"}, false, []string{"karpenter"}, annotations{"other": "x"}},
-		"none is reserved any more":               {marked, false, []string{"karpenter", "cluster-autoscaler"}, annotations{"other": "x"}},
-		"one autoscaler is not named any more":    {marked, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter, "other": "x"}},
-		"no autoscaler is named":                  {marked, true, nil, annotations{"other": "x"}},
-		"a user has set it":                       {annotations{karpenter: "true"}, true, []string{"karpenter"}, annotations{karpenter: "true"}},
-		"a user has refused it":                   {annotations{ca: "false"}, true, []string{"cluster-autoscaler", "karpenter"}, annotations{ca: "false", karpenter: "true", Mark: karpenter}},
-		"a user has set it, and none is reserved": {annotations{karpenter: "true"}, false, []string{"karpenter"}, annotations{karpenter: "true"}},
-		"a user has changed it since":             {annotations{karpenter: "false", Mark: karpenter}, false, []string{"karpenter"}, annotations{karpenter: "false"}},
-		"a user has removed it":                   {annotations{Mark: karpenter}, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter}},
+		"the Node is annotated already":           {marked, true, []string{"karpenter", "cluster-autoscaler"}, marked},
+		"no address is reserved":                  {annotations{"other": "x"}, false, []string{"karpenter"}, annotations{"other": "x"}},
+		"no address is reserved any more":         {marked, false, []string{"karpenter", "cluster-autoscaler"}, annotations{"other": "x"}},
+		"an autoscaler was removed from the list": {marked, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter, "other": "x"}},
+		"the list of autoscalers is empty":        {marked, true, nil, annotations{"other": "x"}},
+		"a user has set the annotation":           {annotations{karpenter: "true"}, true, []string{"karpenter"}, annotations{karpenter: "true"}},
+		"a user has set it to false":              {annotations{ca: "false"}, true, []string{"cluster-autoscaler", "karpenter"}, annotations{ca: "false", karpenter: "true", Mark: karpenter}},
+		"a user has set it, no address reserved":  {annotations{karpenter: "true"}, false, []string{"karpenter"}, annotations{karpenter: "true"}},
+		"a user has changed our annotation":       {annotations{karpenter: "false", Mark: karpenter}, false, []string{"karpenter"}, annotations{karpenter: "false"}},
+		"a user has removed our annotation":       {annotations{Mark: karpenter}, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: c.have}}
@@ -57,7 +57,7 @@ func TestReconcile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.reserved {
-				s.Ledger.SetRecord(fixedips.ReservationOf(controllertest.Record(0, false)))
+				s.Ledger.SetReservation(fixedips.ReservationOf(controllertest.Record(0, false)))
 			}
 			r := &Controller{Ledger: s.Ledger, Cached: s.API, Live: s.API, Autoscalers: c.autoscalers, Ready: func() bool { return true }}
 			for range 2 {
@@ -69,14 +69,14 @@ func TestReconcile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(c.want, node.Annotations, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+				t.Errorf("annotations of the Node (-want +got): %s", diff)
 			}
 		})
 	}
 }
 
-// TestReconcileWithoutCiliumNode checks that a Node stays annotated while it has no CiliumNode or no subnet: the
-// CiliumNode may be created again, with the same subnets.
+// TestReconcileWithoutCiliumNode checks that no annotation is removed from a Node while it has no CiliumNode or no subnet: the
+// CiliumNode may be created again with the same subnets.
 func TestReconcileWithoutCiliumNode(t *testing.T) {
 	marked := map[string]string{ca: "true", Mark: ca}
 	for name, c := range map[string]struct {
@@ -84,14 +84,14 @@ func TestReconcileWithoutCiliumNode(t *testing.T) {
 		autoscalers []string
 		want        map[string]string
 	}{
-		"it is missing":          {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, []string{"cluster-autoscaler"}, marked},
-		"it has no subnet yet":   {func(s *controllertest.Stage) { s.Ledger.SetNode(pool.NodePool{Name: "n", UID: "again"}) }, []string{"cluster-autoscaler"}, marked},
-		"no autoscaler is named": {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, nil, nil},
+		"no CiliumNode":                    {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, []string{"cluster-autoscaler"}, marked},
+		"a CiliumNode without subnets":     {func(s *controllertest.Stage) { s.Ledger.SetNode(pool.NodePool{Name: "n", UID: "again"}) }, []string{"cluster-autoscaler"}, marked},
+		"no CiliumNode and no autoscalers": {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: maps.Clone(marked)}}
 			s := controllertest.New(t, index.Each, []client.Object{node}, nil)
-			s.Ledger.SetRecord(fixedips.ReservationOf(controllertest.Record(0, false)))
+			s.Ledger.SetReservation(fixedips.ReservationOf(controllertest.Record(0, false)))
 			c.lose(s)
 			r := &Controller{Ledger: s.Ledger, Cached: s.API, Live: s.API, Autoscalers: c.autoscalers, Ready: func() bool { return true }}
 			if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {
@@ -99,23 +99,23 @@ func TestReconcileWithoutCiliumNode(t *testing.T) {
 			}
 			var now corev1.Node
 			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(node), &now); err != nil || !maps.Equal(now.Annotations, c.want) {
-				t.Errorf("%v, %v, want %v", now.Annotations, err, c.want)
+				t.Errorf("got annotations %v and error %v, want %v", now.Annotations, err, c.want)
 			}
 		})
 	}
 }
 
-// TestReconcileBeforeAllIsKnown checks that a controller that does not know all reservations yet removes no annotation.
-func TestReconcileBeforeAllIsKnown(t *testing.T) {
+// TestReconcileNotReady checks that the controller removes no annotation before the ledger has all reservations.
+func TestReconcileNotReady(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{ca: "true", Mark: ca}}}
 	s := controllertest.New(t, index.Each, []client.Object{node}, nil)
 	r := &Controller{Ledger: s.Ledger, Cached: s.API, Live: s.API, Autoscalers: []string{"cluster-autoscaler"}, Ready: func() bool { return false }}
 	result, err := r.Reconcile(t.Context(), source.ForName("n"))
 	if err != nil || result.RequeueAfter == 0 {
-		t.Errorf("%+v, %v", result, err)
+		t.Errorf("Reconcile: got %+v and error %v, want a requeue", result, err)
 	}
 	var now corev1.Node
 	if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(node), &now); err != nil || now.Annotations[ca] != "true" {
-		t.Errorf("%v, %v", now.Annotations, err)
+		t.Errorf("got annotations %v and error %v, want %s: true", now.Annotations, err, ca)
 	}
 }

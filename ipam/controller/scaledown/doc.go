@@ -1,9 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scaledown marks the nodes whose subnets have reserved addresses, with the annotations by which autoscalers leave a
-// node alone.
+// Package scaledown annotates the nodes whose subnets have reserved addresses, so that autoscalers do not remove these nodes.
 //
-// It writes Nodes and nothing else, removes only annotations that it has set, and keeps nothing in memory: an annotation of
-// the Node lists the annotations that it has set. Package subnetplan decides about the subnets of nodes that are deleted.
+// It writes only Nodes, removes only annotations that it has set, and stores nothing in memory: the annotation Mark of a Node
+// lists the annotations that fixedip has set. Package subnetplan decides about the subnets of deleted nodes.
 package scaledown

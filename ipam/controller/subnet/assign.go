@@ -28,14 +28,14 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// Assignment describes the subnets that a node was given.
+// Assignment describes the subnets that were assigned to a node.
 type Assignment struct {
 	// Subnets are the subnets that were added to the CiliumNode.
 	Subnets []netip.Prefix
-	// Reserved is how many addresses FixedIPs reserve in Subnets.
+	// Reserved is the number of addresses that FixedIPs reserve in Subnets.
 	Reserved int
 	Origin   subnetplan.Origin
-	// From is the node that had the subnets before; empty if there is none or it is not known.
+	// From is the node that had the subnets before; empty if there was none or the node is not known.
 	From string
 	// Exhausted are the families for which the cluster pools have no free subnet.
 	Exhausted []address.Family
@@ -49,10 +49,10 @@ func holder(n pool.NodePool, node *corev1.Node) subnetplan.Holder {
 	return h
 }
 
-// Assign gives a node the subnets that it lacks: those that its NodeSubnets name already, those of an orphan that it
-// inherits, and new ones. node is its Node; nil: there is none yet. If another write was faster, the error matches
-// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. A *problem has to be resolved by
-// an administrator.
+// Assign assigns to a node the subnets that it lacks: those of the NodeSubnets that name it, those of an orphan that it
+// inherits, and new ones. node is its Node; nil: there is no Node yet. If another write was faster, the error matches
+// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. If the error is a *problem, an
+// administrator has to resolve it.
 func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (given Assignment, err error) {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.N
 	var had bool
 	if c.FromNode {
 		given.Origin = subnetplan.FromNodeSpec
-		claims, had, err = c.claimBrought(ctx, n, node, h, list)
+		claims, had, err = c.claimPodCIDRs(ctx, n, node, h, list)
 	} else {
 		claims, err = c.claimLacking(ctx, n, node, h, list, &given)
 		had = given.Origin != subnetplan.FromClusterPool
@@ -77,7 +77,7 @@ func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.N
 	return c.publish(ctx, n, node, claims, given, had)
 }
 
-// claimLacking returns the claims of a node that are to be published: those that it has, those of an orphan that it
+// claimLacking returns the claims of a node to publish: the unpublished claims that it has, those of an orphan that it
 // inherits, and a new one for each family that it still lacks. It sets Origin, From and Exhausted in given.
 func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Holder, list []subnetplan.Subnet, given *Assignment) ([]subnetplan.Subnet, error) {
 	claims, err := c.resume(ctx, n, h, list)
@@ -92,7 +92,7 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 	if len(claims) > 0 {
 		given.Origin, given.From = subnetplan.Restored, n.Name
 	}
-	if orphan, ok := c.Rules.JoinerInherits(heir(n.Name, len(n.Subnets)+len(claims), node), orphans, c.Clock.Now()); ok {
+	if orphan, ok := c.Rules.JoinerInherits(candidate(n.Name, len(n.Subnets)+len(claims), node), orphans, c.Clock.Now()); ok {
 		taken, err := c.Take(ctx, orphan, h)
 		if err != nil {
 			return nil, err
@@ -113,10 +113,10 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 	return claims, err
 }
 
-// resume returns the existing claims of a node that are to be published. A claim that was never published was left by a
-// controller that stopped, or is about to be published by another controller. resume takes it over if the node lacks its
-// family, and deletes it otherwise. The other controller can't publish a deleted claim, since the CiliumNode has got
-// another subnet.
+// resume returns the existing claims of a node whose subnets its CiliumNode lacks. A new claim that was never published
+// belongs to a controller that stopped, or another controller is about to publish it. resume takes such a claim over if the
+// node lacks a subnet of that family, and deletes it otherwise. The other controller cannot publish the deleted claim: its
+// write requires the podCIDRs that it has read, and the CiliumNode has got another subnet since then.
 func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) (found []subnetplan.Subnet, err error) {
 	var begun []subnetplan.Subnet
 	for _, s := range list {
@@ -135,7 +135,7 @@ func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.H
 				return nil, err
 			}
 		case slices.ContainsFunc(found, func(o subnetplan.Subnet) bool { return o.Family() == s.Family() }):
-			// One of the two is published first, and then the other one is deleted.
+			// The claim in found is published first. A later call then deletes this one.
 		default:
 			if s, err = c.assign(ctx, s, h); err != nil {
 				return nil, err
@@ -146,14 +146,14 @@ func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.H
 	return found, nil
 }
 
-// established reports whether a NodeSubnet is more than a new claim: its node has had the subnet or has inherited it, or
-// it was created because FixedIPs reserve addresses there.
+// established reports whether a NodeSubnet is more than a new claim: its node has had the subnet or has inherited it, or the
+// controller created the NodeSubnet for reserved addresses.
 func established(ns *v1alpha1.NodeSubnet) bool {
 	return ns.Spec.PreviousNodeName != "" || ns.Spec.CiliumNodeUID == "" || meta.FindStatusCondition(ns.Status.Conditions, v1alpha1.ConditionAssigned) != nil
 }
 
-// heir returns a node as a candidate to inherit orphans. subnets is the number of its subnets; node may be nil.
-func heir(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode {
+// candidate returns a node as a candidate to inherit orphans. subnets is the number of its subnets; node may be nil.
+func candidate(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode {
 	h := subnetplan.CandidateNode{Name: name, Subnets: subnets}
 	if node != nil {
 		h.SuccessorOf, h.Ready, h.Joined = node.Labels[replacesNodeLabel], nodeutil.IsSchedulable(node), node.CreationTimestamp.Time
@@ -162,10 +162,10 @@ func heir(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode 
 	return h
 }
 
-// Lost returns the orphans in a list of NodeSubnets, as the caches show them.
+// Lost returns the orphans among the NodeSubnets in list: those whose nodes the caches do not show.
 func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.OrphanedSubnets, error) {
 	var lost []netip.Prefix
-	// gone contains whether each node is gone. Key: its name.
+	// gone contains the nodes that NodeSubnets name. Key: the name. Value: whether the node is gone.
 	gone := map[string]bool{"": true}
 	for _, s := range list {
 		if _, known := gone[s.Node]; !known {
@@ -186,8 +186,8 @@ func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subn
 	if err != nil {
 		return nil, err
 	}
-	kept := subnetplan.ReservedIn(lost, reservation.Of(records...))
-	orphans := subnetplan.Orphans(list, kept, func(node string) bool { return gone[node] })
+	reserved := subnetplan.ReservedIn(lost, reservation.Of(records...))
+	orphans := subnetplan.Orphans(list, reserved, func(node string) bool { return gone[node] })
 	for i := range orphans {
 		if orphans[i].Waiting, err = c.waiting(ctx, orphans[i]); err != nil {
 			return nil, err
@@ -205,7 +205,8 @@ func (c *Controller) shown(ctx context.Context, name string) (bool, error) {
 	return node != nil, err
 }
 
-// exists reports whether the API server has a Node or a CiliumNode with the name. If it has, pods of the node may run.
+// exists reports whether the API server has a Node or a CiliumNode with the name. If one of them exists, pods of the node may
+// run.
 func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 	for _, obj := range []client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}} {
 		if name == "" {
@@ -215,17 +216,17 @@ func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 		case err == nil:
 			return true, nil
 		case !apierrors.IsNotFound(err):
-			return false, fmt.Errorf("check that node %s is gone: %w", name, err)
+			return false, fmt.Errorf("read the Node or the CiliumNode of node %s: %w", name, err)
 		}
 	}
 	return false, nil
 }
 
-// Take makes the node of h inherit all subnets of an orphan. It takes none if the node of the orphan still exists. It
-// returns ErrChanged if another controller was faster with one of the subnets; those that were taken before stay with the
-// node of h.
+// Take makes the node of h inherit all subnets of an orphan. If the node of the orphan still exists, Take changes nothing and
+// returns no subnets. If another controller changed one of the NodeSubnets, Take returns ErrChanged; the NodeSubnets that it
+// has changed before still name the node of h.
 func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h subnetplan.Holder) (taken []subnetplan.Subnet, err error) {
-	// The NodeSubnets were read before this check: if another controller has written one since, bind fails.
+	// The NodeSubnets were read before this check: if another controller has written one since then, bind fails.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {
 		return nil, err
 	}
@@ -233,7 +234,8 @@ func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h s
 }
 
 // claimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: the CiliumNode is older
-// than its NodeSubnets, or a user wrote the subnet or deleted its NodeSubnet.
+// than its NodeSubnets, or a user wrote the subnet or deleted its NodeSubnet. It changes no NodeSubnet of another node that
+// exists.
 func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) error {
 	for _, cidr := range n.Subnets {
 		s := subnetplan.Find(list, cidr)
@@ -241,8 +243,7 @@ func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subne
 		if s.Object == nil {
 			_, err = c.create(ctx, cidr, h)
 		} else if s.Node != n.Name || s.Object.Spec.CiliumNodeUID != h.CiliumNodeUID {
-			// If both nodes exist, the controller of node pools reports the overlap, and no address of the subnet is
-			// claimed.
+			// If both nodes have the subnet, package nodepool reports the overlap, and no address of the subnet is claimed.
 			free := s.Node == n.Name
 			if !free {
 				free, err = c.lost(ctx, s)
@@ -259,7 +260,7 @@ func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subne
 }
 
 // lost reports whether the node of a NodeSubnet no longer has the subnet: the node is gone or, if Kubernetes assigns the
-// subnets, was created again with others.
+// subnets, was created again with other subnets.
 func (c *Controller) lost(ctx context.Context, s subnetplan.Subnet) (bool, error) {
 	present, err := c.exists(ctx, s.Node)
 	if err != nil || !present || !c.FromNode {

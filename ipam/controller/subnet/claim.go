@@ -28,25 +28,25 @@ import (
 )
 
 const (
-	// claimTries is how often claim tries to claim new subnets for a node before it returns ErrChanged.
+	// claimTries is the maximum number of times that one call of claim tries to claim new subnets for a node.
 	claimTries = 8
-	// recentFor is how long this process does not try again to claim a subnet that it has tried. The caches show its
-	// NodeSubnet by then.
+	// recentFor is the time after an attempt to claim a subnet during which this process does not choose that subnet again.
+	// After that time the caches show the NodeSubnet, if it exists.
 	recentFor = 10 * time.Second
 )
 
-// problem is an error that an administrator has to resolve. reason is the reason of the event about it.
+// problem is an error that an administrator has to resolve. reason is the reason of the event that reports the error.
 type problem struct{ reason, message string }
 
 func (p *problem) Error() string { return p.message }
 
-// overlap returns the error of a subnet that overlaps a subnet of another node.
+// overlap returns the error for a subnet that overlaps the subnet of another NodeSubnet.
 func overlap(s, other subnetplan.Subnet) error {
 	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %q; no IP in it is assigned until the podCIDRs of one of the two nodes are changed", s.CIDR, s.Node, other.CIDR, other.Node)}
 }
 
-// claim makes the NodeSubnets in own name the CiliumNode of the node, creates one for each family in lacking, and then
-// compares all of them with the NodeSubnets at the API server. It deletes a new NodeSubnet that overlaps another one, and
+// claim binds the NodeSubnets in own to the node of h, creates a NodeSubnet for each family in lacking, and then compares all
+// of them with the NodeSubnets at the API server. If a new NodeSubnet overlaps another one, claim deletes the new one and
 // tries another CIDR. exhausted are the families without a free subnet.
 func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Holder, own []subnetplan.Subnet, lacking []address.Family, known []subnetplan.Subnet) (claims []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if own, err = c.bind(ctx, own, h); err != nil {
@@ -102,8 +102,9 @@ func (c *Controller) bind(ctx context.Context, own []subnetplan.Subnet, h subnet
 	return bound, nil
 }
 
-// carve claims a free subnet in each of the families: one that overlaps no NodeSubnet, no subnet of a CiliumNode, and no
-// subnet of reserved addresses that has neither. A family is in neither of the results if another controller was faster.
+// carve creates a NodeSubnet for a free subnet in each of the families. A free subnet overlaps no NodeSubnet, no subnet of a
+// CiliumNode, and no subnet of a cluster pool with a reserved address. If another controller creates the NodeSubnet first,
+// neither fresh nor exhausted contains the family.
 func (c *Controller) carve(ctx context.Context, families []address.Family, h subnetplan.Holder, known []subnetplan.Subnet) (fresh []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if len(families) == 0 {
 		return nil, nil, nil
@@ -146,8 +147,8 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 	taken = slices.AppendSeq(slices.Clone(taken), maps.Keys(c.recent))
 	for {
 		cidr, ok := address.Carve(c.Rules.Pools, f, address.Union(taken))
-		if ok && c.Ledger.HasForeignAddresses([]netip.Prefix{cidr}) {
-			// A pool still offers an address of this subnet, which is no subnet of its node.
+		if ok && c.Ledger.HasCarriedAddresses([]netip.Prefix{cidr}) {
+			// The pool of a node that does not have this subnet still has an entry for one of its addresses.
 			taken = append(taken, cidr)
 			continue
 		}
@@ -158,21 +159,21 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 	}
 }
 
-// claimBrought claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. It leaves other
-// NodeSubnets of the node alone: the Node was created again with other subnets. had is true if one of the subnets already
-// had a NodeSubnet.
-func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Holder, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
+// claimPodCIDRs claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. Other NodeSubnets may name
+// the node if the Node was created again with other subnets; claimPodCIDRs does not change them. had is true if one of the
+// subnets already had a NodeSubnet.
+func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Holder, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
 	if node == nil {
 		return nil, false, nil
 	}
-	brought, err := nodeutil.PodCIDRs(node)
+	assigned, err := nodeutil.PodCIDRs(node)
 	if err != nil {
 		return nil, false, &problem{"MalformedSubnet", err.Error()}
 	}
-	if len(brought) == 0 && len(n.PodCIDRs) == 0 {
+	if len(assigned) == 0 && len(n.PodCIDRs) == 0 {
 		return nil, false, &problem{"SubnetMissing", fmt.Sprintf("spec.podCIDRs of node %s is empty; run kube-controller-manager with --allocate-node-cidrs", n.Name)}
 	}
-	for _, cidr := range brought {
+	for _, cidr := range assigned {
 		if slices.Contains(n.Subnets, cidr) {
 			continue
 		}
@@ -213,8 +214,8 @@ func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *co
 		case err != nil:
 			return nil, false, err
 		case free:
-			// Kubernetes assigned the subnet to this node, so that an older NodeSubnet must not keep it if its node is gone or
-			// was created again with other subnets.
+			// Kubernetes assigned the subnet to this node. Delete the older NodeSubnet: its node is gone or was created again
+			// with other subnets.
 			return nil, false, errors.Join(c.delete(ctx, clash), ErrChanged)
 		}
 		return nil, false, errors.Join(c.delete(ctx, s), overlap(s, clash))
@@ -223,20 +224,20 @@ func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *co
 }
 
 var (
-	// errTaken means that the subnet is claimed already.
+	// errTaken means that the NodeSubnet to create exists already.
 	errTaken = errors.New("the subnet has been claimed already")
-	// ErrChanged means that the NodeSubnet was written or deleted since it was read. Nothing was written.
+	// ErrChanged means that a NodeSubnet was written or deleted since it was read. The next try may succeed.
 	ErrChanged = errors.New("the NodeSubnet has changed")
 )
 
-// Every write of a NodeSubnet has a precondition, so that a controller that is behind fails instead of overwriting.
+// Every write of a NodeSubnet has a precondition: a write that was decided from an outdated version fails.
 
 // List returns all NodeSubnets as the caches show them. The objects must not be changed.
 func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
 	return listFrom(ctx, c.Cached, client.UnsafeDisableDeepCopy)
 }
 
-// Count returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets, as the caches show
+// Count returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets, as the caches show
 // them.
 func (c *Controller) Count(ctx context.Context) (orphaned int, claimed []netip.Prefix) {
 	list, err := c.List(ctx)
@@ -259,8 +260,8 @@ func listFrom(ctx context.Context, from client.Reader, opts ...client.ListOption
 	return subnetplan.FromNodeSubnets(list.Items), nil
 }
 
-// create claims a subnet for a node: it creates a NodeSubnet, and only one controller can create its name. It returns
-// errTaken if the NodeSubnet exists.
+// create claims a subnet for a node: it creates the NodeSubnet. Only one controller can create an object with its name; the
+// others get errTaken.
 func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan.Holder) (subnetplan.Subnet, error) {
 	ns := &v1alpha1.NodeSubnet{
 		ObjectMeta: metav1.ObjectMeta{Name: address.SubnetName(cidr)},
@@ -276,9 +277,10 @@ func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan
 	return s, nil
 }
 
-// assign makes a NodeSubnet name the node of h. If it named another node, assign records that node as the previous one and
-// clears the successor. If it named h already, it gets a new version nevertheless, so that the controller that created it
-// can't delete it. assign returns ErrChanged if the NodeSubnet was written since it was read.
+// assign changes a NodeSubnet so that it names the node of h. If the NodeSubnet named another node, assign records that node
+// as the previous one and clears the successor. If the NodeSubnet named h already, assign writes a new version nevertheless,
+// so that the controller that created the NodeSubnet cannot delete it. assign returns ErrChanged if the NodeSubnet was
+// written since it was read.
 func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetplan.Holder) (subnetplan.Subnet, error) {
 	ns := s.Object.DeepCopy()
 	if ns.Spec.NodeName != h.Node {
@@ -288,7 +290,7 @@ func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetpl
 	if ns.Spec == s.Object.Spec {
 		ns.Spec.Resumed++
 	}
-	// An update names the resourceVersion that was read.
+	// Update carries the resourceVersion that was read.
 	if err := c.API.Update(ctx, ns); err != nil {
 		return subnetplan.Subnet{}, fmt.Errorf("assign NodeSubnet %s to node %s: %w", ns.Name, h.Node, changed(err))
 	}
@@ -306,8 +308,8 @@ func (c *Controller) updateStatus(ctx context.Context, s subnetplan.Subnet, stat
 	return nil
 }
 
-// delete deletes the NodeSubnet of a subnet. It returns nil if the NodeSubnet is already gone, and ErrChanged if it was
-// written since it was read.
+// delete deletes the NodeSubnet of a subnet, and allows choose to return the subnet again. It returns nil if the NodeSubnet is
+// already gone, and ErrChanged if it was written since it was read.
 func (c *Controller) delete(ctx context.Context, s subnetplan.Subnet) error {
 	err := c.API.Delete(ctx, s.Object, client.Preconditions{UID: &s.Object.UID, ResourceVersion: &s.Object.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -319,7 +321,7 @@ func (c *Controller) delete(ctx context.Context, s subnetplan.Subnet) error {
 	return nil
 }
 
-// changed returns an ErrChanged if the API server reports a conflict or a missing object, and err otherwise.
+// changed returns an error that matches ErrChanged if err is a conflict or a missing object, and err otherwise.
 func changed(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", ErrChanged, err)

@@ -43,28 +43,28 @@ import (
 )
 
 const (
-	// joinWorkers is how many nodes are given subnets at once.
+	// joinWorkers is the number of workers that assign subnets to nodes.
 	joinWorkers = 4
 	// passInterval is the minimum time between two passes over all orphans. One pass handles all events in between.
 	passInterval = time.Second
-	// changedRetry is how long a node waits for its next try after a conflict with another write.
+	// changedRetry is the time until the next try to assign subnets to a node after a conflict with another write.
 	changedRetry = time.Second
-	// exhaustedRetry is how long a node waits for its next try if it could not get a subnet. The deletion of a node causes
-	// no event for the nodes that wait.
+	// exhaustedRetry is the time until the next try for a node that could not get a subnet. The deletion of another node
+	// causes no event for such a node.
 	exhaustedRetry = 30 * time.Second
 )
 
 // replacesNodeLabel is the label of a Node that names the node that it replaces.
 const replacesNodeLabel = "fixedip.io/replaces-node"
 
-// Controller gives nodes their subnets. Assign and Take are safe for concurrent use, also by several processes.
+// Controller assigns subnets to nodes. Assign and Take are safe for concurrent use, also by several processes.
 type Controller struct {
 	Pools *ciliumpool.Client
 	// Writer cancels moves of addresses to other nodes.
 	Writer *ciliumpool.Writer
 	// Ledger follows the watches of CiliumNodes and FixedIPs.
 	Ledger *ledger.Ledger
-	// API reads from and writes to the API server, Cached reads from the watches.
+	// API reads from and writes to the API server, Cached reads from the caches.
 	API    client.Client
 	Cached client.Reader
 	Rules  subnetplan.Rules
@@ -75,8 +75,8 @@ type Controller struct {
 	// IPv4Only is true if IPv6 addresses of running pods do not become fixed.
 	IPv4Only bool
 	Kinds    identity.Kinds
-	// FirstEntries returns the edits that add the entries that a new pool needs besides those of reserved and used
-	// addresses.
+	// FirstEntries returns the edits that complete a new pool, which has the entries of reserved addresses and of addresses in
+	// use already.
 	FirstEntries func(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error)
 	Events       events.EventRecorder
 	Clock        clock.PassiveClock
@@ -84,29 +84,28 @@ type Controller struct {
 	Resync time.Duration
 	// Synced reports whether the ledger has all CiliumNodes and FixedIPs that existed at the start.
 	Synced func() bool
-	// Nodes enqueues a node that may lack subnets, and Orphans a pass over all orphans.
+	// Nodes receives the nodes that may lack subnets, and Orphans receives All for a pass over all orphans.
 	Nodes, Orphans *source.Requests
 
-	// started is true when the subnets that nodes had before this process led are claimed. No new subnet is claimed
-	// before.
+	// started is true after this process has claimed the subnets that CiliumNodes already had. It assigns no subnets before.
 	started atomic.Bool
-	// looked is when the last pass over all orphans began, and released is when a pass last released subnets. They only
-	// pace the work.
-	looked, released time.Time
+	// lastPass is the time of the last pass over all orphans, and lastRelease the time of the last attempt to release subnets.
+	// They only limit the rate.
+	lastPass, lastRelease time.Time
 
 	mu sync.Mutex
 	// recent contains the subnets that this process has recently tried to claim: the caches may not show their NodeSubnets
-	// yet. Value: when it tried.
+	// yet. Value: the time of the try.
 	recent map[netip.Prefix]time.Time
 }
 
-// All is the only request of the reconciler of orphans.
+// All is the only request of the reconciler of orphans, which handles all orphans in one pass.
 var All = source.ForName("all")
 
 // Setup adds the reconcilers to a manager. No node is reconciled before seen reports true.
 func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bool) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unavailableIndex, unavailable); err != nil {
-		return fmt.Errorf("index the FixedIPs whose subnet has no node: %w", err)
+		return fmt.Errorf("index FixedIPs by condition SubnetAvailable: %w", err)
 	}
 	of := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []ctrl.Request {
 		if ns, ok := o.(*v1alpha1.NodeSubnet); ok {
@@ -119,7 +118,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("subnet").
-		// The first pass of the other reconciler adds all nodes, see start.
+		// There are no initial requests: the first pass over all orphans enqueues all nodes (start).
 		WatchesRawSource(c.Nodes.Source(seen, func() []ctrl.Request { return nil })).
 		Watches(&corev1.Node{}, of, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, of).
@@ -146,14 +145,14 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 	return nil
 }
 
-// nodeChanged passes the changes of Nodes that matter to subnets, and not their heartbeats.
+// nodeChanged selects the updates of Nodes that can change the assignment of subnets. It leaves out heartbeats.
 var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 	return nodeutil.IsSchedulable(before) != nodeutil.IsSchedulable(after) || before.Labels[replacesNodeLabel] != after.Labels[replacesNodeLabel] ||
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !equality.Semantic.DeepEqual(subnetplan.ConstraintsOf(before), subnetplan.ConstraintsOf(after))
 }}
 
-// nominated passes pods whose nomination to a node changes: the node may inherit an orphaned subnet.
+// nominated selects the updates of unbound pods that change the nominated node: that node may inherit an orphaned subnet.
 var nominated = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -163,7 +162,7 @@ var nominated = predicate.Funcs{
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
-// reconcileNode gives a node the subnets that it lacks, and brings the status of its NodeSubnets up to date.
+// reconcileNode assigns to a node the subnets that it lacks, and brings the status of its NodeSubnets up to date.
 func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !c.started.Load() {
 		return ctrl.Result{RequeueAfter: passInterval}, nil
@@ -180,8 +179,8 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 	var found *problem
 	switch {
 	case errors.Is(err, ciliumpool.ErrChanged), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, ErrChanged), errors.Is(err, errTaken):
-		// Another write was faster, and the watch will show it; or a move is not complete yet, and no event of this node
-		// reports its end.
+		// Another write was faster, and the watch will show that write; or the move of an address is not complete yet, and no
+		// event of this node reports the end of the move.
 		klog.FromContext(ctx).V(2).Info("Failed to assign subnets; retrying", "err", err)
 		return ctrl.Result{RequeueAfter: changedRetry}, nil
 	case errors.As(err, &found):
@@ -201,7 +200,7 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 	return ctrl.Result{}, c.report(ctx, n, node)
 }
 
-// reportAssigned reports that a node was given subnets.
+// reportAssigned reports an assignment of subnets in the metric, the log and an event.
 func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *corev1.Node, given Assignment) {
 	metrics.SubnetsAssigned(given.Origin)
 	klog.FromContext(ctx).Info("Subnets assigned", "node", n.Name, "subnets", given.Subnets, "origin", given.Origin, "from", given.From, "reserved", given.Reserved)
@@ -212,7 +211,7 @@ func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *
 	c.Events.Eventf(about(n, node), nil, corev1.EventTypeNormal, reason, "AssignSubnet", "%s", note)
 }
 
-// report updates the status of the NodeSubnets of the subnets that the node has.
+// report updates the status of the NodeSubnets that name the node and whose subnets the node has.
 func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.Node) error {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -223,7 +222,7 @@ func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.N
 			continue
 		}
 		want := s.Object.Status.DeepCopy()
-		// Keep the time of the loss until the node has inherited all subnets of the previous node.
+		// OrphanedSince stays set until the node has inherited all subnets of the previous node.
 		if s.Previous == "" || !slices.ContainsFunc(list, func(o subnetplan.Subnet) bool { return o.Node == s.Previous }) {
 			want.OrphanedSince, want.GracePeriodEnd = nil, nil
 		}

@@ -38,28 +38,29 @@ func frozen(s *scene) client.Reader {
 	return copied.api
 }
 
-// leader is one of several controllers that each act as the leader. Its requests wait until the model answers them.
+// leader is one of several controllers that each act as the leader. Its requests wait until the model completes them.
 type leader struct {
 	*testController
-	// waiting is the request that waits for an answer; nil: none.
+	// waiting is the request that waits for its result; nil: there is none.
 	waiting *request
 	// busy is true while a reconcile is under way.
 	busy bool
 }
 
 type request struct {
-	what string
-	// answer receives nil, or the error with which the request fails.
-	answer chan error
+	// name is the verb and the type of the object.
+	name string
+	// result receives nil, or the error with which the request fails.
+	result chan error
 }
 
-// TestModelOfTwoLeaders runs two controllers that both act as the leader, with different mask sizes, with caches of any
+// TestModelOfTwoLeaders runs two controllers that both act as the leader, with different mask sizes, with caches from any
 // time between the start and now, and with requests that complete in any order, some of them with an error. It checks that
-// no two nodes ever have overlapping subnets, and that a subnet never leaves a node whose Node exists.
+// two nodes never have overlapping subnets, and that no other node gets the subnet of a node whose Node exists.
 func TestModelOfTwoLeaders(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failure string
-		// rapid ends a run with a panic, which must not leave a synctest bubble: draw all choices before.
+		// rapid ends a run with a panic, which must not leave a synctest bubble: draw all choices before the bubble begins.
 		choices := rapid.SliceOfN(rapid.Uint16(), 150, 150).Draw(rt, "choices")
 		synctest.Test(t, func(t *testing.T) { failure = playTwoLeaders(t, choices) })
 		if failure != "" {
@@ -83,7 +84,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 			r := &request{fmt.Sprintf("%s %T", verb, o), make(chan error)}
 			l.waiting = r
 			select {
-			case err := <-r.answer:
+			case err := <-r.result:
 				return err
 			case <-ctx.Done():
 				return errStopped
@@ -93,7 +94,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		l.watch(s)
 		return l
 	}
-	// before contains the node that had each subnet. Key: the CIDR.
+	// before contains the node that has had each subnet since before the step. Key: the CIDR.
 	before := map[string]string{}
 	leaders := []*leader{start(28), start(27)}
 	for i, choice := range choices {
@@ -104,15 +105,15 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		case how < 8 && l.waiting != nil:
 			r := l.waiting
 			l.waiting = nil
-			history = append(history, fmt.Sprintf("%d: leader %d: %s", i, which%2, r.what))
+			history = append(history, fmt.Sprintf("%d: leader %d completes %s", i, which%2, r.name))
 			var err error
 			if which/8 == 7 {
 				err = errStopped
 			}
-			r.answer <- err
+			r.result <- err
 		case how < 8 && !l.busy:
 			l.busy = true
-			history = append(history, fmt.Sprintf("%d: leader %d looks at %s", i, which%2, name))
+			history = append(history, fmt.Sprintf("%d: leader %d reconciles %s", i, which%2, name))
 			go func() {
 				defer func() { l.busy = false }()
 				if which%5 == 0 {
@@ -122,7 +123,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 				}
 			}()
 		case how == 8 && !l.busy:
-			history = append(history, fmt.Sprintf("%d: leader %d sees all", i, which%2))
+			history = append(history, fmt.Sprintf("%d: the caches of leader %d catch up", i, which%2))
 			leaders[which%2] = start([]int{28, 27}[which%2])
 			leaders[which%2].started.Store(l.started.Load())
 		case how == 9 || how == 10:
@@ -147,8 +148,8 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 	return ""
 }
 
-// violated returns how the subnets of nodes violate the invariants; empty: they do not. It updates before: it removes the
-// subnets of nodes that are gone, and adds the current ones.
+// violated returns the violation of the invariants by the subnets of nodes; empty: there is none. It removes the subnets of
+// nodes that are gone from before, and adds the current subnets.
 func (s *scene) violated(before map[string]string) string {
 	exists := map[string]bool{}
 	for _, name := range s.nodeNames() {
@@ -165,13 +166,13 @@ func (s *scene) violated(before map[string]string) string {
 			for other, o := range pools {
 				for _, theirs := range o.Subnets {
 					if other != name && sub.Overlaps(theirs) {
-						return fmt.Sprintf("subnet %s of node %s overlaps %s of node %s", sub, name, theirs, other)
+						return fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %s", sub, name, theirs, other)
 					}
 				}
 			}
 			for cidr, owner := range before {
 				if owner != name && prefix(cidr).Overlaps(sub) {
-					return fmt.Sprintf("node %s was given %s, and node %s, which exists, had %s", name, sub, owner, cidr)
+					return fmt.Sprintf("node %s got subnet %s, which overlaps subnet %s of node %s, although that node exists", name, sub, cidr, owner)
 				}
 			}
 			before[sub.String()] = name

@@ -31,17 +31,17 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// releaseInterval is the minimum time between two releases of orphans. Each release lists all FixedIPs and all
-// CiliumNodes, so that orphans that become due in between are released together.
+// releaseInterval is the minimum time between two releases of orphaned subnets. Each release lists all FixedIPs and all
+// CiliumNodes at the API server. Orphans that become due in between are released together.
 const releaseInterval = 30 * time.Second
 
-// reconcileOrphans handles all subnets without a node in one request. It records the loss of the node in the NodeSubnets
-// and in the FixedIPs that reserve addresses there, chooses nodes that inherit the subnets, and releases subnets and
-// FixedIPs as the policy requires. The time of the loss is in the objects, so that the grace period goes on when the
-// controller is replaced.
+// reconcileOrphans handles all orphaned subnets in one pass. It records the loss of the node in the NodeSubnets and in the
+// FixedIPs that reserve addresses there, chooses nodes that inherit the subnets, and releases subnets and FixedIPs as the
+// policy requires. The time of the loss is in the NodeSubnets, so that the grace period continues if another replica takes
+// over.
 func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := c.Clock.Now()
-	if wait := c.looked.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {
+	if wait := c.lastPass.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	if !c.Synced() {
@@ -52,7 +52,7 @@ func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl
 			return ctrl.Result{}, err
 		}
 	}
-	c.looked = now
+	c.lastPass = now
 	s, err := c.snapshot(ctx, now)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -67,8 +67,8 @@ func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl
 	return ctrl.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
 }
 
-// start claims the subnets that CiliumNodes at the API server have without a NodeSubnet, and then lets reconcileNode
-// assign new ones.
+// start creates the NodeSubnets that are missing for the subnets of CiliumNodes at the API server. Then it allows reconcileNode
+// to assign new subnets, and enqueues all nodes.
 func (c *Controller) start(ctx context.Context) error {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *Controller) start(ctx context.Context) error {
 		}
 	})
 	if err = errors.Join(err, failed); err != nil {
-		return fmt.Errorf("claim the subnets that nodes have: %w", err)
+		return fmt.Errorf("claim the subnets of all CiliumNodes: %w", err)
 	}
 	c.reportOutside(ctx, list)
 	c.started.Store(true)
@@ -91,7 +91,7 @@ func (c *Controller) start(ctx context.Context) error {
 	return nil
 }
 
-// reportOutside records an event on each NodeSubnet that is in no cluster pool because a CIDR was removed or changed.
+// reportOutside records an event on each NodeSubnet that is in no cluster pool: a CIDR was removed from the flags or changed.
 func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet) {
 	if c.FromNode {
 		return
@@ -104,18 +104,18 @@ func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet
 	}
 }
 
-// outside returns the note of the event about a subnet that is in no cluster pool. node is the node that has it; empty:
-// none.
+// outside returns the note of the event about a subnet that is in no cluster pool. node is the node that has the subnet;
+// empty: no node has it.
 func outside(node string) string {
-	keeps := "no node has the subnet"
+	usage := "no node has the subnet"
 	if node != "" {
-		keeps = "node " + node + " keeps the subnet, but no other node gets a subnet from that CIDR"
+		usage = "node " + node + " keeps the subnet, but no other node gets a subnet from that CIDR"
 	}
-	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + keeps + "; add the CIDR again if it was removed by mistake"
+	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + usage + "; add the CIDR again if it was removed by mistake"
 }
 
-// record creates the NodeSubnets that are missing for reserved addresses, and records in the NodeSubnets of orphans since
-// when their nodes are gone.
+// record creates the NodeSubnets that are missing for reserved addresses, and sets OrphanedSince in the NodeSubnets whose nodes
+// are gone.
 func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	for _, m := range s.missing {
 		if _, err := c.create(ctx, m.CIDR, subnetplan.Holder{Node: m.Node}); err != nil && !errors.Is(err, errTaken) {
@@ -157,7 +157,7 @@ func orphanStatus(s subnetplan.Subnet, grace time.Duration, now time.Time) v1alp
 	want.OrphanedSince, want.GracePeriodEnd = &since, &end
 	message := "no node has had the subnet yet; a FixedIP reserves an address in it"
 	if s.Node != "" {
-		message = fmt.Sprintf("node %s is gone; the subnet is reserved for a node of that name until %s, and as long as FixedIPs reserve addresses in it", s.Node, end.UTC().Format(time.RFC3339))
+		message = fmt.Sprintf("node %s is gone; the subnet is reserved for a node of that name at least until %s, and is not released while FixedIPs reserve addresses in it", s.Node, end.UTC().Format(time.RFC3339))
 	}
 	setAssigned(want, s, metav1.ConditionFalse, v1alpha1.ReasonOrphaned, message, now)
 	return *want
@@ -174,8 +174,8 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		record = record.DeepCopy()
-		// SetStatusCondition would keep the transition time if only the reason changes. This condition counts from the
-		// change of its reason.
+		// SetStatusCondition does not change the transition time if only the reason changes. The transition time of this
+		// condition is the time at which the status or the reason changed.
 		meta.RemoveStatusCondition(&record.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 		want.LastTransitionTime, want.ObservedGeneration = metav1.NewTime(s.now), record.Generation
 		meta.SetStatusCondition(&record.Status.Conditions, want)
@@ -191,13 +191,13 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// inheritOrExpire makes existing nodes inherit orphans; reconcileNode then assigns them the subnets as to a node that
-// returns. If no node may inherit an orphan, it deletes the FixedIPs whose reservations there have expired under policy
-// Free.
+// inheritOrExpire changes the NodeSubnets of orphans so that they name the existing nodes that inherit them; reconcileNode then
+// assigns the subnets to these nodes. If no node may inherit an orphan, inheritOrExpire deletes the FixedIPs whose
+// reservations in its subnets have expired under policy Free.
 func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 	for _, o := range s.orphans {
-		heir, at := c.Rules.PickExistingNode(o, s.heirs, s.now)
-		if heir == "" {
+		chosen, at := c.Rules.PickExistingNode(o, s.candidates, s.now)
+		if chosen == "" {
 			s.soon(at)
 			if err := c.releaseExpired(ctx, o, s); err != nil {
 				return err
@@ -205,18 +205,18 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		s.again()
-		n, ok := c.Ledger.Node(heir)
+		n, ok := c.Ledger.Node(chosen)
 		if !ok {
 			continue
 		}
-		switch _, err := c.Take(ctx, o, holder(n, s.nodes[heir])); {
+		switch _, err := c.Take(ctx, o, holder(n, s.nodes[chosen])); {
 		case err == nil:
-			c.Nodes.Add(source.ForName(heir))
-			// Count the subnets, so that the next orphan goes to another node that is equally suitable.
-			i := slices.IndexFunc(s.heirs, func(h subnetplan.CandidateNode) bool { return h.Name == heir })
-			s.heirs[i].Subnets += len(o.Subnets)
+			c.Nodes.Add(source.ForName(chosen))
+			// Count the subnets, so that another node that is equally suitable inherits the next orphan.
+			i := slices.IndexFunc(s.candidates, func(h subnetplan.CandidateNode) bool { return h.Name == chosen })
+			s.candidates[i].Subnets += len(o.Subnets)
 		case !errors.Is(err, ErrChanged):
-			return fmt.Errorf("assign the subnets of node %s to node %s: %w", o.Node, heir, err)
+			return fmt.Errorf("assign orphaned subnets %v to node %s: %w", subnetplan.CIDRs(o.Subnets), chosen, err)
 		}
 	}
 	return nil
@@ -224,16 +224,16 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 
 // releaseExpired deletes the FixedIPs whose reservations in the subnets of an orphan have expired under policy Free.
 func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSubnets, s *snapshot) error {
-	kept, at := c.Rules.ExpiredReservations(o, s.now)
+	expired, at := c.Rules.ExpiredReservations(o, s.now)
 	s.soon(at)
-	if len(kept) == 0 {
+	if len(expired) == 0 {
 		return nil
 	}
-	// A deletion can't be undone: the caches are not sufficient.
+	// A deletion cannot be undone, so check at the API server that the node is gone.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {
 		return err
 	}
-	for _, k := range kept {
+	for _, k := range expired {
 		record := s.records[k.Record]
 		if record.DeletionTimestamp != nil {
 			continue
@@ -241,7 +241,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		err := c.API.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-			// The FixedIP was deleted because of its address of the other family, or was written meanwhile.
+			// The FixedIP was deleted because of its other address, or was written meanwhile.
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
@@ -251,27 +251,27 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 	return nil
 }
 
-// release deletes the NodeSubnets of orphans in which no FixedIP reserves an address and no pool has one. Their CIDRs are
-// free again.
+// release deletes the NodeSubnets of orphans if no FixedIP reserves an address in their subnets and no pool has an entry there.
+// The CIDRs are free again after that.
 func (c *Controller) release(ctx context.Context, s *snapshot) error {
 	var due []subnetplan.OrphanedSubnets
-	var candidates []netip.Prefix
+	var prefixes []netip.Prefix
 	for _, o := range s.orphans {
 		ok, at := c.Rules.Releasable(o, s.now)
-		if cidrs := subnetplan.CIDRs(o.Subnets); ok && !c.Ledger.HasForeignAddresses(cidrs) {
-			due, candidates = append(due, o), append(candidates, cidrs...)
+		if cidrs := subnetplan.CIDRs(o.Subnets); ok && !c.Ledger.HasCarriedAddresses(cidrs) {
+			due, prefixes = append(due, o), append(prefixes, cidrs...)
 		}
 		s.soon(at)
 	}
 	if len(due) == 0 {
 		return nil
 	}
-	if next := c.released.Add(releaseInterval); s.now.Before(next) {
+	if next := c.lastRelease.Add(releaseInterval); s.now.Before(next) {
 		s.soon(next)
 		return nil
 	}
-	c.released = s.now
-	needed, err := c.needed(ctx, candidates)
+	c.lastRelease = s.now
+	needed, err := c.needed(ctx, prefixes)
 	if err != nil {
 		return err
 	}
@@ -285,8 +285,8 @@ func (c *Controller) release(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		for _, sub := range o.Subnets {
-			// The deletion requires the version that was read before: if the node has come back since, the NodeSubnet has
-			// a newer one.
+			// The deletion requires the version that was read before: if the node has come back since then, the NodeSubnet has
+			// a newer version.
 			switch err := c.delete(ctx, sub); {
 			case err == nil:
 				klog.FromContext(ctx).Info("Subnet released", "node", o.Node, "subnet", sub.CIDR)
@@ -298,15 +298,15 @@ func (c *Controller) release(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// needed returns the addresses in the subnets that a FixedIP reserves or that a pool has an entry for, and the subnets
-// of CiliumNodes, as the API server has them.
+// needed returns the set of IPs that must not be released: the addresses in the given subnets that a FixedIP reserves or for
+// which a pool has an entry, and the subnets of all CiliumNodes, as the API server has them.
 func (c *Controller) needed(ctx context.Context, in []netip.Prefix) (*netipx.IPSet, error) {
-	kept, err := c.reservedLive(ctx, in)
+	reserved, err := c.reservedLive(ctx, in)
 	if err != nil {
 		return nil, err
 	}
 	var needed netipx.IPSetBuilder
-	for _, k := range kept {
+	for _, k := range reserved {
 		needed.Add(k.Addr)
 	}
 	inside := address.Union(in)

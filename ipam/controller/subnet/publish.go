@@ -32,16 +32,16 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// reserveTries bounds how often reserved reads the pools for one node: again each time after it has cancelled moves. Two
-// reads should be enough, since no scheduler begins to move an address without a home node.
+// reserveTries is the maximum number of times that reserved reads all pools: it reads them again after it has cancelled moves.
+// Two reads should be enough, since no scheduler begins to move an address without a home node.
 const reserveTries = 4
 
-// publish writes the subnets of the claims into the CiliumNode, together with the first entries: the addresses that
-// FixedIPs reserve, the addresses that pods of the node run with, and the other entries that the node needs. had is true
-// if a node had one of the subnets before.
+// publish writes the subnets of the claims into the CiliumNode, together with the first entries: those of the addresses that
+// FixedIPs reserve, those of the addresses that pods of the node run with, and the other entries that the node needs. had is
+// true if a node had one of the subnets before.
 func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.Node, claims []subnetplan.Subnet, given Assignment, had bool) (Assignment, error) {
 	in := subnetplan.CIDRs(claims)
-	kept, entries, others, own, err := c.reserved(ctx, n, in, had)
+	reserved, entries, others, own, err := c.reserved(ctx, n, in, had)
 	if err != nil {
 		return Assignment{}, err
 	}
@@ -72,33 +72,33 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 	if _, err = c.Pools.Publish(ctx, n, in, edits); err != nil {
 		return Assignment{}, err
 	}
-	given.Subnets, given.Reserved = in, len(kept)
+	given.Subnets, given.Reserved = in, len(reserved)
 	return given, nil
 }
 
 // reserved returns the reserved addresses in the subnets, their entries, the pools of all nodes, and the addresses of the
-// node itself that its CiliumNode names. All of them are nil for new subnets in which no FixedIP reserves an address and
-// no pool offers one.
+// node itself in its CiliumNode. For new subnets in which no FixedIP reserves an address and no pool has an entry, all results
+// are nil.
 //
-// If a node had one of the subnets before, the reserved addresses are read from the API server: the pool of another node
-// may have an address, or an address may be about to move there. For new subnets, which were free, the caches are
-// sufficient.
-func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (kept []reservation.Address, entries map[netip.Addr]pool.Entry, others []pool.NodePool, own []subnetplan.Running, err error) {
+// If had is true, a node had one of the subnets before, and the reserved addresses are read from the API server. For new
+// subnets, which were free, the caches are sufficient. The pools are read from the API server: the pool of another node may
+// have an entry for one of the addresses, or one of the addresses may be about to move there. reserved cancels such moves.
+func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (reserved []reservation.Address, entries map[netip.Addr]pool.Entry, others []pool.NodePool, own []subnetplan.Running, err error) {
 	if had {
-		kept, err = c.reservedLive(ctx, in)
+		reserved, err = c.reservedLive(ctx, in)
 	} else {
 		known := c.Ledger.ReservationsIn(in...)
-		if len(known) == 0 && !c.Ledger.HasForeignAddresses(in) {
+		if len(known) == 0 && !c.Ledger.HasCarriedAddresses(in) {
 			return nil, nil, nil, nil, nil
 		}
 		var records []*v1alpha1.FixedIP
 		records, err = fixedips.Read(ctx, c.Cached, known)
-		kept = subnetplan.ReservedIn(in, reservation.Of(records...))
+		reserved = subnetplan.ReservedIn(in, reservation.Of(records...))
 	}
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
-	elsewhere, err := c.elsewhere(ctx, n.Name, kept)
+	moved, err := c.movedAway(ctx, n.Name, reserved)
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
@@ -115,9 +115,9 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 		if err != nil {
 			return nil, nil, nil, nil, err
 		}
-		entries, announced := subnetplan.Reserve(n, in, kept, elsewhere, others)
+		entries, announced := subnetplan.Reserve(n, in, reserved, moved, others)
 		if len(announced) == 0 {
-			return kept, entries, others, own, nil
+			return reserved, entries, others, own, nil
 		}
 		for _, m := range announced {
 			if err := c.cancelMove(ctx, m); err != nil {
@@ -128,19 +128,20 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 	return nil, nil, nil, nil, fmt.Errorf("addresses in %v were still about to move to other nodes after %d tries: %w", in, reserveTries, ciliumpool.ErrChanged)
 }
 
-// elsewhere returns the reserved addresses of a node's subnets that have moved. Key: the address. Value: the node where
-// the address is now.
+// movedAway returns the reserved addresses of a node's subnets that have moved to another node. Key: the address. Value: that
+// node.
 //
-// It asks the API server only about pods that are on another node according to the cache or to the FixedIP. The address is
-// on the node of its pod if the pod runs with it there, or may have taken it there and has not reported it yet
-// (status.movableFor). Otherwise, unless the pod is bound to this node or has reported other IPs, an earlier pod of the name may
-// have been deleted by force and still run: the address is on the node that the FixedIP names, if that node exists and the
-// status of the FixedIP names a pod that uses the address or could move it.
-func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
+// movedAway reads a pod from the API server only if the FixedIP names another node, or if the cache shows the pod without a
+// node or on another node. An address is on the node of its pod if the pod runs with the address there, or if the pod has
+// reported no IP yet and was allowed to move the address (status.movableFor). Otherwise an earlier pod of the name may have
+// been deleted by force and still run, unless the pod is bound to this node or has reported other IPs: the address is on the
+// node that the FixedIP names, if that node exists and the status of the FixedIP names a pod that uses the address or could
+// move it.
+func (c *Controller) movedAway(ctx context.Context, node string, reserved []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
-	// alive contains whether a node that a FixedIP names exists. Key: the node.
+	// alive contains the nodes that FixedIPs name. Key: the node. Value: whether the node exists.
 	alive := map[string]bool{}
-	for _, k := range kept {
+	for _, k := range reserved {
 		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
 		key := client.ObjectKey{Namespace: namespace, Name: name}
 		pod, err := index.Get[corev1.Pod](ctx, c.Cached, key)
@@ -161,7 +162,7 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 		if k.Node == node || !k.NamesPod() || placed && (pod.Spec.NodeName == node || podutil.HasIPs(pod)) {
 			continue
 		}
-		if _, asked := alive[k.Node]; !asked {
+		if _, checked := alive[k.Node]; !checked {
 			if alive[k.Node], err = c.exists(ctx, k.Node); err != nil {
 				return nil, err
 			}
@@ -174,8 +175,8 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 }
 
 // movedTo returns the pods whose addresses have moved to a node according to the pools of their home nodes, with the
-// addresses that their FixedIPs still reserve. They include pods that have not reported their address yet, and pods that
-// do not exist at the moment.
+// addresses that their FixedIPs still reserve. The result includes pods that have not reported their address yet, and pods
+// that do not exist at the moment.
 func (c *Controller) movedTo(ctx context.Context, node string, others []pool.NodePool) (moved []subnetplan.Running, err error) {
 	for _, home := range others {
 		for addr, e := range home.Entries {
@@ -196,9 +197,9 @@ func (c *Controller) movedTo(ctx context.Context, node string, others []pool.Nod
 	return moved, nil
 }
 
-// cancelMove replaces the move-target entry of an address by a cooldown entry. If the move-target entry is gone, it writes
-// nothing: the address may have arrived, which the next list will show.
-func (c *Controller) cancelMove(ctx context.Context, m subnetplan.Announced) error {
+// cancelMove replaces the move-target entry of an address by a cooldown entry. If the move-target entry has changed, it writes
+// nothing: the address may have arrived, and the next read of the pools shows that.
+func (c *Controller) cancelMove(ctx context.Context, m subnetplan.MoveTarget) error {
 	at := c.Clock.Now()
 	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: m.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		if n.Entries[m.Addr] != m.Entry {
@@ -213,17 +214,17 @@ func (c *Controller) cancelMove(ctx context.Context, m subnetplan.Announced) err
 }
 
 // reservedLive returns the addresses in the given subnets that FixedIPs reserve, as the API server has them.
-func (c *Controller) reservedLive(ctx context.Context, in []netip.Prefix) (kept []reservation.Address, err error) {
+func (c *Controller) reservedLive(ctx context.Context, in []netip.Prefix) (reserved []reservation.Address, err error) {
 	err = each(ctx, c.API, &v1alpha1.FixedIPList{}, func(record *v1alpha1.FixedIP) {
-		kept = append(kept, subnetplan.ReservedIn(in, reservation.Of(record))...)
+		reserved = append(reserved, subnetplan.ReservedIn(in, reservation.Of(record))...)
 	})
-	return kept, err
+	return reserved, err
 }
 
 // running returns the pods of a node with their addresses, as the API server has them. A pod that is being deleted has its
-// addresses until it is gone. A pod that was allowed to take its addresses to the node has them before it reports them
-// (status.movableFor). If a FixedIP of its name exists, a pod has the entry of that FixedIP, even if its workload no
-// longer controls it.
+// addresses until it is gone. A pod that was allowed to move its addresses to the node (status.movableFor) has them before
+// its status shows them. If a FixedIP with the name of the pod exists, the pod gets the entry of that FixedIP, even if the
+// workload no longer controls the pod.
 func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Running, error) {
 	pods, err := index.LivePodsOnNode(ctx, c.API, node)
 	if err != nil {
@@ -238,7 +239,7 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: podutil.IPs(pod), Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name), IPv4Only: c.IPv4Only}
 		reader := client.Reader(c.Cached)
 		if len(r.Addrs) == 0 {
-			// The cache may not show yet that the pod could move.
+			// The cache may not show yet that the pod was allowed to move its addresses.
 			reader = c.API
 		}
 		record, err := index.Get[v1alpha1.FixedIP](ctx, reader, client.ObjectKeyFromObject(pod))
@@ -247,14 +248,14 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		}
 		if record != nil {
 			r.Fixed, r.Reserved = ptr.To(reservation.EntryOf(record)), address.ParseAll(record.Spec.IPs)
-			// An earlier pod of the name may have moved to the node: see elsewhere.
+			// An earlier pod of the name may have moved its addresses to the node: see movedAway.
 			moved := func(k reservation.Address) bool { return k.Node == node && k.NamesPod() || k.MovableFor == pod.UID }
 			if len(r.Addrs) == 0 && slices.ContainsFunc(reservation.Of(record), moved) {
 				r.Addrs = r.Reserved
 			}
 		} else if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
-			// Without a FixedIP the identity determines the entry. If the workload is not known yet, or an annotation
-			// can't be read, the pod keeps its address without a fixed entry.
+			// Without a FixedIP the identity determines the entry. If the workload is not known yet, or an annotation is
+			// invalid, the address of the pod gets a dynamic entry or, on a strict node, an unreserved entry.
 			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)
@@ -262,10 +263,10 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 	return running, nil
 }
 
-// pageSize is the number of objects in one page of a list. It limits how many complete objects are in memory at once.
+// pageSize is the number of objects in one page of a list. It limits the number of complete objects in memory.
 const pageSize = 500
 
-// each visits all objects of a kind, as the API server has them at one moment.
+// each calls visit for each object of a kind. It lists the objects at the API server in pages of one resource version.
 func each[T runtime.Object](ctx context.Context, api client.Reader, list client.ObjectList, visit func(T)) error {
 	pages := pager.ListPager{PageSize: pageSize, FullListIfExpired: true, PageFn: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		page := list.DeepCopyObject().(client.ObjectList)
@@ -277,7 +278,7 @@ func each[T runtime.Object](ctx context.Context, api client.Reader, list client.
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("list all of %T: %w", list, err)
+		return fmt.Errorf("list the pages of %T: %w", list, err)
 	}
 	return nil
 }

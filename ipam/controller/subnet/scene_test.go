@@ -66,7 +66,7 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// create adds an object with a UID of its own.
+// create creates objects, each with a new UID.
 func (s *scene) create(objects ...client.Object) {
 	s.t.Helper()
 	for _, o := range objects {
@@ -105,8 +105,8 @@ func ciliumNode(name string, podCIDRs ...string) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// counting returns a client for one controller that counts its requests. before, if not nil, is called with each request;
-// if it returns an error, the request fails with it.
+// counting returns a client for one controller, which counts its requests. before is called with each request; if it returns an
+// error, the request fails with that error. before may be nil.
 func (s *scene) counting(before func(verb string, o any) error) client.WithWatch {
 	return s.countingOver(s.api, before)
 }
@@ -171,7 +171,7 @@ func (s *scene) countingOver(api client.WithWatch, before func(verb string, o an
 	})
 }
 
-// deleteIf deletes an object if the preconditions hold. The fake client does not check them.
+// deleteIf deletes an object if the preconditions hold, which the fake client does not check.
 func deleteIf(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 	options := (&client.DeleteOptions{}).ApplyOptions(opts)
 	now := o.DeepCopyObject().(client.Object)
@@ -227,22 +227,22 @@ func (c *testController) watch(s *scene) {
 			s.t.Fatal(err)
 		}
 	}
-	there := map[string]bool{}
+	present := map[string]bool{}
 	for i := range nodes.Items {
-		there[nodes.Items[i].Name] = true
+		present[nodes.Items[i].Name] = true
 		c.Ledger.SetNode(ciliumpool.FromCiliumNode(&nodes.Items[i]))
 	}
 	for _, n := range c.Ledger.Nodes() {
-		if !there[n.Name] {
+		if !present[n.Name] {
 			c.Ledger.RemoveNode(n.Name)
 		}
 	}
 	for i := range records.Items {
-		c.Ledger.SetRecord(fixedips.ReservationOf(&records.Items[i]))
+		c.Ledger.SetReservation(fixedips.ReservationOf(&records.Items[i]))
 	}
 }
 
-// pass reconciles all orphans and then all nodes, six times: nothing changes any more after that.
+// pass reconciles all orphans and then all nodes, six times. After that, another reconcile changes nothing.
 func (c *testController) pass(s *scene) {
 	s.t.Helper()
 	for range 6 {
@@ -283,7 +283,7 @@ func (s *scene) pool(name string) pool.NodePool {
 	return n
 }
 
-// shelf is a client that stores NodeSubnets in a map: the fake client takes a second to list some thousands of them.
+// shelf is a client that stores NodeSubnets in a map: the fake client needs a second to list some thousands of them.
 type shelf struct {
 	client.WithWatch
 	subnets map[string]*v1alpha1.NodeSubnet
@@ -346,7 +346,7 @@ func (s *scene) disjoint() {
 		for _, sub := range s.pools()[name].Subnets {
 			for other, by := range seen {
 				if sub.Overlaps(other) {
-					s.t.Errorf("subnet %s of node %s overlaps %s of node %s", sub, name, other, by)
+					s.t.Errorf("subnet %s of node %s overlaps subnet %s of node %s", sub, name, other, by)
 				}
 			}
 			seen[sub] = name
@@ -354,7 +354,7 @@ func (s *scene) disjoint() {
 	}
 }
 
-// everything returns an empty list of each kind.
+// everything returns an empty list of each kind of object that the tests use.
 func everything() []client.ObjectList {
 	return []client.ObjectList{&corev1.NodeList{}, &corev1.PodList{}, &ciliumv2.CiliumNodeList{}, &v1alpha1.FixedIPList{}, &v1alpha1.NodeSubnetList{}}
 }
@@ -369,7 +369,7 @@ func items(list client.ObjectList) []client.Object {
 	return out
 }
 
-// stamped gives an object a UID of its own and returns it.
+// stamped sets a new UID in an object and returns the object.
 func stamped(s *scene, o client.Object) client.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,13 +28,15 @@ import (
 // snapshot is the state of all subnets in the caches at one moment, for one pass over all orphans.
 type snapshot struct {
 	now time.Time
-	// next is when the next pass begins at the latest.
+	// next is the latest time at which the next pass begins.
 	next time.Time
+	// list contains all NodeSubnets.
 	list []subnetplan.Subnet
 	// nodes contains all Nodes. Key: the name.
-	nodes   map[string]*corev1.Node
-	heirs   []subnetplan.CandidateNode
-	orphans []subnetplan.OrphanedSubnets
+	nodes map[string]*corev1.Node
+	// candidates are the nodes with subnets, which may inherit orphans.
+	candidates []subnetplan.CandidateNode
+	orphans    []subnetplan.OrphanedSubnets
 	// missing are the subnets of reserved addresses that have no NodeSubnet.
 	missing []subnetplan.Subnet
 	// records contains the FixedIPs whose condition SubnetAvailable may have to change. Key: the FixedIP.
@@ -50,7 +52,7 @@ func (s *snapshot) soon(at time.Time) {
 	}
 }
 
-// again schedules the next pass for when the caches may show what was written.
+// again makes the next pass start after passInterval, when the caches may show the writes of this pass.
 func (s *snapshot) again() { s.soon(s.now.Add(passInterval)) }
 
 func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, error) {
@@ -68,7 +70,7 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 	}
 	taken := subnetplan.CIDRs(s.list)
 	var overlapping []netip.Prefix
-	// with contains the nodes that have or claim a subnet. Key: the name.
+	// with contains the nodes that have a subnet or that a NodeSubnet names. Key: the name.
 	with := map[string]bool{}
 	for _, sub := range s.list {
 		with[sub.Node] = true
@@ -77,31 +79,32 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 		taken = append(taken, n.Subnets...)
 		with[n.Name] = with[n.Name] || len(n.Subnets) > 0
 		if node := s.nodes[n.Name]; node != nil && len(n.Subnets) > 0 {
-			s.heirs = append(s.heirs, heir(n.Name, len(n.Subnets), node))
+			s.candidates = append(s.candidates, candidate(n.Name, len(n.Subnets), node))
 		}
 		if _, overlap := c.Ledger.OverlapsWith(n.Name); overlap {
 			overlapping = append(overlapping, n.Subnets...)
 		}
 	}
-	kept, err := c.addRecords(ctx, s, overlapping)
+	reserved, err := c.addRecords(ctx, s, overlapping)
 	if err != nil {
 		return nil, err
 	}
-	s.missing = subnetplan.Missing(c.Rules.Pools, address.Union(taken), kept, func(node string) bool { return with[node] })
-	return s, c.addOrphans(ctx, s, kept)
+	s.missing = subnetplan.Missing(c.Rules.Pools, address.Union(taken), reserved, func(node string) bool { return with[node] })
+	return s, c.addOrphans(ctx, s, reserved)
 }
 
-// addOrphans adds the orphans, and the conditions of the FixedIPs that reserve addresses there. A FixedIP whose node
-// exists and is about to get its subnets back keeps its condition.
-func (c *Controller) addOrphans(ctx context.Context, s *snapshot, kept []reservation.Address) error {
-	for _, k := range kept {
+// addOrphans adds the orphans, and the conditions of the FixedIPs that reserve addresses in them. reserved are the reserved
+// addresses without a home node. The condition of a FixedIP does not change if the node of its subnet exists: that node is
+// about to get the subnet.
+func (c *Controller) addOrphans(ctx context.Context, s *snapshot, reserved []reservation.Address) error {
+	for _, k := range reserved {
 		delete(s.available, k.Record)
 	}
 	gone := func(name string) bool {
 		_, pooled := c.Ledger.Node(name)
 		return !pooled && s.nodes[name] == nil
 	}
-	for _, o := range subnetplan.Orphans(s.list, kept, gone) {
+	for _, o := range subnetplan.Orphans(s.list, reserved, gone) {
 		if !gone(o.Node) {
 			continue
 		}
@@ -121,10 +124,9 @@ func (c *Controller) addOrphans(ctx context.Context, s *snapshot, kept []reserva
 	return nil
 }
 
-// waiting returns the pods that wait for reserved addresses of an orphan, as the cache shows them.
+// waiting returns the unschedulable pods with reserved addresses in the subnets of an orphan, as the cache shows them.
 func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) ([]*corev1.Pod, error) {
-	// byOwner contains each waiting pod once, although a pod may wait for an address of each family. Key: the pod as pool
-	// entries name it.
+	// byOwner contains each pod once, even if the pod has addresses of both families. Key: the owner text of its entries.
 	byOwner := map[string]*corev1.Pod{}
 	for _, k := range o.Reserved {
 		namespace, name, ok := pool.SplitOwnerKey(k.Entry.Owner)
@@ -142,23 +144,24 @@ func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) 
 	return slices.Collect(maps.Values(byOwner)), nil
 }
 
-// addRecords adds the FixedIPs whose condition may have to change: those in no node's subnet, those in overlapping subnets, and
-// those whose condition SubnetAvailable is False. kept are the addresses of the first group.
-func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []reservation.Address, err error) {
-	var said v1alpha1.FixedIPList
-	if err := c.Cached.List(ctx, &said, client.MatchingFields{unavailableIndex: "true"}); err != nil {
-		return nil, fmt.Errorf("list the FixedIPs whose subnet has no node from the cache: %w", err)
+// addRecords adds the FixedIPs whose condition may have to change: those with an address in no node's subnet, those in
+// overlapping subnets, and those whose condition SubnetAvailable is False. It returns the addresses without a home node of
+// the first group.
+func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (reserved []reservation.Address, err error) {
+	var list v1alpha1.FixedIPList
+	if err := c.Cached.List(ctx, &list, client.MatchingFields{unavailableIndex: "true"}); err != nil {
+		return nil, fmt.Errorf("list the FixedIPs whose condition SubnetAvailable is False from the cache: %w", err)
 	}
-	for i := range said.Items {
-		key := client.ObjectKeyFromObject(&said.Items[i])
-		s.records[key] = &said.Items[i]
+	for i := range list.Items {
+		key := client.ObjectKeyFromObject(&list.Items[i])
+		s.records[key] = &list.Items[i]
 		s.available[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
 	}
-	inBoth, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsIn(overlapping...))
+	inOverlap, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsIn(overlapping...))
 	if err != nil {
 		return nil, err
 	}
-	for _, record := range inBoth {
+	for _, record := range inOverlap {
 		key := client.ObjectKeyFromObject(record)
 		s.records[key] = record
 		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; no address in it is claimed until the podCIDRs of one of the two nodes are changed", record.Spec.IPs))
@@ -171,15 +174,15 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 		s.records[client.ObjectKeyFromObject(record)] = record
 	}
 	for _, k := range reservation.Of(withoutSubnet...) {
-		// An address of the other family may have a home node.
+		// The other address of a dual-stack FixedIP may have a home node.
 		if len(c.Ledger.HomesOf(k.Addr)) == 0 {
-			kept = append(kept, k)
+			reserved = append(reserved, k)
 		}
 	}
-	return kept, nil
+	return reserved, nil
 }
 
-// waitsFor returns the message of the condition: what a reserved address without a home node waits for.
+// waitsFor returns the message of the condition SubnetAvailable for a reserved address without a home node.
 func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Address) string {
 	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
 	if o.Node != "" {

@@ -53,8 +53,8 @@ func runningPod(name, nodeName, ip string, owner *metav1.OwnerReference) *corev1
 	return p
 }
 
-// TestDeletedCiliumNode checks that a CiliumNode that is deleted while its Node exists gets its subnet back, and that no
-// other node has the subnet in between (finding C1).
+// TestDeletedCiliumNode checks that a CiliumNode that is deleted while its Node exists gets the same subnet when it is created
+// again, and that no other node gets the subnet in between (finding C1).
 func TestDeletedCiliumNode(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), ciliumNode("node-1"))
@@ -62,7 +62,7 @@ func TestDeletedCiliumNode(t *testing.T) {
 	c.pass(s)
 	had := s.pools()["node-1"].PodCIDRs
 	if len(had) != 1 {
-		t.Fatalf("node-1 has the subnets %v", had)
+		t.Fatalf("node-1: got subnets %v, want one", had)
 	}
 
 	s.delete(ciliumNode("node-1"))
@@ -71,35 +71,35 @@ func TestDeletedCiliumNode(t *testing.T) {
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	c.pass(s)
 	if got := s.pools()["node-2"].PodCIDRs; len(got) != 1 || got[0] == had[0] {
-		t.Errorf("node-2 was given %v, and node-1, whose Node exists, had %v", got, had)
+		t.Errorf("node-2: got subnets %v, want one other than %v of node-1, whose Node exists", got, had)
 	}
 	if got := s.claims()[had[0]]; got != "node-1" {
-		t.Errorf("%s is claimed for %q", had[0], got)
+		t.Errorf("NodeSubnet of %s: got node %q, want node-1", had[0], got)
 	}
 
 	s.create(ciliumNode("node-1"))
 	c.pass(s)
 	if got := s.pools()["node-1"].PodCIDRs; !slices.Equal(got, had) {
-		t.Errorf("node-1 had %v and was given %v", had, got)
+		t.Errorf("node-1: got subnets %v, want %v as before", got, had)
 	}
 	s.disjoint()
 }
 
-// TestMovedAddressOfBoundPod checks where the first pool of a home has an address that moved to node-2, if the pod that moved
-// was deleted by force, both CiliumNodes were deleted, and the next pod of the name is bound already. The scheduler that bound
-// it may have seen the former pool of node-2 (seed 1 of the model).
+// TestMovedAddressOfBoundPod checks the entry of an address that moved to node-2 in the first pool of its home node-1. The pod
+// that moved was deleted by force, both CiliumNodes were deleted, and the next pod of the name is bound already. The scheduler
+// that bound this pod may have seen the former pool of node-2 (seed 1 of the model).
 func TestMovedAddressOfBoundPod(t *testing.T) {
 	owned, moved := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), pool.MovedEntry("node-2", "db/mysql-0")
 	for name, c := range map[string]struct {
-		// bound is the node of the next pod, and ip the IP that it runs with.
-		bound, ip string
-		want      pool.Entry
+		// node is the node of the next pod, and ip the IP in its status; empty: none.
+		node, ip string
+		want     pool.Entry
 	}{
-		"to the node that the address moved to":     {bound: "node-2", want: moved},
-		"to a third node":                           {bound: "node-3", want: moved},
-		"to that node, and runs with another IP":    {bound: "node-2", ip: "10.0.9.9", want: owned},
-		"to a third node, and runs with another IP": {bound: "node-3", ip: "10.0.9.9", want: owned},
-		"to the home": {bound: "node-1", want: owned},
+		"bound to the node of the moved address":                         {node: "node-2", want: moved},
+		"bound to a third node":                                          {node: "node-3", want: moved},
+		"bound to the node of the moved address, and runs with other IP": {node: "node-2", ip: "10.0.9.9", want: owned},
+		"bound to a third node, and runs with other IP":                  {node: "node-3", ip: "10.0.9.9", want: owned},
+		"bound to the home":                                              {node: "node-1", want: owned},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -109,20 +109,20 @@ func TestMovedAddressOfBoundPod(t *testing.T) {
 			record := s.record("mysql-0", "node-2", "10.0.0.9")
 			record.Status.MovableFor = "the former mysql-0"
 			set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
-			s.create(record, runningPod("mysql-0", c.bound, c.ip, set))
+			s.create(record, runningPod("mysql-0", c.node, c.ip, set))
 			s.delete(ciliumNode("node-1"))
 			controller.pass(s)
 			s.create(ciliumNode("node-1"))
 			controller.pass(s)
 			if got := s.pools()["node-1"].Entries[netip.MustParseAddr("10.0.0.9")]; got != c.want {
-				t.Errorf("the entry is %+v, want %+v", got, c.want)
+				t.Errorf("entry of 10.0.0.9 in the pool of node-1: got %+v, want %+v", got, c.want)
 			}
 		})
 	}
 }
 
-// TestNodeMissingInTheCache checks that a node which only the cache lacks does not keep the controller from recording that
-// another node is gone.
+// TestNodeMissingInTheCache checks that the controller records the loss of a node while only the cache lacks another node, and
+// that it records no loss of that other node.
 func TestNodeMissingInTheCache(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), ciliumNode("node-1"), node("node-2"), ciliumNode("node-2"))
@@ -146,25 +146,25 @@ func TestNodeMissingInTheCache(t *testing.T) {
 		gone[subnet.Spec.NodeName] = subnet.Status.OrphanedSince != nil
 	}
 	if diff := cmp.Diff(map[string]bool{"node-1": false, "node-2": true}, gone); diff != "" {
-		t.Errorf("recorded as gone (-want +got): %s", diff)
+		t.Errorf("nodes whose loss is recorded (-want +got): %s", diff)
 	}
 }
 
-// TestFirstPoolKeepsRunningPods checks that the first pool of a CiliumNode that was created again has every address that a
-// pod of the node runs with, in the form that its agent needs, and the addresses of the node itself (finding C2).
+// TestFirstPoolKeepsRunningPods checks that the first pool of a CiliumNode that was created again has an entry of the right kind
+// for every address that a pod of the node runs with, and entries for the addresses of the node itself (finding C2).
 func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), ciliumNode("node-1"))
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 	c.pass(s)
 	set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
-	// mysql-5 and mysql-13 were deleted by force, and the next mysql-13 waits for a node (seed 217105 of the model). The
-	// FixedIP of mysql-13 no longer names a pod that uses the address.
+	// The pods mysql-5 and mysql-13 were deleted by force, and the next pod mysql-13 has no node yet (seed 217105 of the model).
+	// The FixedIP of mysql-13 no longer names a pod that uses the address.
 	forced, waited := s.record("mysql-5", "node-4", "10.0.0.6"), s.record("mysql-13", "node-4", "10.0.0.9")
 	forced.Status.PodUID, waited.Status.MovableFor = "mysql-5", "the former mysql-13"
-	// mysql-7 has moved from node-1 to node-4, and mysql-9 to node-1 from another node, which is gone. They have not
-	// reported their addresses, and the CiliumNodes of node-1 and node-4 were deleted. mysql-10 was never allowed to move,
-	// and mysql-11 is not bound. mysql-12 has moved too, and its StatefulSet no longer controls it.
+	// mysql-7 has moved from node-1 to node-4, and mysql-9 to node-1 from another node, which is gone. These pods have not
+	// reported their addresses, and the CiliumNodes of node-1 and node-4 were deleted. mysql-10 was never allowed to move its
+	// address, and mysql-11 is not bound. mysql-12 has moved too, and its StatefulSet no longer controls it.
 	leaving, coming, unbound := runningPod("mysql-7", "node-4", "", set), runningPod("mysql-9", "node-1", "", set), runningPod("mysql-11", "", "", set)
 	s.create(leaving, coming, unbound, runningPod("mysql-12", "node-1", "10.0.8.7", nil), s.record("mysql-12", "node-1", "10.0.8.7"))
 	left, came, waits := s.record("mysql-7", "node-1", "10.0.0.3"), s.record("mysql-9", "node-6", "10.0.8.8"), s.record("mysql-11", "node-1", "10.0.0.8")
@@ -174,13 +174,13 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
 		runningPod("mysql-1", "node-1", "10.0.0.13", set),
 		s.record("mysql-2", "node-1", "10.0.0.12"),
-		// mysql-5 and the former mysql-13 may still run on node-4, which has lost its CiliumNode too. node-5, which the
-		// FixedIP of mysql-6 names, is gone, and the FixedIP of mysql-8 does not show that a pod has used its address.
+		// mysql-5 and the former mysql-13 may still run on node-4, which has no CiliumNode either. node-5, which the FixedIP of
+		// mysql-6 names, is gone, and the FixedIP of mysql-8 does not show that a pod has used its address.
 		node("node-4"), forced, waited, runningPod("mysql-13", "", "", set), s.record("mysql-6", "node-5", "10.0.0.4"), s.record("mysql-8", "node-4", "10.0.0.2"),
 		left, came, waits,
 		runningPod("mysql-10", "node-1", "", set), s.record("mysql-10", "node-6", "10.0.8.9"),
-		runningPod("taker", "node-1", "10.0.0.11", nil), s.record("mysql-3", "node-1", "10.0.0.11"),
-		runningPod("host", "node-1", "10.0.0.10", nil), runningPod("done", "node-1", "10.0.0.9", nil), runningPod("elsewhere", "node-2", "10.0.0.8", nil),
+		runningPod("intruder", "node-1", "10.0.0.11", nil), s.record("mysql-3", "node-1", "10.0.0.11"),
+		runningPod("host", "node-1", "10.0.0.10", nil), runningPod("done", "node-1", "10.0.0.9", nil), runningPod("other-node", "node-2", "10.0.0.8", nil),
 	)
 	var host, done corev1.Pod
 	for name, p := range map[string]*corev1.Pod{"host": &host, "done": &done} {
@@ -224,30 +224,30 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.8.8"):  mysql("mysql-9"),
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("entries of the first pool of node-1 (-want +got): %s", diff)
 	}
 }
 
 // TestJoiningCostsConstantRequests checks that the number of requests for a node that joins does not grow with the number
-// of nodes, and that none of them lists CiliumNodes or FixedIPs (finding C4).
+// of nodes, and that no request lists CiliumNodes or FixedIPs (finding C4).
 func TestJoiningCostsConstantRequests(t *testing.T) {
 	const joining = 200
-	for _, standing := range []int{50, 5000} {
+	for _, existing := range []int{50, 5000} {
 		s := newScene(t)
 		all := &shelf{WithWatch: s.api, subnets: map[string]*v1alpha1.NodeSubnet{}}
 		r := rules(subnetplan.Inherit, 28)
 		r.Pools[0].CIDR = netip.MustParsePrefix("10.0.0.0/12")
 		c := s.controller(s.countingOver(all, nil), all, r)
 		c.started.Store(true)
-		for i := range standing {
-			name := fmt.Sprintf("standing-%d", i)
+		for i := range existing {
+			name := fmt.Sprintf("existing-%d", i)
 			subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 12), byte(i >> 4), byte(i << 4)}), 28)
 			c.Ledger.SetNode(pool.NodePool{Name: name, Subnets: []netip.Prefix{subnet}, PodCIDRs: []string{subnet.String()}})
 			ns := &v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: subnet.String(), NodeName: name}}
 			ns.Name = address.SubnetName(subnet)
 			all.subnets[ns.Name] = ns
 		}
-		// given contains the node that was given each subnet. Key: the subnet.
+		// given contains the node that got each subnet. Key: the subnet.
 		given := map[netip.Prefix]string{}
 		for i := range joining {
 			name := fmt.Sprintf("joins-%d", i)
@@ -259,7 +259,7 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 			n := s.pool(name)
 			c.Ledger.SetNode(n)
 			if len(n.Subnets) != 1 || given[n.Subnets[0]] != "" || len(n.Entries) == 0 {
-				t.Fatalf("node %s has %v, which node %q has; its pool is %v", name, n.Subnets, given[n.Subnets[0]], n.Entries)
+				t.Fatalf("node %s: got subnets %v and entries %v, want one subnet that no other node has, with entries", name, n.Subnets, n.Entries)
 			}
 			given[n.Subnets[0]] = name
 		}
@@ -268,7 +268,7 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 			"list *v1.PodList": joining, "patch *v2.CiliumNode": joining, "update status *v1alpha1.NodeSubnet": joining,
 		}
 		if diff := cmp.Diff(want, s.requests); diff != "" {
-			t.Errorf("requests for %d nodes that join %d nodes (-want +got): %s", joining, standing, diff)
+			t.Errorf("requests for %d nodes that join %d existing nodes (-want +got): %s", joining, existing, diff)
 		}
 	}
 }
@@ -298,7 +298,7 @@ func TestJoinsDoNotWaitForEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := s.pool("fast").PodCIDRs; len(got) != 1 {
-		t.Errorf("node fast has %v while a request for another node is under way", got)
+		t.Errorf("node fast: got subnets %v while a request for node slow is under way, want one subnet", got)
 	}
 	close(leave)
 	if err := <-done; err != nil {
@@ -307,8 +307,7 @@ func TestJoinsDoNotWaitForEachOther(t *testing.T) {
 	s.disjoint()
 }
 
-// TestResumedJoin checks that another controller, which has only the objects, completes a join that stopped at any of its
-// requests.
+// TestResumedJoin checks that another controller completes a join if the first controller stopped at any request of the join.
 func TestResumedJoin(t *testing.T) {
 	for _, stop := range []string{"list *v1alpha1.NodeSubnetList", "list *v1.PodList", "patch *v2.CiliumNode", "update status *v1alpha1.NodeSubnet"} {
 		t.Run(stop, func(t *testing.T) {
@@ -323,26 +322,26 @@ func TestResumedJoin(t *testing.T) {
 			stopped.started.Store(true)
 			stopped.watch(s)
 			if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
-				t.Fatal("the controller was not stopped")
+				t.Fatal("reconcileNode succeeded, want the error of the stopped request")
 			}
 			s.create(node("node-2"), ciliumNode("node-2"))
 			next := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 26))
 			next.pass(s)
 			for _, name := range []string{"node-1", "node-2"} {
 				if got := s.pools()[name].PodCIDRs; len(got) != 1 {
-					t.Errorf("node %s has %v", name, got)
+					t.Errorf("node %s: got subnets %v, want one", name, got)
 				}
 			}
 			if got := len(s.claims()); got != 2 {
-				t.Errorf("the claims are %v", s.claims())
+				t.Errorf("got claims %v, want two", s.claims())
 			}
 			s.disjoint()
 		})
 	}
 }
 
-// TestEarlierClaimOfTheSameNode checks that a claim that is not published yet is kept when the node also gets a subnet of
-// another family (finding C13).
+// TestEarlierClaimOfTheSameNode checks that a claim that is not published yet is published together with a new claim for the
+// other family (finding C13).
 func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), ciliumNode("node-1"))
@@ -355,7 +354,7 @@ func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	stopped.started.Store(true)
 	stopped.watch(s)
 	if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
-		t.Fatal("the controller was not stopped")
+		t.Fatal("reconcileNode succeeded, want the error of the stopped request")
 	}
 	both := rules(subnetplan.Inherit, 28)
 	both.Pools = append(both.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("fd00::/48"), MaskSize: 64})
@@ -363,7 +362,7 @@ func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	next := s.controller(s.counting(nil), s.api, both)
 	next.pass(s)
 	if got := s.pool("node-1").PodCIDRs; !slices.Equal(got, []string{"10.0.0.0/28", "fd00::/64"}) {
-		t.Errorf("node-1 has %v, of which 10.0.0.0/28 was claimed before", got)
+		t.Errorf("node-1: got subnets %v, want 10.0.0.0/28 of the earlier claim and fd00::/64", got)
 	}
 	if diff := cmp.Diff(map[string]string{"10.0.0.0/28": "node-1", "fd00::/64": "node-1", "10.0.0.16/28": "node-2", "fd00:0:0:1::/64": "node-2"}, s.claims()); diff != "" {
 		t.Errorf("claims (-want +got): %s", diff)
@@ -371,7 +370,7 @@ func TestEarlierClaimOfTheSameNode(t *testing.T) {
 }
 
 // TestOrphan checks that the subnet of a node that is gone is recorded as orphaned. After the grace period another node
-// inherits it with its reserved addresses, or it is released if it has none.
+// inherits a subnet with reserved addresses, and a subnet without reserved addresses is released.
 func TestOrphan(t *testing.T) {
 	zoned := func(zone string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: zone} }
@@ -391,29 +390,29 @@ func TestOrphan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ns.Status.OrphanedSince == nil || !ns.Status.OrphanedSince.Time.Equal(lost) || !ns.Status.GracePeriodEnd.Time.Equal(lost.Add(time.Minute)) || ns.Status.NodeConstraints == nil || ns.Status.NodeConstraints.Zone != "a" {
-		t.Errorf("the status of the orphan is %+v", ns.Status)
+		t.Errorf("got status %+v of the orphaned NodeSubnet, want orphaned since %v, a grace period of a minute and zone a", ns.Status, lost)
 	}
 
 	s.clock.SetTime(lost.Add(2 * time.Minute))
 	s.create(node("other-zone", zoned("b")), ciliumNode("other-zone"))
 	c.pass(s)
 	if _, claimed := s.claims()[empty.PodCIDRs[0]]; claimed && s.claims()[empty.PodCIDRs[0]] == "node-2" {
-		t.Errorf("%v, in which nothing is reserved, was not released: %v", empty.PodCIDRs, s.claims())
+		t.Errorf("got claims %v, want that the subnets %v of node-2 without reserved addresses are released", s.claims(), empty.PodCIDRs)
 	}
 	if got := s.pools()["other-zone"].PodCIDRs; len(got) != 1 || got[0] == had.PodCIDRs[0] {
-		t.Errorf("a node of another zone was given %v", got)
+		t.Errorf("node other-zone: got subnets %v, want one other than %v", got, had.PodCIDRs)
 	}
-	s.create(node("heir", zoned("a")), ciliumNode("heir"))
+	s.create(node("same-zone", zoned("a")), ciliumNode("same-zone"))
 	c.pass(s)
-	heir := s.pools()["heir"]
-	if !slices.Equal(heir.PodCIDRs, had.PodCIDRs) || heir.Entries[reserved] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
-		t.Errorf("the heir has %v and %v, want %v with %s", heir.PodCIDRs, heir.Entries, had.PodCIDRs, reserved)
+	inheriting := s.pools()["same-zone"]
+	if !slices.Equal(inheriting.PodCIDRs, had.PodCIDRs) || inheriting.Entries[reserved] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
+		t.Errorf("node same-zone: got subnets %v and entries %v, want %v and an owned entry of %s", inheriting.PodCIDRs, inheriting.Entries, had.PodCIDRs, reserved)
 	}
 	if err := s.api.Get(t.Context(), client.ObjectKey{Name: ns.Name}, &ns); err != nil {
 		t.Fatal(err)
 	}
-	if ns.Spec.NodeName != "heir" || ns.Spec.PreviousNodeName != "node-1" || ns.Status.OrphanedSince != nil {
-		t.Errorf("the NodeSubnet of the heir is %+v %+v", ns.Spec, ns.Status)
+	if ns.Spec.NodeName != "same-zone" || ns.Spec.PreviousNodeName != "node-1" || ns.Status.OrphanedSince != nil {
+		t.Errorf("got NodeSubnet %+v %+v, want node same-zone, previous node node-1 and no OrphanedSince", ns.Spec, ns.Status)
 	}
 	s.disjoint()
 }
@@ -427,17 +426,17 @@ func TestNodeSubnetCreatedAgain(t *testing.T) {
 	c.pass(s)
 	want := map[string]string{"10.0.0.0/28": "old", "fd00::/64": "old"}
 	if diff := cmp.Diff(want, s.claims()); diff != "" {
-		t.Errorf("at the start (-want +got): %s", diff)
+		t.Errorf("claims at the start (-want +got): %s", diff)
 	}
 	s.delete(&v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: "10-0-0-0-28"}})
 	c.pass(s)
 	if diff := cmp.Diff(want, s.claims()); diff != "" {
-		t.Errorf("after a deletion (-want +got): %s", diff)
+		t.Errorf("claims after a deletion (-want +got): %s", diff)
 	}
 }
 
-// TestSubnetOutsideThePools checks that a controller whose flags lack the CIDR of a subnet reports the subnet when it
-// starts, and that the node keeps the subnet (finding R8).
+// TestSubnetOutsideThePools checks that a controller whose cluster pools do not contain a subnet reports the subnet at its
+// start, and that the node keeps the subnet (finding R8).
 func TestSubnetOutsideThePools(t *testing.T) {
 	s := newScene(t)
 	s.create(node("a"), ciliumNode("a", "10.0.0.0/28"), node("b"), ciliumNode("b", "10.9.0.0/28"))
@@ -472,11 +471,11 @@ func TestReservedAddressClaimsItsSubnet(t *testing.T) {
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
 	c.pass(s)
 	if diff := cmp.Diff(map[string]string{"10.0.0.16/28": "node-1", "10.0.0.32/28": ""}, s.claims()); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("claims (-want +got): %s", diff)
 	}
 	s.create(node("node-1"), ciliumNode("node-1"))
 	c.pass(s)
 	if n := s.pools()["node-1"]; !slices.Equal(n.PodCIDRs, []string{"10.0.0.16/28"}) || n.Entries[netip.MustParseAddr("10.0.0.17")] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
-		t.Errorf("node-1 has %v and %v", n.PodCIDRs, n.Entries)
+		t.Errorf("node-1: got subnets %v and entries %v, want 10.0.0.16/28 and an owned entry of 10.0.0.17", n.PodCIDRs, n.Entries)
 	}
 }

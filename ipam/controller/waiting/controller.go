@@ -30,13 +30,13 @@ import (
 )
 
 const (
-	// settle is how long pods have to wait before an event reports them. A drain evicts the pods of a node one after the
-	// other.
-	settle = 10 * time.Second
-	// lookAgain is how often a node is reconciled while pods wait for it.
-	lookAgain = time.Minute
-	// named is how many pods an event names at most.
-	named = 5
+	// eventDelay is the time from the first reconcile that finds a waiting pod to the event. A drain evicts the pods of a node
+	// one after the other, and one event should name them all.
+	eventDelay = 10 * time.Second
+	// recheckInterval is the interval at which a node is reconciled while pods wait for it.
+	recheckInterval = time.Minute
+	// maxNames is the maximum number of pods that an event names.
+	maxNames = 5
 )
 
 // Reason is the reason of the events.
@@ -50,13 +50,14 @@ type Controller struct {
 	Clock  clock.PassiveClock
 
 	mu sync.Mutex
-	// episodes contains since when pods wait for a node, and whether an event has reported it. Key: the node. A key exists
-	// while pods wait for that node.
+	// episodes contains an episode for each node for which pods wait. Key: the node.
 	episodes map[string]*episode
 }
 
+// episode is a time during which at least one pod waits for a node.
 type episode struct {
-	since    time.Time
+	since time.Time
+	// reported is true if an event has reported the pods.
 	reported bool
 }
 
@@ -82,8 +83,8 @@ func (c *Controller) Setup(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile records an event on a Node that names the pods that wait for it. It records one event until no pod waits any
-// longer.
+// Reconcile records an event on a Node that names the pods that wait for the node. It records the next event only after a
+// reconcile that found no waiting pod.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	all, err := c.waiting(ctx)
 	if err != nil {
@@ -108,26 +109,26 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		e = &episode{since: c.Clock.Now()}
 		c.episodes[req.Name] = e
 	}
-	if left := e.since.Add(settle).Sub(c.Clock.Now()); left > 0 {
+	if left := e.since.Add(eventDelay).Sub(c.Clock.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	if !e.reported {
 		e.reported = true
-		// Events with the same reason on the same object are merged, with the note of the first, unless their related
-		// objects differ.
+		// Events with the same reason on the same object are merged into one with the note of the first, unless their related
+		// objects differ. So the first pod is the related object.
 		c.Events.Eventf(node, pods[0], corev1.EventTypeWarning, Reason, "SchedulePods", "%s", describe(pods, node))
 	}
-	return ctrl.Result{RequeueAfter: lookAgain}, nil
+	return ctrl.Result{RequeueAfter: recheckInterval}, nil
 }
 
-// describe returns the note of the event: which pods wait for a node, why, and what helps.
+// describe returns the note of the event. It names the pods and the state of the node, and says what helps.
 func describe(pods []*corev1.Pod, node *corev1.Node) string {
 	var first []string
-	for _, pod := range pods[:min(named, len(pods))] {
+	for _, pod := range pods[:min(maxNames, len(pods))] {
 		first = append(first, keyOf(pod))
 	}
 	names := strings.Join(first, ", ")
-	if more := len(pods) - named; more > 0 {
+	if more := len(pods) - maxNames; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	helps := "the events of the pods explain why the node cannot take them"
@@ -142,7 +143,7 @@ func describe(pods []*corev1.Pod, node *corev1.Node) string {
 
 func keyOf(pod *corev1.Pod) string { return pool.OwnerKey(pod.Namespace, pod.Name) }
 
-// waiting returns the pods that wait for each node, sorted by namespace and name. Key: the node.
+// waiting returns the unschedulable pods that wait for each node, sorted by namespace and name. Key: the node.
 func (c *Controller) waiting(ctx context.Context) (map[string][]*corev1.Pod, error) {
 	pods, err := index.UnschedulablePods(ctx, c.Cached)
 	if err != nil {
@@ -165,8 +166,9 @@ func (c *Controller) waiting(ctx context.Context) (map[string][]*corev1.Pod, err
 	return found, nil
 }
 
-// nodeOf returns the node that a pod waits for: the node whose pool has an entry for the pod or, if there is none, the
-// node in its FixedIP. It returns an empty string if there is neither, or if the FixedIP is a slot or is being deleted.
+// nodeOf returns the node for which a pod waits: the node whose pool has an entry for the pod or, if no pool has one, the node
+// that its FixedIP names. It returns an empty string if the pod has neither an entry nor a FixedIP, or no entry and a FixedIP
+// that is a slot or is being deleted.
 func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (string, error) {
 	if held := c.Ledger.Held(keyOf(pod)); len(held) > 0 {
 		return held[0].Node, nil
@@ -178,7 +180,7 @@ func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (string, error
 	return record.Spec.NodeName, nil
 }
 
-// Counts returns how many pods wait for each node, sorted by node.
+// Counts returns the number of pods that wait for each node, sorted by node.
 func (c *Controller) Counts(ctx context.Context) ([]metrics.WaitingPods, error) {
 	all, err := c.waiting(ctx)
 	if err != nil {

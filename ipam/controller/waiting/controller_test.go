@@ -48,7 +48,7 @@ func (s *stage) delete(o client.Object) {
 	}
 }
 
-// reconcile reconciles node n, and returns the events so far.
+// reconcile reconciles node n, and returns the events that were recorded since the last call.
 func (s *stage) reconcile() (events []string) {
 	s.t.Helper()
 	if _, err := s.c.Reconcile(s.t.Context(), source.ForName("n")); err != nil {
@@ -87,28 +87,28 @@ func record(pod, node string) *v1alpha1.FixedIP {
 	return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{PodName: pod, NodeName: node, IPs: []string{"10.0.9.9"}}}
 }
 
-// TestReconcile checks that an event on the Node names the pods that wait for it, once for each time that pods begin to
-// wait (finding R3).
+// TestReconcile checks that an event on the Node names the pods that wait for the node, and that the next event follows only
+// after a reconcile that found no waiting pod (finding R3).
 func TestReconcile(t *testing.T) {
 	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their addresses and is "
 	for name, steps := range map[string]func(s *stage) (got, want any){
 		"a drained node": func(s *stage) (got, want any) {
 			s.create(node("n", true), unschedulable("web-0"), unschedulable("web-1"), unschedulable("other-0"))
 			early := s.reconcile()
-			s.Clock.Step(settle)
+			s.Clock.Step(eventDelay)
 			return [][]string{early, s.reconcile(), s.reconcile()}, [][]string{nil,
 				{begin + "cordoned: db/web-0, db/web-1; the pods run when the node is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"}, nil}
 		},
 		"a node that is drained again": func(s *stage) (got, want any) {
 			s.create(node("n", false), unschedulable("web-0"))
 			s.reconcile()
-			s.Clock.Step(settle)
+			s.Clock.Step(eventDelay)
 			first := s.reconcile()
 			s.delete(unschedulable("web-0"))
 			none := s.reconcile()
 			s.create(unschedulable("web-1"))
 			s.reconcile()
-			s.Clock.Step(settle)
+			s.Clock.Step(eventDelay)
 			return [][]string{first, none, s.reconcile()}, [][]string{
 				{begin + "ready: db/web-0; the events of the pods explain why the node cannot take them"}, nil,
 				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"}}
@@ -136,6 +136,6 @@ func TestCounts(t *testing.T) {
 	s.create(controllertest.Pod(2))
 	want := []metrics.WaitingPods{{Node: "lost", State: nodeutil.Gone, Pods: 1}, {Node: "n", State: nodeutil.Cordoned, Pods: 2}}
 	if diff := cmp.Diff(want, s.counts()); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("counts (-want +got): %s", diff)
 	}
 }

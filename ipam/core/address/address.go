@@ -24,7 +24,7 @@ const (
 	IPv6 Family = 6
 )
 
-// Families lists both families in the order in which they are shown and written.
+// Families contains both families in the order in which messages and lists contain them.
 var Families = [...]Family{IPv4, IPv6}
 
 // String returns the name of the family in Kubernetes: IPv4 or IPv6.
@@ -184,8 +184,8 @@ func Size(p netip.Prefix) int64 {
 }
 
 // Up iterates over the usable addresses of the subnet in ascending order. Dynamic entries are added in this order and fixed
-// addresses are taken in descending order, so that the two rarely meet. Stop early: an IPv6 subnet has too many addresses to
-// visit.
+// addresses are taken in descending order, so that the two rarely meet. The caller must stop early: an IPv6 subnet has too
+// many addresses to visit.
 func Up(p netip.Prefix) iter.Seq[netip.Addr] {
 	first, last := Ends(p)
 	return func(yield func(netip.Addr) bool) {
@@ -222,12 +222,12 @@ type ClusterPool struct {
 // Family returns the family of the cluster pool.
 func (p ClusterPool) Family() Family { return Of(p.CIDR.Addr()) }
 
-// nodeAddresses is how many addresses an agent takes for its node in each family: those of the router and the health
-// endpoint (Cilium fact 6).
+// nodeAddresses is the number of addresses that an agent takes for its node in each family: those of the router and of the
+// health endpoint (Cilium fact 6).
 const nodeAddresses = 2
 
-// Validate returns an error if no subnet of the cluster pool can have the mask size, or if such a subnet has no address for
-// a pod besides those of the node.
+// Validate returns an error if no subnet of the cluster pool can have the mask size, or if such a subnet has no address left
+// for a pod after the agent has taken those of the node.
 func (p ClusterPool) Validate() error {
 	if bits := p.Family().Bits(); p.MaskSize > bits {
 		return fmt.Errorf("mask size %d is longer than an %s address (%d bits)", p.MaskSize, p.Family(), bits)
@@ -236,7 +236,7 @@ func (p ClusterPool) Validate() error {
 		return fmt.Errorf("mask size %d is smaller than that of the CIDR %s: a subnet would be larger than the pool", p.MaskSize, p.CIDR)
 	}
 	if size := Size(netip.PrefixFrom(p.CIDR.Addr(), p.MaskSize)); size <= nodeAddresses {
-		return fmt.Errorf("mask size %d leaves no address for pods: the agent of a node takes %[3]d, and usable addresses in a subnet: %[2]d; use at most %[4]d", p.MaskSize, size, nodeAddresses, p.Family().Bits()-3)
+		return fmt.Errorf("mask size %d leaves no address for pods: the agent takes %[3]d addresses for its node, and a subnet has only %[2]d; use at most %[4]d", p.MaskSize, size, nodeAddresses, p.Family().Bits()-3)
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func Union(prefixes []netip.Prefix) *netipx.IPSet {
 			b.AddPrefix(p.Masked())
 		}
 	}
-	// The builder returns errors for invalid prefixes only.
+	// IPSet returns errors for invalid prefixes only.
 	set, _ := b.IPSet()
 	return set
 }
@@ -290,9 +290,9 @@ func Carve(pools []ClusterPool, family Family, taken *netipx.IPSet) (netip.Prefi
 	return netip.Prefix{}, false
 }
 
-// SubnetOf returns the subnet of a pool that contains the address and is not taken. If part of that subnet is taken,
-// because mask sizes were different before, it returns the largest free part. ok is false if the address is in no pool
-// or is taken.
+// SubnetOf returns the subnet of a cluster pool that contains the address and is not taken. If part of that subnet is taken,
+// because mask sizes were different before, it returns the largest free part that contains the address. ok is false if the
+// address is in no cluster pool or is taken.
 func SubnetOf(pools []ClusterPool, a netip.Addr, taken *netipx.IPSet) (subnet netip.Prefix, ok bool) {
 	if taken.Contains(a) {
 		return netip.Prefix{}, false
@@ -302,7 +302,7 @@ func SubnetOf(pools []ClusterPool, a netip.Addr, taken *netipx.IPSet) (subnet ne
 			continue
 		}
 		for bits := p.MaskSize; bits <= a.BitLen(); bits++ {
-			// Subnets are aligned to their size.
+			// A subnet begins at a multiple of its size, so a.Prefix returns the only candidate of this length.
 			if subnet, err := a.Prefix(bits); err == nil && !taken.OverlapsPrefix(subnet) {
 				return subnet, true
 			}

@@ -34,7 +34,7 @@ func TestParse(t *testing.T) {
 	} {
 		_, err := address.Parse(text)
 		if got := message(err); got != wantErr {
-			t.Errorf("Parse(%q): %s, want %s", text, got, wantErr)
+			t.Errorf("Parse(%q) returns error %q, want %q", text, got, wantErr)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestParseSubnet(t *testing.T) {
 	} {
 		_, err := address.ParseSubnet(text)
 		if got := message(err); got != wantErr {
-			t.Errorf("ParseSubnet(%q): %s, want %s", text, got, wantErr)
+			t.Errorf("ParseSubnet(%q) returns error %q, want %q", text, got, wantErr)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestSubnetEnds(t *testing.T) {
 		}
 		_, highest := address.Ends(p)
 		if lowest.String() != want.lowest || highest.String() != want.highest || address.Size(p) != want.size {
-			t.Errorf("%s: from %s to %s, %d addresses; want %+v", subnet, lowest, highest, address.Size(p), want)
+			t.Errorf("subnet %s: lowest address %s, highest %s, size %d; want %+v", subnet, lowest, highest, address.Size(p), want)
 		}
 	}
 }
@@ -94,15 +94,15 @@ func TestUp(t *testing.T) {
 		}
 		up := slices.Collect(address.Up(p))
 		if int64(len(up)) != address.Size(p) || !slices.IsSortedFunc(up, netip.Addr.Compare) {
-			t.Fatalf("%s: %v, size %d", p, up, address.Size(p))
+			t.Fatalf("Up(%s) visits %v, want %d addresses in ascending order", p, up, address.Size(p))
 		}
 		for _, a := range up {
 			if !address.Usable(p, a) {
-				t.Fatalf("%s: %s is walked and not usable", p, a)
+				t.Fatalf("Up(%s) visits %s, which is not usable", p, a)
 			}
 		}
 		if address.Usable(p, up[0].Prev()) || address.Usable(p, up[len(up)-1].Next()) {
-			t.Fatalf("%s: an address beyond the walk is usable", p)
+			t.Fatalf("Up(%s) does not visit an address below %s or above %s, which is usable", p, up[0], up[len(up)-1])
 		}
 	})
 }
@@ -112,19 +112,19 @@ func TestClusterPoolValidate(t *testing.T) {
 		pool    address.ClusterPool
 		wantErr string
 	}{
-		"a /24 from a /16":        {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 24}},
-		"the whole pool":          {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 16}},
-		"larger than the pool":    {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 8}, "mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool"},
-		"longer than an address":  {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 33}, "mask size 33 is longer than an IPv4 address (32 bits)"},
-		"the smallest subnets":    {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 29}},
-		"no room for pods":        {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 30}, "mask size 30 leaves no address for pods: the agent of a node takes 2, and usable addresses in a subnet: 2; use at most 29"},
-		"no room for the node":    {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 32}, "mask size 32 leaves no address for pods: the agent of a node takes 2, and usable addresses in a subnet: 1; use at most 29"},
-		"no room in IPv6":         {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 127}, "mask size 127 leaves no address for pods: the agent of a node takes 2, and usable addresses in a subnet: 2; use at most 125"},
-		"IPv6 has longer ones":    {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 64}},
-		"longer than an IPv6 one": {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 129}, "mask size 129 is longer than an IPv6 address (128 bits)"},
+		"a /24 from a /16":               {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 24}},
+		"as large as the pool":           {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 16}},
+		"larger than the pool":           {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 8}, "mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool"},
+		"longer than an address":         {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 33}, "mask size 33 is longer than an IPv4 address (32 bits)"},
+		"the smallest allowed subnet":    {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 29}},
+		"no address for pods":            {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 30}, "mask size 30 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; use at most 29"},
+		"too few addresses for the node": {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 32}, "mask size 32 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 1; use at most 29"},
+		"no address for pods in IPv6":    {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 127}, "mask size 127 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; use at most 125"},
+		"an IPv6 mask size above 32":     {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 64}},
+		"longer than an IPv6 address":    {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 129}, "mask size 129 is longer than an IPv6 address (128 bits)"},
 	} {
 		if got := message(c.pool.Validate()); got != c.wantErr {
-			t.Errorf("%s: %q, want %q", name, got, c.wantErr)
+			t.Errorf("%s: error %q, want %q", name, got, c.wantErr)
 		}
 	}
 }
@@ -138,29 +138,29 @@ func TestCarve(t *testing.T) {
 			p, _ := netip.AddrFrom4([4]byte{10, 240, 0, rapid.Byte().Draw(t, "byte")}).Prefix(rapid.IntRange(26, 32).Draw(t, "bits"))
 			return p
 		})).Draw(t, "taken")
-		room := 0
+		free := 0
 		for b := 0; b < 64; b += 1 << (32 - pool.MaskSize) {
 			candidate := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 240, 0, byte(b)}), pool.MaskSize)
 			if !slices.ContainsFunc(taken, candidate.Overlaps) {
-				room++
+				free++
 			}
 		}
 		for {
-			if left := pool.FreeSubnets(address.Union(taken)); left != float64(room) {
-				t.Fatalf("%v are left, with room for %d", left, room)
+			if left := pool.FreeSubnets(address.Union(taken)); left != float64(free) {
+				t.Fatalf("FreeSubnets returns %v, want %d", left, free)
 			}
 			subnet, ok := address.Carve([]address.ClusterPool{pool}, address.IPv4, address.Union(taken))
-			if ok != (room > 0) {
-				t.Fatalf("carved: %v, with room for %d", ok, room)
+			if ok != (free > 0) {
+				t.Fatalf("Carve found a subnet: %v; free subnets: %d", ok, free)
 			}
 			if !ok {
 				return
 			}
 			if subnet.Bits() != pool.MaskSize || !pool.CIDR.Contains(subnet.Addr()) || slices.ContainsFunc(taken, subnet.Overlaps) {
-				t.Fatalf("carved %s beside %v", subnet, taken)
+				t.Fatalf("Carve returns %s, want a /%d in %s that overlaps none of %v", subnet, pool.MaskSize, pool.CIDR, taken)
 			}
 			taken = append(taken, subnet)
-			room--
+			free--
 		}
 	})
 }
@@ -175,15 +175,15 @@ func TestCarveTakesPoolsInOrder(t *testing.T) {
 	for _, want := range []string{"10.1.0.0/24", "10.2.0.0/25", "10.2.0.128/25"} {
 		got, ok := address.Carve(pools, address.IPv4, address.Union(taken))
 		if !ok || got.String() != want {
-			t.Fatalf("carved %v, %v; want %s", got, ok, want)
+			t.Fatalf("Carve returns %v, %v; want %s", got, ok, want)
 		}
 		taken = append(taken, got)
 	}
 	if got, ok := address.Carve(pools, address.IPv4, address.Union(taken)); ok {
-		t.Fatalf("carved %v from pools that are used up", got)
+		t.Fatalf("Carve returns %v, want none: every IPv4 subnet is taken", got)
 	}
 	if got, ok := address.Carve(pools, address.IPv6, address.Union(taken)); !ok || got.String() != "fd00::/64" {
-		t.Fatalf("carved %v, %v from the IPv6 pool", got, ok)
+		t.Fatalf("Carve returns %v, %v; want fd00::/64", got, ok)
 	}
 }
 
@@ -194,16 +194,16 @@ func TestSubnetOf(t *testing.T) {
 		taken []netip.Prefix
 		want  string
 	}{
-		"as the pool cuts it":      {"10.1.7.9", []netip.Prefix{prefix("10.1.6.0/24")}, "10.1.7.0/24"},
-		"of the other family":      {"fd00::1:0:0:0:5", nil, "fd00:0:0:1::/64"},
-		"taken":                    {"10.1.7.9", []netip.Prefix{prefix("10.1.0.0/20")}, "invalid Prefix"},
-		"in no pool":               {"10.2.7.9", nil, "invalid Prefix"},
-		"what is left of it":       {"10.1.7.9", []netip.Prefix{prefix("10.1.7.128/25"), prefix("10.1.7.64/26")}, "10.1.7.0/26"},
-		"less than others left it": {"10.1.7.9", []netip.Prefix{prefix("10.1.7.8/32")}, "10.1.7.9/32"},
+		"free subnet":                       {"10.1.7.9", []netip.Prefix{prefix("10.1.6.0/24")}, "10.1.7.0/24"},
+		"free IPv6 subnet":                  {"fd00::1:0:0:0:5", nil, "fd00:0:0:1::/64"},
+		"taken":                             {"10.1.7.9", []netip.Prefix{prefix("10.1.0.0/20")}, "invalid Prefix"},
+		"in no cluster pool":                {"10.2.7.9", nil, "invalid Prefix"},
+		"part of the subnet is taken":       {"10.1.7.9", []netip.Prefix{prefix("10.1.7.128/25"), prefix("10.1.7.64/26")}, "10.1.7.0/26"},
+		"the neighbouring address is taken": {"10.1.7.9", []netip.Prefix{prefix("10.1.7.8/32")}, "10.1.7.9/32"},
 	} {
 		got, ok := address.SubnetOf(pools, netip.MustParseAddr(c.addr), address.Union(c.taken))
 		if got.String() != c.want || ok != got.IsValid() {
-			t.Errorf("%s: %s, %v; want %s", name, got, ok, c.want)
+			t.Errorf("%s: SubnetOf returns %s, %v; want %s", name, got, ok, c.want)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func BenchmarkCarve(b *testing.B) {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
 			for b.Loop() {
 				if _, ok := address.Carve(pools, address.IPv4, address.Union(taken)); !ok {
-					b.Fatal("no subnet")
+					b.Fatal("Carve found no free subnet")
 				}
 			}
 		})
@@ -242,12 +242,12 @@ func TestFreeSubnets(t *testing.T) {
 		taken []string
 		want  float64
 	}{
-		"untouched":              {cidr: "10.0.0.0/16", mask: 24, want: 256},
-		"some taken":             {cidr: "10.0.0.0/16", mask: 24, taken: []string{"10.0.0.0/24", "10.0.7.0/24", "10.1.0.0/24"}, want: 254},
-		"a larger one taken":     {cidr: "10.0.0.0/16", mask: 24, taken: []string{"10.0.0.0/17"}, want: 128},
-		"smaller ones taken":     {cidr: "10.0.0.0/23", mask: 24, taken: []string{"10.0.0.0/30", "10.0.1.128/25"}, want: 0},
-		"all taken":              {cidr: "10.0.0.0/24", mask: 24, taken: []string{"10.0.0.0/24"}, want: 0},
-		"more than can be named": {cidr: "fd00::/16", mask: 120, taken: []string{"fd00::/17"}, want: 1 << 51 * (1 << 52)},
+		"nothing taken":                          {cidr: "10.0.0.0/16", mask: 24, want: 256},
+		"some subnets taken":                     {cidr: "10.0.0.0/16", mask: 24, taken: []string{"10.0.0.0/24", "10.0.7.0/24", "10.1.0.0/24"}, want: 254},
+		"a larger subnet taken":                  {cidr: "10.0.0.0/16", mask: 24, taken: []string{"10.0.0.0/17"}, want: 128},
+		"smaller subnets taken":                  {cidr: "10.0.0.0/23", mask: 24, taken: []string{"10.0.0.0/30", "10.0.1.128/25"}, want: 0},
+		"everything taken":                       {cidr: "10.0.0.0/24", mask: 24, taken: []string{"10.0.0.0/24"}, want: 0},
+		"more subnets than an integer can count": {cidr: "fd00::/16", mask: 120, taken: []string{"fd00::/17"}, want: 1 << 51 * (1 << 52)},
 	} {
 		var taken []netip.Prefix
 		for _, s := range c.taken {
@@ -255,7 +255,7 @@ func TestFreeSubnets(t *testing.T) {
 		}
 		p := address.ClusterPool{CIDR: netip.MustParsePrefix(c.cidr), MaskSize: c.mask}
 		if got := p.FreeSubnets(address.Union(taken)); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
+			t.Errorf("%s: FreeSubnets returns %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -16,14 +16,14 @@ func TestBesides(t *testing.T) {
 	for name, c := range map[string]struct {
 		held, recorded, want []string
 	}{
-		"as recorded":                    {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9"}},
-		"another address instead":        {held: []string{"10.0.1.7"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
-		"another address in addition":    {held: []string{"10.0.1.7", "10.0.1.9"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
-		"a family that it does not name": {held: []string{"10.0.1.9", "fd00:1::9"}, recorded: []string{"10.0.1.9"}},
-		"one family of two":              {held: []string{"10.0.1.9", "fd00:1::7"}, recorded: []string{"10.0.1.9", "fd00:1::9"}, want: []string{"fd00:1::7"}},
-		"an invalid address":             {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9/32"}},
-		"no recorded address":            {held: []string{"10.0.1.9"}},
-		"no address":                     {recorded: []string{"10.0.1.9"}},
+		"the recorded address":                              {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9"}},
+		"another address in place of the recorded one":      {held: []string{"10.0.1.7"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
+		"another address in addition to the recorded one":   {held: []string{"10.0.1.7", "10.0.1.9"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
+		"an address of a family without a recorded address": {held: []string{"10.0.1.9", "fd00:1::9"}, recorded: []string{"10.0.1.9"}},
+		"another address in one of two families":            {held: []string{"10.0.1.9", "fd00:1::7"}, recorded: []string{"10.0.1.9", "fd00:1::9"}, want: []string{"fd00:1::7"}},
+		"the recorded text is not an address":               {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9/32"}},
+		"no recorded address":                               {held: []string{"10.0.1.9"}},
+		"no address":                                        {recorded: []string{"10.0.1.9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var held []netip.Addr
@@ -31,7 +31,7 @@ func TestBesides(t *testing.T) {
 				held = append(held, netip.MustParseAddr(ip))
 			}
 			if got := address.Strings(address.Besides(held, c.recorded)); !slices.Equal(got, c.want) {
-				t.Errorf("%v, want %v", got, c.want)
+				t.Errorf("Besides returns %v, want %v", got, c.want)
 			}
 		})
 	}

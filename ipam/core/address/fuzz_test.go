@@ -23,17 +23,17 @@ func FuzzParse(f *testing.F) {
 		a, err := address.Parse(text)
 		if err != nil {
 			if !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
-				t.Errorf("the error does not name %q: %v", text, err)
+				t.Errorf("error %q does not quote the input %q", err, text)
 			}
 			return
 		}
 		if a.String() != text || !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.BitLen() != address.Of(a).Bits() {
-			t.Errorf("%q was read as %s", text, a)
+			t.Errorf("Parse(%q) returns %s, want an address with the same text, or an error", text, a)
 		}
 	})
 }
 
-// FuzzParseSubnet checks that the usable addresses of a subnet are inside it, and match Size and Ends.
+// FuzzParseSubnet checks that the usable addresses of a subnet are in the subnet, and match Size and Ends.
 func FuzzParseSubnet(f *testing.F) {
 	for _, seed := range []string{"10.240.0.0/16", "fd00:240::/48", "10.240.0.1/16", "10.0.0.0/31", "10.0.0.7/32", "0.0.0.0/0", "::/0", "::/80", "fd00::/127", "::ffff:10.0.0.0/120", "10.0.0.0/033", "10.0.0.0", "FD00::/64"} {
 		f.Add(seed)
@@ -42,40 +42,41 @@ func FuzzParseSubnet(f *testing.F) {
 		p, err := address.ParseSubnet(text)
 		if err != nil {
 			if !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
-				t.Errorf("the error does not name %q: %v", text, err)
+				t.Errorf("error %q does not quote the input %q", err, text)
 			}
 			return
 		}
 		written := netip.MustParsePrefix(text)
 		if p != written || p != p.Masked() || address.HasMapped(netipx.RangeOfPrefix(p)) {
-			t.Fatalf("%q was read as %s", text, p)
+			t.Fatalf("ParseSubnet(%q) returns %s, want the same prefix without host bits and without mapped addresses", text, p)
 		}
 		first, last := address.Ends(p)
 		if !p.Contains(first) || !p.Contains(last) || last.Less(first) || !address.Usable(p, first) || !address.Usable(p, last) {
-			t.Fatalf("%s begins with %s and ends with %s", p, first, last)
+			t.Fatalf("Ends(%s) returns %s and %s, want usable addresses in ascending order", p, first, last)
 		}
 		for _, beyond := range []netip.Addr{first.Prev(), last.Next(), p.Addr().Prev(), netipx.PrefixLastIP(p).Next()} {
 			if beyond.IsValid() && address.Usable(p, beyond) {
-				t.Fatalf("%s has %s, which is beyond its ends %s and %s", p, beyond, first, last)
+				t.Fatalf("Usable(%s, %s) returns true, want false outside %s-%s", p, beyond, first, last)
 			}
 		}
-		const walked = 512
+		const visited = 512
 		up := int64(0)
 		for a := range address.Up(p) {
-			if up++; up > walked {
+			if up++; up > visited {
 				break
 			}
 			if !address.Usable(p, a) {
-				t.Fatalf("%s walks over %s", p, a)
+				t.Fatalf("Up(%s) visits %s, which is not usable", p, a)
 			}
 		}
-		if size := address.Size(p); up != min(size, walked+1) {
-			t.Fatalf("%s has %d addresses, and %d were walked over", p, size, up)
+		if size := address.Size(p); up != min(size, visited+1) {
+			t.Fatalf("Size(%s) returns %d, but Up visits %d addresses (at most %d were counted)", p, size, up, visited+1)
 		}
 	})
 }
 
-// FuzzClusterPool checks that subnets of a valid pool are inside it, have the mask size and do not overlap taken ones.
+// FuzzClusterPool checks that the subnets of a valid cluster pool are in the CIDR of the pool, have the mask size and do not
+// overlap taken subnets.
 func FuzzClusterPool(f *testing.F) {
 	f.Add("10.240.0.0/16", 24, "10.240.0.0/24")
 	f.Add("10.240.0.0/16", 33, "10.240.0.0/17")
@@ -92,7 +93,7 @@ func FuzzClusterPool(f *testing.F) {
 		cp := address.ClusterPool{CIDR: p, MaskSize: mask}
 		if err := cp.Validate(); err != nil {
 			if !strings.Contains(err.Error(), fmt.Sprint(mask)) {
-				t.Errorf("the error does not name %d: %v", mask, err)
+				t.Errorf("error %q does not name the mask size %d", err, mask)
 			}
 			return
 		}
@@ -100,14 +101,14 @@ func FuzzClusterPool(f *testing.F) {
 		left := cp.FreeSubnets(set)
 		subnet, ok := address.Carve([]address.ClusterPool{cp}, cp.Family(), set)
 		if ok != (left > 0) {
-			t.Fatalf("%s is cut into %s: %v, where %v subnets are left", p, subnet, ok, left)
+			t.Fatalf("Carve from %s returns %s, %v, but FreeSubnets returns %v", p, subnet, ok, left)
 		}
 		if ok && (subnet.Bits() != mask || !p.Contains(subnet.Addr()) || subnet.Overlaps(other) || subnet != subnet.Masked()) {
-			t.Fatalf("%s is cut into %s beside %s", p, subnet, other)
+			t.Fatalf("Carve from %s returns %s, want a /%d in the pool that does not overlap %s", p, subnet, mask, other)
 		}
 		first, _ := address.Ends(p)
 		if s, ok := address.SubnetOf([]address.ClusterPool{cp}, first, set); ok && (!s.Contains(first) || s.Overlaps(other) || !p.Contains(s.Addr())) {
-			t.Fatalf("%s of %s was in %s, beside %s", first, p, s, other)
+			t.Fatalf("SubnetOf(%s) returns %s, want a subnet of %s that contains the address and does not overlap %s", first, s, p, other)
 		}
 	})
 }

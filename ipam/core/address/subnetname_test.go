@@ -25,12 +25,12 @@ func TestSubnetName(t *testing.T) {
 		"2001:db8:0:a::/63": "2001-db8-0-a-0-0-0-0-63",
 	} {
 		if got := address.SubnetName(netip.MustParsePrefix(cidr)); got != want {
-			t.Errorf("%s is named %q, want %q", cidr, got, want)
+			t.Errorf("SubnetName(%s) returns %q, want %q", cidr, got, want)
 		}
 	}
 }
 
-// parseSubnetName is the inverse of SubnetName: it shows that no two subnets share a name.
+// parseSubnetName is the inverse of SubnetName. That it exists shows that no two subnets have the same name.
 func parseSubnetName(name string) (netip.Prefix, error) {
 	parts := strings.Split(name, "-")
 	text := ""
@@ -47,6 +47,7 @@ func parseSubnetName(name string) (netip.Prefix, error) {
 	return p, nil
 }
 
+// FuzzSubnetName checks that the subnet of each valid name has that name, and that the API server accepts the name.
 func FuzzSubnetName(f *testing.F) {
 	for _, seed := range []string{"10-240-1-0-24", "fd00-240-0-0-0-0-0-0-64", "0-0-0-0-0", "10-0-0-1-24", "010-0-0-0-8", "fd00-00-0-0-0-0-0-0-64", "FD00-0-0-0-0-0-0-0-64", "0-0-0-0-0-ffff-a00-0-104", "", "10.0.0.0/8", "10-0-0-0-08"} {
 		f.Add(seed)
@@ -57,10 +58,10 @@ func FuzzSubnetName(f *testing.F) {
 			return
 		}
 		if p != p.Masked() {
-			t.Errorf("%q was read as %s", name, p)
+			t.Errorf("name %q is that of %s, which has host bits set", name, p)
 		}
 		if got := address.SubnetName(p); got != name {
-			t.Errorf("%q was read as %s, whose name is %q", name, p, got)
+			t.Errorf("name %q is that of %s, for which SubnetName returns %q", name, p, got)
 		}
 		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 			t.Errorf("the API server refuses the name %q: %v", name, problems)

@@ -13,18 +13,19 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Barrier is one probe in the status of a CiliumNode. If the agent removes the probe, it has processed every earlier write. One
-// Barrier can serve several questions (package barrier).
+// Barrier is one probe in the status of a CiliumNode. If the agent removes the probe, it has processed every earlier write.
+// One Barrier can serve several barrier requests (package barrier).
 type Barrier struct {
-	// AskedNode is the pool of the node in the version that the patch of the probe returned or, if the Barrier uses a probe
-	// that existed already (Join), in the version that was read. A complete answer proves that the agent has processed it.
-	AskedNode pool.NodePool
+	// ProbedNode is the pool of the node in the version that the patch of the probe returned or, if the Barrier uses a probe
+	// that existed already (Join), in the version that was read. A complete answer proves that the agent has processed that
+	// version.
+	ProbedNode pool.NodePool
 	// Probe is the key that the next report of the agent removes.
 	Probe netip.Addr
 }
 
 // NewProbe returns the probe to write into the CiliumNode of n, which has to be read from the API server. The probe is a
-// hash of its UID and resourceVersion. Every write of a probe makes a new version, so that no two Barriers have the same
+// hash of the UID and the resourceVersion. Every write of a probe makes a new version, so that no two Barriers have the same
 // probe.
 func NewProbe(n pool.NodePool) netip.Addr {
 	h := fnv.New64a()
@@ -32,14 +33,14 @@ func NewProbe(n pool.NodePool) netip.Addr {
 	return pool.Probe(h.Sum64())
 }
 
-// Join returns a Barrier for the first probe that n lists, and false if n lists none. n has to be read from the API server
-// after the questions were asked: the report that removes the probe is then accepted after the questions. The probe is not
-// replaced, since the controller that wrote it would take its absence as the answer.
+// Join returns a Barrier for the first probe in the status of n, and false if there is none. n has to be read from the API
+// server after the barrier requests were made, so that the report that removes the probe is accepted after the requests. The
+// probe is not replaced, since the controller that wrote it would take its absence as the answer.
 func Join(n pool.NodePool) (Barrier, bool) {
 	if len(n.Probes) == 0 {
 		return Barrier{}, false
 	}
-	return Barrier{AskedNode: n, Probe: n.Probes[0]}, true
+	return Barrier{ProbedNode: n, Probe: n.Probes[0]}, true
 }
 
 // Answer is the state of a Barrier in one version of the CiliumNode.
@@ -51,12 +52,12 @@ const (
 	// NoPool means that the agent has not reported since the probe was written, and that the CiliumNode has no pool: a probe
 	// does not make such an agent report.
 	NoPool
-	// Incomplete means that the agent has reported and lists no address of the node itself. It has just started, and
-	// may not have restored its endpoints.
+	// Incomplete means that the agent has reported, and that the report contains no address of the node itself. The agent
+	// has just started, and may not have restored its endpoints.
 	Incomplete
-	// Complete means that the agent has answered.
+	// Complete means that the agent has answered and that its report contains an address of the node itself.
 	Complete
-	// Void means that the CiliumNode was deleted, and perhaps created again. The question has to be asked again.
+	// Void means that the CiliumNode was deleted, and perhaps created again. A new barrier is needed.
 	Void
 )
 
@@ -68,7 +69,7 @@ func (a Answer) String() string {
 // Evidence is valid only if the Answer is Complete.
 func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {
 	switch {
-	case n.UID != b.AskedNode.UID:
+	case n.UID != b.ProbedNode.UID:
 		return Evidence{}, Void
 	case slices.Contains(n.Probes, b.Probe) && !n.HasPool:
 		return Evidence{}, NoPool
@@ -77,7 +78,7 @@ func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {
 	case n.Unreported:
 		return Evidence{}, Incomplete
 	}
-	return Evidence{Node: n.Name, Generation: b.AskedNode.Generation, UID: n.UID, Entries: b.AskedNode.Entries, Used: n.Used}, Complete
+	return Evidence{Node: n.Name, Generation: b.ProbedNode.Generation, UID: n.UID, Entries: b.ProbedNode.Entries, Used: n.Used}, Complete
 }
 
 // Evidence is the information that the complete answer of one agent proves.
@@ -111,8 +112,8 @@ const (
 	Unknown State = iota
 	// InUse means that the node itself, or a pod other than the owner passed to Judge, has the address.
 	InUse
-	// Clear means that no pod other than the owner passed to Judge has the address. As long as the entry stands, the agent
-	// gives the address only to the pod that the entry names, if it names one.
+	// Clear means that no pod other than the owner passed to Judge has the address. As long as the entry is unchanged, the
+	// agent gives the address only to the pod that the entry names, if it names one.
 	Clear
 )
 
@@ -130,21 +131,21 @@ type AddressUse struct {
 // Judge returns whether the pod owner can take the address a of the node. If owner is empty, a is Clear only if no pod at
 // all uses it. pods are the pods that are bound to the node; they have to be read after the agent answered.
 //
-// A pod other than owner uses a in three cases: the agent lists a for that pod; the status of the pod has a, which the agent
-// may have lost (Cilium facts 13 and 30); or the entry of a names the pod, because a pod that was bound a moment ago gets a
-// from the agent without another write.
+// A pod other than owner uses a in three cases: the agent reports a as used by that pod; the status of the pod contains a,
+// which the agent may have lost (Cilium facts 13 and 30); or the entry of a names the pod, because a pod that was bound a
+// moment ago gets a from the agent without another write.
 //
 // A pod that has not reported an address may have any address that the pool offered when the pod started. While there is
 // such a pod, a is Unknown, unless the pool has another address of the family of a for that pod, or a is certainly not the
-// address of that pod. This is certain if the agent lists a for owner, or if the entry of a is owned by a pod: no other pod
-// had a when that entry was made, and the agent has given a to no other pod since.
+// address of that pod. This is certain if the agent reports a as used by owner, or if the entry of a is owned by a pod: no
+// other pod had a when that entry was made, and the agent has given a to no other pod since.
 func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
 		return AddressUse{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s reports %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
 	}
-	_, listed := e.Used[a]
+	_, reported := e.Used[a]
 	entry, exists := e.Entries[a]
-	exclusive := listed || entry.Kind == pool.Owned
+	exclusive := reported || entry.Kind == pool.Owned
 	for _, p := range pods {
 		switch {
 		case p.Stopped || p.Owner == owner:
@@ -165,8 +166,8 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	return AddressUse{State: Clear}
 }
 
-// ownsOther reports whether the pool has an entry for the pod that gives it another address of the family of a, so that it
-// can't get a.
+// ownsOther reports whether the pool has an entry that gives the pod another address of the family of a, so that the pod can't
+// get a.
 func (e Evidence) ownsOther(pod string, a netip.Addr) bool {
 	for other, entry := range e.Entries {
 		if other != a && entry.OwnedBy(pod) && other.BitLen() == a.BitLen() {

@@ -9,36 +9,36 @@
 //
 // An agent writes status.ipam.used as part of an update of the CiliumNode version that it has processed, with optimistic
 // locking, and builds the map from its allocators just before the write (Cilium fact 24). So the first report that the API
-// server accepts after a version V proves two things: the agent has processed V, and the map lists every address that was
-// allocated before. An address that the report does not list, and whose entry in V is not offered to other pods, will not be
-// given to another pod.
+// server accepts after a version V proves two things: the agent has processed V, and the map contains every address that was
+// allocated before. If the report does not contain an address as used, and the entry of the address in V is not offered to
+// other pods, the agent will not give the address to another pod.
 //
 // Two obstacles remain: an agent without changes does not report, and a report that changes nothing is not visible. A probe
-// removes both. It is an address that no cluster uses (pool.Probe), with a new nonce for each question. The controller
-// writes it into the status in one patch:
+// removes both. It is an address that no cluster uses (pool.Probe), with a new nonce for each barrier. The controller writes
+// the probe into the status in one patch:
 //
 //	status.ipam.release-ips[probe] = released   makes the agent report, because it has to remove the key
 //	status.ipam.used[probe]                     is not in the report of the agent, so that the report is visible
 //
-// The agent has answered if a version of the CiliumNode that was read from the API server after the patch does not list the
-// probe in used. The report removes both keys, so that a barrier costs one write by the controller and one by the agent.
+// The agent has answered if the probe is missing from used in a version of the CiliumNode that was read from the API server
+// after the patch. The report removes both keys, so that a barrier costs one write by the controller and one by the agent.
 //
 // # The protocol
 //
 //  1. The caller writes the change that the agent has to acknowledge, for example an entry that offers an address to no
 //     other pod.
-//  2. The caller asks. One barrier serves every question that was asked before its probe was written.
-//  3. The controller (ipam/controller/barrier) writes the probe, and the patch returns the version V. If the CiliumNode
-//     lists a probe already, of another controller or of a controller that was killed, the question joins that probe, and V
-//     is the version that was read: see Join.
+//  2. The caller makes a barrier request. One barrier serves every request that was made before its probe was written.
+//  3. The controller (ipam/controller/barrier) writes the probe, and the patch returns the version V. If the status has a
+//     probe already, of another controller or of a controller that was killed, the barrier joins that probe, and V is the
+//     version that was read: see Join.
 //  4. Each time the watch shows a change, the controller reads the CiliumNode from the API server, and Barrier.Answer judges
-//     it. A cached version does not suffice: a version from before the patch does not list the probe either.
+//     it. A cached version does not suffice: a version from before the patch does not contain the probe either.
 //  5. Evidence.Judge returns whether one address is Clear, InUse or Unknown.
 //
 // An agent that is starting may answer before it has restored its endpoints, so that its answer lacks addresses. It
 // allocates the address of the router after the last endpoint, in all versions. An answer without an address of the node
-// itself is therefore Incomplete, and a later report completes it. No question has to be asked again: if the agent restarts,
-// a write conflicts or labels change, the answer is delayed and not lost. An agent that is stopped or disconnected does not
+// itself is therefore Incomplete, and a later report completes it. No request has to be repeated: if the agent restarts, a
+// write conflicts or labels change, the answer is delayed and not lost. An agent that is stopped or disconnected does not
 // answer, and waiting longer proves nothing. An agent without a pool ignores the probe; its next report for another reason,
 // for example the end of a pod, is the answer.
 //

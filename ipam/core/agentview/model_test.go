@@ -12,9 +12,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The model explores every interleaving of one barrier with one agent that behaves as pkg/ipam/crd.go of Cilium does: it is
-// behind, restarts, reports in three steps, conflicts with changes of labels, and gives the address to pods that start and
-// stop.
+// The model explores every interleaving of one barrier with one agent that behaves as pkg/ipam/crd.go of Cilium does. The
+// agent is behind, restarts, reports in three steps, conflicts with changes of labels, and gives the address to pods that
+// start and stop.
 
 const (
 	maxVersions = 6
@@ -22,14 +22,14 @@ const (
 	maxRestarts = 1
 )
 
-// version is one version of the CiliumNode. The pool has one entry, for the address that the question is about.
+// version is one version of the CiliumNode. The pool has one entry, for the address that the controller judges.
 type version struct {
 	// withheld means that the entry is offered to no pod; otherwise it is dynamic.
 	withheld bool
 	noPool   bool
-	// listsPod, listsRouter and probe are true if status.ipam.used has the address, the router and the probe. key is true if
+	// usedPod, usedRouter and probe are true if status.ipam.used has the address, the router and the probe. key is true if
 	// release-ips has the probe.
-	listsPod, listsRouter, probe, key bool
+	usedPod, usedRouter, probe, key bool
 	// metadata is true if the write that made this version changed the metadata.
 	metadata bool
 }
@@ -40,7 +40,7 @@ func (v version) sameContent(w version) bool {
 	return v == w
 }
 
-// report is a status update that the agent has begun and not finished.
+// report is a status update that the agent has begun and not finished. The zero value means none.
 type report struct {
 	step int8 // 1: the node is copied, 2: the allocators are copied, too
 	ver  int8
@@ -65,9 +65,10 @@ type state struct {
 	labels, restarts int8
 	poolGone         bool
 
-	// The controller. asked is the index of the version with the probe; 0: not asked yet.
+	// The controller. withheld means that it has withheld the entry. probed is the index of the version with the probe; 0:
+	// none yet. complete means that the answer was Complete, cleared that the address was then judged Clear.
 	withheld bool
-	asked    int8
+	probed   int8
 	complete bool
 	cleared  bool
 }
@@ -88,16 +89,16 @@ func (s state) node(i int8) pool.NodePool {
 			n.Entries[address] = pool.ForOwner("fixedip.io/withheld")
 		}
 	}
-	if v.listsPod {
+	if v.usedPod {
 		n.Used[address] = "default/other"
 	}
-	if v.listsRouter {
+	if v.usedRouter {
 		n.Used[router] = "router"
 	}
 	if v.probe {
 		n.Probes = []netip.Addr{probe}
 	}
-	n.Unreported = !pool.ListsNode(n.Used)
+	n.Unreported = !pool.ReportsNode(n.Used)
 	n.HasUsed = len(n.Used) > 0 || v.probe
 	return n
 }
@@ -124,11 +125,11 @@ type protocol struct {
 	// shared lets the controller write the probe before it withholds the entry, and use the answer nevertheless.
 	shared bool
 	// marked lets the controller use marked-for-release, which the agent answers with do-not-release, without a probe in
-	// used. The fields probe and key of version then both stand for the unanswered question in release-ips.
+	// used. The fields probe and key of version then both stand for the unanswered mark in release-ips.
 	marked bool
 }
 
-// next visits every state that can follow s. disturbed means that the step may also never happen.
+// next visits every state that can follow s. disturbed means that the step need not happen.
 func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 	room := s.last < maxVersions-1
 	add := func(t state) { visit(t, false) }
@@ -160,7 +161,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 		t.report = report{}
 		if s.report.ver == s.last {
 			t = t.write(func(v *version) {
-				v.key, v.probe, v.listsPod, v.listsRouter = s.report.key, false, s.report.pod, s.report.rtr
+				v.key, v.probe, v.usedPod, v.usedRouter = s.report.key, false, s.report.pod, s.report.rtr
 				if p.marked {
 					v.probe = s.report.key
 				}
@@ -221,7 +222,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 		disturb(t)
 	}
 	// The pool disappears and comes back.
-	if !s.poolGone && s.asked > 0 && room {
+	if !s.poolGone && s.probed > 0 && room {
 		t := s.write(func(v *version) { v.noPool = true })
 		t.poolGone = true
 		disturb(t)
@@ -229,21 +230,21 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 	if s.versions[s.last].noPool && room {
 		add(s.write(func(v *version) { v.noPool = false }))
 	}
-	// The controller withholds the address, asks, and reads the answer.
-	if !s.withheld && room && (!p.shared || s.asked > 0) {
+	// The controller withholds the address, writes the probe, and reads the answer.
+	if !s.withheld && room && (!p.shared || s.probed > 0) {
 		t := s.write(func(v *version) { v.withheld = true })
 		t.withheld = true
 		add(t)
 	}
-	if s.asked == 0 && (s.withheld || p.shared) && room && s.node(s.last).HasPool {
+	if s.probed == 0 && (s.withheld || p.shared) && room && s.node(s.last).HasPool {
 		t := s.write(func(v *version) { v.probe, v.key = true, true })
-		t.asked = t.last
+		t.probed = t.last
 		add(t)
 	}
-	if s.asked > 0 && s.withheld && !s.complete {
+	if s.probed > 0 && s.withheld && !s.complete {
 		reads := []int8{s.last}
 		if p.cached {
-			reads = []int8{s.asked - 1, s.last}
+			reads = []int8{s.probed - 1, s.last}
 		}
 		for _, i := range reads {
 			if t, done := p.judge(s, i); done {
@@ -253,17 +254,18 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 	}
 }
 
-// judge lets the controller judge the address from a version. It returns false if the answer is not complete.
+// judge lets the controller judge the address from the version with the index read. It returns false if the answer is not
+// complete.
 func (p protocol) judge(s state, read int8) (state, bool) {
-	b := agentview.Barrier{AskedNode: s.node(s.asked), Probe: probe}
+	b := agentview.Barrier{ProbedNode: s.node(s.probed), Probe: probe}
 	if p.shared {
-		b.AskedNode = s.node(s.last)
-		b.AskedNode.Probes = []netip.Addr{probe}
+		b.ProbedNode = s.node(s.last)
+		b.ProbedNode.Probes = []netip.Addr{probe}
 	}
 	n := s.node(read)
 	evidence, answer := b.Answer(n)
 	if answer == agentview.Incomplete && p.incomplete {
-		evidence, answer = agentview.Evidence{Entries: b.AskedNode.Entries, Used: n.Used}, agentview.Complete
+		evidence, answer = agentview.Evidence{Entries: b.ProbedNode.Entries, Used: n.Used}, agentview.Complete
 	}
 	if answer != agentview.Complete {
 		return s, false
@@ -278,7 +280,7 @@ type explored struct {
 	states int
 	// broken is a state in which the address was judged clear and a pod has it; nil: none.
 	broken *state
-	// stuck is a state from which no answer is reached although nothing disturbs the agent any more; nil: none.
+	// stuck is a state from which no sequence of undisturbed steps leads to an answer; nil: none.
 	stuck *state
 }
 
@@ -287,7 +289,7 @@ func (p protocol) explore(until func(explored) bool) explored {
 	var starts []state
 	for _, used := range []bool{false, true} {
 		s := state{up: true, restored: true, allocated: used, endpoint: used}
-		s.versions[0] = version{listsRouter: true, listsPod: used}
+		s.versions[0] = version{usedRouter: true, usedPod: used}
 		starts = append(starts, s)
 	}
 	seen := map[state]int{}
@@ -319,11 +321,11 @@ func (p protocol) explore(until func(explored) bool) explored {
 		p.next(s, func(t state, disturbed bool) { visit(t, i, disturbed) })
 	}
 	found.states = len(order)
-	// Which states lead to an answer?
+	// Find the states from which undisturbed steps lead to an answer.
 	leads := make([]bool, len(order))
 	var work []int
 	for i, s := range order {
-		if s.complete || s.last == maxVersions-1 { // The bound of the model is no fault of the protocol.
+		if s.complete || s.last == maxVersions-1 { // A state at the bound of the model counts as answered.
 			leads[i] = true
 			work = append(work, i)
 		}
@@ -344,29 +346,29 @@ func (p protocol) explore(until func(explored) bool) explored {
 	return found
 }
 
-// TestModel checks that in every interleaving a clear address stays unused, and that an answer comes as soon as nothing
-// disturbs the agent.
+// TestModel checks that in every interleaving an address that was judged Clear stays unused, and that undisturbed steps lead
+// to an answer from every state.
 func TestModel(t *testing.T) {
 	found := protocol{}.explore(func(explored) bool { return false })
 	t.Logf("%d states", found.states)
 	if found.broken != nil {
-		t.Errorf("a clear address is used: %+v", *found.broken)
+		t.Errorf("a pod has the address after it was judged Clear: %+v", *found.broken)
 	}
 	if found.stuck != nil {
-		t.Errorf("no answer comes any more: %+v", *found.stuck)
+		t.Errorf("no undisturbed steps lead to an answer from %+v", *found.stuck)
 	}
 }
 
 // TestModelNotices checks that the model notices each mistake that the protocol avoids.
 func TestModelNotices(t *testing.T) {
 	for name, p := range map[string]protocol{
-		"an answer from before the endpoints are restored counts": {incomplete: true},
-		"a cached version is judged":                              {cached: true},
-		"a barrier serves a question that was asked later":        {shared: true},
+		"an answer before the endpoints are restored is accepted":  {incomplete: true},
+		"a cached version is judged":                               {cached: true},
+		"a barrier serves a request that was made after the probe": {shared: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if found := p.explore(func(f explored) bool { return f.broken != nil }); found.broken == nil {
-				t.Errorf("not noticed in %d states", found.states)
+				t.Errorf("found no broken state among %d states, want one", found.states)
 			}
 		})
 	}
@@ -374,7 +376,7 @@ func TestModelNotices(t *testing.T) {
 	// disappears nevertheless.
 	t.Run("an agent that is asked with marked-for-release may never answer", func(t *testing.T) {
 		if found := (protocol{marked: true}).explore(func(explored) bool { return false }); found.broken != nil || found.stuck == nil {
-			t.Errorf("not noticed in %d states", found.states)
+			t.Errorf("%d states: found broken state %+v and stuck state %+v, want only a stuck state", found.states, found.broken, found.stuck)
 		}
 	})
 }

@@ -23,15 +23,15 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// PodState contains a pod and everything from which Decide decides about it.
+// PodState contains a pod and the facts from which Decide decides about the pod.
 type PodState struct {
-	// Pod is nil if there is none.
+	// Pod is the pod; nil if it does not exist.
 	Pod *corev1.Pod
-	// FixedIP is nil if there is none.
+	// FixedIP is the FixedIP of the pod; nil if it does not exist.
 	FixedIP *v1alpha1.FixedIP
-	// Held are the addresses whose pool entries name the pod, for each node.
+	// Held contains, for each node, the addresses whose pool entries name the pod.
 	Held []ledger.NodeAddresses
-	// Away are the addresses of the pod that are on another node according to their home.
+	// Away are the addresses of the pod whose Moved entries at their home name the node that carries them.
 	Away []ledger.RemoteAddresses
 	// Ours is true if our scheduler places the pod and the next pod has the same name: the next pod is placed on the node
 	// whose pool has its IPs.
@@ -53,11 +53,11 @@ type PodState struct {
 	Now time.Time
 }
 
-// GracePeriods are how long a mismatch must last before the pod is evicted.
+// GracePeriods contains the times for which a mismatch must last before the pod is evicted.
 type GracePeriods struct {
-	// Address applies to a pod with a wrong IP. It is long enough for the agent to have seen the entry of the reserved IP.
+	// Address applies to a pod with a wrong IP. Within that time the agent sees the entry of the reserved IP.
 	Address time.Duration
-	// Endpoint applies to a missing CiliumEndpoint. It is longer than an agent needs to create it again.
+	// Endpoint applies to a missing CiliumEndpoint. Within that time an agent creates the CiliumEndpoint again.
 	Endpoint time.Duration
 }
 
@@ -80,7 +80,7 @@ type Action struct {
 	Type ActionType
 	// Condition is the condition Mismatch to write. For EvictPod it is written after the eviction.
 	Condition metav1.Condition
-	// At is when Decide has to be called again even if no object changes; zero: never.
+	// At is the time at which Decide has to be called again if no object changes before; zero: no such call is needed.
 	At time.Time
 }
 
@@ -88,8 +88,9 @@ type Action struct {
 const (
 	// ReasonAsReserved means that the pod no longer has a mismatch.
 	ReasonAsReserved = "AsReserved"
-	// ReasonWrongAddress means that the pod runs with another IP than its reserved one, and that a restart helps: the pool
-	// of its node, or of a node to which its scheduler moves it, has the entry, or gets the entry when the pod is gone.
+	// ReasonWrongAddress means that the pod runs with another IP than its reserved one, and that a restart helps: the entry
+	// is in the pool of the pod's node or of a node where the scheduler places the next pod, or it is written when the pod is
+	// gone.
 	ReasonWrongAddress = "WrongAddress"
 	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one, and that a restart does not help: no
 	// pool from which the next pod would get its IP has the entry.
@@ -109,11 +110,11 @@ const (
 // Decide ignores which IPs the agent reports as used. An IP that is missing there may be in use: the report is late (Cilium
 // fact 4), or a late CNI DEL has removed an IP that the next pod with the name uses (Cilium fact 13).
 func Decide(s PodState) Action {
-	if !judged(s) {
+	if !isComparable(s) {
 		return Action{}
 	}
-	told := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
-	reported := told != nil && told.Status == metav1.ConditionTrue
+	condition := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
+	reported := condition != nil && condition.Status == metav1.ConditionTrue
 	f := find(s)
 	if f.reason == "" {
 		if !reported {
@@ -126,17 +127,17 @@ func Decide(s PodState) Action {
 	evict := Action{Type: EvictPod, Condition: mismatch(metav1.ConditionTrue, ReasonRestarting, f.message, s.Now)}
 	evicts := f.curable && s.Policy == identity.Restart && !s.BarePod
 	switch {
-	case reported && told.Reason == ReasonRestarting:
+	case reported && condition.Reason == ReasonRestarting:
 		// This pod was evicted. The watch does not show its deletion yet.
 		return Action{}
-	case reported && told.Reason == ReasonRestartBlocked && evicts:
+	case reported && condition.Reason == ReasonRestartBlocked && evicts:
 		return evict
-	case !reported || told.Reason != f.reason || told.Message != f.message:
+	case !reported || condition.Reason != f.reason || condition.Message != f.message:
 		return Action{Type: SetCondition, Condition: mismatch(metav1.ConditionTrue, f.reason, f.message, s.Now)}
 	case !evicts:
 		return Action{}
 	}
-	if at := told.LastTransitionTime.Add(f.grace); s.Now.Before(at) {
+	if at := condition.LastTransitionTime.Add(f.grace); s.Now.Before(at) {
 		return Action{At: at}
 	}
 	return evict
@@ -145,11 +146,11 @@ func Decide(s PodState) Action {
 // IsConsistent reports whether the pod runs and has no mismatch with its FixedIP, and the condition Mismatch of the FixedIP
 // is not True.
 func IsConsistent(s PodState) bool {
-	return judged(s) && find(s).reason == "" && !meta.IsStatusConditionTrue(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
+	return isComparable(s) && find(s).reason == "" && !meta.IsStatusConditionTrue(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
 }
 
-// judged reports whether there is a running pod to compare, and a FixedIP with IPs that is not being deleted.
-func judged(s PodState) bool {
+// isComparable reports whether the pod runs, and its FixedIP has IPs and is not being deleted.
+func isComparable(s PodState) bool {
 	return podutil.Runs(s.Pod) && s.FixedIP != nil && s.FixedIP.DeletionTimestamp == nil && len(s.FixedIP.Spec.IPs) > 0
 }
 
@@ -157,9 +158,9 @@ func mismatch(status metav1.ConditionStatus, reason, message string, at time.Tim
 	return metav1.Condition{Type: v1alpha1.ConditionMismatch, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(at)}
 }
 
-// SetMismatch writes the condition into the status of a FixedIP and, if the condition is True, the UID of the pod that it is
-// about. Unlike meta.SetStatusCondition it always takes over LastTransitionTime, so that each new reason or message begins a
-// new grace period.
+// SetMismatch sets the condition Mismatch in the status of a FixedIP and, if the condition is True, the UID of the pod with the
+// mismatch. Unlike meta.SetStatusCondition it always sets LastTransitionTime to that of c, so that each new reason or message
+// begins a new grace period.
 func SetMismatch(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *corev1.Pod) {
 	meta.RemoveStatusCondition(&status.Conditions, c.Type)
 	meta.SetStatusCondition(&status.Conditions, c)
@@ -177,8 +178,10 @@ type finding struct {
 	grace   time.Duration
 }
 
+// find returns the mismatch of a pod for which isComparable is true.
 func find(s PodState) finding {
-	// If the pod has no IP of a family at all, that is due to the configuration of its node. A restart does not change it.
+	// A pod without any IP of a family has no mismatch in that family: the configuration of its node is the cause, and a
+	// restart does not change it.
 	var missing []netip.Addr
 	for _, ip := range s.FixedIP.Spec.IPs {
 		a, err := address.Parse(ip)
@@ -191,7 +194,7 @@ func find(s PodState) finding {
 	switch {
 	case len(missing) > 0:
 		f.reason, f.grace = ReasonWrongAddress, s.Grace.Address
-		where, returns := elsewhere(s, missing)
+		where, returns := locateEntry(s, missing)
 		f.message = fmt.Sprintf("%s, but %s is reserved for the pod%s", runs, address.Join(missing), where)
 		if where != "" && !returns {
 			f.reason, f.curable = ReasonNoPoolEntry, false
@@ -216,10 +219,10 @@ func find(s PodState) finding {
 	return f
 }
 
-// elsewhere takes the first of ips for which the pool of the pod's node has no entry. where is the end of a sentence that
-// names the pool with the entry of this IP; it is empty if the node's pool has the entries of all ips. returns is true if
-// the next pod gets this IP.
-func elsewhere(s PodState, ips []netip.Addr) (where string, returns bool) {
+// locateEntry looks for the entry of the first of ips that has no entry in the pool of the pod's node. where is the end of a
+// sentence about that entry; it is empty if the pool of the pod's node has the entries of all ips. returns is true if the next
+// pod gets the IP.
+func locateEntry(s PodState, ips []netip.Addr) (where string, returns bool) {
 	here := s.Pod.Spec.NodeName
 	missing := slices.DeleteFunc(slices.Clone(ips), func(a netip.Addr) bool { return holds(s, here, a) })
 	if len(missing) == 0 {
@@ -259,9 +262,9 @@ func AdoptableIPs(pod *corev1.Pod, ipv4Only bool) []netip.Addr {
 }
 
 // MissingReserved returns the addresses that pool entries (held) or the FixedIP (reserved) give to an identity and that its
-// pod runs without, in those families of which the pod has an address. has are the addresses of the pod. The missing
-// addresses must not be replaced by those in has. node is a node whose pool has a missing address; it is empty if no pool
-// has one.
+// pod runs without, in those families of which the pod has an address. has are the addresses of the pod. The caller must not
+// adopt the addresses in has in place of the missing ones. node is a node whose pool has a missing address; it is empty if no
+// pool has one.
 func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address, has []netip.Addr) (node string, missing []netip.Addr) {
 	lacks := func(a netip.Addr) bool {
 		return !slices.Contains(has, a) && slices.ContainsFunc(has, func(b netip.Addr) bool { return address.Of(a) == address.Of(b) })
@@ -281,9 +284,8 @@ func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address
 	return node, missing
 }
 
-// WhyNotKept returns the reason why a pod can't keep one of the IPs that it runs with on the node n; nil if it can keep all
-// of them. The caller must have seen the pod run with these IPs: from then on no other pod can get them until the pod is
-// gone.
+// AdoptionBlocker returns the reason why a pod can't keep one of the IPs that it runs with on the node n; nil if the pod can keep
+// all of them. The caller must have seen the pod run with these IPs: no other pod can get them while this pod runs.
 //
 // A pod keeps an IP whose entry it owns. It also keeps an IP that is in a subnet of the node and that the agent does not
 // report for another owner, in these cases:
@@ -291,14 +293,14 @@ func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address
 //   - The IP is in cooldown after a release from this pod: the agent had not seen the release.
 //   - dynamic is true, and the entry is dynamic or is a cooldown that names no pod, because the IP was withdrawn. This is
 //     adoption, the one exception to the rule that a fixed address is never a dynamic entry (ADR 0004).
-func WhyNotKept(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic bool) *pool.Blocker {
+func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic bool) *pool.Blocker {
 	for _, a := range ips {
-		entry, listed := n.Entries[a]
+		entry, exists := n.Entries[a]
 		switch user, used := n.Used[a]; {
-		case listed && entry.OwnedBy(id.Key()):
+		case exists && entry.OwnedBy(id.Key()):
 		case used && user != "" && user != id.Key():
 			return &pool.Blocker{Addr: a, Node: n.Name, Reason: pool.InUseByPod, Who: user, Asks: id.Key()}
-		case listed && !(dynamic && (entry.Kind == pool.Dynamic || entry.CoolsDownFrom(""))) && !entry.CoolsDownFrom(id.Key()):
+		case exists && !(dynamic && (entry.Kind == pool.Dynamic || entry.CoolsDownFrom(""))) && !entry.CoolsDownFrom(id.Key()):
 			return entry.Blocker(n.Name, a, id.Key())
 		case !n.Home(a):
 			return &pool.Blocker{Addr: a, Node: n.Name, Reason: pool.SubnetNotFound, Asks: id.Key(), Subnets: n.Subnets}
@@ -307,11 +309,11 @@ func WhyNotKept(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic
 	return nil
 }
 
-// RestoreReleased returns the edits that restore the entries of a pod that was bound to the node because of entries that
-// were then released from its name. In each family in which the pod has no entry, it restores the entry that was released
-// last, if the address is in a subnet of the node, in no release handshake and not in use by another pod. may reports
-// whether the pod may have an IP. No other pod can have had the IP in between, and the agent gives the pod no other IP once
-// it has seen the entry.
+// RestoreReleased returns the edits that restore the entries of a pod whose entries were released after the pod had been bound
+// to the node because of them. In each family in which the pod has no entry, it restores the entry that was released last, if
+// the address is in a subnet of the node, in no release handshake and not in use by another pod. may reports whether the pod
+// may have an IP. No other pod can have had such an IP since the release, and an agent that has seen the restored entry gives
+// the pod no other IP.
 func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr) bool) []pool.EntryChange {
 	var edits []pool.EntryChange
 	for _, f := range address.Families {

@@ -4,6 +4,6 @@
 // Package explain describes where the address of a pod is, why the pod waits, or why an address is still
 // reserved, and what would help.
 //
-// It is pure and decides nothing: the caller reads the objects, and the text describes what the scheduler
-// and the controller will do, or what prevents it.
+// It is pure and decides nothing: the caller reads the objects, and the text describes the next step of the scheduler or of
+// the controller, or the obstacle to that step.
 package explain

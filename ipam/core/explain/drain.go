@@ -35,16 +35,16 @@ type DrainedPod struct {
 	// Pod is "namespace/name".
 	Pod string
 	IPs []string
-	// Policy is the failover policy, or "Slot"; empty: the pod has no controller.
+	// Policy is the failover policy, or "Slot" for the pod of a slot; empty if the pod has no controller.
 	Policy string
-	// Fate is the end of a sentence about the pod: what happens to it when it is evicted.
-	Fate string
-	// Budgets are its PodDisruptionBudgets, "namespace/name".
+	// AfterEviction describes the result of an eviction of the pod.
+	AfterEviction string
+	// Budgets are the PodDisruptionBudgets of the pod, "namespace/name".
 	Budgets []string
 }
 
-// Drain returns what a drain of a node would do to its pods with fixed addresses, sorted by pod. The Report names the
-// PodDisruptionBudgets of these pods at which the drain would stop.
+// Drain returns the pods of a node that have fixed addresses, with the result of an eviction, sorted by pod. The Report names
+// the PodDisruptionBudgets of these pods at which a drain would stop.
 func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	var r Report
 	// records contains the FixedIPs. Key: the pod that the FixedIP names.
@@ -54,9 +54,9 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	}
 	var drained []DrainedPod
 	waiting := 0
-	// covered contains the pods of each budget. under contains those of them whose replacements wait for the node. Key: the
+	// covered contains the pods of each budget. waitingOf contains those of them whose replacements wait for the node. Key: the
 	// budget. Value: the pods.
-	covered, under := map[string][]string{}, map[string][]string{}
+	covered, waitingOf := map[string][]string{}, map[string][]string{}
 	for i := range in.Pods {
 		key := pool.OwnerKey(in.Pods[i].Namespace, in.Pods[i].Name)
 		record := records[key]
@@ -70,12 +70,12 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 				d.Budgets = append(d.Budgets, name)
 				covered[name] = append(covered[name], key)
 				if waits {
-					under[name] = append(under[name], key)
+					waitingOf[name] = append(waitingOf[name], key)
 				}
 			}
 		}
 		if len(d.Budgets) > 1 {
-			r.wrong("leave one PodDisruptionBudget for the pod", "The drain stops at pod %s: the API server evicts no pod that has %d PodDisruptionBudgets", key, len(d.Budgets))
+			r.wrong("delete or change PodDisruptionBudgets until only one selects the pod", "The drain stops at pod %s: %d PodDisruptionBudgets select the pod, and the API server evicts no pod with more than one", key, len(d.Budgets))
 		}
 		if waits {
 			waiting++
@@ -86,11 +86,11 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	for _, b := range in.Budgets {
 		name := pool.OwnerKey(b.Namespace, b.Name)
 		slices.Sort(covered[name])
-		slices.Sort(under[name])
+		slices.Sort(waitingOf[name])
 		switch allowed := int(b.Status.DisruptionsAllowed); {
-		case len(under[name]) > allowed:
+		case len(waitingOf[name]) > allowed:
 			r.wrong("set the annotation "+identity.AnnotationFailover+": Migrate on the workload, or delete the node; with --orphaned-subnet-policy=Inherit another node then inherits its subnet",
-				"The drain stops at PodDisruptionBudget %s: allowed disruptions: %d; these pods stay Pending and count as disrupted until the node is uncordoned or deleted: %s", name, allowed, strings.Join(under[name], ", "))
+				"The drain stops at PodDisruptionBudget %s: allowed disruptions: %d; these pods stay Pending and count as disrupted until the node is uncordoned or deleted: %s", name, allowed, strings.Join(waitingOf[name], ", "))
 		case allowed == 0 && len(covered[name]) > 0:
 			r.wrong("wait until the budget allows a disruption", "The drain stops at PodDisruptionBudget %s, which allows no disruption now: %s", name, strings.Join(covered[name], ", "))
 		}
@@ -101,28 +101,28 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	case waiting > 0:
 		r.fine("%d of %d pods with fixed addresses wait after they are evicted", waiting, len(drained))
 	default:
-		r.fine("No pod with a fixed address waits for the node after it is evicted")
+		r.fine("No pod with a fixed address waits for the node after its eviction")
 	}
 	return drained, r
 }
 
-// drainedPod returns what happens to the pod of a FixedIP when it is evicted, and whether its replacement waits for the
-// node.
+// drainedPod returns the DrainedPod of the pod of a FixedIP, without Budgets. waits is true if the replacement of the pod
+// waits for the node.
 func drainedPod(record *v1alpha1.FixedIP, failover v1alpha1.Failover) (d DrainedPod, waits bool) {
 	policy := cmp.Or(record.Spec.Failover, failover)
 	d = DrainedPod{Pod: pool.OwnerKey(record.Namespace, record.Spec.PodName), IPs: record.Spec.IPs, Policy: string(policy)}
 	switch {
 	case record.Spec.Owner.Kind == identity.PodKind:
-		d.Policy, d.Fate = "", "is not created again, because it has no controller"
+		d.Policy, d.AfterEviction = "", "is not created again, because it has no controller"
 	case record.Spec.Slot:
-		d.Policy, d.Fate = "Slot", "its replacement takes over a free slot on another node, or waits for one"
+		d.Policy, d.AfterEviction = "Slot", "the next pod takes over a free slot on another node, or waits for a free slot"
 	case policy == v1alpha1.Migrate:
-		d.Fate = "runs on another node with this address, if one can take it"
+		d.AfterEviction = "runs on another node with this address, if a node can take the pod"
 	case policy == v1alpha1.Reassign:
-		d.Fate = "runs on another node with another address, if one can take it"
+		d.AfterEviction = "runs on another node with another address, if a node can take the pod"
 	default:
 		waits = true
-		d.Fate = "waits until the node is uncordoned, or deleted and its subnet inherited"
+		d.AfterEviction = "waits until the node is uncordoned, or deleted and its subnet inherited"
 	}
 	return d, waits
 }

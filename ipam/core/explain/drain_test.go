@@ -15,8 +15,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/explain"
 )
 
-// TestDrain checks what Drain returns for each pod with a fixed address, and that the report names the budget at which the
-// drain would stop (finding R3).
+// TestDrain checks the DrainedPod of each pod with a fixed address, and that the report names the budget at which the drain
+// would stop (finding R3).
 func TestDrain(t *testing.T) {
 	const help = "set the annotation fixedip.io/failover: Migrate on the workload, or delete the node; with --orphaned-subnet-policy=Inherit another node then inherits its subnet"
 	pod := func(name string) corev1.Pod {
@@ -32,7 +32,7 @@ func TestDrain(t *testing.T) {
 		return b
 	}
 	row := func(name, policy, fate string, budgets ...string) explain.DrainedPod {
-		return explain.DrainedPod{Pod: "db/" + name, IPs: []string{"10.0.0.1"}, Policy: policy, Fate: fate, Budgets: budgets}
+		return explain.DrainedPod{Pod: "db/" + name, IPs: []string{"10.0.0.1"}, Policy: policy, AfterEviction: fate, Budgets: budgets}
 	}
 	const waits = "waits until the node is uncordoned, or deleted and its subnet inherited"
 	two := []corev1.Pod{pod("mysql-1"), pod("mysql-0"), pod("other")}
@@ -50,11 +50,11 @@ func TestDrain(t *testing.T) {
 		rows     []explain.DrainedPod
 		findings []explain.Finding
 	}{
-		"no fixed address": {
+		"no pod has a fixed address": {
 			explain.DrainInputs{Pods: two, Records: []v1alpha1.FixedIP{record("mysql-7", "", false)}},
 			nil, []explain.Finding{{Text: "No pod on the node has a fixed address; fixedip does not affect a drain"}},
 		},
-		"one has opted out since": {
+		"one pod has opted out": {
 			explain.DrainInputs{Pods: []corev1.Pod{pod("mysql-0"), optedOut}, Records: both(v1alpha1.Wait, false)},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits)},
 			[]explain.Finding{{Text: "1 of 1 pods with fixed addresses wait after they are evicted"}},
@@ -64,7 +64,7 @@ func TestDrain(t *testing.T) {
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits), row("mysql-1", "Wait", waits)},
 			[]explain.Finding{{Text: "2 of 2 pods with fixed addresses wait after they are evicted"}},
 		},
-		"Wait by default, and a budget for one": {
+		"Wait by default, a budget allows one disruption": {
 			explain.DrainInputs{Pods: two, Records: both("", false), Failover: v1alpha1.Wait, Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("web", "web", 0)}},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
 			[]explain.Finding{
@@ -72,47 +72,47 @@ func TestDrain(t *testing.T) {
 				{Text: "2 of 2 pods with fixed addresses wait after they are evicted"},
 			},
 		},
-		"Wait, and a budget for both": {
+		"Wait, a budget allows two disruptions": {
 			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Wait, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 2)}},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
 			[]explain.Finding{{Text: "2 of 2 pods with fixed addresses wait after they are evicted"}},
 		},
-		"Migrate": {
+		"Migrate, a budget allows no disruption": {
 			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Migrate, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 0)}},
-			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if one can take it", "db/mysql"), row("mysql-1", "Migrate", "runs on another node with this address, if one can take it", "db/mysql")},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if a node can take the pod", "db/mysql"), row("mysql-1", "Migrate", "runs on another node with this address, if a node can take the pod", "db/mysql")},
 			[]explain.Finding{
 				{Wrong: true, Help: "wait until the budget allows a disruption", Text: "The drain stops at PodDisruptionBudget db/mysql, which allows no disruption now: db/mysql-0, db/mysql-1"},
-				{Text: "No pod with a fixed address waits for the node after it is evicted"},
+				{Text: "No pod with a fixed address waits for the node after its eviction"},
 			},
 		},
 		"two budgets for one pod": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("more", "mysql", 1)}},
-			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if one can take it", "db/mysql", "db/more")},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if a node can take the pod", "db/mysql", "db/more")},
 			[]explain.Finding{
-				{Wrong: true, Help: "leave one PodDisruptionBudget for the pod", Text: "The drain stops at pod db/mysql-0: the API server evicts no pod that has 2 PodDisruptionBudgets"},
-				{Text: "No pod with a fixed address waits for the node after it is evicted"},
+				{Wrong: true, Help: "delete or change PodDisruptionBudgets until only one selects the pod", Text: "The drain stops at pod db/mysql-0: 2 PodDisruptionBudgets select the pod, and the API server evicts no pod with more than one"},
+				{Text: "No pod with a fixed address waits for the node after its eviction"},
 			},
 		},
-		"a bare pod, and one that has ended": {
+		"a bare pod and a pod that has ended": {
 			explain.DrainInputs{Pods: []corev1.Pod{two[1], ended}, Records: []v1alpha1.FixedIP{bare, record("mysql-1", v1alpha1.Wait, false)}, Failover: v1alpha1.Wait},
 			[]explain.DrainedPod{row("mysql-0", "", "is not created again, because it has no controller")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after it is evicted"}},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after its eviction"}},
 		},
 		"Reassign": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false)},
-			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if one can take it")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after it is evicted"}},
+			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if a node can take the pod")},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after its eviction"}},
 		},
 		"slots": {
 			explain.DrainInputs{Pods: two[1:], Records: both("", true), Failover: v1alpha1.Wait},
-			[]explain.DrainedPod{row("mysql-0", "Slot", "its replacement takes over a free slot on another node, or waits for one")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after it is evicted"}},
+			[]explain.DrainedPod{row("mysql-0", "Slot", "the next pod takes over a free slot on another node, or waits for a free slot")},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after its eviction"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rows, report := explain.Drain(c.in)
 			if diff := cmp.Diff(c.rows, rows) + cmp.Diff(c.findings, report.Findings); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+				t.Errorf("Drain (-want +got): %s", diff)
 			}
 		})
 	}

@@ -26,16 +26,15 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// leaderSilence is the age of a lease renewal after which the leader counts as gone. The lease lasts 15 s by
-// default.
-const leaderSilence = time.Minute
+// leaderTimeout is the age of a lease renewal after which the leader counts as gone. The lease lasts 15 s by default.
+const leaderTimeout = time.Minute
 
-// Inputs are all objects that concern one pod. A pointer is nil if the object does not exist.
+// Inputs contains all objects that concern one pod. A pointer is nil if the object does not exist.
 type Inputs struct {
 	Namespace, Name string
 	Pod             *corev1.Pod
 	Record          *v1alpha1.FixedIP
-	// Workload is the workload that the pod or the FixedIP names, of any kind.
+	// Workload is the workload, of any kind, that the pod or the FixedIP names.
 	Workload *identity.Workload
 	// Unread is the reason why it is unknown whether the workload exists; empty if it is known.
 	Unread string
@@ -63,11 +62,11 @@ type Finding struct {
 	// Wrong is true for problems.
 	Wrong bool
 	Text  string
-	// Help says what a user can do; empty if nothing has to be done.
+	// Help is what helps against a problem, or how to release the address; empty if there is no advice.
 	Help string
 }
 
-// Report is the result of Explain.
+// Report is the result of Explain. Drain returns one with Findings only.
 type Report struct {
 	Facts    []Fact
 	Findings []Finding
@@ -85,7 +84,7 @@ func (r *Report) wrong(help, text string, args ...any) {
 	r.Findings = append(r.Findings, Finding{Wrong: true, Text: fmt.Sprintf(text, args...), Help: help})
 }
 
-// Explain reports where the address of a pod is, and why the pod waits or its address is reserved.
+// Explain reports where the address of a pod is, and why the pod waits or why its address is still reserved.
 func Explain(in Inputs) Report {
 	var r Report
 	e := explanation{Inputs: in, Report: &r, held: in.Pools.Held(pool.OwnerKey(in.Namespace, in.Name))}
@@ -112,7 +111,7 @@ type explanation struct {
 	held []ledger.NodeAddresses
 	// reserved are the addresses of the identity.
 	reserved []netip.Addr
-	// owner is the node whose pool has them or, if no pool has them, their home node; empty if there is none.
+	// owner is the node whose pool has the reserved addresses or, if no pool has them, their home node; empty if there is none.
 	owner string
 }
 
@@ -216,7 +215,7 @@ func (e *explanation) conditions() {
 	}
 }
 
-// endpoint reports a CiliumEndpoint that outlived its pod.
+// endpoint reports a CiliumEndpoint that still exists although its pod was deleted.
 func (e *explanation) endpoint() {
 	ofPrevious := func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.UID != e.Pod.UID }
 	if e.Endpoint == nil || e.Pod != nil && !slices.ContainsFunc(e.Endpoint.OwnerReferences, ofPrevious) {
@@ -234,7 +233,7 @@ func (e *explanation) endpoint() {
 	}
 }
 
-// leader reports if no controller holds the lease or its holder has not renewed it.
+// leader reports a problem if no controller holds the lease, or if the holder has not renewed the lease for leaderTimeout.
 func (e *explanation) leader() {
 	if e.Lease == nil || e.Lease.Spec.RenewTime == nil {
 		return
@@ -243,7 +242,7 @@ func (e *explanation) leader() {
 	switch {
 	case holder == "":
 		e.wrong("check the pods of fixedip-controller", "No fixedip-controller is the leader: addresses are neither recorded nor released")
-	case e.Now.Sub(renewed) > leaderSilence:
+	case e.Now.Sub(renewed) > leaderTimeout:
 		e.wrong("check the pods of fixedip-controller", "The leading fixedip-controller (%s) has not renewed its lease for %s: addresses are neither recorded nor released", holder, e.since(renewed))
 	}
 }

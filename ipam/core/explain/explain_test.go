@@ -29,7 +29,8 @@ func endpointOf(pod types.UID) *metav1.ObjectMeta {
 	return &metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", UID: pod}}}
 }
 
-// world contains the objects that concern pod db/mysql-0. By default the pod runs on node-1 with its address.
+// world contains the objects that concern pod db/mysql-0. fine returns a world in which the pod runs on node-1 with its
+// address.
 type world struct {
 	explain.Inputs
 	pools []pool.NodePool
@@ -89,7 +90,7 @@ func (w *world) report() explain.Report {
 	return explain.Explain(w.Inputs)
 }
 
-// unplaced makes the pod pending.
+// unplaced makes the pod Pending and not bound.
 func (w *world) unplaced() {
 	w.Pod.Spec.NodeName, w.Pod.Status.Phase, w.Pod.Status.PodIPs = "", corev1.PodPending, nil
 	w.Endpoint = nil
@@ -123,8 +124,8 @@ func (w *world) ofDeployment() {
 	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.OwnedEntry("db", "mysql-0", "Deployment", "web")
 }
 
-// without removes the pod.
-func (w *world) without() {
+// deletePod removes the pod and its CiliumEndpoint.
+func (w *world) deletePod() {
 	w.Pod, w.Endpoint, w.Record.Status.Phase = nil, nil, v1alpha1.PhaseReserved
 }
 
@@ -139,24 +140,24 @@ func TestFindings(t *testing.T) {
 		change func(*world)
 		want   []explain.Finding
 	}{
-		"the pod has its address": {func(*world) {}, []explain.Finding{ok("The pod runs with its fixed address 10.0.1.6")}},
-		"nothing has this name": {func(w *world) { w.without(); w.unreserved() }, []explain.Finding{
+		"runs with its address": {func(*world) {}, []explain.Finding{ok("The pod runs with its fixed address 10.0.1.6")}},
+		"no object has the name": {func(w *world) { w.deletePod(); w.unreserved() }, []explain.Finding{
 			wrong("Pod db/mysql-0 does not exist, and neither a FixedIP nor a pool entry has its name", ""),
 		}},
 
-		"its volume is elsewhere": {func(w *world) { w.unplaced(); w.volumeIn("b"); w.inZone("node-2", "b") }, []explain.Finding{
+		"volume on another node": {func(w *world) { w.unplaced(); w.volumeIn("b"); w.inZone("node-2", "b") }, []explain.Finding{
 			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
 			wrong("Volume pv-1 (claim data-mysql-0) can be used only on node node-2, and address 10.0.1.6 of the pod belongs to node node-1",
-				"set the annotation fixedip.io/failover: Migrate on its workload, so that the address follows the pod, or release the address: kubectl -n db delete fixedip mysql-0"),
+				"set the annotation fixedip.io/failover: Migrate on the workload of the pod, so that the address follows the pod, or release the address: kubectl -n db delete fixedip mysql-0"),
 		}},
-		"its volume is nowhere": {func(w *world) { w.unplaced(); w.volumeIn("c") }, []explain.Finding{
+		"volume on no node": {func(w *world) { w.unplaced(); w.volumeIn("c") }, []explain.Finding{
 			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
-			wrong("Volume pv-1 (claim data-mysql-0) can be used on no node that is ready for pods", "bring back a node that can use the volume"),
+			wrong("Volume pv-1 (claim data-mysql-0) can be used on no node that is ready for pods", "add or repair a node that can use the volume"),
 		}},
-		"its volume is where its address is": {func(w *world) { w.unplaced(); w.volumeIn("a"); w.inZone("node-1", "a") }, []explain.Finding{
+		"volume on the node of the address": {func(w *world) { w.unplaced(); w.volumeIn("a"); w.inZone("node-1", "a") }, []explain.Finding{
 			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
 		}},
-		"its node is gone, and another inherits its subnet": {func(w *world) {
+		"node deleted, another node inherits the subnet": {func(w *world) {
 			w.unplaced()
 			w.pools, w.Pod.Status.NominatedNodeName = w.pools[1:], "node-2"
 			delete(w.Nodes, "node-1")
@@ -173,7 +174,7 @@ func TestFindings(t *testing.T) {
 			w.unreserved()
 			w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "ReplicaSet", "web-5"
 		}, []explain.Finding{ok("The pod has no fixed address: it belongs to ReplicaSet web-5, and only pods of StatefulSets have one by default")}},
-		"of a Deployment that requests one, waiting": {func(w *world) {
+		"of a Deployment, opted in, waiting": {func(w *world) {
 			w.unplaced()
 			w.ofDeployment()
 			w.unreserved()
@@ -183,7 +184,7 @@ func TestFindings(t *testing.T) {
 			wrong("The pod is annotated fixedip.io/enabled: true and waits for an address of ReplicaSet web-5", "add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller"),
 			ok("fixedip-scheduler reported: no slot is free"),
 		}},
-		"of a Deployment that requests one, placed without": {func(w *world) {
+		"of a Deployment, opted in, placed without an address": {func(w *world) {
 			w.ofDeployment()
 			w.unreserved()
 			w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "true"}
@@ -204,11 +205,11 @@ func TestFindings(t *testing.T) {
 		"opted out": {func(w *world) { w.unreserved(); w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }, []explain.Finding{
 			ok("The pod has no fixed address: it is annotated fixedip.io/enabled: false"),
 		}},
-		"an annotation that can't be read": {func(w *world) { w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "no!"} }, []explain.Finding{
+		"invalid annotation": {func(w *world) { w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "no!"} }, []explain.Finding{
 			wrong(`Whether the pod has a fixed address is unknown: annotation fixedip.io/enabled of pod db/mysql-0 is "no!"; write "true" or "false"`, "correct the annotation in the pod template"),
 		}},
 		"evicted by its kubelet": {func(w *world) { w.Pod.Status.Phase, w.Pod.Status.Reason = corev1.PodFailed, "Evicted" }, []explain.Finding{
-			wrong("The pod has ended (Failed, Evicted) and uses no address; 10.0.1.6 stays reserved for the pod that takes its place", "kubectl -n db delete pod mysql-0, if the workload does not replace the pod"),
+			wrong("The pod has ended (Failed, Evicted) and uses no address; 10.0.1.6 stays reserved for the next pod", "kubectl -n db delete pod mysql-0, if the workload does not replace the pod"),
 		}},
 		"placed by another profile": {func(w *world) { w.Pod.Spec.SchedulerName = "other-profile"; w.unreserved() }, []explain.Finding{
 			wrong("The pod is bound to node node-1 without a claim; the agent gives the pod any free address", ""),
@@ -217,15 +218,15 @@ func TestFindings(t *testing.T) {
 			wrong("The pod is bound to node node-1 without a claim; the agent gives the pod any free address", ""),
 		}},
 		"not running yet": {func(w *world) { w.Pod.Status.PodIPs = nil }, []explain.Finding{
-			ok("The pod is about to start on node node-1, and will get 10.0.1.6"),
+			ok("The pod is about to start on node node-1 and gets 10.0.1.6"),
 		}},
-		"claimed, not recorded": {func(w *world) { w.Record = nil }, []explain.Finding{
-			ok("The pod runs with its fixed address 10.0.1.6"), ok("The claim has no FixedIP yet; the controller creates it when the pod is bound"),
+		"claimed, without a FixedIP": {func(w *world) { w.Record = nil }, []explain.Finding{
+			ok("The pod runs with its fixed address 10.0.1.6"), ok("The claim has no FixedIP yet; the controller creates one when the bound pod has IPs"),
 		}},
 		"started before the agent saw the entry": {func(w *world) { w.Pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}} }, []explain.Finding{
 			wrong("The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for the pod on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
 		}},
-		"with one of its two addresses": {func(w *world) {
+		"runs with one of its two addresses": {func(w *world) {
 			w.Record.Spec.IPs = append(w.Record.Spec.IPs, "fd00::6")
 			w.pools[0].Subnets = append(w.pools[0].Subnets, netip.MustParsePrefix("fd00::/125"))
 			w.pools[0].Entries[netip.MustParseAddr("fd00::6")] = w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")]
@@ -233,26 +234,26 @@ func TestFindings(t *testing.T) {
 		}, []explain.Finding{
 			wrong("The pod runs with 10.0.1.6, fd00::9, but 10.0.1.6, fd00::6 is reserved for the pod on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
 		}},
-		"on another node with another address": {func(w *world) {
+		"runs on another node with another address": {func(w *world) {
 			w.Pod.Spec.NodeName, w.Pod.Spec.SchedulerName, w.Pod.Status.PodIPs = "node-2", "default-scheduler", []corev1.PodIP{{IP: "10.0.2.1"}}
 		}, []explain.Finding{
 			wrong("The pod runs with 10.0.2.1, and its address 10.0.1.6 belongs to node node-1", "set schedulerName: fixedip-scheduler in the pod template, so that the pod returns to the node of its address"),
 		}},
-		"another pod has it": {func(w *world) { w.pools[0].Used[netip.MustParseAddr("10.0.1.6")] = "web/web-0" }, []explain.Finding{
+		"another pod uses the address": {func(w *world) { w.pools[0].Used[netip.MustParseAddr("10.0.1.6")] = "web/web-0" }, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"),
-			wrong("The agent of node node-1 reports that 10.0.1.6 is used by web/web-0", "delete the one of the two pods that may have another address"),
+			wrong("The agent of node node-1 reports that 10.0.1.6 is used by web/web-0", "delete that one of the two pods that may have another address"),
 		}},
 
 		"waiting for a cordoned node": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Spec.Unschedulable = true }, []explain.Finding{
-			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which is cordoned", "kubectl uncordon node-1; the annotation fixedip.io/failover on its workload allows another node"),
+			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which is cordoned", "kubectl uncordon node-1; the annotation fixedip.io/failover on the workload of the pod allows another node"),
 		}},
 		"waiting for a node that is not ready": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Status.Conditions = nil }, []explain.Finding{
-			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which is not ready", "bring that node back; the annotation fixedip.io/failover on its workload allows another node"),
+			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which is not ready", "repair that node; the annotation fixedip.io/failover on the workload of the pod allows another node"),
 		}},
-		"waiting for a node that is gone": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1") }, []explain.Finding{
-			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "bring that node back under its name; the annotation fixedip.io/failover on its workload allows another node"),
+		"waiting for a deleted node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1") }, []explain.Finding{
+			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "add a node with that name; the annotation fixedip.io/failover on the workload of the pod allows another node"),
 		}},
-		"waiting for its home, as the node that it was moved to is gone": {func(w *world) {
+		"waiting for the home node, the node after the move was deleted": {func(w *world) {
 			w.unplaced()
 			a := netip.MustParseAddr("10.0.1.6")
 			w.pools[1].Entries[a], w.pools[0].Entries[a] = w.pools[0].Entries[a], pool.MovedEntry("node-2", "db/mysql-0")
@@ -261,12 +262,12 @@ func TestFindings(t *testing.T) {
 		}, []explain.Finding{
 			ok("Address 10.0.1.6 of the pod belongs to node node-2, which does not exist; the address returns to its home node node-1, which is cordoned"),
 		}},
-		"waiting to go to another node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1"); w.Record.Spec.Failover = v1alpha1.Migrate }, []explain.Finding{
-			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "bring that node back under its name"),
-			ok("Its failover policy is Migrate: the pod goes to another node when its previous pod has provably stopped"),
+		"waiting for a move to another node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1"); w.Record.Spec.Failover = v1alpha1.Migrate }, []explain.Finding{
+			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "add a node with that name"),
+			ok("The failover policy is Migrate: the pod goes to another node when the previous pod has provably stopped"),
 		}},
-		"waiting for a subnet that is gone": {func(w *world) { w.unplaced(); w.pools = w.pools[1:] }, []explain.Finding{
-			wrong("Address 10.0.1.6 of the pod is in no node's subnet; it was on node node-1", "a node that joins with the previous name gets the subnet back; kubectl -n db delete fixedip mysql-0 releases the address"),
+		"waiting for a subnet without a node": {func(w *world) { w.unplaced(); w.pools = w.pools[1:] }, []explain.Finding{
+			wrong("Address 10.0.1.6 of the pod is in no node's subnet; it was on node node-1", "add a node with the previous name, which gets the subnet again; kubectl -n db delete fixedip mysql-0 releases the address"),
 		}},
 		"waiting, with a message of the scheduler": {func(w *world) {
 			w.unplaced()
@@ -277,10 +278,10 @@ func TestFindings(t *testing.T) {
 		"waiting for the release": {func(w *world) { w.unplaced(); w.Record.DeletionTimestamp = &metav1.Time{Time: now} }, []explain.Finding{
 			wrong("The previous address 10.0.1.6 of the pod is being released; the pod gets a new one when FixedIP mysql-0 is gone", ""),
 		}},
-		"waiting for the first time": {func(w *world) { w.unplaced(); w.unreserved() }, []explain.Finding{
+		"waiting, first placement": {func(w *world) { w.unplaced(); w.unreserved() }, []explain.Finding{
 			ok("The pod has no address yet; 2 nodes have a free address, 0 have none"),
 		}},
-		"waiting for the first report of an agent": {func(w *world) {
+		"waiting for the first reports of the agents": {func(w *world) {
 			w.unplaced()
 			w.unreserved()
 			w.pools[0].Unreported, w.pools[1].Unreported = true, true
@@ -292,22 +293,22 @@ func TestFindings(t *testing.T) {
 		}},
 
 		// Second case: an address is not released.
-		"the StatefulSet is there": {func(w *world) { w.without() }, []explain.Finding{ok("The address is reserved for the pod that StatefulSet mysql is about to create")}},
-		"scaled down, kept": {func(w *world) { w.without(); w.Workload.Replicas = ptr.To[int32](0) }, []explain.Finding{
+		"the StatefulSet exists": {func(w *world) { w.deletePod() }, []explain.Finding{ok("The address is reserved for the pod that StatefulSet mysql is about to create")}},
+		"scaled down, Retain": {func(w *world) { w.deletePod(); w.Workload.Replicas = ptr.To[int32](0) }, []explain.Finding{
 			{Text: "The address is reserved until StatefulSet mysql is scaled up again: whenScaled is Retain", Help: "kubectl -n db delete fixedip mysql-0 releases the address"},
 		}},
-		"deleted, kept": {func(w *world) { w.without(); w.Workload = nil; w.Record.Spec.Reclaim.WhenDeleted = v1alpha1.Retain }, []explain.Finding{
+		"deleted, Retain": {func(w *world) { w.deletePod(); w.Workload = nil; w.Record.Spec.Reclaim.WhenDeleted = v1alpha1.Retain }, []explain.Finding{
 			{Text: "The address is reserved although StatefulSet mysql is deleted: whenDeleted is Retain", Help: "kubectl -n db delete fixedip mysql-0 releases the address"},
 		}},
-		"deleted, kept for a while": {func(w *world) {
-			w.without()
+		"deleted, TTL": {func(w *world) {
+			w.deletePod()
 			w.Workload = nil
 			w.Record.Status.ExpiresAt = &metav1.Time{Time: now.Add(time.Hour)}
 		}, []explain.Finding{
 			ok("The address is reserved until 2026-11-21 13:00:00 UTC in case a pod with this name returns"),
 		}},
 		"the leader does not renew its lease": {func(w *world) {
-			w.without()
+			w.deletePod()
 			w.Workload = nil
 			w.Lease.Spec.RenewTime.Time = now.Add(-10 * time.Minute)
 		}, []explain.Finding{
@@ -317,42 +318,42 @@ func TestFindings(t *testing.T) {
 		"no leader": {func(w *world) { w.Lease.Spec.HolderIdentity = nil }, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"), wrong("No fixedip-controller is the leader: addresses are neither recorded nor released", "check the pods of fixedip-controller"),
 		}},
-		"created beforehand": {func(w *world) { w.without(); w.Workload = nil; w.Record.Spec.Owner.UID = "" }, []explain.Finding{
-			ok("The address is reserved for StatefulSet mysql, which has not existed yet"),
+		"created by a user, without a workload": {func(w *world) { w.deletePod(); w.Workload = nil; w.Record.Spec.Owner.UID = "" }, []explain.Finding{
+			ok("The address is reserved for StatefulSet mysql, which does not exist yet"),
 		}},
-		"an entry alone": {func(w *world) { w.without(); w.Record = nil }, []explain.Finding{
+		"an entry without a FixedIP": {func(w *world) { w.deletePod(); w.Record = nil }, []explain.Finding{
 			wrong("A pool has an entry for this name, but neither a pod nor a FixedIP exists", "if no pod needs the address, remove the owner from the entry in the CiliumNode"),
 		}},
 
-		"a slot without a pod": {func(w *world) { w.ofDeployment(); w.without() }, []explain.Finding{
+		"a slot without a pod": {func(w *world) { w.ofDeployment(); w.deletePod() }, []explain.Finding{
 			ok("The address is reserved for the next pod of Deployment web"),
 		}},
-		"a workload that can't be read": {func(w *world) { w.without(); w.Workload, w.Unread = nil, "forbidden" }, []explain.Finding{
-			ok("The address is reserved for StatefulSet mysql; whether that still exists is unknown: forbidden"),
+		"workload unknown": {func(w *world) { w.deletePod(); w.Workload, w.Unread = nil, "forbidden" }, []explain.Finding{
+			ok("The address is reserved for StatefulSet mysql; it is unknown whether that workload exists: forbidden"),
 		}},
-		"conditions of the controller": {func(w *world) {
+		"conditions with problems": {func(w *world) {
 			w.Record.Status.Conditions = []metav1.Condition{
 				{Type: "SubnetAvailable", Status: metav1.ConditionTrue, Reason: "SubnetAssigned", Message: "its subnet has node node-1"},
-				{Type: "Projected", Status: metav1.ConditionFalse, Reason: "Claimed", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
-				{Type: "Mismatch", Status: metav1.ConditionFalse, Reason: "Right", Message: "it runs with what is kept"},
+				{Type: "Allocated", Status: metav1.ConditionFalse, Reason: "OwnedByPod", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
+				{Type: "Mismatch", Status: metav1.ConditionFalse, Reason: "AsReserved", Message: "the pod runs with the reserved IPs"},
 				{Type: "Conflict", Status: metav1.ConditionTrue, Reason: "UsedByOther", Message: "web/web-0 has 10.0.1.6", LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}},
 			}
 		}, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"),
-			wrong("fixedip-controller reported 60s ago: 10.0.1.6 belongs to web/web-0 (Claimed)", ""),
+			wrong("fixedip-controller reported 60s ago: 10.0.1.6 belongs to web/web-0 (OwnedByPod)", ""),
 			wrong("fixedip-controller reported 60m ago: web/web-0 has 10.0.1.6 (UsedByOther)", ""),
 		}},
 
 		// Third case: a stale CiliumEndpoint.
-		"a stale endpoint": {func(w *world) { w.without(); w.Endpoint = endpointOf("pod-0") }, []explain.Finding{
+		"CiliumEndpoint without a pod": {func(w *world) { w.deletePod(); w.Endpoint = endpointOf("pod-0") }, []explain.Finding{
 			ok("The address is reserved for the pod that StatefulSet mysql is about to create"),
 			wrong("A CiliumEndpoint of this name still exists", "if the pod no longer exists: kubectl -n db delete ciliumendpoint mysql-0"),
 		}},
-		"an endpoint of a previous pod": {func(w *world) { w.Endpoint = endpointOf("pod-0") }, []explain.Finding{
+		"CiliumEndpoint of a previous pod": {func(w *world) { w.Endpoint = endpointOf("pod-0") }, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"),
 			wrong("The CiliumEndpoint of this name belongs to a previous pod; an agent does not take over the CiliumEndpoint of another agent", "if the pod no longer exists: kubectl -n db delete ciliumendpoint mysql-0"),
 		}},
-		"an endpoint stuck in deletion": {func(w *world) {
+		"CiliumEndpoint in deletion": {func(w *world) {
 			w.Endpoint = endpointOf("pod-0")
 			w.Endpoint.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Hour)}
 		}, []explain.Finding{
@@ -369,7 +370,7 @@ func TestFindings(t *testing.T) {
 		w := fine()
 		c.change(w)
 		if diff := cmp.Diff(c.want, w.report().Findings); diff != "" {
-			t.Errorf("%s (-want +got): %s", name, diff)
+			t.Errorf("%s: findings (-want +got): %s", name, diff)
 		}
 	}
 }
@@ -385,13 +386,13 @@ func TestFacts(t *testing.T) {
 		{What: "Node", Is: "node-1: cordoned; 4 free IPv4 addresses; subnets 10.0.1.0/29"},
 	}
 	if diff := cmp.Diff(want, w.report().Facts); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("facts of a waiting pod (-want +got): %s", diff)
 	}
 	w = fine()
-	w.without()
+	w.deletePod()
 	w.unreserved()
 	want = []explain.Fact{{What: "Pod", Is: "db/mysql-0 does not exist"}, {What: "FixedIP", Is: "none"}, {What: "Pool", Is: "no node has an entry"}}
 	if diff := cmp.Diff(want, w.report().Facts); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("facts without any object (-want +got): %s", diff)
 	}
 }

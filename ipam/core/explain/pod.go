@@ -37,16 +37,16 @@ func (e *explanation) pod() {
 	}
 }
 
-// ended reports on a pod whose containers will not run again.
+// ended reports on a pod that has ended (podutil.IsTerminal).
 func (e *explanation) ended() {
-	how, kept := string(e.Pod.Status.Phase), ""
+	how, reserved := string(e.Pod.Status.Phase), ""
 	if e.Pod.Status.Reason != "" {
 		how += ", " + e.Pod.Status.Reason
 	}
 	if len(e.reserved) > 0 {
-		kept = "; " + address.Join(e.reserved) + " stays reserved for the pod that takes its place"
+		reserved = "; " + address.Join(e.reserved) + " stays reserved for the next pod"
 	}
-	e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s, if the workload does not replace the pod", e.Namespace, e.Name), "The pod has ended (%s) and uses no address%s", how, kept)
+	e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s, if the workload does not replace the pod", e.Namespace, e.Name), "The pod has ended (%s) and uses no address%s", how, reserved)
 }
 
 // unfixed reports why a pod has no fixed address.
@@ -65,14 +65,14 @@ func (e *explanation) unfixed() {
 	case e.Pod.Spec.NodeName == "":
 		e.wrong("add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller",
 			"The pod is annotated %s: %s and waits for an address of %s %s", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled], owner.Kind, owner.Name)
-		e.schedulerSaid()
+		e.schedulerMessage()
 	default:
 		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template; add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller",
 			"The pod is annotated %s: %s, and %s placed it without a fixed address", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled], e.Pod.Spec.SchedulerName)
 	}
 }
 
-// bound reports whether a bound pod has its reserved addresses.
+// bound reports whether a bound pod runs with its reserved addresses, and otherwise why not.
 func (e *explanation) bound() {
 	node, has := e.Pod.Spec.NodeName, podutil.IPs(e.Pod)
 	owner := "no node"
@@ -86,10 +86,10 @@ func (e *explanation) bound() {
 	case len(e.reserved) == 0:
 		e.wrong("", "The pod is bound to node %s without a claim; the agent gives the pod any free address", node)
 	case len(has) == 0 && e.owner == node:
-		e.fine("The pod is about to start on node %s, and will get %s", node, address.Join(e.reserved))
+		e.fine("The pod is about to start on node %s and gets %s", node, address.Join(e.reserved))
 		e.usedByOther(e.reserved)
 	case len(has) == 0:
-		e.wrong(e.bringBack(), "The pod is bound to node %s, and its address %s belongs to %s", node, address.Join(e.reserved), owner)
+		e.wrong(e.returnHelp(), "The pod is bound to node %s, and its address %s belongs to %s", node, address.Join(e.reserved), owner)
 	case slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return podutil.RunsWith(e.Pod, a) }) &&
 		!slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return podutil.RunsWithOther(e.Pod, a) }):
 		e.fine("The pod runs with its fixed address %s", address.Join(e.reserved))
@@ -98,10 +98,10 @@ func (e *explanation) bound() {
 		e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name),
 			"The pod runs with %s, but %s is reserved for the pod on this node: the agent had not seen the entry when the pod started", address.Join(has), address.Join(e.reserved))
 	default:
-		e.wrong(e.bringBack(), "The pod runs with %s, and its address %s belongs to %s", address.Join(has), address.Join(e.reserved), owner)
+		e.wrong(e.returnHelp(), "The pod runs with %s, and its address %s belongs to %s", address.Join(has), address.Join(e.reserved), owner)
 	}
 	if e.Record == nil && len(e.held) > 0 {
-		e.fine("The claim has no FixedIP yet; the controller creates it when the pod is bound")
+		e.fine("The claim has no FixedIP yet; the controller creates one when the bound pod has IPs")
 	}
 }
 
@@ -110,25 +110,25 @@ func (e *explanation) placedByUs() bool {
 	return slices.Contains(e.Schedulers, e.Pod.Spec.SchedulerName)
 }
 
-// bringBack returns what a user can do to bring the pod to the node of its address.
-func (e *explanation) bringBack() string {
+// returnHelp returns the advice for a pod that is on another node than its address.
+func (e *explanation) returnHelp() string {
 	if !e.placedByUs() {
 		return "set schedulerName: " + e.Schedulers[0] + " in the pod template, so that the pod returns to the node of its address"
 	}
 	return fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name)
 }
 
-// usedByOther reports addresses that the agent gave to another pod.
+// usedByOther reports those of addrs that the agent of the owner node reports as used by another pod.
 func (e *explanation) usedByOther(addrs []netip.Addr) {
 	n, _ := e.Pools.Node(e.owner)
 	for _, a := range addrs {
 		if user := n.Used[a]; user != "" && user != pool.OwnerKey(e.Namespace, e.Name) {
-			e.wrong("delete the one of the two pods that may have another address", "The agent of node %s reports that %s is used by %s", e.owner, a, user)
+			e.wrong("delete that one of the two pods that may have another address", "The agent of node %s reports that %s is used by %s", e.owner, a, user)
 		}
 	}
 }
 
-// waiting reports why a pod is not placed.
+// waiting reports why a pod is not bound.
 func (e *explanation) waiting() {
 	if !e.placedByUs() {
 		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template",
@@ -144,19 +144,19 @@ func (e *explanation) waiting() {
 		if e.Record.Spec.NodeName != "" {
 			was = "; it was on node " + e.Record.Spec.NodeName
 		}
-		e.wrong(fmt.Sprintf("a node that joins with the previous name gets the subnet back; kubectl -n %s delete fixedip %s releases the address", e.Namespace, e.Record.Name),
+		e.wrong(fmt.Sprintf("add a node with the previous name, which gets the subnet again; kubectl -n %s delete fixedip %s releases the address", e.Namespace, e.Record.Name),
 			"Address %s of the pod is in no node's subnet%s", address.Join(e.reserved), was)
 	case len(e.reserved) > 0:
 		e.ownerNode()
 	default:
-		e.room()
+		e.firstAddress()
 	}
 	e.volumes()
-	e.schedulerSaid()
+	e.schedulerMessage()
 }
 
-// schedulerSaid reports the message of the PodScheduled condition.
-func (e *explanation) schedulerSaid() {
+// schedulerMessage reports the message of the condition PodScheduled.
+func (e *explanation) schedulerMessage() {
 	for _, c := range e.Pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
 			e.fine("%s reported: %s", e.Pod.Spec.SchedulerName, c.Message)
@@ -164,20 +164,20 @@ func (e *explanation) schedulerSaid() {
 	}
 }
 
-// ownerNode reports whether the node of the pod's address can take the pod.
+// ownerNode reports the state of the node that has the pod's address, and what helps if that node takes no pods.
 func (e *explanation) ownerNode() {
 	text := fmt.Sprintf("Address %s of the pod belongs to node %s, which ", address.Join(e.reserved), e.owner)
 	node := e.Nodes[e.owner]
 	help := ""
 	switch {
 	case node == nil:
-		help = "bring that node back under its name"
+		help = "add a node with that name"
 	case !nodeutil.IsReady(node):
-		help = "bring that node back"
+		help = "repair that node"
 	case node.Spec.Unschedulable:
 		help = "kubectl uncordon " + e.owner
 	}
-	// An empty policy means that the default of the scheduler applies.
+	// If the policy is empty, the default of the scheduler applies, which is unknown here.
 	var failover v1alpha1.Failover
 	if e.Record != nil {
 		failover = e.Record.Spec.Failover
@@ -188,17 +188,17 @@ func (e *explanation) ownerNode() {
 		e.fine("%sis ready for pods", text)
 	case failover == v1alpha1.Migrate || failover == v1alpha1.Reassign:
 		e.wrong(help, "%s%s", text, nodeIs(node))
-		e.fine("Its failover policy is %s: the pod goes to another node when its previous pod has provably stopped", failover)
+		e.fine("The failover policy is %s: the pod goes to another node when the previous pod has provably stopped", failover)
 	case node == nil && home != e.owner && e.Nodes[home] != nil:
 		e.fine("%s%s; the address returns to its home node %s, which %s", text, nodeIs(node), home, nodeIs(e.Nodes[home]))
 	default:
-		e.wrong(help+"; the annotation "+identity.AnnotationFailover+" on its workload allows another node", "%s%s", text, nodeIs(node))
+		e.wrong(help+"; the annotation "+identity.AnnotationFailover+" on the workload of the pod allows another node", "%s%s", text, nodeIs(node))
 	}
-	e.disputed(e.owner)
+	e.overlap(e.owner)
 	e.usedByOther(e.reserved)
 }
 
-// nodeIs returns the state of a node as the end of a sentence.
+// nodeIs returns the state of a node as the end of a sentence, such as "is cordoned" or "does not exist".
 func nodeIs(node *corev1.Node) string {
 	if node == nil {
 		return NodeState(node)
@@ -206,13 +206,13 @@ func nodeIs(node *corev1.Node) string {
 	return "is " + NodeState(node)
 }
 
-// room reports whether a pod without an address can get one.
-func (e *explanation) room() {
-	var disputed []string
+// firstAddress reports whether a pod without an address can get one.
+func (e *explanation) firstAddress() {
+	var overlapping []string
 	with, without, unreported := 0, 0, 0
 	for _, n := range e.Pools.Nodes() {
 		if _, ok := e.Pools.OverlapsWith(n.Name); ok {
-			disputed = append(disputed, n.Name)
+			overlapping = append(overlapping, n.Name)
 		}
 		switch {
 		case e.Pools.HasAvailable(n.Name, address.IPv4) || e.Pools.HasAvailable(n.Name, address.IPv6):
@@ -231,18 +231,19 @@ func (e *explanation) room() {
 	} else if unreported == 0 || without > 0 {
 		e.wrong("delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node", "The pod has no address yet, and none of %d nodes has a free address", without)
 	}
-	for _, name := range disputed {
-		e.disputed(name)
+	for _, name := range overlapping {
+		e.overlap(name)
 	}
 }
 
-func (e *explanation) disputed(name string) {
+// overlap reports the overlap of the subnets of a node with those of another node, if there is one.
+func (e *explanation) overlap(name string) {
 	if other, ok := e.Pools.OverlapsWith(name); ok {
 		e.wrong("change spec.ipam.podCIDRs of one of the two CiliumNodes", "The subnets of node %s overlap those of node %s; no address in them is claimed", name, other)
 	}
 }
 
-// withoutPod reports why an address is reserved although no pod has it.
+// withoutPod reports why an address is reserved although the pod does not exist.
 func (e *explanation) withoutPod() {
 	rec := e.Record
 	switch {
@@ -254,16 +255,16 @@ func (e *explanation) withoutPod() {
 		return
 	}
 	name := fmt.Sprintf("%s %s", rec.Spec.Owner.Kind, rec.Spec.Owner.Name)
-	giveUp := fmt.Sprintf("kubectl -n %s delete fixedip %s releases the address", e.Namespace, rec.Name)
+	releaseHelp := fmt.Sprintf("kubectl -n %s delete fixedip %s releases the address", e.Namespace, rec.Name)
 	switch {
 	case rec.Status.ExpiresAt != nil:
 		e.fine("The address is reserved until %s in case a pod with this name returns", rec.Status.ExpiresAt.UTC().Format("2006-01-02 15:04:05 MST"))
 	case e.Unread != "":
-		e.fine("The address is reserved for %s; whether that still exists is unknown: %s", name, e.Unread)
+		e.fine("The address is reserved for %s; it is unknown whether that workload exists: %s", name, e.Unread)
 	case e.Workload == nil && rec.Spec.Owner.UID == "":
-		e.fine("The address is reserved for %s, which has not existed yet", name)
+		e.fine("The address is reserved for %s, which does not exist yet", name)
 	case e.Workload == nil && rec.Spec.Reclaim.WhenDeleted == v1alpha1.Retain:
-		e.Findings = append(e.Findings, Finding{Text: fmt.Sprintf("The address is reserved although %s is deleted: whenDeleted is Retain", name), Help: giveUp})
+		e.Findings = append(e.Findings, Finding{Text: fmt.Sprintf("The address is reserved although %s is deleted: whenDeleted is Retain", name), Help: releaseHelp})
 	case e.Workload == nil:
 		e.wrong("", "%s is deleted, and the address is about to be released", name)
 	case rec.Name != rec.Spec.PodName:
@@ -271,7 +272,7 @@ func (e *explanation) withoutPod() {
 	case e.Workload.Excludes(e.Name) && rec.Spec.Reclaim.WhenScaled == v1alpha1.Delete:
 		e.wrong("", "%s is scaled down, and the address is about to be released", name)
 	case e.Workload.Excludes(e.Name):
-		e.Findings = append(e.Findings, Finding{Text: fmt.Sprintf("The address is reserved until %s is scaled up again: whenScaled is Retain", name), Help: giveUp})
+		e.Findings = append(e.Findings, Finding{Text: fmt.Sprintf("The address is reserved until %s is scaled up again: whenScaled is Retain", name), Help: releaseHelp})
 	default:
 		e.fine("The address is reserved for the pod that %s is about to create", name)
 	}

@@ -28,7 +28,7 @@ type Volume struct {
 // maxNamedNodes is the maximum number of nodes that a finding names.
 const maxNamedNodes = 3
 
-// volumes reports the volumes that the node of the pod's address cannot use, and those that no node can use.
+// volumes reports the volumes that the node of the pod's address cannot use, and those that no node that takes pods can use.
 func (e *explanation) volumes() {
 	for _, v := range e.Volumes {
 		usable := func(node *corev1.Node) bool {
@@ -43,9 +43,9 @@ func (e *explanation) volumes() {
 		what := fmt.Sprintf("Volume %s (claim %s)", v.Volume.Name, v.Claim)
 		switch {
 		case len(nodes) == 0:
-			e.wrong("bring back a node that can use the volume", "%s can be used on no node that is ready for pods", what)
+			e.wrong("add or repair a node that can use the volume", "%s can be used on no node that is ready for pods", what)
 		case e.Nodes[e.owner] != nil && !usable(e.Nodes[e.owner]):
-			help := "set the annotation " + identity.AnnotationFailover + ": Migrate on its workload, so that the address follows the pod"
+			help := "set the annotation " + identity.AnnotationFailover + ": Migrate on the workload of the pod, so that the address follows the pod"
 			if e.Record != nil {
 				help += fmt.Sprintf(", or release the address: kubectl -n %s delete fixedip %s", e.Namespace, e.Record.Name)
 			}
@@ -54,7 +54,7 @@ func (e *explanation) volumes() {
 	}
 }
 
-// someNodes returns the names of the first maxNamedNodes nodes and the number of the others, as text for messages.
+// someNodes returns the names of the first maxNamedNodes nodes and the number of the others as text for messages.
 func someNodes(names []string) string {
 	more := ""
 	if len(names) > maxNamedNodes {

@@ -15,7 +15,7 @@ func labelled(labels map[string]string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Labels = labels }
 }
 
-func alone(p *corev1.Pod) { p.OwnerReferences = nil }
+func bare(p *corev1.Pod) { p.OwnerReferences = nil }
 
 func TestAdoption(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -25,32 +25,32 @@ func TestAdoption(t *testing.T) {
 		wanted   bool
 		wantErr  string
 	}{
-		"no selector":              {pod: pod(labelled(map[string]string{"app": "mysql"}))},
-		"no selector, asked for":   {pod: pod(enabled("true")), wanted: true},
-		"matchLabels":              {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(labelled(map[string]string{"app": "mysql"})), wanted: true},
-		"matchLabels, others":      {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(labelled(map[string]string{"app": "redis"}))},
-		"matchExpressions":         {selector: `{"matchExpressions":[{"key":"fixed-ip","operator":"In","values":["true"]}]}`, pod: pod(labelled(map[string]string{"fixed-ip": "true"})), wanted: true},
-		"matchExpressions, others": {selector: `{"matchExpressions":[{"key":"fixed-ip","operator":"In","values":["true"]}]}`, pod: pod()},
-		"kubectl's form":           {selector: "app=mysql,env!=test", pod: pod(labelled(map[string]string{"app": "mysql", "env": "production"})), wanted: true},
-		"kubectl's form, others":   {selector: "app=mysql,env!=test", pod: pod(labelled(map[string]string{"app": "mysql", "env": "test"}))},
-		"everything":               {selector: "{}", pod: pod(), wanted: true},
-		"opted out":                {selector: "{}", pod: pod(enabled("false"))},
-		"invalid annotation":       {selector: "{}", pod: pod(enabled("maybe")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "maybe"; write "true" or "false"`},
-		"of no StatefulSet":        {selector: "{}", pod: pod(ownedBy("apps/v1", "ReplicaSet"))},
-		"excluded":                 {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "staging-7"}))},
-		"excluded, opted in":       {exclude: []string{"test-"}, pod: pod(labelled(map[string]string{"DBBranch": "test-7"}), enabled("true"))},
-		"not excluded":             {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "release-7"})), wanted: true},
-		"without a branch":         {selector: "{}", exclude: []string{""}, pod: pod(), wanted: true},
-		"bare pod":                 {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(alone, labelled(map[string]string{"app": "mysql"})), wanted: true},
-		"bare pod, no match":       {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(alone)},
-		"bare pod, opted out":      {selector: "{}", pod: pod(alone, enabled("false"))},
-		"bare pod, opted in":       {pod: pod(alone, enabled("true")), wanted: true},
-		"bare pod, host network":   {selector: "{}", pod: pod(alone, func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
-		"host network":             {selector: "{}", pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
+		"no selector":                        {pod: pod(labelled(map[string]string{"app": "mysql"}))},
+		"no selector, opted in":              {pod: pod(enabled("true")), wanted: true},
+		"matchLabels":                        {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(labelled(map[string]string{"app": "mysql"})), wanted: true},
+		"matchLabels, no match":              {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(labelled(map[string]string{"app": "redis"}))},
+		"matchExpressions":                   {selector: `{"matchExpressions":[{"key":"fixed-ip","operator":"In","values":["true"]}]}`, pod: pod(labelled(map[string]string{"fixed-ip": "true"})), wanted: true},
+		"matchExpressions, no match":         {selector: `{"matchExpressions":[{"key":"fixed-ip","operator":"In","values":["true"]}]}`, pod: pod()},
+		"format of kubectl":                  {selector: "app=mysql,env!=test", pod: pod(labelled(map[string]string{"app": "mysql", "env": "production"})), wanted: true},
+		"format of kubectl, no match":        {selector: "app=mysql,env!=test", pod: pod(labelled(map[string]string{"app": "mysql", "env": "test"}))},
+		"empty selector":                     {selector: "{}", pod: pod(), wanted: true},
+		"opted out":                          {selector: "{}", pod: pod(enabled("false"))},
+		"invalid annotation":                 {selector: "{}", pod: pod(enabled("maybe")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "maybe"; write "true" or "false"`},
+		"of a ReplicaSet":                    {selector: "{}", pod: pod(ownedBy("apps/v1", "ReplicaSet"))},
+		"excluded":                           {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "staging-7"}))},
+		"excluded, opted in":                 {exclude: []string{"test-"}, pod: pod(labelled(map[string]string{"DBBranch": "test-7"}), enabled("true"))},
+		"not excluded":                       {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "release-7"})), wanted: true},
+		"excluded prefix is empty, no label": {selector: "{}", exclude: []string{""}, pod: pod(), wanted: true},
+		"bare pod":                           {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(bare, labelled(map[string]string{"app": "mysql"})), wanted: true},
+		"bare pod, no match":                 {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(bare)},
+		"bare pod, opted out":                {selector: "{}", pod: pod(bare, enabled("false"))},
+		"bare pod, opted in":                 {pod: pod(bare, enabled("true")), wanted: true},
+		"bare pod, host network":             {selector: "{}", pod: pod(bare, func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
+		"host network":                       {selector: "{}", pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
 	} {
 		selector, err := identity.ParseSelector(c.selector)
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: ParseSelector: %v", name, err)
 			continue
 		}
 		id, wanted, err := identity.Adoption{Selector: selector, ExcludeDBBranch: c.exclude}.Wants(c.pod, identity.NewKinds())
@@ -59,7 +59,7 @@ func TestAdoption(t *testing.T) {
 			message = err.Error()
 		}
 		if wanted != c.wanted || message != c.wantErr || wanted && id.Key() != "db/mysql-0" {
-			t.Errorf("%s: %v, wanted %v, error %q", name, id, wanted, message)
+			t.Errorf("%s: Wants returns %v, %v, error %q; want %v for db/mysql-0, error %q", name, id, wanted, message, c.wanted, c.wantErr)
 		}
 	}
 }
@@ -75,10 +75,10 @@ func TestParseSelector(t *testing.T) {
 		`app in x`:    `unable to parse requirement: found 'x' expected: '('`,
 	} {
 		if _, err := identity.ParseSelector(text); err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", text, err, want)
+			t.Errorf("ParseSelector(%q): error %v, want %s", text, err, want)
 		}
 	}
 	if s, err := identity.ParseSelector(" "); s != nil || err != nil {
-		t.Errorf("nothing selects %v, %v", s, err)
+		t.Errorf("ParseSelector of a blank text returns %v, %v; want nil, nil", s, err)
 	}
 }

@@ -20,9 +20,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// readers contains one parser per annotation. Key: the annotation. The parser returns the value in canonical form, so
-// that parsing it again gives the same; empty if the annotation has no effect.
-var readers = map[string]func(map[string]string) (string, error){
+// parsers contains a parser for each annotation. Key: the annotation. The parser returns the value in canonical form, which
+// parses to itself; empty if the annotation has no effect.
+var parsers = map[string]func(map[string]string) (string, error){
 	identity.AnnotationWhenDeleted: func(a map[string]string) (string, error) {
 		p, err := identity.Reclaim(identity.DefaultReclaim(), a, nil)
 		return string(p.WhenDeleted), err
@@ -42,7 +42,7 @@ var readers = map[string]func(map[string]string) (string, error){
 	identity.AnnotationOnMismatch: func(a map[string]string) (string, error) {
 		p, err := identity.MismatchPolicy(nil, a, identity.Restart)
 		if err != nil && p != identity.Report {
-			return "", fmt.Errorf("an invalid value is read as %s", p)
+			return "", fmt.Errorf("MismatchPolicy returns %s for an invalid value, want Report", p)
 		}
 		return string(p), err
 	},
@@ -54,39 +54,39 @@ var readers = map[string]func(map[string]string) (string, error){
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", Annotations: a}}
 		_, fixed, err := identity.Of(pod, identity.NewKinds(), identity.NoControllers)
 		if in, out := identity.OptsIn(a), identity.OptsOut(pod); err == nil && in != fixed || err != nil && (in || out) || in && out {
-			return "", errors.Join(err, fmt.Errorf("it is in: %v, out: %v, and fixed: %v", in, out, fixed))
+			return "", errors.Join(err, fmt.Errorf("OptsIn returns %v, OptsOut %v, and Of returns fixed %v", in, out, fixed))
 		}
 		return fmt.Sprint(fixed), err
 	},
 }
 
-// FuzzAnnotations checks that an annotation is refused with its name and value, or parses to a value that can be
-// written again.
+// FuzzAnnotations checks that the error for an invalid annotation names the annotation and the value, and that the value of a
+// valid annotation parses to itself after formatting.
 func FuzzAnnotations(f *testing.F) {
-	for key := range readers {
+	for key := range parsers {
 		for _, value := range []string{"Delete", "Retain", "retain", "Wait", "Migrate", "Reassign", "Restart", "Report", "30m", "-1s", "2562047h47m16.854775807s", "9999999h", "1h30", "+5m", "true", "False", "yes", "1", "", " Retain", "Retain\n", "\x00", "\xff"} {
 			f.Add(key, value)
 		}
 	}
 	f.Fuzz(func(t *testing.T, key, value string) {
-		read := readers[key]
-		if read == nil {
+		parse := parsers[key]
+		if parse == nil {
 			return
 		}
-		said, err := read(map[string]string{key: value})
+		parsed, err := parse(map[string]string{key: value})
 		if err != nil {
 			for _, part := range []string{"annotation " + key, fmt.Sprintf("is %q; write ", value)} {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("the error does not say %q: %v", part, err)
+					t.Errorf("error %q does not contain %q", err, part)
 				}
 			}
 			return
 		}
-		if again, err := read(map[string]string{key: said}); err != nil || again != said {
-			t.Errorf("%s: %q says %q, and that says %q: %v", key, value, said, again, err)
+		if again, err := parse(map[string]string{key: parsed}); err != nil || again != parsed {
+			t.Errorf("%s: %q parses to %q, which parses to %q, error %v", key, value, parsed, again, err)
 		}
-		if key == identity.AnnotationTTL && strings.HasPrefix(said, "-") {
-			t.Errorf("%q is a time of %s", value, said)
+		if key == identity.AnnotationTTL && strings.HasPrefix(parsed, "-") {
+			t.Errorf("%s: %q parses to the negative duration %s, want an error", key, value, parsed)
 		}
 	})
 }
@@ -104,13 +104,13 @@ func FuzzSelector(f *testing.F) {
 		s, err := identity.ParseSelector(text)
 		if err != nil {
 			if s != nil {
-				t.Errorf("%q is refused and selects %s: %v", text, s, err)
+				t.Errorf("ParseSelector(%q) returns %s and error %v, want nil with an error", text, s, err)
 			}
 			return
 		}
 		if s == nil {
 			if strings.TrimSpace(text) != "" {
-				t.Errorf("%q selects nothing", text)
+				t.Errorf("ParseSelector(%q) returns nil, want a selector", text)
 			}
 			return
 		}
@@ -118,22 +118,22 @@ func FuzzSelector(f *testing.F) {
 		if s.Empty() {
 			// Only JSON can select all pods.
 			if !strings.HasPrefix(strings.TrimSpace(text), "{") {
-				t.Errorf("%q selects all pods", text)
+				t.Errorf("ParseSelector(%q) selects all pods, want an error", text)
 			}
 			return
 		}
 		if err != nil {
-			t.Fatalf("%q selects %q, which can't be read: %v", text, s, err)
+			t.Fatalf("ParseSelector(%q) returns %q, which ParseSelector refuses: %v", text, s, err)
 		}
 		for _, set := range []labels.Set{nil, {"app": "mysql"}, {"app": "a"}, {"env": "test"}, {"app": "mysql", "env": "test"}} {
 			if s.Matches(set) != again.Matches(set) {
-				t.Errorf("%q selects %v: %v, and %q does: %v", text, set, s.Matches(set), s, again.Matches(set))
+				t.Errorf("%q matches %v: %v, but its formatted text %q: %v", text, set, s.Matches(set), s, again.Matches(set))
 			}
 		}
 	})
 }
 
-// FuzzKind checks that the label of a valid kind leads back to the kind, and that errors name the invalid field.
+// FuzzKind checks that Labelled returns a valid kind for its label, and that errors name the invalid field.
 func FuzzKind(f *testing.F) {
 	for _, seed := range []string{
 		"Deployment.apps=Slot", "StatefulSet.apps=PodName:ByAnnotation", "CloneSet.apps.kruise.io=Slot:ByDefault", "DaemonSet.apps=PodName", "Pod=PodName", "ReplicationController=Slot", "deployment=Slot",
@@ -145,14 +145,14 @@ func FuzzKind(f *testing.F) {
 		k, err := identity.ParseKind(text)
 		if err != nil {
 			if !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
-				t.Errorf("the error does not name %q: %v", text, err)
+				t.Errorf("ParseKind(%q): error %q does not name the text", text, err)
 			}
 			return
 		}
 		if errs := identity.ValidateKinds(field.NewPath("workloads"), []identity.Kind{k}); len(errs) > 0 {
 			for _, e := range errs {
 				if !strings.HasPrefix(e.Field, "workloads[0].") {
-					t.Errorf("%q: the error names no field: %v", text, e)
+					t.Errorf("kind %q: error %q names no field of the kind", text, e)
 				}
 			}
 			return
@@ -160,17 +160,17 @@ func FuzzKind(f *testing.F) {
 		kinds := identity.NewKinds(k)
 		label := identity.Label(k.GroupKind())
 		if back, ok := kinds.Labelled(label); !ok || back.GroupKind() != k.GroupKind() {
-			t.Errorf("%q goes by %q, which is %v, %v", text, label, back, ok)
+			t.Errorf("kind %q has the label %q, for which Labelled returns %v, %v", text, label, back, ok)
 		}
 		if got, ok := kinds.Of(k.GroupKind()); !ok || got.Identity != k.Identity || got.Enabled == "" {
-			t.Errorf("%q is %+v: %v", text, got, ok)
+			t.Errorf("kind %q: Of returns %+v, %v; want the same identity mode, and Enabled set", text, got, ok)
 		}
 		id := identity.Identity{Namespace: "db", PodName: "web-0", Owner: identity.Owner{APIVersion: k.APIGroup + "/v1", Kind: k.Kind, Name: "web"}}
 		if k.APIGroup == "" {
 			id.Owner.APIVersion = "v1"
 		}
 		if gotLabel, name, ok := id.Entry().WorkloadRef(); !ok || gotLabel != label || name != "web" || id.Entry().IsUnreserved() {
-			t.Errorf("%q: its entry %+v is for %s %s, unreserved: %v", text, id.Entry(), gotLabel, name, id.Entry().IsUnreserved())
+			t.Errorf("kind %q: entry %+v is for %s %s, unreserved: %v; want %s web, unreserved: false", text, id.Entry(), gotLabel, name, id.Entry().IsUnreserved(), label)
 		}
 	})
 }
@@ -188,15 +188,15 @@ func FuzzNames(f *testing.F) {
 		if ordinal >= 0 {
 			pod := fmt.Sprintf("%s-%d", workload, ordinal)
 			if got, ok := identity.Ordinal(pod, workload); !ok || got != ordinal {
-				t.Errorf("pod %s of %s has ordinal %d: %v", pod, workload, got, ok)
+				t.Errorf("Ordinal(%s, %s) returns %d, %v; want %d", pod, workload, got, ok, ordinal)
 			}
 			if got, ok := identity.StatefulSetOf(pod); !ok || got != workload {
-				t.Errorf("pod %s is of %s: %v", pod, got, ok)
+				t.Errorf("StatefulSetOf(%s) returns %s, %v; want %s", pod, got, ok, workload)
 			}
 		}
 		if of, ok := identity.StatefulSetOf(workload); ok {
 			if _, ok := identity.Ordinal(workload, of); !ok {
-				t.Errorf("%s is of %s, and has no ordinal there", workload, of)
+				t.Errorf("StatefulSetOf(%s) returns %s, but the name has no ordinal there", workload, of)
 			}
 		}
 		a, err := netip.ParseAddr(addr)
@@ -205,16 +205,16 @@ func FuzzNames(f *testing.F) {
 		}
 		name := identity.SlotName(workload, a)
 		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-			t.Errorf("the slot of %s at %s has no name but %q: %v", workload, a, name, problems)
+			t.Errorf("SlotName(%s, %s) returns the invalid name %q: %v", workload, a, name, problems)
 		}
 		if next := a.Next(); next.IsValid() && identity.SlotName(workload, next) == name {
-			t.Errorf("%s and %s are both %s", a, next, name)
+			t.Errorf("SlotName returns %s for both %s and %s, want different names", name, a, next)
 		}
 	})
 }
 
-// FuzzIdentity checks that Of returns, for every pod, an identity whose entry names the pod and is not removed with it, or
-// no identity, or an error.
+// FuzzIdentity checks that Of returns, for every pod, an identity whose entry names the pod and is not removed with the pod,
+// or no identity, or an error.
 func FuzzIdentity(f *testing.F) {
 	for _, s := range [][3]string{
 		{"apps/v1", "StatefulSet", "true"}, {"apps/v1", "ReplicaSet", "true"}, {"", "Pod", ""}, {"foo/v1", "Pod", "true"}, {"a/b/c", "StatefulSet", ""}, {"v1", "ReplicationController", "True"},
@@ -224,7 +224,7 @@ func FuzzIdentity(f *testing.F) {
 		f.Add(s[0], s[1], "web", s[2], true)
 	}
 	kinds := identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}, identity.Kind{APIGroup: "foo", Kind: "Pod", Identity: identity.PodName}, identity.Kind{APIGroup: "apps.kruise.io", Kind: "StatefulSet", Identity: identity.PodName})
-	f.Fuzz(func(t *testing.T, apiVersion, kind, owner, enabled string, under bool) {
+	f.Fuzz(func(t *testing.T, apiVersion, kind, owner, enabled string, seen bool) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}}
 		if kind != "" {
 			controller := true
@@ -234,30 +234,30 @@ func FuzzIdentity(f *testing.F) {
 			pod.Annotations = map[string]string{identity.AnnotationEnabled: enabled}
 		}
 		by := func(string, metav1.OwnerReference) (*metav1.OwnerReference, bool) {
-			return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}, under
+			return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}, seen
 		}
 		id, fixed, err := identity.Of(pod, kinds, by)
 		if err != nil {
 			if fixed || !errors.Is(err, identity.ErrUnseen) && !strings.Contains(err.Error(), fmt.Sprintf("%q", enabled)) {
-				t.Errorf("fixed: %v, and %v", fixed, err)
+				t.Errorf("Of returns fixed %v and error %v; want false, and ErrUnseen or an error that names %q", fixed, err, enabled)
 			}
 			return
 		}
 		if !fixed {
 			if id != (identity.Identity{}) {
-				t.Errorf("it is not fixed, and is %+v", id)
+				t.Errorf("Of returns %+v for a pod without a fixed address, want the zero Identity", id)
 			}
 			return
 		}
 		if !id.Entry().OwnedBy("db/web-0") {
-			t.Errorf("its entry is %+v", id.Entry())
+			t.Errorf("entry %+v, want it to be owned by db/web-0", id.Entry())
 		}
 		if id.Entry().IsUnreserved() {
-			t.Errorf("its entry %+v goes with the pod", id.Entry())
+			t.Errorf("entry %+v is Unreserved, so it would be removed with the pod", id.Entry())
 		}
 		record := &v1alpha1.FixedIP{Spec: v1alpha1.FixedIPSpec{Owner: v1alpha1.OwnerReference{APIVersion: id.Owner.APIVersion, Kind: id.Owner.Kind, Name: id.Owner.Name, UID: id.Owner.UID}}}
 		if identity.OwnerOf(record) != id.Owner {
-			t.Errorf("its owner %+v is read as %+v", id.Owner, identity.OwnerOf(record))
+			t.Errorf("OwnerOf returns %+v, want %+v", identity.OwnerOf(record), id.Owner)
 		}
 	})
 }

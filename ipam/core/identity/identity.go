@@ -24,8 +24,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// AnnotationEnabled on a pod defines whether it has a fixed address: "true" or "false". The default depends on the kind of
-// its workload: pods of StatefulSets have one.
+// AnnotationEnabled on a pod defines whether the pod has a fixed address: "true" or "false". The default depends on the kind
+// of its workload: pods of StatefulSets have one.
 const AnnotationEnabled = "fixedip.io/enabled"
 
 // Annotations that request certain addresses: AnnotationIPs on a pod or its workload, AnnotationCalico on a pod. Package
@@ -60,7 +60,7 @@ func (o Owner) IsPod() bool { return o.GroupKind() == schema.GroupKind{Kind: Pod
 // Resource returns the text for the owner in pool entries: "namespace/Kind/name". namespace is that of its pods.
 func (o Owner) Resource(namespace string) string { return Resource(namespace, o.GroupKind(), o.Name) }
 
-// Label returns the owner's kind as it is written in pool entries.
+// Label returns the text for the kind of the owner in pool entries.
 func (o Owner) Label() string { return Label(o.GroupKind()) }
 
 // Identity is a pod name together with its workload, or a slot of a workload. It keeps its addresses when a pod ends: the
@@ -76,7 +76,7 @@ type Identity struct {
 // Key returns the owner text of the identity in pool entries.
 func (i Identity) Key() string { return pool.OwnerKey(i.Namespace, i.PodName) }
 
-// Resource returns the identity's workload as it is written in pool entries.
+// Resource returns the text for the workload of the identity in pool entries: "namespace/Kind/name".
 func (i Identity) Resource() string { return i.Owner.Resource(i.Namespace) }
 
 // IsBarePod reports whether the identity is that of a bare pod.
@@ -90,46 +90,46 @@ func (i Identity) Entry() pool.Entry {
 	return pool.OwnedEntry(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
-// Controllers returns the controller of an object that controls a pod, usually a ReplicaSet; nil if the object has none.
-// seen is false if no object with that name and UID is known.
+// Controllers is a function that returns the controller of an object that controls a pod, usually a ReplicaSet; nil if the
+// object has none. seen is false if no object with that name and UID is known.
 type Controllers func(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, seen bool)
 
-// NoControllers is a Controllers that knows no object, for callers that ignore pods with slots.
+// NoControllers is a Controllers function that knows no object. It is for callers that ignore pods with slots.
 func NoControllers(string, metav1.OwnerReference) (by *metav1.OwnerReference, seen bool) {
 	return nil, false
 }
 
 // ErrUnseen means that the controller of a pod has not been seen yet, so its identity is unknown.
-var ErrUnseen = errors.New("not seen yet")
+var ErrUnseen = errors.New("has not been seen yet")
 
-// Of returns the identity of a pod. fixed is false if the pod has no fixed address: its kind has none, it is
-// disabled by annotation, or it uses the host network. A bare pod has one if it is enabled by annotation or requests
-// addresses. An invalid annotation is an error, so that the pod does not start with an unintended address. ErrUnseen
-// is returned if the controller of a ReplicaSet is unknown.
+// Of returns the identity of a pod. fixed is false if the pod has no fixed address: the kind of its workload has none, an
+// annotation disables it, or the pod uses the host network. A bare pod has a fixed address if an annotation enables it or
+// requests addresses. An invalid annotation is an error, so that the pod does not start with an unintended address. If the
+// ReplicaSet of the pod has not been seen yet, the error matches ErrUnseen.
 func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fixed bool, err error) {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if pod.Spec.HostNetwork || owner != nil && !kinds.mayOwn(owner) {
 		return Identity{}, false, nil
 	}
-	enabled, said, err := boolean(pod, AnnotationEnabled)
-	if err != nil || said && !enabled {
+	enabled, present, err := boolean(pod, AnnotationEnabled)
+	if err != nil || present && !enabled {
 		return Identity{}, false, err
 	}
 	if owner == nil {
-		if !said && !RequestsIPs(pod.Annotations, nil) {
+		if !present && !RequestsIPs(pod.Annotations, nil) {
 			return Identity{}, false, nil
 		}
 		return barePod(pod), true, nil
 	}
-	// A kind counts if it is enabled by default, or if the pod is enabled by annotation.
-	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || said) }
+	// A kind counts if all its pods are enabled by default, or if the annotation enables this pod.
+	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || present) }
 	if OwnerFrom(owner).GroupKind() == ReplicaSets {
 		if _, found := kinds.find(func(k Kind) bool { return k.Identity == Slot && counts(k, true) }); !found {
 			return Identity{}, false, nil
 		}
 		by, seen := controllers(pod.Namespace, *owner)
 		if !seen {
-			return Identity{}, false, fmt.Errorf("the %s %s of pod %s/%s: %w", owner.Kind, owner.Name, pod.Namespace, pod.Name, ErrUnseen)
+			return Identity{}, false, fmt.Errorf("%s %s of pod %s/%s %w", owner.Kind, owner.Name, pod.Namespace, pod.Name, ErrUnseen)
 		}
 		if by != nil {
 			// The pods of a ReplicaSet belong to its controller.
@@ -144,10 +144,10 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: of, Slot: kind.Identity == Slot}, true, nil
 }
 
-// boolean returns the value of an annotation that is true or false; said is false if the pod does not have it.
-func boolean(pod *corev1.Pod, annotation string) (value, said bool, err error) {
-	v, said := pod.Annotations[annotation]
-	if !said {
+// boolean returns the value of an annotation that is true or false. present is false if the pod does not have the annotation.
+func boolean(pod *corev1.Pod, annotation string) (value, present bool, err error) {
+	v, present := pod.Annotations[annotation]
+	if !present {
 		return false, false, nil
 	}
 	if value, err = strconv.ParseBool(v); err != nil {
@@ -161,8 +161,8 @@ func barePod(pod *corev1.Pod) Identity {
 	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: Owner{APIVersion: "v1", Kind: PodKind, Name: pod.Name, UID: pod.UID}}
 }
 
-// mayOwn reports whether the controller of a pod is of a kind with fixed addresses, or a ReplicaSet that may lead to
-// one.
+// mayOwn reports whether the controller of a pod is of a kind with fixed addresses, or a ReplicaSet whose controller may be
+// of such a kind.
 func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
 	gk := OwnerFrom(owner).GroupKind()
 	_, known := k.Of(gk)
@@ -192,8 +192,8 @@ func OptsIn(annotations map[string]string) bool {
 	return err == nil && enabled
 }
 
-// PodNode returns the node that a pod is bound to or, before that, the node that a DaemonSet created it for; empty if
-// there is none yet.
+// PodNode returns the node that a pod is bound to. For a DaemonSet pod that is not bound it returns the node that the
+// DaemonSet created the pod for. It is empty for all other pods.
 func PodNode(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName
@@ -218,10 +218,11 @@ func PodNode(pod *corev1.Pod) string {
 }
 
 const (
-	// AnnotationStickyMAC on a pod defines whether its interface keeps its MAC address too: "true" or "false".
+	// AnnotationStickyMAC on a pod defines whether the next pod of the identity has the same MAC address too: "true" or
+	// "false".
 	AnnotationStickyMAC = "fixedip.io/sticky-mac"
 	// AnnotationCiliumMAC is the annotation from which an agent takes the MAC address of a new interface (Cilium
-	// fact 16). A value that a user set is kept.
+	// fact 16). A value that a user set is not changed.
 	AnnotationCiliumMAC = "cni.cilium.io/mac-address"
 )
 
@@ -296,16 +297,16 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 		return Identity{}, false, nil
 	}
 	// Of reads the annotation again, and returns an error if it is neither true nor false.
-	asks, _ := strconv.ParseBool(pod.Annotations[AnnotationEnabled])
-	if !asks && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {
+	optsIn, _ := strconv.ParseBool(pod.Annotations[AnnotationEnabled])
+	if !optsIn && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {
 		return Identity{}, false, nil
 	}
 	id, wanted, err = Of(pod, kinds, NoControllers)
 	if errors.Is(err, ErrUnseen) || id.Slot {
 		return Identity{}, false, nil
 	}
-	if _, said := pod.Annotations[AnnotationEnabled]; !wanted && !said && err == nil && metav1.GetControllerOfNoCopy(pod) == nil && !pod.Spec.HostNetwork {
-		// A bare pod that the selector matches.
+	if _, present := pod.Annotations[AnnotationEnabled]; !wanted && !present && err == nil && metav1.GetControllerOfNoCopy(pod) == nil && !pod.Spec.HostNetwork {
+		// The selector matches a bare pod, for which Of requires an annotation.
 		return barePod(pod), true, nil
 	}
 	return id, wanted, err
@@ -321,8 +322,8 @@ func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds, controllers Controllers) 
 	return id, err == nil && fixed
 }
 
-// ParseSelector parses a label selector: a JSON LabelSelector such as {"matchLabels":{"app":"mysql"}}, or the
-// format of kubectl, such as app=mysql,env!=test. An empty text returns nil, which selects nothing.
+// ParseSelector parses a label selector: a JSON LabelSelector such as {"matchLabels":{"app":"mysql"}}, or the format of
+// kubectl, such as app=mysql,env!=test. For an empty text it returns nil.
 func ParseSelector(s string) (labels.Selector, error) {
 	s = strings.TrimSpace(s)
 	if s == "" {
@@ -339,8 +340,8 @@ func ParseSelector(s string) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(&selector)
 }
 
-// ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error, and so is a text
-// with a zero byte, which the library takes for the end.
+// ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error. So is a text with a
+// zero byte, because labels.Parse ignores the text after such a byte.
 func ParseLabels(s string) (labels.Selector, error) {
 	selector, err := labels.Parse(s)
 	if err != nil {

@@ -10,20 +10,20 @@ import (
 )
 
 func TestMismatchPolicy(t *testing.T) {
-	says := func(v string) map[string]string { return map[string]string{identity.AnnotationOnMismatch: v} }
+	annotated := func(v string) map[string]string { return map[string]string{identity.AnnotationOnMismatch: v} }
 	for name, c := range map[string]struct {
 		workload, pod map[string]string
 		want          identity.OnMismatch
-		wrong         bool
+		invalid       bool
 	}{
-		"nothing is said":           {want: identity.Restart},
-		"the pod says so":           {pod: says("Report"), want: identity.Report},
-		"the workload knows better": {workload: says("Restart"), pod: says("Report"), want: identity.Restart},
-		"an invalid value":          {workload: says("restart"), want: identity.Report, wrong: true},
+		"no annotation":                               {want: identity.Restart},
+		"annotation of the pod":                       {pod: annotated("Report"), want: identity.Report},
+		"annotation of the workload takes precedence": {workload: annotated("Restart"), pod: annotated("Report"), want: identity.Restart},
+		"an invalid value":                            {workload: annotated("restart"), want: identity.Report, invalid: true},
 	} {
 		got, err := identity.MismatchPolicy(c.workload, c.pod, identity.Restart)
-		if got != c.want || (err != nil) != c.wrong {
-			t.Errorf("%s: %q, %v", name, got, err)
+		if got != c.want || (err != nil) != c.invalid {
+			t.Errorf("%s: MismatchPolicy returns %q, error %v; want %q, an error: %v", name, got, err, c.want, c.invalid)
 		}
 	}
 }

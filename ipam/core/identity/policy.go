@@ -17,8 +17,8 @@ import (
 // AnnotationFailover on a workload or its pod template is the failover policy: "Wait", "Migrate" or "Reassign".
 const AnnotationFailover = "fixedip.io/failover"
 
-// Failover returns the failover policy of a workload from its annotations or, if there is none, from those of its
-// pod template; empty if neither has it. An error names the annotation and the value.
+// Failover returns the failover policy of a workload from its annotations or, if they have none, from those of its pod
+// template; empty if neither has one. An error names the annotation and the value.
 func Failover(workload, template map[string]string) (v1alpha1.Failover, error) {
 	v, ok := annotation(AnnotationFailover, workload, template)
 	if !ok {
@@ -48,9 +48,9 @@ const AnnotationOnMismatch = "fixedip.io/mismatch-policy"
 type OnMismatch string
 
 const (
-	// Restart evicts the pod, so that it starts again with its fixed address.
+	// Restart means that the pod is evicted, so that the next pod starts with the fixed address.
 	Restart OnMismatch = "Restart"
-	// Report reports the mismatch and does not restart the pod.
+	// Report means that the mismatch is reported and the pod is not evicted.
 	Report OnMismatch = "Report"
 )
 
@@ -63,8 +63,8 @@ func ParseOnMismatch(s string) (OnMismatch, error) {
 	return "", fmt.Errorf("%q is neither Restart nor Report", s)
 }
 
-// MismatchPolicy returns the policy from the annotations of a workload or, if there is none, of its pod, or else the
-// given default. For an invalid annotation it returns Report and an error: a typing error must not restart pods.
+// MismatchPolicy returns the policy from the annotations of a workload or, if they have none, from those of its pod, or else
+// otherwise. For an invalid annotation it returns Report and an error: a typing error must not restart pods.
 func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMismatch, error) {
 	v, ok := annotation(AnnotationOnMismatch, workload, pod)
 	if !ok {
@@ -83,7 +83,7 @@ const (
 	AnnotationWhenDeleted = "fixedip.io/when-deleted"
 	// AnnotationWhenScaled is "Retain" (the default) or "Delete".
 	AnnotationWhenScaled = "fixedip.io/when-scaled"
-	// AnnotationTTL is a duration such as "30m" by which the release of an address is delayed.
+	// AnnotationTTL is the duration by which the release of an address is delayed, such as "30m".
 	AnnotationTTL = "fixedip.io/retention-ttl"
 )
 
@@ -92,14 +92,14 @@ func DefaultReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain}
 }
 
-// NamedReclaim returns the default policy of bare pods: a user reserved the address for the name, and releases it.
+// NamedReclaim returns the default policy of bare pods: a user reserves the address for a pod name and has to release it.
 func NamedReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
 }
 
 // Reclaim returns policy with the changes that annotations make. annotations are those of a bare pod, or those of a workload
-// followed by those of its pod template; the first that contains a key decides. An error names the annotation and the value;
-// the returned policy is then empty.
+// followed by those of its pod template; the first map that contains a key decides. An error names the annotation and the
+// value; the returned policy is then empty.
 func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v1alpha1.ReclaimPolicy, error) {
 	for key, field := range map[string]*v1alpha1.Retention{AnnotationWhenDeleted: &policy.WhenDeleted, AnnotationWhenScaled: &policy.WhenScaled} {
 		v, ok := annotation(key, annotations...)

@@ -21,14 +21,14 @@ func TestReclaim(t *testing.T) {
 		want               v1alpha1.ReclaimPolicy
 		wantErr            string
 	}{
-		"nothing said":         {want: identity.DefaultReclaim()},
-		"all said":             {workload: annotations{"fixedip.io/when-deleted": "Retain", "fixedip.io/when-scaled": "Delete", "fixedip.io/retention-ttl": "30m"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Retain", WhenScaled: "Delete", TTL: metav1.Duration{Duration: 30 * time.Minute}}},
-		"said in the template": {template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: time.Hour}}},
-		"said in both":         {workload: annotations{"fixedip.io/retention-ttl": "2h"}, template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: 2 * time.Hour}}},
-		"no such word":         {workload: annotations{"fixedip.io/when-deleted": "Keep"}, wantErr: `annotation fixedip.io/when-deleted is "Keep"; write Delete or Retain`},
-		"another's case":       {workload: annotations{"fixedip.io/when-scaled": "retain"}, wantErr: `annotation fixedip.io/when-scaled is "retain"; write Delete or Retain`},
-		"no duration":          {workload: annotations{"fixedip.io/retention-ttl": "1 day"}, wantErr: `annotation fixedip.io/retention-ttl is "1 day"; write a duration such as 30m or 24h`},
-		"a negative one":       {workload: annotations{"fixedip.io/retention-ttl": "-1h"}, wantErr: `annotation fixedip.io/retention-ttl is "-1h"; write a duration such as 30m or 24h`},
+		"no annotation":                   {want: identity.DefaultReclaim()},
+		"all annotations on the workload": {workload: annotations{"fixedip.io/when-deleted": "Retain", "fixedip.io/when-scaled": "Delete", "fixedip.io/retention-ttl": "30m"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Retain", WhenScaled: "Delete", TTL: metav1.Duration{Duration: 30 * time.Minute}}},
+		"annotation on the template":      {template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: time.Hour}}},
+		"annotation on both":              {workload: annotations{"fixedip.io/retention-ttl": "2h"}, template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: 2 * time.Hour}}},
+		"unknown policy":                  {workload: annotations{"fixedip.io/when-deleted": "Keep"}, wantErr: `annotation fixedip.io/when-deleted is "Keep"; write Delete or Retain`},
+		"wrong case":                      {workload: annotations{"fixedip.io/when-scaled": "retain"}, wantErr: `annotation fixedip.io/when-scaled is "retain"; write Delete or Retain`},
+		"invalid duration":                {workload: annotations{"fixedip.io/retention-ttl": "1 day"}, wantErr: `annotation fixedip.io/retention-ttl is "1 day"; write a duration such as 30m or 24h`},
+		"negative duration":               {workload: annotations{"fixedip.io/retention-ttl": "-1h"}, wantErr: `annotation fixedip.io/retention-ttl is "-1h"; write a duration such as 30m or 24h`},
 	} {
 		got, err := identity.Reclaim(identity.DefaultReclaim(), c.workload, c.template)
 		message := ""
@@ -36,7 +36,7 @@ func TestReclaim(t *testing.T) {
 			message = err.Error()
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" || message != c.wantErr {
-			t.Errorf("%s: error %q, (-want +got): %s", name, message, diff)
+			t.Errorf("%s: error %q, want %q; policy (-want +got): %s", name, message, c.wantErr, diff)
 		}
 	}
 }
@@ -45,7 +45,7 @@ func TestOrdinal(t *testing.T) {
 	for pod, want := range map[string]int32{"web-0": 0, "web-12": 12, "web-2147483647": 2147483647, "web": -1, "web-": -1, "web-x": -1, "web-01": -1, "web--1": -1, "web-0-0": -1, "other-0": -1, "web-2147483648": -1} {
 		got, ok := identity.Ordinal(pod, "web")
 		if ok != (want >= 0) || ok && got != want {
-			t.Errorf("%s: %d, %v; want %d", pod, got, ok, want)
+			t.Errorf("Ordinal(%s) returns %d, %v; want %d, or false for -1", pod, got, ok, want)
 		}
 	}
 }

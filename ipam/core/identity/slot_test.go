@@ -31,13 +31,13 @@ func TestSlotName(t *testing.T) {
 	} {
 		got := identity.SlotName(c.workload, netip.MustParseAddr(c.addr))
 		if c.want != "" && got != c.want {
-			t.Errorf("%s of %s is %s, want %s", c.addr, c.workload, got, c.want)
+			t.Errorf("SlotName(%s, %s) returns %s, want %s", c.workload, c.addr, got, c.want)
 		}
-		if wrong := validation.IsDNS1123Subdomain(got); len(wrong) > 0 {
-			t.Errorf("%s of %s is %s: %v", c.addr, c.workload, got, wrong)
+		if problems := validation.IsDNS1123Subdomain(got); len(problems) > 0 {
+			t.Errorf("SlotName(%s, %s) returns the invalid name %s: %v", c.workload, c.addr, got, problems)
 		}
 		if other, ok := seen[got]; ok {
-			t.Errorf("%s is the name for %s and %s", got, other, c.workload+" "+c.addr)
+			t.Errorf("SlotName returns %s for both %s and %s, want different names", got, other, c.workload+" "+c.addr)
 		}
 		seen[got] = c.workload + " " + c.addr
 	}

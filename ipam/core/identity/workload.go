@@ -26,7 +26,7 @@ type Workload struct {
 	UID             types.UID
 	// Annotations are the annotations of the workload, Template the annotations of its pod template.
 	Annotations, Template map[string]string
-	// HostNetwork is true if its pods use the network of their nodes, and thus have no addresses of their own.
+	// HostNetwork is true if its pods use the host network and so have no addresses of their own.
 	HostNetwork bool
 	// Replicas is spec.replicas; nil if the kind has no such field.
 	Replicas *int32
@@ -72,7 +72,7 @@ func (w Workload) Excludes(podName string) bool {
 	return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)
 }
 
-// annotation returns an annotation of the first object that has it.
+// annotation returns the value of the annotation key of the first object that has it, and false if none has it.
 func annotation(key string, objects ...map[string]string) (value string, ok bool) {
 	for _, annotations := range objects {
 		if value, ok = annotations[key]; ok {
@@ -122,15 +122,15 @@ func (k Kind) GroupKind() schema.GroupKind { return schema.GroupKind{Group: k.AP
 
 // Kinds of Kubernetes with special treatment.
 var (
-	// StatefulSets are always enabled.
+	// StatefulSets are always among the Kinds.
 	StatefulSets = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
 	// ReplicaSets control the pods of Deployments and of other kinds. Their pods belong to the controller of the ReplicaSet.
 	ReplicaSets = schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}
 )
 
-// forms contains the kinds of Kubernetes whose identity mode is known. Key: the kind. Value: its mode; empty if its
-// pods cannot have fixed addresses.
-var forms = map[schema.GroupKind]Mode{
+// modes contains the kinds of Kubernetes whose identity mode is known. Key: the kind. Value: the mode; empty if pods of the
+// kind cannot have fixed addresses.
+var modes = map[schema.GroupKind]Mode{
 	StatefulSets:                        PodName,
 	ReplicaSets:                         Slot,
 	{Group: "apps", Kind: "Deployment"}: Slot,
@@ -140,7 +140,8 @@ var forms = map[schema.GroupKind]Mode{
 	{Kind: "Pod"}:                       "",
 }
 
-// Kinds are the kinds of workloads whose pods may have fixed addresses. Use NewKinds: the zero value is empty.
+// Kinds contains the kinds of workloads whose pods may have fixed addresses. Create it with NewKinds: the zero value is
+// empty.
 type Kinds struct{ list []Kind }
 
 // NewKinds returns StatefulSets (ByDefault, unless the list configures them differently) and the listed kinds
@@ -163,12 +164,12 @@ func NewKinds(list ...Kind) Kinds {
 // All returns the kinds, StatefulSets first.
 func (k Kinds) All() []Kind { return slices.Clone(k.list) }
 
-// Of returns the configuration of a kind.
+// Of returns the configuration of a kind, and false if the kind is not configured.
 func (k Kinds) Of(gk schema.GroupKind) (Kind, bool) {
 	return k.find(func(k Kind) bool { return k.GroupKind() == gk })
 }
 
-// Labelled returns the kind with the given label in pool entries. It is the inverse of Label.
+// Labelled returns the kind with the given label in pool entries, and false if there is none. It is the inverse of Label.
 func (k Kinds) Labelled(label string) (Kind, bool) {
 	return k.find(func(k Kind) bool { return Label(k.GroupKind()) == label })
 }
@@ -200,13 +201,13 @@ func Label(gk schema.GroupKind) string {
 // ParseKind parses a kind as written in a flag: Kind.group=Identity or Kind.group=Identity:Enabled, such as
 // Deployment.apps=Slot. The result has to pass ValidateKinds.
 func ParseKind(text string) (Kind, error) {
-	name, rest, ok := strings.Cut(text, "=")
-	if !ok || name == "" || rest == "" {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok || name == "" || value == "" {
 		return Kind{}, fmt.Errorf("%q is not a kind of workload; write Kind.group=Identity, such as Deployment.apps=Slot", text)
 	}
 	gk := schema.ParseGroupKind(name)
-	form, enabled, _ := strings.Cut(rest, ":")
-	return Kind{APIGroup: gk.Group, Kind: gk.Kind, Identity: Mode(form), Enabled: EnablePolicy(enabled)}, nil
+	mode, enabled, _ := strings.Cut(value, ":")
+	return Kind{APIGroup: gk.Group, Kind: gk.Kind, Identity: Mode(mode), Enabled: EnablePolicy(enabled)}, nil
 }
 
 var kindPattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
@@ -243,7 +244,7 @@ func (k Kind) validate(path *field.Path) field.ErrorList {
 	case !kindPattern.MatchString(k.Kind):
 		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "must be a kind in the singular, such as Deployment"))
 	}
-	known, ok := forms[k.GroupKind()]
+	known, ok := modes[k.GroupKind()]
 	switch {
 	case ok && known == "":
 		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "pods of this kind cannot have fixed addresses: neither their names nor their number are stable"))

@@ -20,15 +20,15 @@ func TestBlocker(t *testing.T) {
 	}, "10.0.1.6"))
 	l.SetNode(node("node-2", "10.0.2.0/29", nil))
 	l.SetNode(node("node-3", "10.0.2.0/30", nil))
-	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/other-1", Node: "node-1"}, Families: v4, Requested: asks(t, "10.0.1.8")}); err != nil {
+	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/other-1", Node: "node-1"}, Families: v4, Requested: parseRequest(t, "10.0.1.8")}); err != nil {
 		t.Fatal(err)
 	}
-	l.SetRecord(keeping("db/kept-0", "db/kept-0", 1, "10.0.1.10"))
-	l.SetRecord(keeping("db/mysql-0", "db/mysql-0", 1, "10.0.1.11"))
-	l.SetRecord(keeping("shop/web-0", "shop/web-0", 1, "10.0.1.12"))
-	for asked, want := range map[string]string{
+	l.SetReservation(reserve("db/reserved-0", "db/reserved-0", 1, "10.0.1.10"))
+	l.SetReservation(reserve("db/mysql-0", "db/mysql-0", 1, "10.0.1.11"))
+	l.SetReservation(reserve("shop/web-0", "shop/web-0", 1, "10.0.1.12"))
+	for ip, want := range map[string]string{
 		"10.0.1.9":  "",
-		"10.0.1.10": "IP 10.0.1.10 is reserved by FixedIP db/kept-0; request another address, or have that FixedIP deleted",
+		"10.0.1.10": "IP 10.0.1.10 is reserved by FixedIP db/reserved-0; request another address, or have that FixedIP deleted",
 		"10.0.1.11": "",
 		"10.0.1.12": "IP 10.0.1.12 is reserved by a FixedIP of another namespace; request another address, or have that FixedIP deleted",
 		"10.0.1.3":  "IP 10.0.1.3 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown",
@@ -40,17 +40,17 @@ func TestBlocker(t *testing.T) {
 		"10.0.1.8":  "IP 10.0.1.8 on node node-1 is being claimed for pod db/other-1; request another address, or release this one",
 		"10.0.1.0":  "IP 10.0.1.0 is the first or last address of a subnet of node node-1, which no pod can have; request another address",
 		"10.0.1.15": "IP 10.0.1.15 is the first or last address of a subnet of node node-1, which no pod can have; request another address",
-		"10.0.9.1":  "IP 10.0.9.1 is in no node's subnet; it becomes available when a node gets that subnet",
+		"10.0.9.1":  "IP 10.0.9.1 is in no node's subnet; it becomes available when a node gets a subnet that contains it",
 	} {
 		got := ""
-		if b := l.Blocker("db/mysql-0", addr(asked)); b != nil {
+		if b := l.Blocker("db/mysql-0", addr(ip)); b != nil {
 			got = b.Message()
 		}
 		if got != want {
-			t.Errorf("%s: %q, want %q", asked, got, want)
+			t.Errorf("%s: got message %q, want %q", ip, got, want)
 		}
 	}
 	if b := l.Blocker("db/mysql-0", addr("10.0.2.1")); b == nil || !strings.HasPrefix(b.Message(), "IP 10.0.2.1 is in the subnets of two nodes, node-") {
-		t.Errorf("an address in subnets of two nodes: %v", b)
+		t.Errorf("got Blocker %v for an address in the subnets of two nodes, want the reason SubnetOverlap", b)
 	}
 }

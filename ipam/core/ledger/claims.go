@@ -28,27 +28,26 @@ type Claim struct {
 
 // ClaimRequest is the request that Assume decides.
 type ClaimRequest struct {
-	// Claim contains what the caller has decided already. Addrs, if set, must be part of the claim: those of a reservation
-	// whose entries are missing, those of the slot of From, a pod that the caller knows to have stopped, or those that move
-	// (Carry).
+	// Claim contains the parts of the claim that the caller has decided. The claim must contain Addrs: the addresses of a
+	// reservation whose entries are missing, of the slot of From, or of a move (Carry). From must be a pod that has stopped.
 	Claim
 	// Families are the families in which the pod needs an address. In a family that Addrs does not cover, the pod gets the
 	// address of its entry on the node, or else that of its FixedIP, or else a free one: see node.pick.
 	Families []address.Family
-	// Requested are the addresses that the pod requests. In a family without requested addresses any address will do.
+	// Requested are the addresses that the pod requests. In a family without requested addresses, the pod gets any address.
 	Requested request.Addresses
-	// Reassign is true if the pod is to get other addresses than those of its FixedIP, which is ignored.
+	// Reassign is true if the pod gets other addresses than those of its FixedIP: that reservation is ignored.
 	Reassign bool
 	// Carry is true if Addrs move to the node or were moved there before. Their home may be another node.
 	Carry bool
-	// Unreserved is true for a pod without a fixed address on a strict node. It gets the lowest free addresses, because
+	// Unreserved is true for a pod without a fixed address on a strict node. The pod gets the lowest free addresses, because
 	// fixed addresses are taken from the top.
 	Unreserved bool
 }
 
 // Assume chooses the addresses of a pod on a node, in all families or none, and counts them as claimed until Forget. A pod
 // that already has a claim on the node keeps that claim, unless the request contains Addrs or Reassign. Otherwise the
-// earlier claim of the pod is forgotten, also if Assume fails.
+// earlier claim of the pod is forgotten, even if Assume fails.
 //
 // The error is shown in the events of the pod.
 func (l *Ledger) Assume(uid types.UID, r ClaimRequest) (Claim, error) {
@@ -127,7 +126,7 @@ func errNotReported(node string) error {
 	return fmt.Errorf("%w: the Cilium agent of node %s has not reported yet which addresses its pods use; check the cilium pod of the node", pool.ErrTaken, node)
 }
 
-// carry returns why the addresses of a Carry request can't be claimed on a node; nil if they can.
+// carry returns an error if the addresses of a Carry request can't be claimed on a node.
 func (l *Ledger) carry(n *node, r ClaimRequest) error {
 	if err := n.carries(r.Owner, r.Addrs); err != nil {
 		return fmt.Errorf("node %s can't carry the pod's address: %w", r.Node, err)
@@ -148,9 +147,9 @@ func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 	return c, ok
 }
 
-// ClaimedElsewhere returns a node other than nodeName on which a pod with the name owner and another UID than uid has a
+// ClaimedOnOtherNode returns a node other than nodeName on which a pod with the name owner and another UID than uid has a
 // claim in flight. ok is false if there is none.
-func (l *Ledger) ClaimedElsewhere(uid types.UID, owner, nodeName string) (node string, ok bool) {
+func (l *Ledger) ClaimedOnOtherNode(uid types.UID, owner, nodeName string) (node string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	for _, other := range l.claimants[owner] {
@@ -257,9 +256,9 @@ func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]
 	return edits, err
 }
 
-// Blocker returns why the pod owner can't claim an address at its home; nil if it can, or has the entry of the address
-// already. An address without such an entry that the agent reports as used is not available, not even to the next pod of the
-// name that the agent reports.
+// Blocker returns the reason why the pod owner can't claim an address at the home node of the address; nil if the pod can
+// claim it, or if the entry of the address names the pod already. Without such an entry, an address that the agent reports as
+// used is not available, even if the agent reports it for owner: a former pod of that name uses it.
 func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -281,14 +280,14 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 		return b
 	}
 	if user, used := n.pool.Used[a]; used {
-		// The former pod with the name of owner uses the address.
+		// A former pod with the name of owner uses the address.
 		return &pool.Blocker{Addr: a, Node: name, Reason: pool.InUseByPod, Who: user, Asks: owner}
 	}
 	return nil
 }
 
-// blocker returns why owner can't claim an address on a node; nil if it can. An address in a claim in flight is not
-// available even if its entry belongs to owner. from is the owner whose entries the claim takes over; empty: none.
+// blocker returns the reason why owner can't claim an address on a node; nil if owner can. An address in a claim in flight is
+// not available, even if its entry belongs to owner. from is the owner whose entries the claim takes over; empty: none.
 func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocker {
 	_, exists := n.pool.Entries[a]
 	takesOver := func(e pool.Entry) bool { return from != "" && e.OwnedBy(from) }
@@ -317,8 +316,8 @@ func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocke
 	return b
 }
 
-// claimable returns a node, or an error for the events of the pod if no claim can be made there: it has no CiliumNode, or
-// its subnets overlap those of another node. carry skips the second check, because moved addresses may have another home.
+// claimable returns a node, or an error for the events of the pod if no claim can be made there: the node has no CiliumNode,
+// or its subnets overlap those of another node. carry skips the second check, because moved addresses may have another home.
 func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	n, ok := l.node(nodeName)
 	switch {
@@ -330,13 +329,13 @@ func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	return n, nil
 }
 
-// mayMove returns the addresses of an owner whose home is another node than n, or an error if the move is not possible
-// because of an address whose home is n: the subnets of n overlap those of another node, or the entry of the address is
-// neither the owner's nor in its cooldown.
-func (n *node) mayMove(owner string, addrs []netip.Addr) (foreign []netip.Addr, err error) {
+// mayMove returns those of an owner's addresses that have another home than n. It returns an error if an address has its home
+// on n and can't be moved: the subnets of n overlap those of another node, or the pool of n has an entry for the address that
+// is not a Cooldown entry and does not name the owner.
+func (n *node) mayMove(owner string, addrs []netip.Addr) (remote []netip.Addr, err error) {
 	for _, a := range addrs {
 		if !n.pool.Home(a) {
-			foreign = append(foreign, a)
+			remote = append(remote, a)
 			continue
 		}
 		if n.overlapsNode != "" {
@@ -347,11 +346,11 @@ func (n *node) mayMove(owner string, addrs []netip.Addr) (foreign []netip.Addr, 
 			return nil, e.Blocker(n.pool.Name, a, owner)
 		}
 	}
-	return foreign, nil
+	return remote, nil
 }
 
-// HomeOf returns the common home of an owner's addresses, or an error for the events of the pod if they can't be moved: they
-// have no common home, or the home refuses the move (mayMove).
+// HomeOf returns the common home node of an owner's addresses. It returns an error, for the events of the pod, if they can't
+// be moved: they have no common home, or mayMove refuses the move there.
 func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -373,8 +372,8 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	return home, nil
 }
 
-// Carries returns why the pool of a node can't have the addresses of an owner, whether or not the node is their home; nil if
-// it can. The error is for the events of the pod.
+// Carries returns an error, for the events of the pod, if the pool of a node can't have the addresses of an owner, whether or
+// not the node is their home.
 func (l *Ledger) Carries(name, owner string, addrs []netip.Addr) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -386,14 +385,14 @@ func (l *Ledger) Carries(name, owner string, addrs []netip.Addr) error {
 }
 
 func (n *node) carries(owner string, addrs []netip.Addr) error {
-	foreign, err := n.mayMove(owner, addrs)
+	remote, err := n.mayMove(owner, addrs)
 	if err != nil {
 		return err
 	}
 	if b := n.pool.OtherAddressOf(owner, slices.Clone(addrs)); b != nil {
 		return b
 	}
-	if b := n.pool.Carries(owner, foreign); b != nil {
+	if b := n.pool.Carries(owner, remote); b != nil {
 		return b
 	}
 	return nil

@@ -12,67 +12,67 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-func TestOffers(t *testing.T) {
+func TestOfferedTwice(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	for name, c := range map[string]struct {
 		nodes []pool.NodePool
-		// gone is a node that is removed after all nodes were set; empty: none.
-		gone string
-		// asked is the argument of OfferedTwice, want its result. Offering must return nodes a and b for each address.
-		asked string
-		want  []string
+		// removed is a node that is removed after all nodes were set; empty: none.
+		removed string
+		// of is the argument of OfferedTwice, want its result. Offering must return nodes a and b for each address.
+		of   string
+		want []string
 	}{
-		"each its own": {
+		"each pool has only addresses of its own node": {
 			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.2.3": {}})},
-			asked: "a"},
-		"a stray is at home elsewhere": {
+			of:    "a"},
+		"node a, whose address node b carries": {
 			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
-			asked: "a", want: []string{"10.0.1.3"}},
-		"and the other way round": {
+			of:    "a", want: []string{"10.0.1.3"}},
+		"node b, which carries an address of node a": {
 			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
-			asked: "b", want: []string{"10.0.1.3"}},
-		"two strays": {
+			of:    "b", want: []string{"10.0.1.3"}},
+		"two nodes carry an address that has no home node": {
 			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.9.3": {}}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.9.3": {}})},
-			asked: "a", want: []string{"10.0.9.3"}},
-		"one subnet twice": {
+			of:    "a", want: []string{"10.0.9.3"}},
+		"two nodes with the same subnet": {
 			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.1.4": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}})},
-			asked: "a", want: []string{"10.0.1.3"}},
-		"a subnet in a subnet": {
+			of:    "a", want: []string{"10.0.1.3"}},
+		"the subnet of one node contains that of the other": {
 			nodes: []pool.NodePool{node("a", "10.0.0.0/16", map[string]pool.Entry{"10.0.1.3": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.ForOwner("router")})},
-			asked: "b", want: []string{"10.0.1.3"}},
-		"the mark at home of one that is away offers nothing": {
+			of:    "b", want: []string{"10.0.1.3"}},
+		"a Moved entry at the home is not allocatable": {
 			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.MovedEntry("b", "db/mysql-0")}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
-			asked: "b"},
-		"the other node is gone": {
-			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
-			gone:  "b", asked: "a"},
-		"the stray is gone": {
+			of:    "b"},
+		"the other node was removed": {
+			nodes:   []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
+			removed: "b", of: "a"},
+		"the entry on the other node was removed": {
 			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", nil)},
-			asked: "a"},
+			of:    "a"},
 	} {
 		l := ledger.New()
 		for _, n := range c.nodes {
 			l.SetNode(n)
 		}
-		if c.gone != "" {
-			l.RemoveNode(c.gone)
+		if c.removed != "" {
+			l.RemoveNode(c.removed)
 		}
 		var want []netip.Addr
 		for _, a := range c.want {
 			want = append(want, addr(a))
 		}
-		if got := l.OfferedTwice(c.asked); !slices.Equal(got, want) {
-			t.Errorf("%s: node %s shares %v, want %v", name, c.asked, got, want)
+		if got := l.OfferedTwice(c.of); !slices.Equal(got, want) {
+			t.Errorf("%s: OfferedTwice(%s) = %v, want %v", name, c.of, got, want)
 		}
 		for _, a := range want {
 			if got := l.Offering(a); !slices.Equal(got, []string{"a", "b"}) {
-				t.Errorf("%s: %s is offered by %v", name, a, got)
+				t.Errorf("%s: Offering(%s) = %v, want a and b", name, a, got)
 			}
 		}
 	}
 }
 
-func TestStraysIn(t *testing.T) {
+func TestHasForeignAddresses(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.2.3": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.3.3": pool.MoveTargetEntry("db/mysql-1")}))
 	for subnet, want := range map[string]bool{
@@ -82,12 +82,12 @@ func TestStraysIn(t *testing.T) {
 		"10.0.3.0/24": false, // A MoveTarget entry is not allocatable.
 		"10.0.4.0/24": false,
 	} {
-		if got := l.HasForeignAddresses([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix(subnet)}); got != want {
-			t.Errorf("in %s: %v, want %v", subnet, got, want)
+		if got := l.HasCarriedAddresses([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix(subnet)}); got != want {
+			t.Errorf("%s: got %v, want %v", subnet, got, want)
 		}
 	}
 	l.RemoveNode("a")
-	if l.HasForeignAddresses([]netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}) {
-		t.Error("the node is gone, and its stray is not")
+	if l.HasCarriedAddresses([]netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}) {
+		t.Error("got an address of a removed node, want none")
 	}
 }

@@ -51,13 +51,13 @@ type Ledger struct {
 	// workloads contains the owners of the entries of each workload. Key: the pool.WorkloadKey. Value: a map from the owner
 	// to the number of its entries for the workload in all pools, which is never 0.
 	workloads map[string]map[string]int
-	// foreign contains the addresses with an allocatable entry in the pool of a node that is not their home. Key: the
+	// carried contains the addresses with an allocatable entry in the pool of a node that is not their home. Key: the
 	// address. Value: the names of these nodes.
-	foreign multimap[netip.Addr, string]
+	carried multimap[netip.Addr, string]
 	// claims contains the claims in flight: those that were assumed and not forgotten. Key: the UID of the pod, because the
-	// next pod of the same name may have a claim at the same time. Invariant: the addresses of a claim are in the assumed
-	// map of its node, under the same UID or, if the pool has entries of the name for them, under the UID of another pod of
-	// that name.
+	// next pod of the same name may have a claim at the same time. Invariant: if the node of a claim is known, its map
+	// assumed contains the addresses of the claim. The UID there is that of the claim or, if two pods of one name have
+	// claimed the address of the same entry, that of the other pod.
 	claims map[types.UID]Claim
 	// claimants contains the keys of claims by owner. Key: the owner. Value: the UIDs of its pods.
 	claimants multimap[string, types.UID]
@@ -74,7 +74,7 @@ func New() *Ledger {
 		arriving:  index{},
 		subnets:   multimap[netip.Prefix, string]{},
 		lengths:   map[int]bool{},
-		foreign:   multimap[netip.Addr, string]{},
+		carried:   multimap[netip.Addr, string]{},
 		workloads: map[string]map[string]int{},
 		claims:    map[types.UID]Claim{},
 		claimants: multimap[string, types.UID]{},
@@ -101,8 +101,8 @@ func (l *Ledger) SetNode(p pool.NodePool) NodeChange {
 }
 
 // ObserveWrite replaces the pool of a node by the version that the API server returned for an own write, and returns the
-// difference. The write counts at once: see SetNode. ObserveWrite ignores a version of a CiliumNode that the watch has not
-// shown yet, or of which the watch has shown the same or a newer version.
+// difference. The write counts at once, before the watch shows it. ObserveWrite ignores the version if the ledger does not
+// know a CiliumNode with this name and UID, or has the same or a newer version of it.
 func (l *Ledger) ObserveWrite(p pool.NodePool) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,18 +143,18 @@ func (l *Ledger) setNode(p pool.NodePool) NodeChange {
 		for a, e := range before.Entries {
 			l.indexEntry(p.Name, a, e, false)
 			if e.Allocatable() && !before.Home(a) {
-				l.foreign.remove(a, p.Name)
+				l.carried.remove(a, p.Name)
 			}
 		}
 		for a, e := range p.Entries {
 			l.indexEntry(p.Name, a, e, true)
 			if e.Allocatable() && !p.Home(a) {
-				l.foreign.add(a, p.Name)
+				l.carried.add(a, p.Name)
 			}
 		}
 		n.pool = p
 		n.count()
-		l.moveSubnets(p.Name, before.Subnets, p.Subnets)
+		l.replaceSubnets(p.Name, before.Subnets, p.Subnets)
 	}
 	change.Freed = n.freedSince(choosableBefore)
 	change.Fixed, change.Reported, change.ReportedOwners = reports(before, p)
@@ -233,7 +233,7 @@ func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 	return float64(n.available[familyIndex(f)].Load()) / float64(n.size[familyIndex(f)].Load())
 }
 
-// node returns a node; false if it is not known. Callers that use other fields than its atomics must hold mu.
+// node returns a node; false if it is not known. Callers that use fields of the node other than the atomics must hold mu.
 func (l *Ledger) node(name string) (*node, bool) {
 	v, ok := l.nodes.Load(name)
 	if !ok {
@@ -242,11 +242,12 @@ func (l *Ledger) node(name string) (*node, bool) {
 	return v.(*node), true
 }
 
-// NodeChange is the difference between two versions of a node's pool. The zero value means that there is none.
+// NodeChange is the difference between two versions of a node's pool. The zero value means no difference.
 type NodeChange struct {
 	// Appeared is true if the node was not known before.
 	Appeared bool
-	// Freed is by how many the addresses that a claim can choose have increased, in the family with the larger increase.
+	// Freed is the increase in the number of addresses that a claim can choose, in the family with the larger increase; 0 if
+	// there is no increase.
 	Freed int
 	// Subnets are the subnets that were added or removed.
 	Subnets []netip.Prefix
@@ -257,8 +258,8 @@ type NodeChange struct {
 	// Fixed is true if Used or Handshakes changed for an address without a dynamic entry, if Unreported changed (until the
 	// agent has reported, no pod gets an address without an entry), or if the node was removed.
 	Fixed bool
-	// Owners are the pods that added, removed or changed entries name (pool.Entry.NamesPod), before or after the change,
-	// sorted. A change of an Owned entry that keeps its owner does not count.
+	// Owners are the pods (pool.Entry.NamesPod) in the old and new versions of the entries that were added, removed or
+	// changed, sorted. A change of an Owned entry that keeps its owner does not count.
 	Owners []string
 	// Workloads are the workloads of the entries that contributed to Owners, as pool.WorkloadKey, sorted.
 	Workloads []string

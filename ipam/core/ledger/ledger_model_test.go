@@ -29,7 +29,7 @@ type model struct {
 	records map[string]ledger.Reservation
 }
 
-// decides reports whether claims on the node are possible: it is known, and its subnets overlap those of no other node.
+// decides reports whether claims on the node are possible: the node is known, and its subnets overlap those of no other node.
 func (m *model) decides(name string) bool {
 	n, ok := m.nodes[name]
 	for other, o := range m.nodes {
@@ -47,7 +47,7 @@ func (m *model) free(name string, f address.Family) []netip.Addr {
 	var free []netip.Addr
 	for _, s := range m.nodes[name].Subnets {
 		for a := range address.Up(s) {
-			if _, kept := m.keeper(a); address.Of(a) == f && !kept && m.claimableBy("nobody", name, a) {
+			if _, reserved := m.reservationOf(a); address.Of(a) == f && !reserved && m.claimableBy("default/new-0", name, a) {
 				free = append(free, a)
 			}
 		}
@@ -64,20 +64,20 @@ func (m *model) claimableBy(owner, name string, a netip.Addr) bool {
 		}
 	}
 	e, exists := n.Entries[a]
-	keeper, kept := m.keeper(a)
+	reservation, reserved := m.reservationOf(a)
 	switch {
 	case !m.decides(name) || !n.Home(a):
 		return false
 	case exists && e.OwnedBy(owner):
 		return true
-	case kept && keeper.Owner != owner, n.InUse(a), n.IsReleasing(a):
+	case reserved && reservation.Owner != owner, n.InUse(a), n.IsReleasing(a):
 		return false
 	}
 	return !exists && !n.Unreported
 }
 
-// keeper returns the oldest reservation of an address. ok is false if there is none.
-func (m *model) keeper(a netip.Addr) (oldest ledger.Reservation, ok bool) {
+// reservationOf returns the oldest reservation of an address. ok is false if there is none.
+func (m *model) reservationOf(a netip.Addr) (oldest ledger.Reservation, ok bool) {
 	for _, name := range slices.Sorted(maps.Keys(m.records)) {
 		r := m.records[name]
 		if slices.Contains(r.Addrs, a) && (!ok || r.Since.Before(oldest.Since)) {
@@ -87,10 +87,10 @@ func (m *model) keeper(a netip.Addr) (oldest ledger.Reservation, ok bool) {
 	return oldest, ok
 }
 
-// mine returns the addresses of a family from which a claim of the owner on the node must choose: those of its entries
-// there, or that of its reservation. any is false if there are none, so that the claim may choose a free address. If any is
-// true and choice is empty, the claim must fail.
-func (m *model) mine(owner, name string, f address.Family) (choice []netip.Addr, any bool) {
+// ownAddresses returns the addresses of a family from which a claim of the owner on the node must choose: those of the owner's
+// entries on the node, or else that of the owner's reservation. ok is false if there are none, so that the claim may choose a
+// free address. If ok is true and choice is empty, the claim must fail.
+func (m *model) ownAddresses(owner, name string, f address.Family) (choice []netip.Addr, ok bool) {
 	ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
 	if held := slices.DeleteFunc(m.heldOn(owner, name), func(a netip.Addr) bool { return !ofFamily(a) }); len(held) > 0 {
 		return held, true
@@ -123,8 +123,8 @@ func (m *model) held(owner string) []ledger.NodeAddresses {
 	return held
 }
 
-// compareMarks compares Away and Arriving of an owner with the Moved and MoveTarget entries of the model.
-func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
+// compareMoves compares Away and MoveTargets of an owner with the Moved and MoveTarget entries of the model.
+func (m *model) compareMoves(t *rapid.T, l *ledger.Ledger, owner string) {
 	var want, got []string
 	for name, n := range m.nodes {
 		for a, e := range n.Entries {
@@ -138,19 +138,19 @@ func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
 		}
 	}
 	for _, x := range l.Away(owner) {
-		all, listed := true, false
+		all, used := true, false
 		for _, a := range x.Addrs {
 			there, known := m.nodes[x.At]
-			listed = listed || known && there.InUse(a)
+			used = used || known && there.InUse(a)
 			released := there.Entries[a].Kind == pool.Cooldown
 			all = all && (!known || released)
 			got = append(got, fmt.Sprint("away ", a, x.Home, x.At, !known || released))
 		}
-		if x.Barred != all || x.Listed != listed {
-			t.Fatalf("%+v: barred, want %v, or listed, want %v", x, all, listed)
+		if x.Fenced != all || x.Listed != used {
+			t.Fatalf("got %+v, want Fenced %v and Listed %v", x, all, used)
 		}
 	}
-	for _, h := range l.Arriving(owner) {
+	for _, h := range l.MoveTargets(owner) {
 		for _, a := range h.Addrs {
 			got = append(got, fmt.Sprint("arriving ", a, h.Node))
 		}
@@ -158,7 +158,7 @@ func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(want, got) {
-		t.Fatalf("marks of %s: %v, want %v", owner, got, want)
+		t.Fatalf("moves of %s: got %v, want %v", owner, got, want)
 	}
 }
 
@@ -171,8 +171,8 @@ var (
 	}
 	modelOwners  = []string{"db/mysql-0", "db/mysql-1", "web/web-0"}
 	modelRecords = []string{"db/mysql-0", "db/mysql-1", "db/other"}
-	// modelKept are the addresses that reservations contain. 10.0.9.1 is in no subnet.
-	modelKept = []netip.Addr{
+	// modelReserved are the addresses that reservations contain. 10.0.9.1 is in no subnet.
+	modelReserved = []netip.Addr{
 		addr("10.0.1.1"), addr("10.0.1.6"), addr("10.0.2.6"), addr("10.0.3.2"), addr("10.0.9.1"), addr("fd00::1"), addr("fd00::3"),
 	}
 )
@@ -188,7 +188,7 @@ func drawRecord(t *rapid.T) ledger.Reservation {
 		Owner:  rapid.SampledFrom(modelOwners).Draw(t, "owner"),
 		Since:  time.Unix(int64(rapid.IntRange(1, 3).Draw(t, "since")), 0),
 	}
-	for _, a := range rapid.SliceOfNDistinct(rapid.SampledFrom(modelKept), 0, 2, rapid.ID[netip.Addr]).Draw(t, "addrs") {
+	for _, a := range rapid.SliceOfNDistinct(rapid.SampledFrom(modelReserved), 0, 2, rapid.ID[netip.Addr]).Draw(t, "addrs") {
 		if len(r.Addrs) == 0 || address.Of(r.Addrs[0]) != address.Of(a) {
 			r.Addrs = append(r.Addrs, a)
 		}
@@ -196,8 +196,8 @@ func drawRecord(t *rapid.T) ledger.Reservation {
 	return r
 }
 
-// compareFreed compares the freed nodes of SetRecord or RemoveRecord with the homes of the addresses that are in before and
-// not in after.
+// compareFreed compares the freed nodes that SetReservation or RemoveReservation returned with the homes of the addresses that are in
+// before and not in after.
 func (m *model) compareFreed(t *rapid.T, got []string, before, after []netip.Addr) {
 	var want []string
 	for _, name := range modelNodes {
@@ -206,13 +206,13 @@ func (m *model) compareFreed(t *rapid.T, got []string, before, after []netip.Add
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Fatalf("freed on %v, want %v", got, want)
+		t.Fatalf("got freed nodes %v, want %v", got, want)
 	}
 }
 
 // compareClaim checks the result of Assume: the claim must contain the exact addresses, and in every other family one of the
-// owner's addresses, or else a free address. It must fail if that is not possible.
-func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name string, families []address.Family, exact []netip.Addr, asked request.Addresses) {
+// owner's addresses, or else a free address. Assume must fail if that is not possible.
+func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name string, families []address.Family, exact []netip.Addr, requested request.Addresses) {
 	possible, size := m.decides(name), len(exact)
 	for _, a := range exact {
 		possible = possible && m.claimableBy(owner, name, a)
@@ -223,9 +223,9 @@ func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name 
 			continue
 		}
 		size++
-		choice, mine := m.mine(owner, name, f)
-		if !mine {
-			choice = m.askedFree(name, f, asked)
+		choice, own := m.ownAddresses(owner, name, f)
+		if !own {
+			choice = m.requestedFree(name, f, requested)
 		}
 		possible = possible && len(choice) > 0
 		if err != nil {
@@ -233,21 +233,23 @@ func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name 
 		}
 		i := slices.IndexFunc(c.Addrs, ofFamily)
 		if i < 0 || !slices.Contains(choice, c.Addrs[i]) {
-			t.Fatalf("claimed %v on %s for %s, which asked for %s: could have %v", c.Addrs, name, owner, asked, choice)
+			t.Fatalf("got claim of %v on %s for %s with request %q, want one of %v", c.Addrs, name, owner, requested, choice)
 		}
 		// Among requested addresses the claim must choose the highest free one.
 		a := c.Addrs[i]
-		rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
-		better := func(b netip.Addr) bool { return !rests(b) && (rests(a) || len(asked.Ranges(f)) > 0 && a.Less(b)) }
-		if !mine && slices.ContainsFunc(choice, better) {
-			t.Fatalf("claimed %s on %s for %s, which asked for %s: could have %v", a, name, owner, asked, choice)
+		hasEntry := func(a netip.Addr) bool { _, exists := m.nodes[name].Entries[a]; return exists }
+		better := func(b netip.Addr) bool {
+			return !hasEntry(b) && (hasEntry(a) || len(requested.Ranges(f)) > 0 && a.Less(b))
+		}
+		if !own && slices.ContainsFunc(choice, better) {
+			t.Fatalf("got claim of %s on %s for %s with request %q, want the highest of %v", a, name, owner, requested, choice)
 		}
 	}
 	if possible != (err == nil) {
-		t.Fatalf("claim of %s on %s in %v, exactly %v, asked for %s: %v; possible: %v", owner, name, families, exact, asked, err, possible)
+		t.Fatalf("claim of %s on %s in %v with addresses %v and request %q: got error %v, want success: %v", owner, name, families, exact, requested, err, possible)
 	}
 	if err == nil && (len(c.Addrs) != size || slices.ContainsFunc(exact, func(a netip.Addr) bool { return !slices.Contains(c.Addrs, a) })) {
-		t.Fatalf("claimed %v for %s, want %d addresses, %v among them", c.Addrs, owner, size, exact)
+		t.Fatalf("got claim of %v for %s, want %d addresses with %v among them", c.Addrs, owner, size, exact)
 	}
 }
 
@@ -282,12 +284,12 @@ func drawNode(t *rapid.T) pool.NodePool {
 			case 3:
 				n.Entries[a] = pool.ForOwner("router")
 			case 4:
-				n.Entries[a] = pool.MovedEntry(rapid.SampledFrom(modelNodes).Draw(t, "away at"), rapid.SampledFrom(modelOwners).Draw(t, "away"))
+				n.Entries[a] = pool.MovedEntry(rapid.SampledFrom(modelNodes).Draw(t, "moved to"), rapid.SampledFrom(modelOwners).Draw(t, "moved pod"))
 			}
 			if rapid.IntRange(0, 5).Draw(t, "used") == 0 {
-				n.Used[a] = "somebody"
+				n.Used[a] = "default/other"
 			}
-			if rapid.IntRange(0, 5).Draw(t, "leaving") == 0 {
+			if rapid.IntRange(0, 5).Draw(t, "releasing") == 0 {
 				n.Handshakes[a] = rapid.SampledFrom([]pool.Handshake{pool.MarkedForRelease, pool.ReadyForRelease, pool.Released, pool.DoNotRelease, pool.OtherState}).Draw(t, "handshake")
 			}
 		}
@@ -298,8 +300,8 @@ func drawNode(t *rapid.T) pool.NodePool {
 		if n.Home(a) {
 			continue
 		}
-		owner := rapid.SampledFrom(modelOwners).Draw(t, "moved")
-		switch rapid.IntRange(0, 7).Draw(t, "foreign") {
+		owner := rapid.SampledFrom(modelOwners).Draw(t, "carried pod")
+		switch rapid.IntRange(0, 7).Draw(t, "carried") {
 		case 0:
 			n.Entries[a] = ownedEntry(owner)
 		case 1:
@@ -312,7 +314,7 @@ func drawNode(t *rapid.T) pool.NodePool {
 }
 
 // TestModel applies random versions of pools, claims, ends of claims and reservations to a ledger and to the model, and
-// compares their answers after each step.
+// compares their results after each step.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := ledger.New()
@@ -333,7 +335,7 @@ func TestModel(t *testing.T) {
 					grew = grew || len(m.free(n.Name, f)) > before[f]
 				}
 				if change.Appeared == known || (change.Freed > 0) != grew {
-					t.Fatalf("change %+v; the node was known: %v, it grew: %v", change, known, grew)
+					t.Fatalf("got change %+v, want Appeared %v and Freed greater than 0: %v", change, !known, grew)
 				}
 			},
 			"RemoveNode": func(t *rapid.T) {
@@ -341,37 +343,37 @@ func TestModel(t *testing.T) {
 				delete(m.nodes, name)
 				l.RemoveNode(name)
 			},
-			"SetRecord": func(t *rapid.T) {
+			"SetReservation": func(t *rapid.T) {
 				r := drawRecord(t)
 				before := m.records[r.Record].Addrs
 				m.records[r.Record] = r
-				m.compareFreed(t, l.SetRecord(r), before, r.Addrs)
+				m.compareFreed(t, l.SetReservation(r), before, r.Addrs)
 			},
-			"RemoveRecord": func(t *rapid.T) {
+			"RemoveReservation": func(t *rapid.T) {
 				name := rapid.SampledFrom(modelRecords).Draw(t, "record")
 				before := m.records[name].Addrs
 				delete(m.records, name)
-				m.compareFreed(t, l.RemoveRecord(name), before, nil)
+				m.compareFreed(t, l.RemoveReservation(name), before, nil)
 			},
-			"AssumeFrom": func(t *rapid.T) {
+			"AssumeRequested": func(t *rapid.T) {
 				id, owner := uid.Draw(t, "uid"), rapid.SampledFrom(modelOwners).Draw(t, "owner")
-				name, families, asked := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawFamilies(t), anything
-				if rapid.Bool().Draw(t, "asks") {
-					asked = drawAsked(t)
+				name, families, requested := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawFamilies(t), noRequest
+				if rapid.Bool().Draw(t, "has a request") {
+					requested = drawRequest(t)
 				}
 				previous, again := m.claims[id]
 				again = again && previous.Node == name && previous.Owner == owner
 				if !again {
 					delete(m.claims, id)
 				}
-				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name}, Families: families, Requested: asked})
+				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name}, Families: families, Requested: requested})
 				if again {
 					if diff := cmp.Diff(previous, claim, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
-						t.Fatalf("asked again, the claim changed: %v, %s", err, diff)
+						t.Fatalf("second Assume of the same claim: got error %v, claim (-want +got): %s", err, diff)
 					}
 					return
 				}
-				m.compareClaim(t, claim, err, owner, name, families, nil, asked)
+				m.compareClaim(t, claim, err, owner, name, families, nil, requested)
 				if err == nil {
 					m.claims[id] = claim
 				}
@@ -381,17 +383,17 @@ func TestModel(t *testing.T) {
 				name, families := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawFamilies(t)
 				addrs := drawRecord(t).Addrs
 				if len(addrs) == 0 {
-					// A claim without addresses is covered by AssumeFrom.
+					// AssumeRequested covers claims without addresses.
 					return
 				}
 				delete(m.claims, id)
 				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name, Addrs: addrs}, Families: families})
-				m.compareClaim(t, claim, err, owner, name, families, addrs, anything)
+				m.compareClaim(t, claim, err, owner, name, families, addrs, noRequest)
 				if err == nil {
 					m.claims[id] = claim
 				}
 			},
-			"AssumeOrdinary": func(t *rapid.T) {
+			"AssumeUnreserved": func(t *rapid.T) {
 				id, owner := uid.Draw(t, "uid"), rapid.SampledFrom(modelOwners).Draw(t, "owner")
 				name := rapid.SampledFrom(modelNodes).Draw(t, "node")
 				families := rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
@@ -400,8 +402,8 @@ func TestModel(t *testing.T) {
 				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name}, Families: families, Unreserved: true})
 				if err != nil {
 					short := func(f address.Family) bool { return len(m.free(name, f)) == 0 }
-					if _, disputed := l.OverlapsWith(name); !disputed && !slices.ContainsFunc(families, short) {
-						t.Fatalf("refused without reason: %v", err)
+					if _, overlaps := l.OverlapsWith(name); !overlaps && !slices.ContainsFunc(families, short) {
+						t.Fatalf("got error %v, want success, since the node has free addresses", err)
 					}
 					return
 				}
@@ -411,15 +413,15 @@ func TestModel(t *testing.T) {
 					}
 					// The claim must choose the lowest free address of the first subnet that has one.
 					choice := m.free(name, families[i])
-					rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
+					hasEntry := func(a netip.Addr) bool { _, exists := m.nodes[name].Entries[a]; return exists }
 					place := func(a netip.Addr) int {
 						return slices.IndexFunc(m.nodes[name].Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
 					}
 					better := func(b netip.Addr) bool {
-						return !rests(b) && (rests(a) || place(b) < place(a) || place(b) == place(a) && b.Less(a))
+						return !hasEntry(b) && (hasEntry(a) || place(b) < place(a) || place(b) == place(a) && b.Less(a))
 					}
 					if !slices.Contains(choice, a) || slices.ContainsFunc(choice, better) {
-						t.Fatalf("claimed %s on %s for %s: could have %v", a, name, owner, choice)
+						t.Fatalf("got claim of %s on %s for %s, want the lowest of %v", a, name, owner, choice)
 					}
 				}
 				m.claims[id] = claim
@@ -434,27 +436,27 @@ func TestModel(t *testing.T) {
 					for _, f := range address.Families {
 						want := int64(len(m.free(name, f)))
 						if got := l.Available(name, f); got != want && !m.nodes[name].Unreported {
-							t.Fatalf("room for %s on %s: %d, want %d", f, name, got, want)
+							t.Fatalf("got Available %d for %s on %s, want %d", got, f, name, want)
 						}
 						if got := l.HasAvailable(name, f); got != (want > 0) {
-							t.Fatalf("room for %s on %s: %t, want %d", f, name, got, want)
+							t.Fatalf("got HasAvailable %t for %s on %s, want %t", got, f, name, want > 0)
 						}
 					}
 				}
 				for _, owner := range modelOwners {
-					m.compareMarks(t, l, owner)
+					m.compareMoves(t, l, owner)
 					if diff := cmp.Diff(m.held(owner), l.Held(owner), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-						t.Fatalf("held by %s (-want +got): %s", owner, diff)
+						t.Fatalf("Held(%s) (-want +got): %s", owner, diff)
 					}
 				}
-				m.compareAsked(t, l, drawAsked(t))
+				m.compareRequest(t, l, drawRequest(t))
 				if got := l.Size().Claims; got != len(m.claims) {
-					t.Fatalf("%d claims, want %d", got, len(m.claims))
+					t.Fatalf("got %d claims, want %d", got, len(m.claims))
 				}
-				for _, a := range modelKept {
-					_, want := m.keeper(a)
+				for _, a := range modelReserved {
+					_, want := m.reservationOf(a)
 					if _, reserved := l.ReservedFor(a); reserved != want {
-						t.Fatalf("%s is reserved: %v, want %v", a, reserved, want)
+						t.Fatalf("got reserved %v for %s, want %v", reserved, a, want)
 					}
 				}
 			},

@@ -20,8 +20,8 @@ import (
 )
 
 var (
-	v4       = []address.Family{address.IPv4}
-	anything request.Addresses
+	v4        = []address.Family{address.IPv4}
+	noRequest request.Addresses
 )
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -38,7 +38,7 @@ func node(name, subnet string, entries map[string]pool.Entry, used ...string) po
 	return n
 }
 
-func TestAssumePicks(t *testing.T) {
+func TestAssumeChooses(t *testing.T) {
 	released := func(sec int64) pool.Entry { return pool.CooldownEntry("", time.Unix(sec, 0)) }
 	full := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {}, "10.0.1.4": released(30), "10.0.1.5": released(10), "10.0.1.6": released(20)}
 	for name, c := range map[string]struct {
@@ -46,16 +46,16 @@ func TestAssumePicks(t *testing.T) {
 		want    string
 		wantErr string
 	}{
-		"the top of an empty subnet":       {node: node("n", "10.0.1.0/29", nil), want: "10.0.1.6"},
-		"the next below the fixed ones":    {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/x-0")}), want: "10.0.1.5"},
-		"never a dynamic entry":            {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {}, "10.0.1.5": {}}), want: "10.0.1.4"},
-		"never what the agent has in use":  {node: node("n", "10.0.1.0/29", nil, "10.0.1.6", "10.0.1.5"), want: "10.0.1.4"},
-		"never what cools down":            {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": released(1)}), want: "10.0.1.5"},
-		"not even if all others are taken": {node: node("n", "10.0.1.0/29", full), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/29)"},
-		"what it holds already":            {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/mysql-0")}), want: "10.0.1.2"},
-		"nothing where nothing is left":    {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30)"},
-		"nothing before the agent reports": {node: unreported(), wantErr: "the address is not available: the Cilium agent of node n has not reported yet which addresses its pods use; check the cilium pod of the node"},
-		"nothing without a subnet":         {node: pool.NodePool{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none)"},
+		"the highest address of an empty subnet":              {node: node("n", "10.0.1.0/29", nil), want: "10.0.1.6"},
+		"the next address below the fixed ones":               {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/x-0")}), want: "10.0.1.5"},
+		"a dynamic entry is skipped":                          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {}, "10.0.1.5": {}}), want: "10.0.1.4"},
+		"a used address is skipped":                           {node: node("n", "10.0.1.0/29", nil, "10.0.1.6", "10.0.1.5"), want: "10.0.1.4"},
+		"an address that cools down is skipped":               {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": released(1)}), want: "10.0.1.5"},
+		"an address that cools down, if all others are taken": {node: node("n", "10.0.1.0/29", full), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/29)"},
+		"the address of the pod's entry":                      {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/mysql-0")}), want: "10.0.1.2"},
+		"no address is left":                                  {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30)"},
+		"the agent has not reported":                          {node: unreported(), wantErr: "the address is not available: the Cilium agent of node n has not reported yet which addresses its pods use; check the cilium pod of the node"},
+		"a node without a subnet":                             {node: pool.NodePool{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
@@ -63,12 +63,12 @@ func TestAssumePicks(t *testing.T) {
 			claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "n"}, Families: v4})
 			if c.wantErr != "" {
 				if err == nil || err.Error() != c.wantErr {
-					t.Fatalf("error %v, want %s", err, c.wantErr)
+					t.Fatalf("got error %v, want %s", err, c.wantErr)
 				}
 				return
 			}
 			if err != nil || len(claim.Addrs) != 1 || claim.Addrs[0] != addr(c.want) {
-				t.Fatalf("claim %+v, %v; want %s", claim, err, c.want)
+				t.Fatalf("got claim %+v and error %v, want %s", claim, err, c.want)
 			}
 		})
 	}
@@ -97,44 +97,44 @@ func TestAssumeExact(t *testing.T) {
 		claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "n", Addrs: []netip.Addr{addr(want)}}, Families: v4})
 		if wantErr == "" {
 			if err != nil || !slices.Equal(claim.Addrs, []netip.Addr{addr(want)}) {
-				t.Errorf("%s: %+v, %v", want, claim, err)
+				t.Errorf("%s: got claim %+v and error %v, want a claim of that address", want, claim, err)
 			}
 			if _, err := l.Assume("uid-2", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-1", Node: "n", Addrs: []netip.Addr{addr(want)}}, Families: v4}); err == nil {
-				t.Errorf("%s was given to a second pod", want)
+				t.Errorf("%s: a second pod got the same address, want an error", want)
 			}
 		} else if err == nil || err.Error() != wantErr {
-			t.Errorf("%s: error %v, want %s", want, err, wantErr)
+			t.Errorf("%s: got error %v, want %s", want, err, wantErr)
 		}
 	}
 }
 
-// TestClaimLifeCycle checks that a claim counts from Assume until Forget, and once only when its entry is in the pool too.
+// TestClaimLifeCycle checks that a claim counts from Assume until Forget, and only once if the pool has its entry too.
 func TestClaimLifeCycle(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", nil))
 	claim, err := l.Assume("uid-1", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "n"}, Families: v4})
 	if err != nil || l.IsClaimed(claim) || l.Available("n", address.IPv4) != 5 {
-		t.Fatalf("after Assume: %v, stands %v, room %d", err, l.IsClaimed(claim), l.Available("n", address.IPv4))
+		t.Fatalf("after Assume: got error %v, IsClaimed %v and Available %d, want none, false and 5", err, l.IsClaimed(claim), l.Available("n", address.IPv4))
 	}
 	if other, err := l.Assume("uid-2", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-1", Node: "n"}, Families: v4}); err != nil || other.Addrs[0] == claim.Addrs[0] {
-		t.Fatalf("two claims share %v (%v)", other.Addrs, err)
+		t.Fatalf("second claim: got %v and error %v, want another address than %v", other.Addrs, err, claim.Addrs)
 	}
 	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/mysql-0")}))
 	if !l.IsClaimed(claim) || l.Available("n", address.IPv4) != 4 {
-		t.Fatalf("after the watch: stands %v, room %d", l.IsClaimed(claim), l.Available("n", address.IPv4))
+		t.Fatalf("after the watch showed the entry: got IsClaimed %v and Available %d, want true and 4", l.IsClaimed(claim), l.Available("n", address.IPv4))
 	}
 	if _, grew := l.Forget("uid-1"); grew || !l.IsClaimed(claim) {
-		t.Fatalf("to forget a claim that stands frees its address: grew %v", grew)
+		t.Fatalf("Forget of a written claim: got grew %v and IsClaimed %v, want false and true", grew, l.IsClaimed(claim))
 	}
 	if _, grew := l.Forget("uid-2"); !grew || l.Available("n", address.IPv4) != 5 {
-		t.Fatalf("to forget a claim that was never written does not: grew %v, room %d", grew, l.Available("n", address.IPv4))
+		t.Fatalf("Forget of an unwritten claim: got grew %v and Available %d, want true and 5", grew, l.Available("n", address.IPv4))
 	}
 	if _, grew := l.Forget("uid-2"); grew {
-		t.Fatal("to forget twice does something")
+		t.Fatal("second Forget: got grew true, want false")
 	}
 }
 
-// TestClaimedElsewhere checks that ClaimedElsewhere finds the claim of another pod with the same name on another node.
+// TestClaimedElsewhere checks that ClaimedOnOtherNode finds the claim of another pod with the same name on another node.
 func TestClaimedElsewhere(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/mysql-0")}))
@@ -148,44 +148,44 @@ func TestClaimedElsewhere(t *testing.T) {
 		{"uid-1", "db/mysql-0", "n", ""},
 		{"uid-2", "db/mysql-1", "n", ""},
 	} {
-		if at, _ := l.ClaimedElsewhere(types.UID(c.uid), c.owner, c.node); at != c.want {
-			t.Errorf("%+v: on node %q", c, at)
+		if at, _ := l.ClaimedOnOtherNode(types.UID(c.uid), c.owner, c.node); at != c.want {
+			t.Errorf("ClaimedOnOtherNode(%s, %s, %s) = %q, want %q", c.uid, c.owner, c.node, at, c.want)
 		}
 	}
 	l.Forget("uid-1")
-	if at, ok := l.ClaimedElsewhere("uid-2", "db/mysql-0", "n"); ok {
-		t.Errorf("a claim that has ended is in flight to node %s", at)
+	if at, ok := l.ClaimedOnOtherNode("uid-2", "db/mysql-0", "n"); ok {
+		t.Errorf("got a claim on node %s after Forget, want none", at)
 	}
 }
 
-func TestHomeAndDisputes(t *testing.T) {
+func TestHomeAndOverlaps(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.1.0/29", nil))
 	if home, ok := l.Home(addr("10.0.1.3")); !ok || home != "node-1" {
-		t.Fatalf("home %q, %v", home, ok)
+		t.Fatalf("got home %q, %v, want node-1", home, ok)
 	}
 	if home, ok := l.Home(addr("10.0.9.3")); ok {
-		t.Fatalf("an address in no subnet is at home on %q", home)
+		t.Fatalf("got home %q for an address in no subnet, want none", home)
 	}
 	l.SetNode(node("node-2", "10.0.1.0/30", nil))
 	for _, n := range []string{"node-1", "node-2"} {
-		if other, disputed := l.OverlapsWith(n); !disputed || other == n || l.Available(n, address.IPv4) != 0 {
-			t.Errorf("%s is disputed with %q, room %d", n, other, l.Available(n, address.IPv4))
+		if other, overlaps := l.OverlapsWith(n); !overlaps || other == n || l.Available(n, address.IPv4) != 0 {
+			t.Errorf("%s: got an overlap with %q and Available %d, want the other node and 0", n, other, l.Available(n, address.IPv4))
 		}
 		if _, err := l.Assume(types.UID(n), ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/" + n, Node: n}, Families: v4}); err == nil {
-			t.Errorf("an address of a disputed subnet was given away on %s", n)
+			t.Errorf("%s: got a claim in an overlapping subnet, want an error", n)
 		}
 	}
 	if home, ok := l.Home(addr("10.0.1.2")); ok {
-		t.Fatalf("an address in a disputed subnet is at home on %q", home)
+		t.Fatalf("got home %q for an address in an overlapping subnet, want none", home)
 	}
 	l.RemoveNode("node-2")
-	if other, disputed := l.OverlapsWith("node-1"); disputed || l.Available("node-1", address.IPv4) != 6 {
-		t.Fatalf("still disputed with %q, room %d", other, l.Available("node-1", address.IPv4))
+	if other, overlaps := l.OverlapsWith("node-1"); overlaps || l.Available("node-1", address.IPv4) != 6 {
+		t.Fatalf("after the removal of node-2: got an overlap with %q and Available %d, want no overlap and 6", other, l.Available("node-1", address.IPv4))
 	}
 }
 
-func TestChangeNamesOwners(t *testing.T) {
+func TestNodeChangeOwners(t *testing.T) {
 	l := ledger.New()
 	entry := func(owner string) map[string]pool.Entry {
 		return map[string]pool.Entry{"10.0.1.6": pool.ForOwner(owner), "10.0.1.5": pool.ForOwner("db/stays-0")}
@@ -201,7 +201,7 @@ func TestChangeNamesOwners(t *testing.T) {
 		{nil, []string{"db/stays-0"}},
 	} {
 		if got := l.SetNode(node("n", "10.0.1.0/29", step.entries)); !slices.Equal(got.Owners, step.want) {
-			t.Errorf("owners %v, want %v", got.Owners, step.want)
+			t.Errorf("got owners %v, want %v", got.Owners, step.want)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func TestConcurrentClaims(t *testing.T) {
 		wg.Go(func() {
 			uid := types.UID(fmt.Sprint(i))
 			for l.Available("n", address.IPv4) == 0 {
-				t.Error("no room for 64 of 254")
+				t.Error("got Available 0 on a node with 254 addresses and at most 64 claims, want more")
 			}
 			claim, err := l.Assume(uid, ledger.ClaimRequest{Claim: ledger.Claim{Owner: fmt.Sprintf("db/mysql-%d", i), Node: "n"}, Families: v4})
 			if err != nil {
@@ -228,7 +228,7 @@ func TestConcurrentClaims(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if other, taken := owners[claim.Addrs[0]]; taken {
-				t.Errorf("%s has the address of %s", claim.Owner, other)
+				t.Errorf("%s and %s both got %s, want different addresses", claim.Owner, other, claim.Addrs[0])
 			}
 			owners[claim.Addrs[0]] = claim.Owner
 		})

@@ -56,8 +56,8 @@ func (n *node) choosable() [2]int64 {
 	return [2]int64{n.available[0].Load(), n.available[1].Load()}
 }
 
-// freedSince returns by how many the result of choosable has increased since before, in the family with the larger increase;
-// 0 if there is no increase.
+// freedSince returns the increase of the result of choosable since before, in the family with the larger increase; 0 if there
+// is no increase.
 func (n *node) freedSince(before [2]int64) int {
 	now := n.choosable()
 	return int(max(0, now[0]-before[0], now[1]-before[1]))
@@ -131,7 +131,7 @@ func (n *node) claimed(a netip.Addr) bool {
 // requested in the family, the highest of the first subnet that has a free one. It chooses only addresses without an entry,
 // because a dynamic entry may be in use before the agent reports that. The search ends at the first free address, so its
 // length depends on the number of addresses that are taken, and not on the number of requested ones.
-func (n *node) pick(f address.Family, asked request.Addresses) (netip.Addr, bool) {
+func (n *node) pick(f address.Family, requested request.Addresses) (netip.Addr, bool) {
 	if n.choosable()[familyIndex(f)] == 0 {
 		return netip.Addr{}, false
 	}
@@ -139,13 +139,13 @@ func (n *node) pick(f address.Family, asked request.Addresses) (netip.Addr, bool
 	for _, s := range n.pool.Subnets {
 		switch {
 		case address.Of(s.Addr()) != f:
-		case len(asked.Ranges(f)) == 0:
+		case len(requested.Ranges(f)) == 0:
 			parts = append(parts, netipx.IPRangeFrom(address.Ends(s)))
 		default:
-			parts = append(parts, asked.Within(s)...)
+			parts = append(parts, requested.Within(s)...)
 		}
 	}
-	if len(asked.Ranges(f)) > 0 {
+	if len(requested.Ranges(f)) > 0 {
 		slices.SortFunc(parts, func(x, y netipx.IPRange) int { return y.To().Compare(x.To()) })
 	}
 	for _, r := range parts {

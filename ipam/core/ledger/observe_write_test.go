@@ -38,7 +38,7 @@ func TestObserveWrite(t *testing.T) {
 		"the write counts before the watch shows it": {
 			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write, want: held,
 		},
-		"an older event of the watch": {
+		"the watch shows a version that is older than the write": {
 			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write,
 			after: []pool.NodePool{version("a", "19", 4, nil)}, want: held,
 		},
@@ -46,7 +46,7 @@ func TestObserveWrite(t *testing.T) {
 			before: []pool.NodePool{version("a", "x", 4, nil)}, write: version("a", "y", 5, claimed),
 			after: []pool.NodePool{version("a", "z", 4, nil)}, want: held,
 		},
-		"another write takes the entry back": {
+		"another write removes the entry": {
 			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write,
 			after: []pool.NodePool{version("a", "21", 6, nil)},
 		},
@@ -55,7 +55,7 @@ func TestObserveWrite(t *testing.T) {
 			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write,
 			after: []pool.NodePool{write, version("a", "5", 2, nil)},
 		},
-		"the watch was faster than the answer": {
+		"the watch has shown a newer version before the write returns": {
 			before: []pool.NodePool{version("a", "10", 4, nil), version("a", "21", 6, nil)}, write: write,
 		},
 		"the CiliumNode was deleted and created again": {
@@ -77,14 +77,14 @@ func TestObserveWrite(t *testing.T) {
 				l.SetNode(n)
 			}
 			if got := l.Held("db/mysql-0"); !reflect.DeepEqual(got, tc.want) {
-				t.Errorf("Held = %v, want %v", got, tc.want)
+				t.Errorf("got Held %v, want %v", got, tc.want)
 			}
 		})
 	}
 }
 
-// TestNodeChange checks the differences that SetNode and ObserveWrite return: the zero value if nothing changed on which a
-// decision depends.
+// TestNodeChange checks the differences that SetNode and ObserveWrite return, and the number of available addresses. If no
+// field changed on which a decision depends, the difference is the zero value.
 func TestNodeChange(t *testing.T) {
 	addr, other := netip.MustParseAddr("10.0.0.14"), netip.MustParseAddr("10.0.0.13")
 	owned := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}
@@ -97,26 +97,26 @@ func TestNodeChange(t *testing.T) {
 	}
 	l := ledger.New()
 	for _, step := range []struct {
-		name string
-		do   func() ledger.NodeChange
-		want ledger.NodeChange
-		room int64
+		name      string
+		do        func() ledger.NodeChange
+		want      ledger.NodeChange
+		available int64
 	}{
 		{"the node appears", func() ledger.NodeChange { return l.SetNode(version("a", "1", 1, nil)) },
 			ledger.NodeChange{Appeared: true, Freed: 14, Subnets: version("", "", 0, nil).Subnets}, 14},
-		{"a report without news", func() ledger.NodeChange { return l.SetNode(version("a", "2", 1, nil)) },
+		{"a report without a change", func() ledger.NodeChange { return l.SetNode(version("a", "2", 1, nil)) },
 			ledger.NodeChange{}, 14},
 		{"an address comes into use", func() ledger.NodeChange { return l.SetNode(used(version("a", "3", 1, nil), other)) },
 			ledger.NodeChange{Status: true, Fixed: true}, 13},
-		{"it goes out of use", func() ledger.NodeChange { return l.SetNode(used(version("a", "4", 1, nil))) },
+		{"the address is no longer in use", func() ledger.NodeChange { return l.SetNode(used(version("a", "4", 1, nil))) },
 			ledger.NodeChange{Status: true, Fixed: true, Freed: 1}, 14},
-		{"our own write", func() ledger.NodeChange { return l.ObserveWrite(version("a", "6", 2, owned)) },
+		{"an own write", func() ledger.NodeChange { return l.ObserveWrite(version("a", "6", 2, owned)) },
 			ledger.NodeChange{Entries: true, Owners: []string{"db/mysql-0"}, Workloads: []string{"db/StatefulSet/mysql"}}, 13},
-		{"an older event", func() ledger.NodeChange { return l.SetNode(used(version("a", "5", 1, nil), other)) },
+		{"an older version from the watch", func() ledger.NodeChange { return l.SetNode(used(version("a", "5", 1, nil), other)) },
 			ledger.NodeChange{}, 13},
 		{"the watch shows the write", func() ledger.NodeChange { return l.SetNode(version("a", "6", 2, owned)) },
 			ledger.NodeChange{}, 13},
-		{"a dynamic entry comes", func() ledger.NodeChange {
+		{"a dynamic entry is added", func() ledger.NodeChange {
 			return l.SetNode(version("a", "7", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}))
 		}, ledger.NodeChange{Entries: true}, 12},
 		{"a dynamic address comes into use", func() ledger.NodeChange {
@@ -134,10 +134,10 @@ func TestNodeChange(t *testing.T) {
 			got.Reported, got.ReportedOwners = nil, nil
 		}
 		if !reflect.DeepEqual(got, step.want) {
-			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)
+			t.Errorf("%s: got %+v, want %+v", step.name, got, step.want)
 		}
-		if room := l.Available("node-1", address.IPv4); room != step.room {
-			t.Errorf("%s: room for %d, want %d", step.name, room, step.room)
+		if available := l.Available("node-1", address.IPv4); available != step.available {
+			t.Errorf("%s: got Available %d, want %d", step.name, available, step.available)
 		}
 	}
 }

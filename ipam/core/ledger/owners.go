@@ -125,9 +125,9 @@ type RemoteAddresses struct {
 	Leaving bool
 	// Generation is the generation of the home's CiliumNode.
 	Generation int64
-	// Barred is true if the pool of At has Cooldown entries for all Addrs, or if At has no CiliumNode. A move to At that
+	// Fenced is true if the pool of At has Cooldown entries for all Addrs, or if At has no CiliumNode. A move to At that
 	// was decided earlier can't be completed then.
-	Barred bool
+	Fenced bool
 	// Listed is true if the agent of At reports one of Addrs as used. The pod may run there, whatever entry At has.
 	Listed bool
 }
@@ -145,11 +145,11 @@ func (l *Ledger) Away(owner string) []RemoteAddresses {
 			at, leaves := e.Node, e.Leaving
 			i := slices.IndexFunc(out, func(x RemoteAddresses) bool { return x.Home == home && x.At == at && x.Leaving == leaves })
 			if i < 0 {
-				i, out = len(out), append(out, RemoteAddresses{Home: home, At: at, Leaving: leaves, Generation: n.pool.Generation, Barred: true})
+				i, out = len(out), append(out, RemoteAddresses{Home: home, At: at, Leaving: leaves, Generation: n.pool.Generation, Fenced: true})
 			}
 			out[i].Addrs = append(out[i].Addrs, a)
 			if there, known := l.node(at); known {
-				out[i].Barred = out[i].Barred && there.pool.Entries[a].Kind == pool.Cooldown
+				out[i].Fenced = out[i].Fenced && there.pool.Entries[a].Kind == pool.Cooldown
 				out[i].Listed = out[i].Listed || there.pool.InUse(a)
 			}
 		}
@@ -160,8 +160,8 @@ func (l *Ledger) Away(owner string) []RemoteAddresses {
 	return out
 }
 
-// Arriving returns the addresses of an owner that have MoveTarget entries, sorted by node name.
-func (l *Ledger) Arriving(owner string) []NodeAddresses {
+// MoveTargets returns the addresses of an owner that have MoveTarget entries, sorted by node name.
+func (l *Ledger) MoveTargets(owner string) []NodeAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.arriving.holdings(owner)
@@ -276,8 +276,8 @@ func (l *Ledger) OwnersOn(name string) []string {
 	return sets.List(found)
 }
 
-// EntryOf returns the pool entry of the first address of h, whose purpose stands for all of h. It returns the zero Entry if
-// h has no address, or if the node or the entry is not known.
+// EntryOf returns the pool entry of the first address of h. Callers use its purpose for all addresses of h. It returns the
+// zero Entry if h has no address, or if the node or the entry is not known.
 func (l *Ledger) EntryOf(h NodeAddresses) pool.Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

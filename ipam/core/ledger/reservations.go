@@ -23,7 +23,7 @@ import (
 type Reservation struct {
 	// Record is the FixedIP, "namespace/name"; empty: there is no reservation.
 	Record string
-	// Since is when the FixedIP was created. If two FixedIPs reserve one address, the older one takes precedence.
+	// Since is the creation time of the FixedIP. If two FixedIPs reserve one address, the older one takes precedence.
 	Since time.Time
 	// Owner is the pod, "namespace/name", as pool entries name it.
 	Owner string
@@ -88,7 +88,7 @@ func (k *reservationIndex) first(a netip.Addr) (r Reservation, ok bool) {
 	return Reservation{}, false
 }
 
-// of returns the address of a family that a pod's own FixedIP reserves for it: the FixedIP with the name of the pod.
+// of returns the address of a family that the FixedIP with the namespace and name of the pod owner reserves for that pod.
 func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool) {
 	if r := k.records[owner]; r.Owner == owner {
 		for _, a := range r.Addrs {
@@ -100,12 +100,12 @@ func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool)
 	return netip.Addr{}, false
 }
 
-// SetRecord replaces the reservation of a FixedIP. freed are the nodes whose subnets contain an address that the FixedIP no
+// SetReservation replaces the reservation of a FixedIP. freed are the nodes whose subnets contain an address that the FixedIP no
 // longer reserves, sorted: other pods may get that address now.
-func (l *Ledger) SetRecord(r Reservation) (freed []string) { return l.replace(r.Record, r) }
+func (l *Ledger) SetReservation(r Reservation) (freed []string) { return l.replace(r.Record, r) }
 
-// RemoveRecord removes the reservation of a FixedIP that was deleted. freed is as for SetRecord.
-func (l *Ledger) RemoveRecord(record string) (freed []string) {
+// RemoveReservation removes the reservation of a FixedIP that was deleted. freed is as for SetReservation.
+func (l *Ledger) RemoveReservation(record string) (freed []string) {
 	return l.replace(record, Reservation{})
 }
 

@@ -37,49 +37,50 @@ func TestSlots(t *testing.T) {
 	check := func(when string, want ...ledger.Slot) {
 		t.Helper()
 		if diff := cmp.Diff(want, l.Slots("db/Deployment/web"), sameAddr); diff != "" {
-			t.Errorf("%s: (-want +got): %s", when, diff)
+			t.Errorf("slots %s (-want +got): %s", when, diff)
 		}
 	}
-	check("two nodes", slot("web-x", "m", "10.0.2.6"), claimed, slot("web-x", "n", "10.0.1.6"))
+	check("on two nodes", slot("web-x", "m", "10.0.2.6"), claimed, slot("web-x", "n", "10.0.1.6"))
 
 	change := l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.CooldownEntry("", time.Unix(1, 0)), "10.0.1.5": web("web-z")}, "10.0.1.5"))
 	used := slot("web-z", "n", "10.0.1.5")
 	used.User, used.Claimed = "db/old-0", true
-	check("taken over and released", slot("web-x", "m", "10.0.2.6"), used)
+	check("after a takeover and a release", slot("web-x", "m", "10.0.2.6"), used)
 	if want := []string{"db/Deployment/shop", "db/Deployment/web"}; !slices.Equal(change.Workloads, want) {
-		t.Errorf("the change concerns %v, want %v", change.Workloads, want)
+		t.Errorf("got workloads of the change %v, want %v", change.Workloads, want)
 	}
 	l.RemoveNode("n")
 	l.RemoveNode("m")
-	check("no nodes")
+	check("without nodes")
 	if left := l.Workloads(); len(left) > 0 {
-		t.Errorf("without entries there are %v", left)
+		t.Errorf("got workloads %v of a ledger without nodes, want none", left)
 	}
 }
 
 func TestAssumeSlot(t *testing.T) {
-	gone := pool.OwnedEntry("db", "web-x", "Deployment", "web")
-	entries := map[string]pool.Entry{"10.0.1.6": gone}
+	former := pool.OwnedEntry("db", "web-x", "Deployment", "web")
+	entries := map[string]pool.Entry{"10.0.1.6": former}
 	for name, c := range map[string]struct {
-		node    pool.NodePool
-		kept    []ledger.Reservation
+		node     pool.NodePool
+		reserved []ledger.Reservation
+		// other is true if another pod has already claimed the slot.
 		other   bool
 		addr    string
 		wantErr string
 	}{
-		"of a pod that is gone":                    {node: node("n", "10.0.1.0/29", entries), addr: "10.0.1.6"},
-		"whose record does not follow yet":         {node: node("n", "10.0.1.0/29", entries), kept: []ledger.Reservation{{Record: "db/web-10-0-1-6", Owner: "db/web-before", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
-		"that only a record knows":                 {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Reservation{{Record: "db/web-10-0-1-6", Owner: "db/web-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
-		"not while the agent lists it":             {node: node("n", "10.0.1.0/29", entries, "10.0.1.6"), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is still in use by pod db/old-0"},
-		"not what another claims":                  {node: node("n", "10.0.1.0/29", entries), other: true, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is being claimed for pod db/web-z"},
-		"not what another has taken over":          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "web-z", "Deployment", "web")}), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n belongs to pod db/web-z"},
-		"not what is another's by record and free": {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Reservation{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 is reserved by FixedIP db/shop"},
+		"the slot of a former pod":                           {node: node("n", "10.0.1.0/29", entries), addr: "10.0.1.6"},
+		"a slot whose FixedIP names an earlier holder":       {node: node("n", "10.0.1.0/29", entries), reserved: []ledger.Reservation{{Record: "db/web-10-0-1-6", Owner: "db/web-before", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
+		"a slot that has a FixedIP and no entry":             {node: node("n", "10.0.1.0/29", nil), reserved: []ledger.Reservation{{Record: "db/web-10-0-1-6", Owner: "db/web-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
+		"the agent reports the address as used":              {node: node("n", "10.0.1.0/29", entries, "10.0.1.6"), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is still in use by pod db/old-0"},
+		"another pod has claimed the slot":                   {node: node("n", "10.0.1.0/29", entries), other: true, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is being claimed for pod db/web-z"},
+		"another pod has taken over the slot":                {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "web-z", "Deployment", "web")}), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n belongs to pod db/web-z"},
+		"a FixedIP of another workload reserves the address": {node: node("n", "10.0.1.0/29", nil), reserved: []ledger.Reservation{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 is reserved by FixedIP db/shop"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
 			l.SetNode(c.node)
-			for _, k := range c.kept {
-				l.SetRecord(k)
+			for _, r := range c.reserved {
+				l.SetReservation(r)
 			}
 			if c.other {
 				if _, err := l.Assume("other", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/web-z", Node: "n", Addrs: []netip.Addr{addr(c.addr)}, From: "db/web-x"}, Families: v4}); err != nil {
@@ -89,13 +90,13 @@ func TestAssumeSlot(t *testing.T) {
 			claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/web-y", Node: "n", Addrs: []netip.Addr{addr(c.addr)}, From: "db/web-x"}, Families: v4})
 			if c.wantErr != "" {
 				if err == nil || err.Error() != c.wantErr {
-					t.Fatalf("error %v, want %s", err, c.wantErr)
+					t.Fatalf("got error %v, want %s", err, c.wantErr)
 				}
 				return
 			}
 			want := ledger.Claim{Owner: "db/web-y", Node: "n", Addrs: []netip.Addr{addr(c.addr)}, From: "db/web-x"}
 			if diff := cmp.Diff(want, claim, sameAddr); err != nil || diff != "" {
-				t.Fatalf("error %v (-want +got): %s", err, diff)
+				t.Fatalf("got error %v, claim (-want +got): %s", err, diff)
 			}
 		})
 	}

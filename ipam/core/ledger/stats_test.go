@@ -17,9 +17,9 @@ func TestSize(t *testing.T) {
 		do   func()
 		want ledger.Size
 	}{
-		{"nothing", func() {}, ledger.Size{}},
+		{"an empty ledger", func() {}, ledger.Size{}},
 		{"a node without entries", func() { l.SetNode(node("n1", "10.0.1.0/29", nil)) }, ledger.Size{Nodes: 1}},
-		{"dynamic entries and the agent's own do not count", func() {
+		{"dynamic and node-owned entries do not count", func() {
 			l.SetNode(node("n2", "10.0.2.0/29", map[string]pool.Entry{"10.0.2.1": {}, "10.0.2.2": pool.ForOwner("router"), "10.0.2.6": pool.ForOwner("db/a-0")}))
 		}, ledger.Size{Nodes: 2, Entries: 1}},
 		{"one owner on two nodes", func() {
@@ -30,13 +30,13 @@ func TestSize(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, ledger.Size{Nodes: 2, Entries: 2, Claims: 1}},
-		{"a claim that was forgotten", func() { l.Forget("uid") }, ledger.Size{Nodes: 2, Entries: 2}},
-		{"a node that went", func() { l.RemoveNode("n2") }, ledger.Size{Nodes: 1, Entries: 1}},
+		{"the claim was forgotten", func() { l.Forget("uid") }, ledger.Size{Nodes: 2, Entries: 2}},
+		{"a node was removed", func() { l.RemoveNode("n2") }, ledger.Size{Nodes: 1, Entries: 1}},
 	}
 	for _, s := range steps {
 		s.do()
 		if got := l.Size(); got != s.want {
-			t.Errorf("%s: %+v, want %+v", s.what, got, s.want)
+			t.Errorf("%s: got %+v, want %+v", s.what, got, s.want)
 		}
 	}
 }

@@ -63,9 +63,9 @@ func (l *Ledger) subnetsOf(a netip.Addr) []netip.Prefix {
 	return found
 }
 
-// OverlapsWith returns another node whose subnets overlap those of the given node. disputed is false if there is none. No
-// address is claimed on a node whose subnets overlap.
-func (l *Ledger) OverlapsWith(name string) (other string, disputed bool) {
+// OverlapsWith returns another node whose subnets overlap those of the given node. found is false if there is none. No
+// address is claimed on a node whose subnets overlap those of another node.
+func (l *Ledger) OverlapsWith(name string) (other string, found bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if n, ok := l.node(name); ok {
@@ -74,9 +74,9 @@ func (l *Ledger) OverlapsWith(name string) (other string, disputed bool) {
 	return other, other != ""
 }
 
-// moveSubnets replaces the subnets of a node in the indexes, and updates overlapsNode of every node that the change may
+// replaceSubnets replaces the subnets of a node in the indexes, and updates overlapsNode of every node that the change may
 // affect.
-func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
+func (l *Ledger) replaceSubnets(name string, before, after []netip.Prefix) {
 	if slices.Equal(before, after) {
 		return
 	}
@@ -127,7 +127,7 @@ func overlaps(s netip.Prefix, with []netip.Prefix) bool {
 
 // CanAllocate reports whether the first claim of a pod without a reservation would succeed on the node now, in each of the
 // families and with the requested addresses.
-func (l *Ledger) CanAllocate(nodeName string, families []address.Family, asked request.Addresses) bool {
+func (l *Ledger) CanAllocate(nodeName string, families []address.Family, requested request.Addresses) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	n, err := l.claimable(nodeName, false)
@@ -135,20 +135,20 @@ func (l *Ledger) CanAllocate(nodeName string, families []address.Family, asked r
 		return false
 	}
 	return !slices.ContainsFunc(families, func(f address.Family) bool {
-		_, ok := n.pick(f, asked)
+		_, ok := n.pick(f, requested)
 		return !ok
 	})
 }
 
 // NodesServing returns the nodes whose subnets contain requested addresses of every family of the request, sorted. The
 // addresses need not be free. Nodes whose subnets overlap those of another node are left out.
-func (l *Ledger) NodesServing(asked request.Addresses) []string {
+func (l *Ledger) NodesServing(requested request.Addresses) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	var serving sets.Set[string]
-	for _, f := range asked.Families() {
+	for _, f := range requested.Families() {
 		ofFamily := sets.New[string]()
-		for _, r := range asked.Ranges(f) {
+		for _, r := range requested.Ranges(f) {
 			for _, subnet := range l.within(r) {
 				ofFamily.Insert(l.subnets[subnet]...)
 			}
@@ -206,7 +206,7 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 			found = append(found, a)
 		}
 	}
-	for a := range l.foreign {
+	for a := range l.carried {
 		twice(a)
 	}
 	if n.overlapsNode != "" {
@@ -218,12 +218,12 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	return found
 }
 
-// HasForeignAddresses reports whether a pool has an allocatable entry for an address that is in one of subnets and in no
+// HasCarriedAddresses reports whether a pool has an allocatable entry for an address that is in one of subnets and in no
 // subnet of that pool's own node.
-func (l *Ledger) HasForeignAddresses(subnets []netip.Prefix) bool {
+func (l *Ledger) HasCarriedAddresses(subnets []netip.Prefix) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for a := range l.foreign {
+	for a := range l.carried {
 		if slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
 			return true
 		}
@@ -232,7 +232,7 @@ func (l *Ledger) HasForeignAddresses(subnets []netip.Prefix) bool {
 }
 
 func (l *Ledger) offering(a netip.Addr) []string {
-	found := slices.Clone(l.foreign[a])
+	found := slices.Clone(l.carried[a])
 	for _, name := range l.nodesOf(a) {
 		if n, _ := l.node(name); !slices.Contains(found, name) && n.allocates(a) {
 			found = append(found, name)
@@ -248,9 +248,9 @@ func (n *node) allocates(a netip.Addr) bool {
 	return ok && e.Allocatable()
 }
 
-// HasEntryElsewhere reports whether the pool of any node other than except has an entry of any kind for the address, or the
+// HasEntryOnOtherNode reports whether the pool of any node other than except has an entry of any kind for the address, or the
 // agent of such a node reports the address as used.
-func (l *Ledger) HasEntryElsewhere(a netip.Addr, except string) bool {
+func (l *Ledger) HasEntryOnOtherNode(a netip.Addr, except string) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	found := false

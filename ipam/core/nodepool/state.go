@@ -14,26 +14,27 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// elsewhereRetry is the interval at which a cooldown is checked while another node still has the address: changes of that
+// otherNodeRetry is the interval at which a cooldown is checked while another node still has the address: changes of that
 // node cause no event for this one.
-const elsewhereRetry = 10 * time.Second
+const otherNodeRetry = 10 * time.Second
 
 // State contains the inputs from which the pool of one node is decided, except the pool itself.
 type State struct {
 	Now       time.Time
 	Watermark Watermark
-	CoolDown  time.Duration
-	// Strict is true if the pool has owned entries only.
+	Cooldown  time.Duration
+	// Strict is true for a strict node: its pool needs no dynamic entries.
 	Strict bool
 	// Capacity is the maximum number of pods on the node.
 	Capacity int64
 	// NotReady is true if the Node exists and is not ready: its agent may not report which addresses are in use.
 	NotReady bool
-	// ReadySince is since when the Node is ready; zero if that is not known, or if there is no Node.
+	// ReadySince is the time at which the Node became ready; zero if it is not known or if there is no Node.
 	ReadySince time.Time
 	// Waiting are the owner keys of the pods that are bound to the node and have not reported an IP yet.
 	Waiting []string
-	// RestoreWithin is how long after its release an address in cooldown is left for a waiting pod.
+	// RestoreWithin is the time after a release during which the cooldown does not end if a pod with the name of the previous
+	// owner is among Waiting.
 	RestoreWithin time.Duration
 	// PodIPs are the IPs in the statuses of the pods on the node. The agent may not have reported them yet.
 	PodIPs []netip.Addr
@@ -51,7 +52,7 @@ type State struct {
 	Live bool
 	// Overdue are the addresses whose release handshake the agent should have answered by now.
 	Overdue []netip.Addr
-	// NextTimeout is when the next answer becomes overdue; zero if no answer is awaited.
+	// NextTimeout is the time at which the next answer becomes overdue; zero if no answer is awaited.
 	NextTimeout time.Time
 }
 
@@ -62,14 +63,14 @@ type Shortage struct {
 	Count  int
 }
 
-// NeedsLive reports whether the pods have to be read from the API server before the pool is written: an edit relies on them,
-// or unreserved entries are to be released.
+// NeedsLive reports whether the pods have to be read from the API server before the pool is written: an edit relies on pods
+// (relyOnPods), or Gone has owners whose entries can be released.
 func (s *State) NeedsLive(edits []pool.EntryChange) bool {
 	return slices.ContainsFunc(edits, relyOnPods) || len(s.Gone) > 0
 }
 
-// relyOnPods reports whether an edit would be wrong if a pod that the cache does not show had the address: it removes or
-// assigns a dynamic entry, or ends a cooldown.
+// relyOnPods reports whether an edit would be wrong if a pod that the cache does not show had the address: the edit removes a
+// dynamic entry, replaces it by an entry that is not node-owned, or ends a cooldown.
 func relyOnPods(e pool.EntryChange) bool {
 	removed := e.To == nil
 	return e.From != nil && (e.From.Kind == pool.Cooldown && removed || e.From.Kind == pool.Dynamic && (removed || e.To.Kind != pool.NodeOwned))
@@ -175,8 +176,8 @@ func withoutEntry(n pool.NodePool, owners []string) int {
 	return count
 }
 
-// unreportedNodeIPs returns how many addresses the agent may have taken for the node itself and has not reported yet.
-// Until it does, they count as free.
+// unreportedNodeIPs returns the number of addresses that the agent may have taken for the node itself and has not reported
+// yet. Until the agent reports them, they count as free.
 func unreportedNodeIPs(n pool.NodePool) int {
 	count := len(pool.NodeOwners)
 	for _, owner := range n.Used {
@@ -187,7 +188,7 @@ func unreportedNodeIPs(n pool.NodePool) int {
 	return count
 }
 
-// withPodIPs returns the node with the IPs of its pods in use, as its agent will report. Used stays nil if it is nil.
+// withPodIPs returns n with the IPs of the pods added to Used, as the agent will report them. If Used is nil, it stays nil.
 func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 	used := maps.Clone(n.Used)
 	for _, a := range s.PodIPs {
@@ -200,14 +201,14 @@ func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 }
 
 // ExpireCooldowns returns the edits for the cooldowns that are over: they remove the entry or, if the agent still reports
-// the address, start the cooldown again. An entry is not changed if a pod on the node has the address, or if the address is
-// left for a waiting pod. next is when the next cooldown has to be checked; zero if that does not depend on time.
+// the address as used, start the cooldown again. An entry is not changed if a pod on the node has the address, or before its
+// restoreDeadline. next is the time of the next check of a cooldown; zero if no check depends on time.
 //
 // On a node that is not ready no cooldown ends: a pod that was deleted by force may still run there with an address that the
 // agent never reported. A cooldown counts at the earliest from the time at which the node became ready, since earlier
-// reports prove nothing. Nor does a cooldown end before the agent has acknowledged it or, at the home of the address, while
-// another node still has the address: an agent that is behind would give the address to the next pod with the name of its
-// previous owner.
+// reports prove nothing. A cooldown does not end before the agent has acknowledged it, because an agent that is behind would
+// give the address to the next pod with the name of the previous owner. For the same reason a cooldown at the home of the
+// address does not end while another node still has the address.
 func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next time.Time) {
 	if s.NotReady {
 		return nil, time.Time{}
@@ -216,23 +217,23 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 		if e.Kind != pool.Cooldown {
 			continue
 		}
-		at, rest := e.SinceTime(), s.CoolDown
+		at, cooldown := e.SinceTime(), s.Cooldown
 		if !n.Home(a) {
-			rest = max(rest, fenceLasts)
+			cooldown = max(cooldown, minFenceCooldown)
 		}
 		if at.Before(s.ReadySince) {
 			at = s.ReadySince
 		}
-		due := at.Add(rest)
+		due := at.Add(cooldown)
 		switch {
 		case s.Now.Before(due):
 			next = earlier(next, due)
 		case s.OnOtherNode(a):
-			next = earlier(next, s.Now.Add(elsewhereRetry))
+			next = earlier(next, s.Now.Add(otherNodeRetry))
 		case s.Now.Before(s.restoreDeadline(e)), s.Held(a):
 		case n.InUse(a):
 			// With a cooldown of 0 there is nothing to restart, and each write would lead to the next.
-			if s.CoolDown > 0 {
+			if s.Cooldown > 0 {
 				edits = append(edits, n.Set(a, pool.CooldownEntry(e.Pod, s.Now)))
 			}
 		case s.Acknowledged(n, a):
@@ -244,15 +245,15 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 	return edits, next
 }
 
-// fenceLasts is the minimum cooldown of an address on a node that is not its home. Until the home has released the address,
-// this cooldown keeps it from coming back to the node (see pool.Move). The FixedIP controller checks the address a second
-// later. Cooldowns count whole seconds, so that a cooldown of less than two seconds could end before that check, and the
-// entry would be written and removed for ever.
-const fenceLasts = 5 * time.Second
+// minFenceCooldown is the minimum cooldown of an address on a node that is not its home. Until the home has released the
+// address, this cooldown prevents a move of the address to the node (see pool.Move). The FixedIP controller checks the address
+// one second after it has written the entry. Cooldowns count whole seconds, so that a cooldown of less than two seconds could
+// end before that check, and the entry would be written and removed for ever.
+const minFenceCooldown = 5 * time.Second
 
-// restoreDeadline returns until when an address in cooldown is left for the waiting pod with the name from which the address
-// was released; zero if there is no such pod. That pod may have been bound because of the entry, which is restored then, or
-// may have got the address from an agent that was behind.
+// restoreDeadline returns the time before which a cooldown must not end because a pod with the name of the previous owner waits
+// for an IP; zero if there is no such pod. That pod may have been bound because of the entry before its release, in which case
+// the entry is restored, or may have got the address from an agent that was behind.
 func (s *State) restoreDeadline(e pool.Entry) time.Time {
 	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(s.Waiting, e.Pod) {
 		return time.Time{}
@@ -260,8 +261,7 @@ func (s *State) restoreDeadline(e pool.Entry) time.Time {
 	return e.SinceTime().Add(s.RestoreWithin)
 }
 
-// NextRestoreDeadline returns the earliest time from which on an address in cooldown is no longer left for a waiting pod;
-// zero if there is none.
+// NextRestoreDeadline returns the earliest restoreDeadline in the future; zero if there is none.
 func (s *State) NextRestoreDeadline(n pool.NodePool) (next time.Time) {
 	for _, e := range n.Entries {
 		if deadline := s.restoreDeadline(e); s.Now.Before(deadline) {
@@ -271,7 +271,7 @@ func (s *State) NextRestoreDeadline(n pool.NodePool) (next time.Time) {
 	return next
 }
 
-// NextCheck returns when the pool has to be checked again even if there is no event; zero if that does not depend on time.
+// NextCheck returns the time at which the pool has to be checked again even if there is no event; zero: only after events.
 func (s *State) NextCheck(n pool.NodePool) time.Time {
 	_, next := s.ExpireCooldowns(n)
 	return earlier(earlier(next, s.NextTimeout), s.NextRestoreDeadline(n))

@@ -11,9 +11,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestPoolIsForAllThatWait checks that the pool gets entries for all pods that wait for an address, whatever the agent has
-// reported by then. The IPs of running pods must not count as reported addresses of the node itself.
-func TestPoolIsForAllThatWait(t *testing.T) {
+// TestEntriesForWaitingPods checks that the pool gets entries for all pods that wait for an address, independent of the owners
+// that the agent has reported. The IPs of running pods must not count as reported addresses of the node itself.
+func TestEntriesForWaitingPods(t *testing.T) {
 	for name, used := range map[string]map[netip.Addr]string{
 		"nothing reported":                   {},
 		"router reported":                    {netip.MustParseAddr("10.0.0.1"): "router"},
@@ -37,7 +37,7 @@ func TestPoolIsForAllThatWait(t *testing.T) {
 			}
 			edits, _ := s.FirstEntries(n)
 			if got := len(n.With(edits).Entries); got < own+running+waiting {
-				t.Errorf("the pool has %d entries for %d of the node, %d pods that run and %d that wait", got, own, running, waiting)
+				t.Errorf("got %d entries, want at least %d for the node, %d for running pods and %d for waiting pods", got, own, running, waiting)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ var NoDynamic = Watermark{}
 // PodAddresses is a pod that has addresses of a node's pool, or needs some.
 type PodAddresses struct {
 	Namespace, Name string
-	// Addrs are the IPs in its status.
+	// Addrs are the IPs in the status of the pod.
 	Addrs []netip.Addr
 }
 
@@ -26,27 +26,27 @@ func (o PodAddresses) key() string { return pool.OwnerKey(o.Namespace, o.Name) }
 
 // Strict returns the edits that add the entries that the pool of a strict node lacks: for the addresses of the node itself,
 // and for pods without a claim. The address that a pod has gets an entry for the pod; the other pods get the lowest free
-// addresses. short is the number of addresses that the subnets lack. kept reports whether a FixedIP reserves an address.
+// addresses. short is the number of addresses that the subnets lack. reserved reports whether a FixedIP reserves an address.
 //
-// An owner is written on a dynamic entry only if both the agent and the status of the pod report that the pod has the
-// address: the agent looks at the owner alone, and would assign the address to a second pod (Cilium fact 2). While the agent
-// may still assign a dynamic entry to a pod, the pod gets no entry of its own.
-func Strict(n pool.NodePool, pods []PodAddresses, kept func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
+// A pod becomes the owner of a dynamic entry only if both the agent and the status of the pod report that the pod has the
+// address: the agent checks only the owner, and would assign the address twice if another pod had it (Cilium fact 2). While
+// the agent may still assign a dynamic entry to a pod, no pod gets an owned entry for a new address.
+func Strict(n pool.NodePool, pods []PodAddresses, reserved func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b PodAddresses) int { return strings.Compare(a.key(), b.key()) })
 	for _, f := range address.Families {
 		if !n.HasFamily(f) {
 			continue
 		}
-		s := strict{n: n, family: f, open: offersAny(n, f), kept: kept}
+		s := strict{n: n, family: f, open: offersAny(n, f), reserved: reserved}
 		for _, owner := range pool.NodeOwners {
-			s.settle(owner, pool.ForOwner(owner), func(netip.Addr) bool { return true }, !s.open || !n.Unreported)
+			s.ensureEntry(owner, pool.ForOwner(owner), func(netip.Addr) bool { return true }, !s.open || !n.Unreported)
 		}
 		for _, p := range pods {
 			has := func(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
 			// A pod that has IPs gets no new address, even if the pool has no entry for its IPs or the agent has not
 			// reported them yet.
-			s.settle(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0 && !n.Unreported)
+			s.ensureEntry(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0 && !n.Unreported)
 		}
 		n = s.n
 		edits, short = append(edits, s.edits...), short+s.short
@@ -64,20 +64,20 @@ func offersAny(n pool.NodePool, f address.Family) bool {
 	return false
 }
 
-// strict collects the edits of one family. n is the node as it is after them.
+// strict collects the edits of one family. n is the pool after these edits. open is the result of offersAny before them.
 type strict struct {
-	n      pool.NodePool
-	family address.Family
-	open   bool
-	kept   func(netip.Addr) bool
-	edits  []pool.EntryChange
-	short  int
+	n        pool.NodePool
+	family   address.Family
+	open     bool
+	reserved func(netip.Addr) bool
+	edits    []pool.EntryChange
+	short    int
 }
 
-// settle adds an entry for an owner that has none. It takes a dynamic entry that the agent reports for the owner and for
-// which has returns true. If the agent reports no dynamic entry for the owner and fresh is true, it takes the lowest free
-// address, or counts one in short if there is none.
-func (s *strict) settle(owner string, entry pool.Entry, has func(netip.Addr) bool, fresh bool) {
+// ensureEntry adds an entry for an owner that has no entry. It replaces a dynamic entry whose address the agent reports as used
+// by the owner and for which has returns true. If the agent reports no dynamic entry for the owner and fresh is true, it adds
+// an entry for the lowest free address, or increments short if there is no free address.
+func (s *strict) ensureEntry(owner string, entry pool.Entry, has func(netip.Addr) bool, fresh bool) {
 	if _, ok := s.n.HasEntry(owner, s.family); ok {
 		return
 	}
@@ -89,7 +89,7 @@ func (s *strict) settle(owner string, entry pool.Entry, has func(netip.Addr) boo
 	if len(used) > 0 || !fresh {
 		return
 	}
-	if a, ok := s.n.Lowest(s.family, s.kept); ok {
+	if a, ok := s.n.Lowest(s.family, s.reserved); ok {
 		s.put(a, entry)
 	} else {
 		s.short++

@@ -13,12 +13,13 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-func runs(name string, ips ...string) nodepool.PodAddresses {
-	o := nodepool.PodAddresses{Namespace: "db", Name: name}
+// pod returns a pod of namespace db with the IPs in its status.
+func pod(name string, ips ...string) nodepool.PodAddresses {
+	p := nodepool.PodAddresses{Namespace: "db", Name: name}
 	for _, ip := range ips {
-		o.Addrs = append(o.Addrs, addr(ip))
+		p.Addrs = append(p.Addrs, addr(ip))
 	}
-	return o
+	return p
 }
 
 // usedBy adds addresses to those that the agent of a node reports as used. Key: the address. Value: the owner.
@@ -40,50 +41,50 @@ func TestStrict(t *testing.T) {
 	}
 	web, other := pool.UnreservedEntry("db", "web"), pool.UnreservedEntry("db", "other")
 	for name, c := range map[string]struct {
-		node  pool.NodePool
-		pods  []nodepool.PodAddresses
-		kept  string
-		want  map[string]pool.Entry
-		short int
+		node     pool.NodePool
+		pods     []nodepool.PodAddresses
+		reserved string
+		want     map[string]pool.Entry
+		short    int
 	}{
-		"a new node: its own addresses from the bottom": {node: node(nil), want: own(nil)},
-		"pods follow, in order": {
-			node: node(own(nil)), pods: []nodepool.PodAddresses{runs("web"), runs("other")}, want: map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": web}},
-		"existing entries of every kind stay": {
-			node: node(own(map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.4": web})), pods: []nodepool.PodAddresses{runs("web"), runs("mysql-0")}},
-		"around what is used, kept back or resting": {
-			node: leaving(own(map[string]pool.Entry{"10.0.1.6": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.4": pool.Released}), pods: []nodepool.PodAddresses{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
-		"past what a FixedIP keeps": {
-			node: node(own(nil)), pods: []nodepool.PodAddresses{runs("web")}, kept: "10.0.1.4", want: map[string]pool.Entry{"10.0.1.5": web}},
+		"new node: the lowest addresses for the node itself": {node: node(nil), want: own(nil)},
+		"pods get the next addresses in the order of their names": {
+			node: node(own(nil)), pods: []nodepool.PodAddresses{pod("web"), pod("other")}, want: map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": web}},
+		"existing entries of every kind do not change": {
+			node: node(own(map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.4": web})), pods: []nodepool.PodAddresses{pod("web"), pod("mysql-0")}},
+		"moved and releasing addresses are skipped": {
+			node: withHandshakes(own(map[string]pool.Entry{"10.0.1.6": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.4": pool.Released}), pods: []nodepool.PodAddresses{pod("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
+		"a reserved address is skipped": {
+			node: node(own(nil)), pods: []nodepool.PodAddresses{pod("web")}, reserved: "10.0.1.4", want: map[string]pool.Entry{"10.0.1.5": web}},
 		"a full subnet": {
-			node: node(own(map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": pool.ForOwner("db/a"), "10.0.1.6": pool.ForOwner("db/b")})), pods: []nodepool.PodAddresses{runs("web")}, short: 1},
-		"turned strict: what is used becomes its user's": {
+			node: node(own(map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": pool.ForOwner("db/a"), "10.0.1.6": pool.ForOwner("db/b")})), pods: []nodepool.PodAddresses{pod("web")}, short: 1},
+		"turned strict: a dynamic entry in use becomes owned by its user": {
 			node: usedBy(node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.5": {}}), map[string]string{"10.0.1.1": "db/web", "10.0.1.2": "health", "10.0.1.5": "router"}),
-			pods: []nodepool.PodAddresses{runs("web", "10.0.1.1")},
+			pods: []nodepool.PodAddresses{pod("web", "10.0.1.1")},
 			want: map[string]pool.Entry{"10.0.1.1": web, "10.0.1.2": health, "10.0.1.5": router, "10.0.1.3": ingress}},
-		"turned strict: nothing for a pod that may still get a dynamic entry": {
-			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.1": "router"}), pods: []nodepool.PodAddresses{runs("web")}},
-		"turned strict: the dynamic entry is kept back, the pod gets its own": {
-			node: usedBy(leaving(own(map[string]pool.Entry{"10.0.1.4": {}}), map[string]pool.Handshake{"10.0.1.4": pool.MarkedForRelease}), map[string]string{"10.0.1.1": "router"}),
-			pods: []nodepool.PodAddresses{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
-		"turned strict: an agent that has not reported may have its router anywhere": {
+		"turned strict: no entry for a pod that may still get a dynamic one": {
+			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.1": "router"}), pods: []nodepool.PodAddresses{pod("web")}},
+		"turned strict: the dynamic entry is withheld, and the pod gets an entry": {
+			node: usedBy(withHandshakes(own(map[string]pool.Entry{"10.0.1.4": {}}), map[string]pool.Handshake{"10.0.1.4": pool.MarkedForRelease}), map[string]string{"10.0.1.1": "router"}),
+			pods: []nodepool.PodAddresses{pod("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
+		"turned strict: no entry for the router before the agent has reported": {
 			node: unreported(node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}))},
-		"the agent alone says so: it may be an earlier pod of the name": {
-			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.4": "db/web"}), pods: []nodepool.PodAddresses{runs("web")}},
-		"the status alone says so: the agent is late": {
-			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.1": "router"}), pods: []nodepool.PodAddresses{runs("web", "10.0.1.4")}},
-		"an earlier pod of the name has another": {
+		"only the agent reports the address: an earlier pod of the name may have it": {
+			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.4": "db/web"}), pods: []nodepool.PodAddresses{pod("web")}},
+		"only the status has the address: the agent has not reported it yet": {
+			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.1": "router"}), pods: []nodepool.PodAddresses{pod("web", "10.0.1.4")}},
+		"an earlier pod of the name has another address": {
 			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}, "10.0.1.5": {}})), map[string]string{"10.0.1.4": "db/web", "10.0.1.5": "db/web"}),
-			pods: []nodepool.PodAddresses{runs("web", "10.0.1.5")}, want: map[string]pool.Entry{"10.0.1.5": web}},
-		"a pod that runs with what the pool does not list": {
-			node: node(own(nil)), pods: []nodepool.PodAddresses{runs("web", "10.0.9.9")}},
+			pods: []nodepool.PodAddresses{pod("web", "10.0.1.5")}, want: map[string]pool.Entry{"10.0.1.5": web}},
+		"a pod runs with an address that has no entry": {
+			node: node(own(nil)), pods: []nodepool.PodAddresses{pod("web", "10.0.9.9")}},
 	} {
-		kept := func(a netip.Addr) bool { return c.kept != "" && a == addr(c.kept) }
-		edits, short := nodepool.Strict(c.node, c.pods, kept)
+		reserved := func(a netip.Addr) bool { return c.reserved != "" && a == addr(c.reserved) }
+		edits, short := nodepool.Strict(c.node, c.pods, reserved)
 		got := map[string]pool.Entry{}
 		for _, e := range edits {
 			if now, exists := c.node.Entries[e.Addr]; exists != (e.From != nil) || exists && now != *e.From {
-				t.Errorf("%s: the edit of %s is not made from what is there", name, e.Addr)
+				t.Errorf("%s: the edit of %s does not require the current entry", name, e.Addr)
 			}
 			got[e.Addr.String()] = *e.To
 		}
@@ -91,16 +92,15 @@ func TestStrict(t *testing.T) {
 			c.want = map[string]pool.Entry{}
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" || short != c.short {
-			t.Errorf("%s: short of %d, want %d; (-want +got): %s", name, short, c.short, diff)
+			t.Errorf("%s: got short %d, want %d; entries (-want +got): %s", name, short, c.short, diff)
 		}
-		// A second call finds nothing to do.
-		if again, _ := nodepool.Strict(c.node.With(edits), c.pods, kept); len(again) > 0 {
-			t.Errorf("%s: a second look wants %v", name, edited(again))
+		if again, _ := nodepool.Strict(c.node.With(edits), c.pods, reserved); len(again) > 0 {
+			t.Errorf("%s: a second call returned edits of %v, want none", name, edited(again))
 		}
 	}
 }
 
-func TestVacant(t *testing.T) {
+func TestStaleUnreserved(t *testing.T) {
 	n := node(map[string]pool.Entry{
 		"10.0.1.1": pool.UnreservedEntry("db", "gone"),
 		"10.0.1.2": pool.UnreservedEntry("db", "gone-but-used"),
@@ -108,9 +108,9 @@ func TestVacant(t *testing.T) {
 		"10.0.1.4": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
 		"10.0.1.5": pool.ForOwner("db/by-hand"),
 	}, "10.0.1.2")
-	vacant := nodepool.StaleUnreserved(n, func(_, name string) bool { return name == "here" })
-	if want := map[netip.Addr]pool.Entry{addr("10.0.1.1"): pool.UnreservedEntry("db", "gone")}; len(vacant) != 1 || vacant[addr("10.0.1.1")] != want[addr("10.0.1.1")] {
-		t.Errorf("vacant %v, want %v", vacant, want)
+	stale := nodepool.StaleUnreserved(n, func(_, name string) bool { return name == "here" })
+	if want := map[netip.Addr]pool.Entry{addr("10.0.1.1"): pool.UnreservedEntry("db", "gone")}; len(stale) != 1 || stale[addr("10.0.1.1")] != want[addr("10.0.1.1")] {
+		t.Errorf("got %v, want %v", stale, want)
 	}
 }
 
@@ -120,13 +120,13 @@ func TestWatermarkForNode(t *testing.T) {
 		pods, size int64
 		want       int
 	}{
-		"as many as the node takes pods, and its own": {pods: 110, size: 254, want: 113},
-		"no more than half of the subnet":             {pods: 110, size: 62, want: 31},
-		"its own in any case":                         {pods: 110, size: 2, want: 3},
-		"what was said":                               {mark: nodepool.Watermark{Max: 7}, pods: 110, size: 254, want: 7},
+		"the number of pods and of addresses of the node itself": {pods: 110, size: 254, want: 113},
+		"at most half of the subnet":                             {pods: 110, size: 62, want: 31},
+		"at least the addresses of the node itself":              {pods: 110, size: 2, want: 3},
+		"a configured maximum":                                   {mark: nodepool.Watermark{Max: 7}, pods: 110, size: 254, want: 7},
 	} {
 		if got := c.mark.ForNode(c.pods, c.size).Max; got != c.want {
-			t.Errorf("%s: %d, want %d", name, got, c.want)
+			t.Errorf("%s: got Max %d, want %d", name, got, c.want)
 		}
 	}
 }

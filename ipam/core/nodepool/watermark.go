@@ -16,18 +16,18 @@ type Watermark struct {
 	// Free is the number of entries that should be free. It is small, because every write of a CiliumNode is sent with its
 	// whole pool to every agent (Cilium fact 11).
 	Free int
-	// Excess is how many more entries may be free before entries are released. Half of it then stays, so that pods can start
-	// and stop in numbers of up to Excess/2 without a write.
+	// Excess is the number of further entries that may be free before entries are released. Half of them then remain, so that
+	// up to Excess/2 pods can start and stop without a write.
 	Excess int
-	// Max is the maximum number of dynamic entries, free or in use; the rest of the subnet is left to fixed addresses. If it
-	// is 0, ForNode chooses it.
+	// Max is the maximum number of dynamic entries, free or in use; the other addresses of the subnet are available as fixed
+	// addresses. If Max is 0, ForNode chooses it.
 	Max int
 }
 
-// ForNode returns the watermark of one node. If Max is 0, it becomes the number of pods that the node takes plus the number
-// of addresses that the node may need itself, but no more than half of its addresses, so that there is room for fixed ones.
-// Max is never less than the number of addresses that the node may need itself. pods is the number of pods in
-// Node.status.allocatable, size the number of addresses of the node's subnets in the family.
+// ForNode returns the watermark of one node. If Max is 0, ForNode sets it to the number of pods that the node takes plus the
+// number of addresses that the node itself may need, limited to half of size so that fixed addresses have room, but never to
+// fewer than the node itself may need. pods is the number of pods in Node.status.allocatable, size the number of addresses of
+// the node's subnets in the family.
 func (w Watermark) ForNode(pods, size int64) Watermark {
 	if w.Max == 0 {
 		own := int64(len(pool.NodeOwners))
@@ -37,17 +37,17 @@ func (w Watermark) ForNode(pods, size int64) Watermark {
 }
 
 // FillDynamic returns the edits that bring the free dynamic entries of a family up to the watermark, from the bottom of the
-// subnets upwards. It skips addresses that FixedIPs reserve, which kept reports. Entries in a release handshake count as
-// free until they are released: ReleaseExcess withdraws the marks of those that are needed. short is the number of entries
-// that the subnets have no room for.
-func FillDynamic(n pool.NodePool, f address.Family, w Watermark, kept func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
+// subnets upwards. It skips the addresses for which reserved is true, those that FixedIPs reserve. Entries in a release
+// handshake count as free until they are released: ReleaseExcess withdraws the marks of those that are needed. short is the
+// number of entries that the subnets have no room for.
+func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
 	free, dynamic := 0, 0
 	for a, e := range n.Entries {
 		if address.Of(a) != f || e.Kind != pool.Dynamic {
 			continue
 		}
 		dynamic++
-		if !n.InUse(a) && !kept(a) && n.Handshakes[a] != pool.Released {
+		if !n.InUse(a) && !reserved(a) && n.Handshakes[a] != pool.Released {
 			free++
 		}
 	}
@@ -63,7 +63,7 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, kept func(netip
 			if missing <= 0 {
 				break
 			}
-			if _, exists := n.Entries[a]; exists || n.InUse(a) || n.IsReleasing(a) || kept(a) {
+			if _, exists := n.Entries[a]; exists || n.InUse(a) || n.IsReleasing(a) || reserved(a) {
 				continue
 			}
 			edits = append(edits, n.Set(a, pool.Entry{}))
@@ -74,13 +74,13 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, kept func(netip
 }
 
 // ReleaseExcess returns the next changes of the release handshakes of a family. It marks the free dynamic entries that
-// exceed the watermark, from the top of the subnets downwards. It withdraws the marks of entries that are needed or in use
-// by now. It sets the key of a removed entry to released. Every change follows from the pool alone, so that a handshake
-// continues after an interruption.
+// exceed the watermark, from the top of the subnets downwards. It withdraws the marks of entries that are needed again or in
+// use. It sets the key of a removed entry to released. No state is kept between calls, so that a handshake continues after an
+// interruption.
 //
-// held reports whether a pod has an address, as far as is known besides the report of the agent. kept reports whether a
-// FixedIP reserves an address: its entry is released even if the pool has too few free entries, so that the pod of the
-// FixedIP can have the address.
+// held reports whether a pod has an address even if the agent does not report it. reserved reports whether a FixedIP reserves
+// an address: its entry is released even if the pool has too few free entries, so that the pod of the FixedIP can have the
+// address.
 //
 // An agent that has just started answers before it has restored its endpoints: its answer ready-for-release counts only if
 // its report contains an address of the node itself.
@@ -89,7 +89,7 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, kept func(netip
 // again only if something changes (Cilium fact 28). Such a mark is withdrawn, and an entry that still exceeds the watermark
 // is marked again later. The key of an entry that was removed already is withdrawn too: the agent has agreed to the release,
 // so it assigns the address to no pod.
-func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.HandshakeChange {
+func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, reserved, unanswered func(netip.Addr) bool) []pool.HandshakeChange {
 	var marks []pool.HandshakeChange
 	for a, state := range n.Handshakes {
 		e, exists := n.Entries[a]
@@ -109,7 +109,7 @@ func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, u
 		return marks
 	}
 	ended := marks
-	for _, m := range balance(n.WithHandshakes(marks), f, w, held, kept) {
+	for _, m := range balance(n.WithHandshakes(marks), f, w, held, reserved) {
 		// One step at a time: an entry whose mark is withdrawn now may be marked again by the next call.
 		if !slices.ContainsFunc(ended, func(e pool.HandshakeChange) bool { return e.Addr == m.Addr }) {
 			marks = append(marks, m)
@@ -120,7 +120,7 @@ func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, u
 
 // balance returns the marks of reserved entries and of the free entries that exceed the watermark or, if too few are free,
 // the withdrawals of marks.
-func balance(n pool.NodePool, f address.Family, w Watermark, held, kept func(netip.Addr) bool) []pool.HandshakeChange {
+func balance(n pool.NodePool, f address.Family, w Watermark, held, reserved func(netip.Addr) bool) []pool.HandshakeChange {
 	var free, leaving []netip.Addr
 	var marks []pool.HandshakeChange
 	busy := 0
@@ -129,7 +129,7 @@ func balance(n pool.NodePool, f address.Family, w Watermark, held, kept func(net
 		case address.Of(a) != f || e.Kind != pool.Dynamic:
 		case n.InUse(a) || held(a):
 			busy++
-		case kept(a):
+		case reserved(a):
 			if n.Handshakes[a] == pool.NoHandshake {
 				marks = append(marks, n.ChangeHandshake(a, pool.MarkedForRelease))
 			}
@@ -158,14 +158,14 @@ func balance(n pool.NodePool, f address.Family, w Watermark, held, kept func(net
 
 // RemoveReleased returns the edits that remove the entries of a family that the agent is ready to release, except those
 // whose marks ReleaseExcess withdraws. The other parameters are those of ReleaseExcess.
-func RemoveReleased(n pool.NodePool, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.EntryChange {
-	back := map[netip.Addr]bool{}
-	for _, m := range ReleaseExcess(n, f, w, held, kept, unanswered) {
-		back[m.Addr] = true
+func RemoveReleased(n pool.NodePool, f address.Family, w Watermark, held, reserved, unanswered func(netip.Addr) bool) []pool.EntryChange {
+	withdrawn := map[netip.Addr]bool{}
+	for _, m := range ReleaseExcess(n, f, w, held, reserved, unanswered) {
+		withdrawn[m.Addr] = true
 	}
 	var edits []pool.EntryChange
 	for a, state := range n.Handshakes {
-		if state != pool.ReadyForRelease || address.Of(a) != f || back[a] {
+		if state != pool.ReadyForRelease || address.Of(a) != f || withdrawn[a] {
 			continue
 		}
 		edit, exists := n.Drop(a)

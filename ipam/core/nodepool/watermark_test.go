@@ -25,7 +25,7 @@ func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
 		n.Entries[addr(a)] = e
 	}
 	for _, u := range used {
-		n.Used[addr(u)] = "somebody"
+		n.Used[addr(u)] = "default/other"
 	}
 	return n
 }
@@ -56,44 +56,44 @@ func equal(a, b []string) bool {
 	return true
 }
 
-// keeps returns a function that reports whether an address is among addrs, which FixedIPs reserve.
-func keeps(addrs []string) func(netip.Addr) bool {
+// reserves returns a function that reports whether an address is among addrs, which FixedIPs reserve.
+func reserves(addrs []string) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return slices.Contains(addrs, a.String()) }
 }
 
-func TestFill(t *testing.T) {
+func TestFillDynamic(t *testing.T) {
 	owned := pool.ForOwner("db/mysql-0")
 	for name, c := range map[string]struct {
-		node  pool.NodePool
-		mark  nodepool.Watermark
-		want  []string
-		short int
-		kept  []string
+		node     pool.NodePool
+		mark     nodepool.Watermark
+		want     []string
+		short    int
+		reserved []string
 	}{
-		"an empty pool":                   {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
-		"enough is free":                  {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
-		"what is used is not free":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
-		"no more than the maximum":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), nodepool.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
-		"around what is fixed":            {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
-		"around what is used unlisted":    {node(nil, "10.0.1.1"), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
-		"until the subnet is full":        {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), nodepool.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
-		"a pinned address of the node":    {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), nodepool.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
-		"a node that has no such subnet":  {pool.NodePool{Name: "n"}, nodepool.Watermark{Free: 1, Max: 1}, nil, 1, nil},
-		"what is leaving counts":          {leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
-		"what is just gone does not":      {leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
-		"what a FixedIP keeps is leaving": {node(map[string]pool.Entry{"10.0.1.1": {}}), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
-		"around what FixedIPs keep":       {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
+		"an empty pool":                                     {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
+		"enough free entries":                               {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"a used entry is not free":                          {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"at most the maximum":                               {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), nodepool.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
+		"owned addresses and cooldowns are skipped":         {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
+		"a used address without an entry is skipped":        {node(nil, "10.0.1.1"), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
+		"until the subnet is full":                          {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), nodepool.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
+		"an entry of the node itself is not dynamic":        {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), nodepool.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
+		"a node without a subnet":                           {pool.NodePool{Name: "n"}, nodepool.Watermark{Free: 1, Max: 1}, nil, 1, nil},
+		"an entry that is ready for release counts as free": {withHandshakes(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"a released address is skipped":                     {withHandshakes(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"a reserved entry does not count as free":           {node(map[string]pool.Entry{"10.0.1.1": {}}), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
+		"reserved addresses are skipped":                    {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
 	} {
-		edits, short := nodepool.FillDynamic(c.node, address.IPv4, c.mark, keeps(c.kept))
+		edits, short := nodepool.FillDynamic(c.node, address.IPv4, c.mark, reserves(c.reserved))
 		if !equal(edited(edits), c.want) || short != c.short {
-			t.Errorf("%s: %v, short of %d; want %v, %d", name, edited(edits), short, c.want, c.short)
+			t.Errorf("%s: got edits of %v and short %d, want %v and %d", name, edited(edits), short, c.want, c.short)
 		}
 	}
 }
 
-// TestFillSettles checks that FillDynamic changes no existing entry and adds none for an address that is used or reserved,
-// and that a second call finds nothing to do.
-func TestFillSettles(t *testing.T) {
+// TestFillDynamicIsIdempotent checks that FillDynamic changes no existing entry and adds none for an address that is used or
+// reserved, and that a second call returns no edits.
+func TestFillDynamicIsIdempotent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := node(nil)
 		for a := range address.Up(n.Subnets[0]) {
@@ -104,25 +104,25 @@ func TestFillSettles(t *testing.T) {
 				n.Entries[a] = pool.ForOwner("db/mysql-0")
 			}
 			if rapid.Bool().Draw(t, "used") {
-				n.Used[a] = "somebody"
+				n.Used[a] = "default/other"
 			}
 		}
 		mark := nodepool.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free")}
 		mark.Max = rapid.IntRange(mark.Free, 8).Draw(t, "max")
-		kept := keeps(rapid.SliceOf(rapid.SampledFrom([]string{"10.0.1.1", "10.0.1.4", "10.0.1.6"})).Draw(t, "kept"))
-		edits, _ := nodepool.FillDynamic(n, address.IPv4, mark, kept)
+		reserved := reserves(rapid.SliceOf(rapid.SampledFrom([]string{"10.0.1.1", "10.0.1.4", "10.0.1.6"})).Draw(t, "reserved"))
+		edits, _ := nodepool.FillDynamic(n, address.IPv4, mark, reserved)
 		for _, e := range edits {
-			if e.From != nil || n.InUse(e.Addr) || kept(e.Addr) {
-				t.Fatalf("filling touches %s", e.Addr)
+			if e.From != nil || n.InUse(e.Addr) || reserved(e.Addr) {
+				t.Fatalf("got an edit of %s, which has an entry, is used or is reserved", e.Addr)
 			}
 		}
-		if again, _ := nodepool.FillDynamic(n.With(edits), address.IPv4, mark, kept); len(again) > 0 {
-			t.Fatalf("after filling %v, filling again wants %v", edited(edits), edited(again))
+		if again, _ := nodepool.FillDynamic(n.With(edits), address.IPv4, mark, reserved); len(again) > 0 {
+			t.Fatalf("a call after edits of %v returned edits of %v, want none", edited(edits), edited(again))
 		}
 	})
 }
 
-func TestRested(t *testing.T) {
+func TestExpireCooldowns(t *testing.T) {
 	now := time.Unix(1000, 0)
 	n := node(map[string]pool.Entry{
 		"10.0.1.1": pool.CooldownEntry("", now.Add(-60*time.Second)),
@@ -134,36 +134,36 @@ func TestRested(t *testing.T) {
 	}, "10.0.1.3")
 	edits, next := expireCooldowns(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
 	if want := []string{"10.0.1.1", "10.0.1.3", "10.0.1.5"}; !equal(edited(edits), want) {
-		t.Errorf("edited %v, want %v", edited(edits), want)
+		t.Errorf("got edits of %v, want %v", edited(edits), want)
 	}
 	for _, e := range edits {
 		if e.Addr == addr("10.0.1.3") {
 			// The agent still reports the address as used: its cooldown starts again.
 			if *e.To != pool.CooldownEntry("", now) {
-				t.Errorf("the cooldown of %+v is not restarted", e)
+				t.Errorf("got edit %+v, want a cooldown that starts at %v", e, now)
 			}
 			continue
 		}
 		if e.To != nil || e.From == nil || *e.From != n.Entries[e.Addr] {
-			t.Errorf("edit %+v does not remove what it saw", e)
+			t.Errorf("got edit %+v, want the removal of the current entry", e)
 		}
 	}
 	if want := now.Add(time.Second); !next.Equal(want) {
-		t.Errorf("next %v, want %v", next, want)
+		t.Errorf("got next check at %v, want %v", next, want)
 	}
-	// A report from before the node was ready proves nothing.
+	// The node became ready a second ago, and earlier reports prove nothing.
 	if edits, next := expireCooldowns(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
-		t.Errorf("of a node that has just been heard of %v are edited, and next at %v", edited(edits), next)
+		t.Errorf("node that became ready a second ago: got edits of %v and next check at %v, want no edits and %v", edited(edits), next, now.Add(59*time.Second))
 	}
 	// A cooldown of 0 is not restarted.
 	if edits, _ := expireCooldowns(n, now, 0, time.Time{}, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
-		t.Errorf("without a cool-down %v is edited, and the agent still lists 10.0.1.3", edited(edits))
+		t.Errorf("cooldown of 0: got edits of %v, want none of 10.0.1.3, which is in use", edited(edits))
 	}
 }
 
-// TestBarOutlastsCoolDown checks that the cooldown of an address on a node that is not its home lasts at least fenceLasts,
-// however short the configured cooldown is.
-func TestBarOutlastsCoolDown(t *testing.T) {
+// TestMinFenceCooldown checks that the cooldown of an address on a node that is not its home lasts at least minFenceCooldown
+// if the configured cooldown is shorter.
+func TestMinFenceCooldown(t *testing.T) {
 	now := time.Unix(1000, 0)
 	n := node(map[string]pool.Entry{
 		"10.0.1.1": pool.CooldownEntry("", now.Add(-time.Second)),
@@ -172,26 +172,26 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 		"10.0.9.3": pool.CooldownEntry("", now.Add(-5*time.Second)),
 	})
 	none := func(netip.Addr) bool { return false }
-	for _, coolDown := range []time.Duration{0, time.Second} {
-		edits, next := expireCooldowns(n, now, coolDown, time.Time{}, none)
+	for _, cooldown := range []time.Duration{0, time.Second} {
+		edits, next := expireCooldowns(n, now, cooldown, time.Time{}, none)
 		if want := []string{"10.0.1.1", "10.0.9.3"}; !equal(edited(edits), want) {
-			t.Errorf("with a cool-down of %s %v are removed, want %v", coolDown, edited(edits), want)
+			t.Errorf("cooldown of %s: got edits of %v, want %v", cooldown, edited(edits), want)
 		}
 		if want := now.Add(time.Second); !next.Equal(want) {
-			t.Errorf("with a cool-down of %s the next is removed at %v, want %v", coolDown, next, want)
+			t.Errorf("cooldown of %s: got next check at %v, want %v", cooldown, next, want)
 		}
 	}
 	if edits, _ := expireCooldowns(n, now, time.Minute, time.Time{}, none); len(edits) > 0 {
-		t.Errorf("with a longer cool-down %v are removed, want none", edited(edits))
+		t.Errorf("cooldown of a minute: got edits of %v, want none", edited(edits))
 	}
 }
 
-// seen is State.Acknowledged for an agent that has acknowledged every cooldown.
-func seen(pool.NodePool, netip.Addr) bool { return true }
+// acknowledged is State.Acknowledged for an agent that has acknowledged every cooldown.
+func acknowledged(pool.NodePool, netip.Addr) bool { return true }
 
-// expireCooldowns calls State.ExpireCooldowns for a node that is ready since heard and whose agent has acknowledged every
+// expireCooldowns calls State.ExpireCooldowns for a node that became ready at readySince and whose agent has acknowledged every
 // cooldown. No other node has any of the addresses.
-func expireCooldowns(n pool.NodePool, now time.Time, coolDown time.Duration, heard time.Time, held func(netip.Addr) bool) ([]pool.EntryChange, time.Time) {
-	s := nodepool.State{Now: now, CoolDown: coolDown, ReadySince: heard, Held: held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: seen}
+func expireCooldowns(n pool.NodePool, now time.Time, cooldown time.Duration, readySince time.Time, held func(netip.Addr) bool) ([]pool.EntryChange, time.Time) {
+	s := nodepool.State{Now: now, Cooldown: cooldown, ReadySince: readySince, Held: held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: acknowledged}
 	return s.ExpireCooldowns(n)
 }

@@ -1,9 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeutil answers questions about one Node that every part of the product asks.
+// Package nodeutil evaluates one Node: its readiness, whether it takes pods, and its subnets. Every part of the product uses
+// the package.
 //
-// Its functions read only the Node that they are given. They may not read a cache or call an API.
+// Its functions read only the Node that is their argument. They may not read a cache or call an API.
 package nodeutil
 
 import (
@@ -53,8 +54,8 @@ func IsSchedulable(node *corev1.Node) bool {
 	return node.DeletionTimestamp == nil && !node.Spec.Unschedulable && IsReady(node)
 }
 
-// ReadySince returns when the node became ready; zero: unknown. ok is false if the condition Ready is not true; since is not
-// meaningful then. A node without the condition has never run a pod, and counts as ready since an unknown time.
+// ReadySince returns the time at which the node became ready; zero: unknown. ok is false if the condition Ready is not true;
+// since has no meaning then. For a node without the condition, which has never run a pod, it returns the zero time and true.
 func ReadySince(node *corev1.Node) (since time.Time, ok bool) {
 	c := readyCondition(node)
 	if c == nil {

@@ -1,10 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podutil answers questions about one pod that every part of the product asks: whether it has ended, which IPs
-// it has, and whether they are its own.
+// Package podutil evaluates one pod: whether the pod has ended, its IPs, and whether it still holds them. Every part of the
+// product uses the package.
 //
-// Its functions read only the pod that they are given. They may not read a cache, call an API or decide about an address.
+// Its functions read only the pod that is their argument. They may not read a cache, call an API or decide about an address.
 package podutil
 
 import (
@@ -16,7 +16,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// IsTerminal reports whether the pod has ended for good. Its object may remain; its IPs are no longer its own.
+// IsTerminal reports whether the pod has succeeded or failed. The Pod object may still exist, but the pod no longer holds the
+// IPs in its status.
 func IsTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -35,12 +36,12 @@ func IPs(pod *corev1.Pod) []netip.Addr {
 	return ips
 }
 
-// HoldsIPs reports whether the IPs in the status of the pod, if there are any, are in use by the pod: it is in the pod
-// network and has not ended. A pod that is being deleted still holds its IPs.
+// HoldsIPs reports whether the pod uses the pod network and has not ended: if its status has IPs, the pod uses them. A pod
+// that is being deleted still holds its IPs.
 func HoldsIPs(pod *corev1.Pod) bool { return !pod.Spec.HostNetwork && !IsTerminal(pod) }
 
-// AwaitsIP reports whether the pod is bound, is to run in the pod network, and has no IP yet. It is false for a pod that has
-// ended or is being deleted.
+// AwaitsIP reports whether the pod is bound, uses the pod network, and has no IP yet. It is false for a pod that has ended
+// or is being deleted.
 func AwaitsIP(pod *corev1.Pod) bool {
 	return isActive(pod) && len(pod.Status.PodIPs) == 0
 }
@@ -61,7 +62,7 @@ func HasFamily(pod *corev1.Pod, f address.Family) bool {
 	return slices.ContainsFunc(IPs(pod), func(a netip.Addr) bool { return address.Of(a) == f })
 }
 
-// RunsWithOther reports whether the pod runs with another IP of the family of a instead of a.
+// RunsWithOther reports whether the IPs in the status of the pod contain another IP of the family of a, and not a.
 func RunsWithOther(pod *corev1.Pod, a netip.Addr) bool {
 	return !RunsWith(pod, a) && HasFamily(pod, address.Of(a))
 }

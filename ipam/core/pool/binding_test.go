@@ -24,27 +24,27 @@ func TestCheckBinding(t *testing.T) {
 		planned []netip.Addr
 		want    string
 	}{
-		"a pod without a fixed address":                           {},
-		"a pod without a fixed address among others' entries":     {entries: map[netip.Addr]pool.Entry{v4: {}, other: pool.ForOwner("db/mysql-1")}},
-		"a pod without a fixed address, and an entry of its name": {entries: map[netip.Addr]pool.Entry{v4: mine}, want: "node n has an entry for db/mysql-0 at 10.0.1.9, which is not planned for that pod"},
-		"its own entry on a strict node":                          {entries: map[netip.Addr]pool.Entry{v4: pool.UnreservedEntry("db", "mysql-0")}, planned: []netip.Addr{v4}},
-		"exactly what is planned":                                 {entries: map[netip.Addr]pool.Entry{v4: mine, v6: mine}, planned: []netip.Addr{v6, v4}},
-		"no entry":                                                {planned: []netip.Addr{v4}, want: "node n has no entry for db/mysql-0 at 10.0.1.9"},
-		"one family of two":                                       {entries: map[netip.Addr]pool.Entry{v4: mine}, planned: []netip.Addr{v4, v6}, want: "node n has no entry for db/mysql-0 at fd00::9"},
-		"another of the family besides":                           {entries: map[netip.Addr]pool.Entry{v4: mine, other: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at 10.0.1.10, which is not planned for that pod"},
-		"another family besides":                                  {entries: map[netip.Addr]pool.Entry{v4: mine, v6: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at fd00::9, which is not planned for that pod"},
-		"another in its place":                                    {entries: map[netip.Addr]pool.Entry{other: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at 10.0.1.10, which is not planned for that pod"},
-		"in its cooldown":                                         {entries: map[netip.Addr]pool.Entry{v4: pool.CooldownEntry(owner, time.Unix(1, 0))}, planned: []netip.Addr{v4}, want: "node n has no entry for db/mysql-0 at 10.0.1.9"},
-		"used by the pod":                                         {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: owner}, planned: []netip.Addr{v4}},
-		"used by a pod of the namespace":                          {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "db/web-0"}, planned: []netip.Addr{v4}, want: "10.0.1.9 on node n is used by db/web-0"},
-		"used by a pod of another namespace":                      {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "shop/web-0"}, planned: []netip.Addr{v4}, want: "10.0.1.9 on node n is used by a pod of another namespace"},
+		"a pod without a fixed address":                            {},
+		"a pod without a fixed address, and entries of other pods": {entries: map[netip.Addr]pool.Entry{v4: {}, other: pool.ForOwner("db/mysql-1")}},
+		"a pod without a fixed address, and an entry of its name":  {entries: map[netip.Addr]pool.Entry{v4: mine}, want: "node n has an entry for db/mysql-0 at 10.0.1.9, which is not planned for that pod"},
+		"an entry of an unreserved pod on a strict node":           {entries: map[netip.Addr]pool.Entry{v4: pool.UnreservedEntry("db", "mysql-0")}, planned: []netip.Addr{v4}},
+		"exactly the planned entries":                              {entries: map[netip.Addr]pool.Entry{v4: mine, v6: mine}, planned: []netip.Addr{v6, v4}},
+		"no entry":                                                 {planned: []netip.Addr{v4}, want: "node n has no entry for db/mysql-0 at 10.0.1.9"},
+		"one family of two":                                        {entries: map[netip.Addr]pool.Entry{v4: mine}, planned: []netip.Addr{v4, v6}, want: "node n has no entry for db/mysql-0 at fd00::9"},
+		"an additional entry of the same family":                   {entries: map[netip.Addr]pool.Entry{v4: mine, other: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at 10.0.1.10, which is not planned for that pod"},
+		"an additional entry of another family":                    {entries: map[netip.Addr]pool.Entry{v4: mine, v6: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at fd00::9, which is not planned for that pod"},
+		"an entry for another address":                             {entries: map[netip.Addr]pool.Entry{other: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at 10.0.1.10, which is not planned for that pod"},
+		"the planned address cools down":                           {entries: map[netip.Addr]pool.Entry{v4: pool.CooldownEntry(owner, time.Unix(1, 0))}, planned: []netip.Addr{v4}, want: "node n has no entry for db/mysql-0 at 10.0.1.9"},
+		"used by the pod":                                          {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: owner}, planned: []netip.Addr{v4}},
+		"used by a pod of the namespace":                           {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "db/web-0"}, planned: []netip.Addr{v4}, want: "10.0.1.9 on node n is used by db/web-0"},
+		"used by a pod of another namespace":                       {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "shop/web-0"}, planned: []netip.Addr{v4}, want: "10.0.1.9 on node n is used by a pod of another namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
 			if err := (pool.NodePool{Name: "n", Entries: c.entries, Used: c.used}).CheckBinding(owner, c.planned); err != nil {
 				got = err.Error()
 				if !errors.Is(err, pool.ErrTaken) {
-					t.Errorf("%v does not match ErrTaken", err)
+					t.Errorf("got error %v, want one that matches ErrTaken", err)
 				}
 			}
 			if got != c.want {

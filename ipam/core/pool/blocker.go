@@ -69,7 +69,7 @@ type Blocker struct {
 	Who string
 	// Asks is the asking pod, "namespace/name": the address is not available to it.
 	Asks string
-	// Since is when the address was released, in Unix seconds, for CoolingDown; 0: unknown.
+	// Since is the time at which the address was released, in Unix seconds, for CoolingDown; 0: unknown.
 	Since int64
 	// Subnets are the subnets of Node, for SubnetNotFound.
 	Subnets []netip.Prefix
@@ -78,7 +78,7 @@ type Blocker struct {
 // Is reports whether target is ErrTaken.
 func (b *Blocker) Is(target error) bool { return target == ErrTaken }
 
-// Error returns what is wrong, on which object. Owners of other namespaces than that of Asks are redacted.
+// Error returns a description of the problem that names the object. Owners of other namespaces than that of Asks are redacted.
 func (b *Blocker) Error() string {
 	text := problems[b.Reason]
 	switch {
@@ -93,7 +93,7 @@ func (b *Blocker) Error() string {
 		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{asker}", b.Asks).Replace(text)
 }
 
-// problems contains the templates of Error. Key: the Reason. Value: what is wrong, on which object.
+// problems contains the templates of Error. Key: the Reason. Value: the problem and the object.
 var problems = map[Reason]string{
 	SubnetNotFound:            "{ip} is not in the subnets of node {node} ({subnets})",
 	SubnetOverlap:             "{ip} is in the subnets of two nodes, {node} and {who}",
@@ -113,9 +113,9 @@ var problems = map[Reason]string{
 	OtherAddressAllocated:     "pod {asker} already has IP {who} on node {node}, and can't have {ip} there as well",
 }
 
-// help contains the ends of Message. Key: the Reason. Value: what happens next and what helps.
+// help contains the second half of Message. Key: the Reason. Value: the next event, or what the user can do.
 var help = map[Reason]string{
-	SubnetNotFound:            "it becomes available when a node gets that subnet",
+	SubnetNotFound:            "it becomes available when a node gets a subnet that contains it",
 	SubnetOverlap:             "it becomes available when one of the subnets is changed",
 	SubnetEdge:                "request another address",
 	DynamicEntry:              "request an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
@@ -132,7 +132,7 @@ var help = map[Reason]string{
 	OtherAddressAllocated:     "delete the pod to release its other address",
 }
 
-// Message returns Error, what happens next and what helps. It is for conditions and events.
+// Message returns the text of Error, followed by the next event or what the user can do. It is for conditions and events.
 func (b *Blocker) Message() string {
 	if next := help[b.Reason]; next != "" {
 		return b.Error() + "; " + next
@@ -164,8 +164,8 @@ func JoinSubnets[T any](subnets []T) string {
 	return strings.Join(out, ", ")
 }
 
-// Blocker returns why the entry e of address a in the pool of node n prevents owner from having the address there; nil if
-// owner owns the entry.
+// Blocker returns the reason why the entry e of address a in the pool of node n prevents owner from having the address there;
+// nil if owner owns the entry.
 func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
 	b := &Blocker{Addr: a, Node: n, Asks: owner, Who: e.Owner}
 	switch e.Kind {
@@ -191,8 +191,8 @@ func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
 	return b
 }
 
-// Blocker returns why the pod owner can't have an address in this pool; nil if it can, or has the address already.
-// replaces reports whether the caller may replace an entry; nil: the caller may replace none.
+// Blocker returns the reason why the pod owner can't have an address in this pool; nil if the pod can, or has the address
+// already. replaces reports whether the caller may replace an entry; nil: the caller may replace no entry.
 func (n NodePool) Blocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
 	if !n.Home(a) && !n.Entries[a].OwnedBy(owner) {
 		return &Blocker{Addr: a, Node: n.Name, Reason: SubnetNotFound, Asks: owner, Subnets: n.Subnets}
@@ -245,8 +245,8 @@ func (bindingError) Is(target error) bool { return target == ErrTaken }
 // strict node. The agent matches entries by the name of the pod alone (Cilium fact 1): if a planned entry is missing, it
 // assigns any free address, and it may assign the address of an entry that is not planned.
 //
-// entries are the addresses of the entries on the node that name the pod, planned those that it should have. The error
-// matches ErrTaken.
+// entries are the addresses of the entries on the node that name the pod, planned the addresses that the pod should have. The
+// error matches ErrTaken.
 func CheckBinding(owner, node string, entries, planned []netip.Addr) error {
 	if unexpected := without(entries, planned); len(unexpected) > 0 {
 		return bindingError(fmt.Sprintf("node %s has an entry for %s at %s, which is not planned for that pod", node, owner, address.Join(unexpected)))
@@ -274,7 +274,7 @@ func (n NodePool) CheckBinding(owner string, planned []netip.Addr) error {
 
 // without returns the addresses of a that are not in b, sorted.
 func without(a, b []netip.Addr) []netip.Addr {
-	rest := slices.DeleteFunc(slices.Clone(a), func(x netip.Addr) bool { return slices.Contains(b, x) })
-	slices.SortFunc(rest, netip.Addr.Compare)
-	return slices.Compact(rest)
+	left := slices.DeleteFunc(slices.Clone(a), func(x netip.Addr) bool { return slices.Contains(b, x) })
+	slices.SortFunc(left, netip.Addr.Compare)
+	return slices.Compact(left)
 }

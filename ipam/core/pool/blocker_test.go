@@ -56,25 +56,25 @@ func TestBlocker(t *testing.T) {
 		"10.0.1.22": "IP 10.0.1.22 on node n is still in use by a pod of another namespace; it becomes available when that pod is gone and the agent no longer reports it",
 		"10.0.1.23": "IP 10.0.1.23 on node n is still in use by an unknown pod; it becomes available when that pod is gone and the agent no longer reports it",
 		"10.0.1.30": "",
-		"10.0.2.1":  "IP 10.0.2.1 is not in the subnets of node n (10.0.1.0/24); it becomes available when a node gets that subnet",
+		"10.0.2.1":  "IP 10.0.2.1 is not in the subnets of node n (10.0.1.0/24); it becomes available when a node gets a subnet that contains it",
 	} {
 		b := n.Blocker(addr(a), "db/mysql-0", nil)
 		if got := ""; b != nil {
 			got = b.Message()
 			if got != want {
-				t.Errorf("%s: %s\nwant: %s", a, got, want)
+				t.Errorf("%s: got message: %s\nwant: %s", a, got, want)
 			}
 		} else if want != "" {
-			t.Errorf("%s: available, want: %s", a, want)
+			t.Errorf("%s: got no Blocker, want: %s", a, want)
 		}
 	}
 	n.Unreported = true
 	for a, reason := range map[string]pool.Reason{"10.0.1.2": "", "10.0.1.1": pool.DynamicEntry, "10.0.1.20": pool.InUseByPod, "10.0.1.30": pool.NotReported} {
 		if b := n.Blocker(addr(a), "db/mysql-0", nil); (b == nil) != (reason == "") || b != nil && b.Reason != reason {
-			t.Errorf("%s before the agent has reported: %v, want %s", a, b, reason)
+			t.Errorf("%s before the agent has reported: got Blocker %v, want reason %q (empty: no Blocker)", a, b, reason)
 		}
 	}
 	if b := n.OtherAddressOf("db/mysql-0", []netip.Addr{addr("10.0.1.30")}); b == nil || b.Message() != "pod db/mysql-0 already has IP 10.0.1.2 on node n, and can't have IP 10.0.1.30 there as well; delete the pod to release its other address" {
-		t.Errorf("OtherAddressOf: %v", b)
+		t.Errorf("OtherAddressOf: got Blocker %v, want one that names 10.0.1.2 and 10.0.1.30", b)
 	}
 }

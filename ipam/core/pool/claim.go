@@ -41,7 +41,7 @@ func ErrOnOtherNode(owner, node string, addrs []netip.Addr) error {
 }
 
 // Release returns the edits that replace entries of an owner, its MoveTarget entries included, by Cooldown entries: those
-// of addrs, or all if addrs is empty. No pod gets the addresses until the cooldown ends, not even one of the same name.
+// of addrs, or all if addrs is empty. Until the cooldown ends, the agent assigns the addresses to no pod, not even to owner.
 func (n NodePool) Release(owner string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for a, e := range n.Entries {
@@ -56,7 +56,7 @@ func (n NodePool) Release(owner string, addrs []netip.Addr, at time.Time) []Entr
 // TakeOver returns the edits that write entry for all addrs of a slot, or no edit and the Blocker if that is not possible.
 // from is the former holder, a pod of the same workload that has stopped. An address without an entry of from is claimed.
 // An address that the agent reports as used by another pod than the owner of entry is refused, because the agent would
-// assign it twice. The edits of addresses that are not reported as used require that they are not at the write either.
+// assign it twice. If the agent does not report an address as used, the edit requires that this is still so at the write.
 func (n NodePool) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range addrs {
@@ -76,7 +76,7 @@ func (n NodePool) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]Entr
 	}
 	edits = append(edits, claimed...)
 	for i, e := range edits {
-		edits[i].Unlisted = !n.InUse(e.Addr)
+		edits[i].RequireUnused = !n.InUse(e.Addr)
 	}
 	return edits, nil
 }

@@ -33,19 +33,19 @@ func TestClaim(t *testing.T) {
 		edits int
 		taken bool
 	}{
-		"a free one":              {[]string{"10.0.1.200"}, 1, false},
-		"its own":                 {[]string{"fd00::2"}, 0, false},
-		"its own and the other":   {[]string{"fd00::2", "10.0.1.200"}, 1, false},
-		"another beside its own":  {[]string{"fd00::3"}, 0, true},
-		"one that cools down":     {[]string{"10.0.1.4"}, 0, true},
-		"one that it still uses":  {[]string{"10.0.1.8"}, 1, false},
-		"a used one cooling down": {[]string{"10.0.1.5"}, 0, true},
-		"one that is used":        {[]string{"10.0.1.7"}, 0, true},
-		"a dynamic one":           {[]string{"10.0.1.1"}, 0, true},
-		"another pod's":           {[]string{"10.0.1.3"}, 0, true},
-		"the router's":            {[]string{"10.0.1.6"}, 0, true},
-		"another node's":          {[]string{"10.0.2.1"}, 0, true},
-		"one of two is taken":     {[]string{"10.0.1.200", "10.0.1.3"}, 0, true},
+		"a free address":  {[]string{"10.0.1.200"}, 1, false},
+		"its own address": {[]string{"fd00::2"}, 0, false},
+		"its own address and a free one of the other family":    {[]string{"fd00::2", "10.0.1.200"}, 1, false},
+		"a second address of the same family":                   {[]string{"fd00::3"}, 0, true},
+		"an address that cools down":                            {[]string{"10.0.1.4"}, 0, true},
+		"an address without an entry that the owner still uses": {[]string{"10.0.1.8"}, 1, false},
+		"a used address that cools down":                        {[]string{"10.0.1.5"}, 0, true},
+		"an address that another pod uses":                      {[]string{"10.0.1.7"}, 0, true},
+		"a dynamic entry":                                       {[]string{"10.0.1.1"}, 0, true},
+		"an entry of another pod":                               {[]string{"10.0.1.3"}, 0, true},
+		"the address of the router":                             {[]string{"10.0.1.6"}, 0, true},
+		"an address of another node":                            {[]string{"10.0.2.1"}, 0, true},
+		"a free address and an entry of another pod":            {[]string{"10.0.1.200", "10.0.1.3"}, 0, true},
 	} {
 		var want []netip.Addr
 		for _, a := range c.want {
@@ -53,7 +53,7 @@ func TestClaim(t *testing.T) {
 		}
 		edits, err := n.Claim(want, mine)
 		if len(edits) != c.edits || errors.Is(err, pool.ErrTaken) != c.taken {
-			t.Errorf("%s: %d edits, %v", name, len(edits), err)
+			t.Errorf("%s: got %d edits and error %v, want %d edits and an error that matches ErrTaken: %v", name, len(edits), err, c.edits, c.taken)
 		}
 	}
 }
@@ -76,13 +76,13 @@ func TestNoHijack(t *testing.T) {
 				}
 				for _, e := range edits {
 					if n.Entries[e.Addr].Kind == pool.Owned {
-						t.Fatalf("%s went from %q to %q", e.Addr, n.Entries[e.Addr].Owner, entry.Owner)
+						t.Fatalf("the claim changed the owner of %s from %q to %q without a release", e.Addr, n.Entries[e.Addr].Owner, entry.Owner)
 					}
 				}
 				n = n.With(edits)
 				for _, a := range want {
 					if n.Entries[a] != entry {
-						t.Fatalf("%s is not the claimant's after its claim", a)
+						t.Fatalf("got entry %+v for %s after the claim, want %+v", n.Entries[a], a, entry)
 					}
 				}
 			},
@@ -91,7 +91,7 @@ func TestNoHijack(t *testing.T) {
 				n = n.With(n.Release(owner, nil, time.Unix(1, 0)))
 				for a, e := range n.Entries {
 					if e.OwnedBy(owner) {
-						t.Fatalf("%s is still %s's", a, owner)
+						t.Fatalf("the entry of %s still names %s after the release", a, owner)
 					}
 				}
 			},

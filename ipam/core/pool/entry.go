@@ -27,7 +27,7 @@ const (
 	// MoveTarget entries are in the pool that an address is about to move to. They become Owned only after the entry at the
 	// home names that node (Moved).
 	MoveTarget
-	// Foreign entries have an owner that fixedip does not understand. They are never changed.
+	// Foreign entries have an owner text that fixedip does not know. They are never changed.
 	Foreign
 )
 
@@ -36,7 +36,7 @@ func (k Kind) String() string {
 	return [...]string{"dynamic", "owned by a pod", "owned by the node", "cooling down", "moved to another node", "the target of a move", "of an unknown owner"}[k]
 }
 
-// Purpose is what an Owned entry is for, as its resource says.
+// Purpose is the kind of pod that an Owned entry is for, according to the resource of the entry.
 type Purpose uint8
 
 const (
@@ -46,7 +46,7 @@ const (
 	ForWorkload
 	// ForBarePod entries are for a pod without a controller.
 	ForBarePod
-	// Unreserved entries are for a pod without a fixed address on a strict node. They are removed after that pod.
+	// Unreserved entries are for a pod without a fixed address on a strict node. They are released when no pod needs them.
 	Unreserved
 )
 
@@ -67,15 +67,16 @@ type Entry struct {
 	Workload string
 	// Node is the node whose pool carries the address of a Moved entry. It is empty if the resource can't be read.
 	Node string
-	// Since is when the address of a Cooldown entry was released, in Unix seconds. 0 means unknown and counts as long ago.
+	// Since is the time at which the address of a Cooldown entry was released, in Unix seconds. 0 means unknown and counts as
+	// long ago.
 	Since int64
 }
 
 // NodeOwners are the owners under which an agent allocates addresses for the node itself (Cilium fact 6).
 var NodeOwners = [...]string{"router", "health", "ingress"}
 
-// ListsNode reports whether used contains an address of the node itself. Key: the address. Value: the owner.
-func ListsNode(used map[netip.Addr]string) bool {
+// ReportsNode reports whether used contains an address of the node itself. Key of used: the address. Value: the owner.
+func ReportsNode(used map[netip.Addr]string) bool {
 	for _, owner := range used {
 		if slices.Contains(NodeOwners[:], owner) {
 			return true
@@ -121,7 +122,7 @@ func CooldownEntry(owner string, at time.Time) Entry {
 	return Entry{Kind: Cooldown, Pod: owner, Since: at.Unix()}
 }
 
-// MovedEntry returns the entry at the home of an address of owner that the pool of node carries.
+// MovedEntry returns the entry that the pool of the home node has for an address of owner while the pool of node carries it.
 func MovedEntry(node, owner string) Entry { return Entry{Kind: Moved, Node: node, Pod: owner} }
 
 // LeavingEntry returns the MovedEntry of an address that is about to leave node.
@@ -151,8 +152,8 @@ func IsPodKey(owner string) bool {
 	return ok
 }
 
-// RedactOwner returns a neutral phrase if owner and asks are pods of different namespaces, and owner otherwise. So tenants
-// can't find out which pod of another namespace has an address by requesting that address.
+// RedactOwner returns owner, or a neutral phrase if owner is a pod of another namespace than the pod asks, whose users see the
+// text. So tenants can't find out which pod of another namespace has an address by requesting that address.
 func RedactOwner(owner, asks string) string {
 	namespace, _, pod := SplitOwnerKey(owner)
 	own, _, asker := SplitOwnerKey(asks)

@@ -19,7 +19,7 @@ func TestForOwner(t *testing.T) {
 		"router":                {Kind: pool.NodeOwned, Owner: "router"},
 		"health":                {Kind: pool.NodeOwned, Owner: "health"},
 		"ingress":               {Kind: pool.NodeOwned, Owner: "ingress"},
-		"somebody":              {Kind: pool.Foreign, Owner: "somebody"},
+		"operator":              {Kind: pool.Foreign, Owner: "operator"},
 		"example.com/mark":      {Kind: pool.Foreign, Owner: "example.com/mark"},
 		"a/b/c":                 {Kind: pool.Foreign, Owner: "a/b/c"},
 		"db/":                   {Kind: pool.Foreign, Owner: "db/"},
@@ -49,7 +49,7 @@ func TestEntry(t *testing.T) {
 		"unreserved":                   {pool.UnreservedEntry("db", "mysql-0"), facts{kind: pool.Owned, ownedBy: true, names: "db/mysql-0", workload: "Pod/mysql-0", unreserved: true, allocate: true}},
 		"another pod":                  {pool.ForOwner("db/other-0"), facts{kind: pool.Owned, names: "db/other-0", allocate: true}},
 		"router":                       {pool.ForOwner("router"), facts{kind: pool.NodeOwned, allocate: true}},
-		"unknown":                      {pool.ForOwner("somebody"), facts{kind: pool.Foreign, allocate: true}},
+		"foreign":                      {pool.ForOwner("operator"), facts{kind: pool.Foreign, allocate: true}},
 		"cooldown":                     {pool.CooldownEntry("db/mysql-0", at), facts{kind: pool.Cooldown, cools: true}},
 		"cooldown of an unknown owner": {pool.CooldownEntry("", at), facts{kind: pool.Cooldown}},
 		"moved":                        {pool.MovedEntry("node-2", "db/mysql-0"), facts{kind: pool.Moved, names: "db/mysql-0"}},
@@ -62,14 +62,14 @@ func TestEntry(t *testing.T) {
 			got.workload = kind + "/" + workload
 		}
 		if got != tc.want {
-			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}
 	}
 	if got := pool.CooldownEntry("", at).SinceTime(); !got.Equal(at) {
 		t.Errorf("SinceTime = %v, want %v", got, at)
 	}
 	if got := (pool.Entry{}).SinceTime(); !got.IsZero() {
-		t.Errorf("SinceTime of no time = %v", got)
+		t.Errorf("SinceTime of the zero Entry = %v, want the zero time", got)
 	}
 }
 
@@ -85,10 +85,10 @@ func FuzzOwnerKey(f *testing.F) {
 		}
 		owner := pool.OwnerKey(namespace, name)
 		if ns, n, ok := pool.SplitOwnerKey(owner); !ok || ns != namespace || n != name {
-			t.Errorf("SplitOwnerKey(%q) = %q, %q, %v", owner, ns, n, ok)
+			t.Errorf("SplitOwnerKey(%q) = %q, %q, %v, want %q, %q, true", owner, ns, n, ok, namespace, name)
 		}
 		if e := pool.ForOwner(owner); !e.OwnedBy(owner) {
-			t.Errorf("ForOwner(%q) = %+v", owner, e)
+			t.Errorf("ForOwner(%q) = %+v, want an entry that the pod owns", owner, e)
 		}
 	})
 }

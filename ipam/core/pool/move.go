@@ -90,7 +90,7 @@ func (m Move) MarkLeaving(n NodePool) ([]EntryChange, error) {
 // undecided returns the error, which matches ErrUndecided, of a step that relies on another entry of the address than n has.
 // want describes the expected entry.
 func (n NodePool) undecided(a netip.Addr, want string) error {
-	return fmt.Errorf("the entry of IP %s on node %s is %s and not %s: %w", a, n.Name, n.describe(a), want, ErrUndecided)
+	return fmt.Errorf("the entry of IP %s on node %s is %s instead of %s: %w", a, n.Name, n.describe(a), want, ErrUndecided)
 }
 
 func (n NodePool) describe(a netip.Addr) string {
@@ -113,7 +113,7 @@ func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range m.Addrs {
 		now, exists := n.Entries[a]
-		// The former pod may still run with the address even if the address cools down: a release does not check that.
+		// The former pod may still run with the address even if the address cools down: Release does not check for use.
 		had := now.OwnedBy(m.Owner) || now.CoolsDownFrom(m.Owner)
 		if err := m.inUse(n, a); had && err != nil {
 			return nil, err
@@ -125,7 +125,7 @@ func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 			return nil, now.Blocker(n.Name, a, m.Owner)
 		}
 		edit := n.Set(a, CooldownEntry("", at))
-		edit.Unlisted = had && !m.Down
+		edit.RequireUnused = had && !m.Down
 		edits = append(edits, edit)
 	}
 	return edits, nil
@@ -163,16 +163,16 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
-			// The agent must not report the address before the write either. The report of a node that is down is outdated.
-			edit.Unlisted = !m.Down
+			// The agent must not report the address as used at the write either. The report of a node that is down is outdated.
+			edit.RequireUnused = !m.Down
 		}
 		edits = append(edits, edit)
 	}
 	return edits, nil
 }
 
-// IsCommitted returns an error that matches ErrUndecided unless all addresses have entries at the home that are Moved to To.
-func (m Move) IsCommitted(home NodePool) error {
+// CheckCommitted returns an error that matches ErrUndecided unless all addresses have entries at the home that are Moved to To.
+func (m Move) CheckCommitted(home NodePool) error {
 	for _, a := range m.Addrs {
 		if !home.Home(a) || home.Entries[a] != MovedEntry(m.To, m.Owner) {
 			return home.undecided(a, "moved to node "+m.To)
@@ -182,8 +182,7 @@ func (m Move) IsCommitted(home NodePool) error {
 }
 
 // CompleteAtTarget returns the edits at To that replace the MoveTarget entries by Entry. To must not be the home. Write them
-// only if the whole spec of the CiliumNode is unchanged since before the home was seen to have decided the move
-// (IsCommitted).
+// only if the whole spec of the CiliumNode of To is unchanged since before the home was read for CheckCommitted.
 func (m Move) CompleteAtTarget(n NodePool) ([]EntryChange, error) {
 	if b := n.Carries(m.Owner, m.Addrs); b != nil {
 		return nil, b
@@ -201,8 +200,9 @@ func (m Move) CompleteAtTarget(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// Carries returns why this pool can't have addresses of the owner whose home is another node; nil if it can, or has them. An
-// address in its cooldown here is refused: it was in this pool before, and its former pod may still use it.
+// Carries returns the reason why this pool can't carry addresses that belong to the owner and have another home node; nil if
+// the pool can, or carries them already. An address in its cooldown here is refused: it was in this pool before, and its
+// former pod may still use it.
 func (n NodePool) Carries(owner string, addrs []netip.Addr) *Blocker {
 	if b := n.OtherAddressOf(owner, addrs); b != nil {
 		return b
@@ -230,9 +230,9 @@ func (n NodePool) FenceTarget(owner string, addrs []netip.Addr, at time.Time) []
 	return edits
 }
 
-// ReturnHome returns the edits at the home that replace the entries of an owner's addresses that are leaving the node from
-// by Cooldown entries. Other entries are not changed. Write the edits only if the whole spec of the home's CiliumNode is
-// unchanged since before the pool of from was seen with the Cooldown entries of FenceTarget.
+// ReturnHome returns the edits at the home that replace an owner's LeavingEntry for the node from by a Cooldown entry, for
+// each of addrs that has one. Other entries are not changed. Write the edits only if the whole spec of the home's CiliumNode
+// is unchanged since before the pool of from was seen with the Cooldown entries of FenceTarget.
 func (n NodePool) ReturnHome(owner, from string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for _, a := range addrs {

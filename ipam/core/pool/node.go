@@ -86,14 +86,14 @@ func (n NodePool) HasFamily(f address.Family) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return address.Of(s.Addr()) == f })
 }
 
-// InUse reports whether the agent's last report lists the address as used. False does not prove that the address is
+// InUse reports whether the address is used according to the agent's last report. False does not prove that the address is
 // unused (Cilium fact 4).
 func (n NodePool) InUse(a netip.Addr) bool {
 	_, ok := n.Used[a]
 	return ok
 }
 
-// EntryChange is an edit of one entry. It is applied only if the entry is still what the writer saw.
+// EntryChange is an edit of one entry. It is applied only if the entry is still the one that the writer saw.
 type EntryChange struct {
 	Addr netip.Addr
 	// From is the required current entry; nil: there must be no entry.
@@ -102,12 +102,13 @@ type EntryChange struct {
 	To *Entry
 	// ReadyForRelease requires that the handshake of the address is in the state ReadyForRelease.
 	ReadyForRelease bool
-	// Unlisted requires that the agent does not report the address as used. It guards against a report between the decision
+	// RequireUnused requires that the agent does not report the address as used. It guards against a report between the decision
 	// and the write.
-	Unlisted bool
+	RequireUnused bool
 }
 
-// Set returns the edit that writes the entry of an address, and that requires the entry that n has now, or none.
+// Set returns the edit that writes an entry for an address. It requires that the current entry is still the one in n, or that
+// there is still no entry if n has none.
 func (n NodePool) Set(a netip.Addr, to Entry) EntryChange {
 	edit := EntryChange{Addr: a, To: &to}
 	if now, ok := n.Entries[a]; ok {
@@ -116,7 +117,8 @@ func (n NodePool) Set(a netip.Addr, to Entry) EntryChange {
 	return edit
 }
 
-// Drop returns the edit that removes the entry that n has now for an address. ok is false if there is none.
+// Drop returns the edit that removes the entry of an address. It requires that the current entry is still the one in n. ok is
+// false if n has no entry for the address.
 func (n NodePool) Drop(a netip.Addr) (edit EntryChange, ok bool) {
 	now, ok := n.Entries[a]
 	return EntryChange{Addr: a, From: &now}, ok
@@ -151,8 +153,8 @@ func (n NodePool) Unused(a netip.Addr) bool {
 	return n.Home(a) && !exists && !n.InUse(a) && !n.IsReleasing(a)
 }
 
-// Lowest returns the address for the next unreserved pod: the lowest unused one for which taken is false, in the first
-// subnet of the family that has such an address.
+// Lowest returns the lowest unused address for which taken is false, in the first subnet of the family that has such an
+// address. Unreserved pods and the node itself get this address. The result is false if there is none.
 func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, s := range n.Subnets {
 		if address.Of(s.Addr()) != f {
@@ -285,8 +287,7 @@ func (n NodePool) CountStates(f address.Family) map[State]int {
 	return states
 }
 
-// Undo returns the edits that restore the entries that the edits in made have changed. Entries that were changed again
-// since are left out.
+// Undo returns the edits that revert the edits in made. Entries that another write has changed since then are left out.
 func (n NodePool) Undo(made []EntryChange) []EntryChange {
 	var undo []EntryChange
 	for _, e := range made {
@@ -304,7 +305,7 @@ func (n NodePool) Undo(made []EntryChange) []EntryChange {
 	return undo
 }
 
-// With returns n with the edits applied. It does not check what they require, and does not change the map Entries of n.
+// With returns n with the edits applied. It does not check their requirements, and does not change the map Entries of n.
 func (n NodePool) With(edits []EntryChange) NodePool {
 	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))
 	maps.Copy(entries, n.Entries)

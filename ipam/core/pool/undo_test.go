@@ -20,10 +20,10 @@ func TestUndo(t *testing.T) {
 	made := []pool.EntryChange{n.Set(a, mine), drop, n.Set(c, mine)}
 	after := n.With(made)
 	if undone := after.With(after.Undo(made)); !maps.Equal(undone.Entries, n.Entries) {
-		t.Errorf("undone, the pool is %v, want %v", undone.Entries, n.Entries)
+		t.Errorf("got entries %v after Undo, want %v", undone.Entries, n.Entries)
 	}
 	after.Entries[a], after.Entries[b], after.Entries[c] = pool.ForOwner("db/other-0"), pool.Entry{}, pool.Entry{}
 	if undo := after.Undo(made); len(undo) != 0 {
-		t.Errorf("undone: %v", undo)
+		t.Errorf("got edits %v for entries that were changed again, want none", undo)
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// lookAgain is the interval of decisions while a blocker exists: most blockers go away without an event for the identity.
-const lookAgain = 10 * time.Second
+// recheckInterval is the interval of decisions while a blocker exists: most blockers end without an event for the identity.
+const recheckInterval = 10 * time.Second
 
 // rule is one rule of the package documentation. next returns its action; ok is false if the rule does not apply.
 type rule struct {
@@ -42,14 +42,14 @@ type evaluation struct {
 	isHeld bool
 	// spec is the spec that an active FixedIP should have; the zero value in other states.
 	spec v1alpha1.FixedIPSpec
-	// expires and expiry are set by the rule "expired". expires is true if the reclaim policy requires the release.
-	// expiry is the result of expire then.
+	// expires and expiry are set by the rule "expired". expires is true if the reclaim policy requires the release; expiry
+	// is then the result of expire.
 	expires bool
 	expiry  Action
 }
 
-// Decide returns the action of the first rule that applies in the state of the FixedIP. If that is Nothing, it returns the
-// action of the first question that applies, if any. See the package documentation.
+// Decide returns the action of the first rule that applies in the state of the FixedIP. If that action is Nothing, Decide
+// returns the action of the first of evidenceRules that applies, if any. See the package documentation.
 func Decide(s State) Action {
 	v := &evaluation{State: s, node: boundTo(s.Pod)}
 	v.held, v.isHeld = heldOn(s.Held, v.node)
@@ -65,7 +65,7 @@ func Decide(s State) Action {
 	if a.Type != Nothing {
 		return a
 	}
-	q := first(v, questions)
+	q := first(v, evidenceRules)
 	if q.Type == Nothing {
 		return a
 	}
@@ -98,17 +98,17 @@ func nothing(*evaluation) Action { return Action{} }
 
 var unrecorded = []rule{
 	{"opted out", when(func(v *evaluation) bool { return v.Workload.OptsOut }, func(v *evaluation) Action {
-		if v.Guessed || v.mayHave() || v.Pod != nil && !identity.OptsOut(v.Pod) {
+		if v.OwnerInferred || v.mayHave() || v.Pod != nil && !identity.OptsOut(v.Pod) {
 			return Action{}
 		}
 		return v.releaseAll()
 	})},
 	{"stale move", (*evaluation).staleMove},
-	{"reserved by hand", when(func(v *evaluation) bool { return !v.Workload.Exists && v.Guessed }, nothing)},
+	{"reserved by hand", when(func(v *evaluation) bool { return !v.Workload.Exists && v.OwnerInferred }, nothing)},
 	{"gone", when(func(v *evaluation) bool { return !v.Workload.Exists && v.Pod == nil }, (*evaluation).releaseAll)},
 	{"workload unknown", when(func(v *evaluation) bool { return !v.Workload.Exists }, nothing)},
 	{"scaled down", when(func(v *evaluation) bool {
-		return v.Pod == nil && v.Workload.Excludes && !v.Guessed && v.reclaimPolicy().WhenScaled == v1alpha1.Delete
+		return v.Pod == nil && v.Workload.Excludes && !v.OwnerInferred && v.reclaimPolicy().WhenScaled == v1alpha1.Delete
 	}, (*evaluation).releaseAll)},
 	{"bound elsewhere", when(func(v *evaluation) bool { return v.Slot && v.node != "" && !v.isHeld }, (*evaluation).releaseAll)},
 	{"vacant claim", when(func(v *evaluation) bool { return v.Slot && v.Pod == nil && len(v.Held) > 0 }, func(v *evaluation) Action {
@@ -162,11 +162,11 @@ var active = []rule{
 	{"beside", func(v *evaluation) (Action, bool) {
 		// This applies even if the recorded addresses are on another node: a scheduler that had not seen the FixedIP yet
 		// may have claimed the addresses here.
-		beside := address.Besides(v.held.Addrs, v.spec.IPs)
-		return v.watchBlockers(Action{Type: ReleaseEntries, Node: v.node, Addrs: beside}), len(beside) > 0 && RunsWithout(v.Pod, beside) && v.blocker(beside) == ""
+		extra := address.Besides(v.held.Addrs, v.spec.IPs)
+		return v.watchBlockers(Action{Type: ReleaseEntries, Node: v.node, Addrs: extra}), len(extra) > 0 && RunsWithout(v.Pod, extra) && v.blocker(extra) == ""
 	}},
 	{"unused move", func(v *evaluation) (Action, bool) {
-		for _, h := range v.Arriving {
+		for _, h := range v.MoveTargets {
 			if RunsWithout(v.Pod, h.Addrs) || v.Pod != nil && identity.OptsOut(v.Pod) {
 				return v.watchBlockers(Action{Type: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}), true
 			}
@@ -193,22 +193,22 @@ var deleting = []rule{
 		return v.report(v.Pod, nil)
 	})},
 	// The entries on the pod's node are released when the pod is gone, or at once if it runs without their addresses.
-	{"release", func(v *evaluation) (Action, bool) { return v.release(v.keptNode()) }},
+	{"release", func(v *evaluation) (Action, bool) { return v.release(v.nodeInUse()) }},
 	{"blocked", func(v *evaluation) (Action, bool) {
-		why := v.blockerExcept(v.keptNode())
+		why := v.blockerExcept(v.nodeInUse())
 		if why == "" || v.overdue() {
 			return Action{}, false
 		}
 		a := v.untilOverdue()
-		a.At, a.Why = earliest(a.At, v.Now.Add(lookAgain)), why
+		a.At, a.Why = earliest(a.At, v.Now.Add(recheckInterval)), why
 		return a, true
 	}},
-	{"move pending", when(func(v *evaluation) bool { return len(v.Arriving) > 0 && !v.overdue() }, (*evaluation).untilOverdue)},
+	{"move pending", when(func(v *evaluation) bool { return len(v.MoveTargets) > 0 && !v.overdue() }, (*evaluation).untilOverdue)},
 	{"home missing", when(func(v *evaluation) bool { return v.HomeMissing != "" && !v.overdue() }, func(v *evaluation) Action {
-		// Only the entries at the home show where the addresses are. They must not be reused before they have left that
-		// node.
+		// Only the entries at the home show which node the addresses were moved to. The addresses must not be reused
+		// before they have left that node.
 		a := v.untilOverdue()
-		a.At = earliest(a.At, v.Now.Add(lookAgain))
+		a.At = earliest(a.At, v.Now.Add(recheckInterval))
 		a.Why = fmt.Sprintf("IPs %v may be in use on another node than their home %s, whose CiliumNode is missing; they are released after the Cilium agent of node %s has created it again, or at --force-finalize-after; check the cilium pod of that node", v.Record.Spec.IPs, v.HomeMissing, v.HomeMissing)
 		return a
 	})},
@@ -232,8 +232,8 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 	case v.Workload.Exists:
 		spec.Owner.UID = v.Workload.UID
 	case restored(v.Record) && v.Pod == nil:
-		// The workload may be restored later and then becomes the owner again. With the UID from before the backup it would
-		// count as deleted.
+		// The workload may be restored later and then becomes the owner again. With the UID that the backup contains, the
+		// workload would count as deleted.
 		spec.Owner.UID = ""
 	}
 	spec.Reclaim = ptr.Deref(v.Workload.Reclaim, spec.Reclaim)
@@ -247,7 +247,7 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 		if len(spec.IPs) > 0 && containsAll(v.held.Addrs, spec.IPs) {
 			spec.NodeName = v.node
 		}
-	case len(v.Held) == 1 && len(v.Arriving)+len(v.Away) == 0 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs):
+	case len(v.Held) == 1 && len(v.MoveTargets)+len(v.Away) == 0 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs):
 		// Another node has inherited the subnet. During a move of the addresses the node is updated when the pod is bound.
 		spec.NodeName = v.Held[0].Node
 	}
@@ -283,7 +283,8 @@ func (v *evaluation) failover() v1alpha1.Failover { return cmp.Or(v.spec.Failove
 func (v *evaluation) reclaimable() bool {
 	switch {
 	case v.Workload.OptsOut && (v.Pod == nil || identity.OptsOut(v.Pod)):
-		// The policy for a deleted workload applies, but a pod without a fixed address may exist already.
+		// The policy for a deleted workload applies, even if the next pod exists already, unless that pod may use the
+		// addresses.
 		return v.spec.Reclaim.WhenDeleted != v1alpha1.Retain && !v.mayHave()
 	case v.Pod != nil:
 		return false
@@ -309,24 +310,24 @@ func (v *evaluation) expire() Action {
 	}
 	if why := v.blockerExcept(""); why != "" {
 		a := v.report(nil, v.Record.Status.ExpiresAt)
-		a.At, a.Why = v.Now.Add(lookAgain), why
+		a.At, a.Why = v.Now.Add(recheckInterval), why
 		return a
 	}
 	return Action{Type: DeleteRecord}
 }
 
-// watchBlockers returns a with At at most lookAgain from now if something blocks the allocation or the release.
+// watchBlockers returns a. If the allocation or a release is blocked, At is at most recheckInterval from now.
 func (v *evaluation) watchBlockers(a Action) Action {
 	if _, _, blocker := allocation(v.State); blocker != nil || len(v.Blockers) > 0 {
-		a.At = earliest(a.At, v.Now.Add(lookAgain))
+		a.At = earliest(a.At, v.Now.Add(recheckInterval))
 	}
 	return a
 }
 
-// overdue is Overdue of the state.
+// overdue returns the result of Overdue for the state.
 func (v *evaluation) overdue() bool { return Overdue(v.State) }
 
-// Overdue reports whether the FixedIP is being deleted and State.Deadline is over.
+// Overdue reports whether the FixedIP is being deleted and State.Deadline has passed.
 func Overdue(s State) bool {
 	return s.Record != nil && s.Record.DeletionTimestamp != nil && s.Deadline > 0 && !s.Now.Before(s.Record.DeletionTimestamp.Add(s.Deadline))
 }
@@ -343,8 +344,8 @@ func (v *evaluation) untilOverdue() Action {
 // mayHave reports whether the pod may use any of the addresses of its entries on its node.
 func (v *evaluation) mayHave() bool { return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs) }
 
-// keptNode returns the node of the pod if the pod may use the addresses of its entries there; empty otherwise.
-func (v *evaluation) keptNode() string {
+// nodeInUse returns the node of the pod if the pod may use the addresses of its entries there; empty otherwise.
+func (v *evaluation) nodeInUse() string {
 	if v.mayHave() {
 		return v.node
 	}
@@ -358,10 +359,10 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// questions are the rules whose actions need evidence from an agent (NeedsEvidence). Decide tries them if there is nothing
-// to write. Vacate and AllowMove are left out while the agent reports one of the addresses as used: the answer is known
-// then.
-var questions = []rule{
+// evidenceRules are the rules whose actions need evidence from an agent (NeedsEvidence). Decide tries them if there is
+// nothing to write. The rules "vacant" and "stranded" do not apply while the agent reports one of the addresses as used:
+// that report already shows that the address is in use.
+var evidenceRules = []rule{
 	{"withdrawn", func(v *evaluation) (Action, bool) {
 		if !v.isActive() {
 			return Action{}, false
@@ -395,11 +396,11 @@ func (v *evaluation) homesWith(kind pool.Kind, addrs []netip.Addr) (found []neti
 	return found
 }
 
-// isActive reports whether there is a FixedIP that is not being deleted.
+// isActive reports whether the identity has a FixedIP that is not being deleted.
 func (v *evaluation) isActive() bool { return v.Record != nil && v.Record.DeletionTimestamp == nil }
 
-// reserved reports whether one node alone has entries of the identity, these include all recorded addresses, and its agent
-// reports none of the addresses as used.
+// reserved reports whether exactly one node has entries of the identity, these include all recorded addresses, and no agent
+// reports one of the addresses as used.
 func (v *evaluation) reserved() bool {
 	return len(v.Held) == 1 && containsAll(v.Held[0].Addrs, v.Record.Spec.IPs) &&
 		!slices.ContainsFunc(v.Held[0].Addrs, func(a netip.Addr) bool { return slices.Contains(v.Reported, a) })

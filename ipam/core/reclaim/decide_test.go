@@ -38,7 +38,7 @@ func podOn(node string, ips ...string) *corev1.Pod {
 
 var (
 	mysql    = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "sts-1"}
-	standing = reclaim.Workload{OwnerReference: mysql, Exists: true}
+	existing = reclaim.Workload{OwnerReference: mysql, Exists: true}
 	gone     = reclaim.Workload{OwnerReference: mysql}
 	spec     = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: mysql, PodName: "mysql-0", Reclaim: identity.DefaultReclaim()}
 	now      = time.Unix(1000, 0)
@@ -56,8 +56,8 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return r
 }
 
-// kept returns a FixedIP without a pod that has the reclaim policy p, and status.expiresAt if expires is given.
-func kept(p v1alpha1.ReclaimPolicy, expires ...time.Time) *v1alpha1.FixedIP {
+// reservedRecord returns a FixedIP in phase Reserved with the reclaim policy p, and with status.expiresAt if expires is given.
+func reservedRecord(p v1alpha1.ReclaimPolicy, expires ...time.Time) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
 		r.Spec.Reclaim = p
 		r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
@@ -88,19 +88,19 @@ func migrating(node string) v1alpha1.FixedIPSpec {
 	return s
 }
 
-// awayAt returns the Moved entry of 10.0.1.6 at its home node-1 for an address that the pool of node carries.
+// awayAt returns the state of 10.0.1.6 after it was moved from its home node-1 to node.
 func awayAt(node string) []ledger.RemoteAddresses {
 	return []ledger.RemoteAddresses{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}}
 }
 
-// leavingFrom is awayAt for an address that is about to leave the node. barred is RemoteAddresses.Barred.
+// leavingFrom returns the result of awayAt for an address that is about to leave the node. barred sets the field Fenced.
 func leavingFrom(node string, barred bool) []ledger.RemoteAddresses {
 	away := awayAt(node)
-	away[0].Leaving, away[0].Barred = true, barred
+	away[0].Leaving, away[0].Fenced = true, barred
 	return away
 }
 
-// listed sets RemoteAddresses.Listed: the agent of the other node reports the address as used.
+// listed sets the field Listed: the agent of the other node reports the address as used.
 func listed(away []ledger.RemoteAddresses) []ledger.RemoteAddresses {
 	away[0].Listed = true
 	return away
@@ -119,10 +119,10 @@ func reserved(r *v1alpha1.FixedIP) {
 func deleting(r *v1alpha1.FixedIP)   { r.DeletionTimestamp = &metav1.Time{} }
 func unfinished(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{} }
 
-// unborn is the owner in a FixedIP that a user creates before the workload exists: it has no UID.
-var unborn = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql"}
+// mysqlWithoutUID is the owner in a FixedIP that a user creates before the workload exists: the owner has no UID.
+var mysqlWithoutUID = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql"}
 
-func beforehand(r *v1alpha1.FixedIP) {
+func createdByUser(r *v1alpha1.FixedIP) {
 	r.Finalizers, r.Spec.NodeName, r.Spec.Owner.UID = nil, "", ""
 	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
 }
@@ -139,304 +139,304 @@ func TestDecide(t *testing.T) {
 	retained := spec.DeepCopy()
 	retained.Reclaim = retainAll
 	for name, c := range map[string]struct {
-		situation reclaim.State
-		want      reclaim.Action
+		state reclaim.State
+		want  reclaim.Action
 	}{
-		"nothing is known of it": {reclaim.State{}, reclaim.Action{}},
+		"no FixedIP, no entry and no pod": {reclaim.State{}, reclaim.Action{}},
 
-		"a claim whose pod runs with it is recorded": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+		"claim is recorded: the pod runs with the claimed IP": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
-		"a claim whose pod is bound and has no address yet waits": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
-		"a claim whose pod runs with another IP is recorded": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
+		"claim waits: the pod is bound and has no IP yet": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+		"claim is recorded: the pod runs with another IP": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2"), Workload: existing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
-		"a claim of what was asked for does not wait": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, RequestsIPs: true, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
+		"claim of requested IPs is recorded: the pod runs with another IP": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, RequestsIPs: true, Pod: podOn("node-1", "10.0.1.2"), Workload: existing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
-		"a claim whose pod runs with another IP in one family is recorded": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::2"), Workload: standing},
+		"claim of two families is recorded: the pod runs with another IPv6 address": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::2"), Workload: existing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: *both}},
-		"a claim in a family that the node does not give is recorded all the same": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+		"claim of two families is recorded: the pod has no IPv6 address": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: *both}},
-		"of two claims that of the bind is recorded": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+		"two claims: the one on the node of the pod is recorded": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
-		"a claim whose pod is not bound yet waits": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{}},
-		"a claim whose pod was deleted before the bind waits for the next": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: standing}, reclaim.Action{}},
-		"a claim whose pod and workload are gone is released": {
+		"claim waits: the pod is not bound": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: existing}, reclaim.Action{}},
+		"claim waits: the pod was deleted before the bind": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing}, reclaim.Action{}},
+		"claim is released: pod and workload do not exist": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
-		"a claim beyond the replicas is released where the policy says Delete": {
+		"claim outside the replicas is released: whenScaled is Delete": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
-		"a claim beyond the replicas waits for the next pod where it says Retain": {
+		"claim outside the replicas waits: whenScaled is Retain": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Retain, 0)))}, reclaim.Action{}},
-		"a claim beyond the replicas waits where the policy can't be read": {
+		"claim outside the replicas waits: the policy is unknown": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: scaled(nil)}, reclaim.Action{}},
-		"a claim beyond the replicas whose pod is there yet stays": {
+		"claim outside the replicas waits: the pod still exists": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
-		"an entry that a person wrote beyond the replicas stays": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Guessed: true, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
-		"the target of a move whose pod and claim are gone is released": {
-			reclaim.State{Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"the target of a move that was prepared beside what a person wrote is released": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Guessed: true, Workload: gone}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"a claim whose workload is gone keeps its pod's address": {
+		"entry of a user outside the replicas is not released": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, OwnerInferred: true, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
+		"move target is released: pod and claim do not exist": {
+			reclaim.State{MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"move target is released: the other entry is of a user": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, OwnerInferred: true, Workload: gone}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"claim is not released: the workload does not exist, its pod does": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, reclaim.Action{}},
-		"a pod that is bound elsewhere than its claim is not recorded": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+		"claim is not recorded: the pod is bound to another node": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
 
-		"of two addresses on one node that of the pod is recorded": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+		"two claimed IPs of one family: the IP of the pod is recorded": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
-		"and none while the pod has none yet": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
-		"an address beside the recorded one is released": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+		"two claimed IPs of one family: none is recorded before the pod has an IP": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+		"additional IP on the node is released": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.5")}}},
-		"but not while the pod may have it": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
-		"a claim of a scheduler that did not see the FixedIP is released while the pod runs without it": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.9"), Workload: standing},
+		"additional IP on the node is not released: the pod has no IP yet": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+		"claim on another node than the recorded one is released: the pod runs without it": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.9"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.6")}}},
-		"and stays while the pod may have it": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: standing}, reclaim.Action{}},
-		"the record follows a subnet that was inherited": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
+		"claim on another node than the recorded one is not released: the pod runs with it": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: existing}, reclaim.Action{}},
+		"inherited subnet: the spec names the new node": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *onNode2}},
-		"and what was inherited is not taken from it while its pod on the node that is gone is there": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.9")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
-		"an address of the other family is recorded too": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::6"), Workload: standing},
+		"other entry is not released: the pod on the deleted node still exists": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.9")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+		"IPv6 address is added to the FixedIP": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::6"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *both}},
-		"and then left to the pod": {
-			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec = *both }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
-		"not beside another address than the recorded one": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "fd00::6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+		"IPv6 address that was added is not released": {
+			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec = *both }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+		"IPv6 address is not added: the IPv4 entry is not the recorded one": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "fd00::6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
 
-		"all is well": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
-		"the pod is there for the first time": {
-			reclaim.State{Record: record(unfinished), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+		"nothing to do": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+		"status is written for the first pod": {
+			reclaim.State{Record: record(unfinished), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1"}}},
-		"the pod is gone for now": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: standing},
+		"phase becomes Reserved: the pod was deleted": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
-		"the workload was created again": {
+		"owner UID is updated: the workload was created again": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"),
 				Workload: reclaim.Workload{OwnerReference: otherUID.Owner, Exists: true}},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *otherUID}},
-		"a record without addresses takes those that the pod was seen with": {
-			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+		"FixedIP without addresses gets those of the pod": {
+			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
-		"the same address on another node is followed": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+		"spec.nodeName is updated: the entry is on the node of the pod": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *onNode2}},
-		"a claim that was left behind is released": {
-			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: standing},
+		"claim on another node is released: the pod is bound": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
-		"but not before it is sure which counts": {
+		"claim on another node is not released: the pod is not bound": {
 			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved} }),
-				Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{}},
+				Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: existing}, reclaim.Action{}},
 
-		"the workload says what to do when its node can't take the pod": {
+		"failover policy of the workload is recorded": {
 			reclaim.State{Record: record(), Held: mine, Pod: podOn("node-1"), Workload: withFailover("Migrate")},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: migrating("node-1")}},
-		"and says nothing any more": {
+		"removed failover policy of the workload is recorded": {
 			reclaim.State{Record: record(migrates), Held: mine, Pod: podOn("node-1"), Workload: withFailover("")},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
-		"what it says can't be read": {
-			reclaim.State{Record: record(migrates), Held: mine, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
-		"a claim is recorded with it": {
+		"failover policy is not changed: that of the workload is unknown": {
+			reclaim.State{Record: record(migrates), Held: mine, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+		"claim is recorded with the failover policy": {
 			reclaim.State{Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: withFailover("Migrate")},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: migrating("node-1")}},
-		"an address that moved is followed": {
-			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
+		"spec.nodeName is updated after a move": {
+			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: migrating("node-2")}},
-		"and stays": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
+		"moved address is not released": {
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{}},
-		"a claim without a record that moved is recorded where it is": {
+		"moved claim without a FixedIP is recorded on the new node": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2", "10.0.1.6"), Workload: withFailover("Migrate")},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: migrating("node-2")}},
-		"a move under way is left alone": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+		"move in progress is not changed": {
+			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{}},
-		"a move that was prepared for a pod that opted out is called off": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: optedOut(podOn("node-2")), Workload: standing},
+		"move target is released: the pod opted out": {
+			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: optedOut(podOn("node-2")), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}},
 		},
-		"and so is one whose pod is gone for now": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
+		"move in progress is not changed: the pod was deleted": {
+			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{}},
-		"one that was only announced goes with the pod": {
-			reclaim.State{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
+		"move target is released: the address is still at home and the pod was deleted": {
+			reclaim.State{Record: record(migrates, reserved), Held: mine, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"and so does one of a claim without a FixedIP": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
+		"move target of a claim is released: the pod was deleted": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"which is left alone while its pod waits": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+		"move target of a claim is not released: the pod waits": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{}},
-		"and is left alone while the pod waits": {
-			reclaim.State{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+		"move target is not released: the pod waits": {
+			reclaim.State{Record: record(migrates, reserved), Held: mine, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{}},
-		"and while no pool shows where the address is": {
-			reclaim.State{Record: record(migrates, reserved), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
+		"move target is not released: no pool has another entry": {
+			reclaim.State{Record: record(migrates, reserved), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{}},
-		"an announcement that was left behind goes": {
-			reclaim.State{Record: record(migrates), Held: mine, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+		"move target is released: the pod is bound to another node": {
+			reclaim.State{Record: record(migrates), Held: mine, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
-		"and so does one of a pod that runs without it, and has nothing": {
-			reclaim.State{Record: record(migrates), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.1"), Workload: standing},
+		"move target is released: the pod runs without the address and has no entry": {
+			reclaim.State{Record: record(migrates), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.1"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"but not that of one that may come to have it": {
-			reclaim.State{Record: record(migrates), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+		"move target is not released: the pod has no IP yet": {
+			reclaim.State{Record: record(migrates), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{}},
-		"and so does one on the node where the pod runs with an entry of its own": {
-			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.5")}, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+		"move target is released: the pod runs with another entry on that node": {
+			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.5")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"also where the record has been before": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+		"move target is released: the FixedIP names that node already": {
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"but not before it runs": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+		"move target is not released: the pod with another entry has no IP yet": {
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{}},
-		"it goes with the record, too": {
-			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+		"deleted: the move target on the pod's node is released": {
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"and the record does not go before": {
-			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+		"deleted: the FixedIP waits for a move target, the pod has another entry": {
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
-		"nor is it taken from a pod that may come to have it": {
-			reclaim.State{Record: record(deleting), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+		"deleted: the FixedIP waits for a move target, the pod has no entry": {
+			reclaim.State{Record: record(deleting), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
-		"an absence of the recorded address does not end while the record stands": {
-			reclaim.State{Record: record(migrates), Away: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
-		"released: an address that moved is taken where it is": {
+		"Moved entry of the recorded address is not released": {
+			reclaim.State{Record: record(migrates), Away: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+		"deleted: the entry on the node after a move is released first": {
 			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
-		"then its home says that it leaves": {
+		"deleted: then the Moved entry is marked as leaving": {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: awayAt("node-2"), Workload: gone},
 			reclaim.Action{Type: reclaim.MarkLeaving, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"then its way there is barred": {
+		"deleted: then the node after the move is fenced": {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", false), Workload: gone},
 			reclaim.Action{Type: reclaim.FenceTarget, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"then it rests at home": {
+		"deleted: then the Moved entry is released": {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", true), Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
-		"but not while the agent there lists it": {
+		"deleted: the Moved entry is not released, the agent reports the address": {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: listed(leavingFrom("node-2", true)), Workload: gone},
 			reclaim.Action{At: now.Add(10 * time.Second)}},
-		"unless the record should have been gone": {
+		"deleted and overdue: the Moved entry is released, the agent reports the address": {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: listed(leavingFrom("node-2", true)), Workload: gone, Deadline: time.Hour},
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
-		"nor while the CiliumNode of its home is missing": {
+		"deleted: the FixedIP waits for the CiliumNode of the home": {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
 				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, MovableFor: "pod-1"}
 			}), HomeMissing: "node-1", Workload: gone},
 			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs [10.0.1.6] may be in use on another node than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or at --force-finalize-after; check the cilium pod of that node"}},
-		"what is announced goes before": {
-			reclaim.State{Record: record(deleting), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
+		"deleted: the move target is released before the Moved entry": {
+			reclaim.State{Record: record(deleting), Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
-		"and without a record the same": {
+		"no FixedIP: the fenced Moved entry is released": {
 			reclaim.State{Away: leavingFrom("node-2", true), Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
-		"nor while the agent lists it": {
+		"no FixedIP: the Moved entry is not released, the agent reports the address": {
 			reclaim.State{Away: listed(leavingFrom("node-2", true)), Workload: gone}, reclaim.Action{At: now.Add(10 * time.Second)}},
-		"but not while the workload stands": {
-			reclaim.State{Away: leavingFrom("node-2", true), Workload: standing}, reclaim.Action{}},
-		"deleted while its pod runs where it moved to": {
-			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
+		"no FixedIP: the Moved entry is not released, the workload exists": {
+			reclaim.State{Away: leavingFrom("node-2", true), Workload: existing}, reclaim.Action{}},
+		"deleted: the moved address is not released, the pod is bound": {
+			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 
-		"a pod that was to get another address elsewhere has it": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: standing},
+		"Reassign: the FixedIP is replaced, the pod runs with another address": {
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReplaceRecord}},
-		"it was to by default": {
-			reclaim.State{Record: record(), Failover: v1alpha1.Reassign, Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+		"Reassign by default: the FixedIP is replaced": {
+			reclaim.State{Record: record(), Failover: v1alpha1.Reassign, Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReplaceRecord}},
-		"it was not to": {
-			reclaim.State{Record: record(migrates), Failover: v1alpha1.Reassign, Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+		"Migrate: the FixedIP is not replaced": {
+			reclaim.State{Record: record(migrates), Failover: v1alpha1.Reassign, Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{}},
-		"it has not got it yet": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing},
+		"Reassign: the FixedIP is not replaced, the pod is not bound": {
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
-		"it got one of another family alone": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: standing}, reclaim.Action{}},
-		"it runs with the old one all the same": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.1.6"), Workload: standing},
+		"Reassign: the FixedIP is not replaced, the new entry is of the other family": {
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: existing}, reclaim.Action{}},
+		"Reassign: the new entry is released, the pod runs with the recorded address": {
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.1.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.6")}}},
-		"what it had is released": {
-			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+		"Reassign, deleted: the entry of the recorded address is released": {
+			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
-		"and where it had moved to before": {
-			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Away: awayAt("node-3"), Pod: podOn("node-2"), Workload: standing},
+		"Reassign, deleted: the Moved entry of an earlier move is released": {
+			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Away: awayAt("node-3"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.MarkLeaving, Node: "node-1", From: "node-3", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"and the record makes way": {
-			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+		"Reassign, deleted: the finalizer is removed": {
+			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.FinishRecord}},
 
-		"made beforehand, the workload is yet to come": {
-			reclaim.State{Record: record(beforehand, func(r *v1alpha1.FixedIP) { r.Finalizers = []string{v1alpha1.Finalizer} }), Workload: reclaim.Workload{OwnerReference: unborn}},
+		"created by a user: the workload does not exist yet": {
+			reclaim.State{Record: record(createdByUser, func(r *v1alpha1.FixedIP) { r.Finalizers = []string{v1alpha1.Finalizer} }), Workload: reclaim.Workload{OwnerReference: mysqlWithoutUID}},
 			reclaim.Action{}},
-		"made beforehand, it gets the finalizer": {
-			reclaim.State{Record: record(beforehand), Workload: reclaim.Workload{OwnerReference: unborn}},
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: unborn, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
-		"made beforehand, the workload has come": {
-			reclaim.State{Record: record(beforehand), Pod: podOn(""), Workload: standing},
+		"created by a user: the finalizer is added": {
+			reclaim.State{Record: record(createdByUser), Workload: reclaim.Workload{OwnerReference: mysqlWithoutUID}},
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysqlWithoutUID, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
+		"created by a user: the workload exists": {
+			reclaim.State{Record: record(createdByUser), Pod: podOn(""), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysql, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
-		"made beforehand, the pod is placed": {
-			reclaim.State{Record: record(beforehand), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+		"created by a user: the pod is bound": {
+			reclaim.State{Record: record(createdByUser), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
 
-		"the workload is gone, the pod is not": {
+		"workload deleted: the pod still exists": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, reclaim.Action{}},
-		"the workload and the pod are gone": {
+		"workload and pod deleted": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"the workload is gone and its addresses are retained": {
-			reclaim.State{Record: kept(policy("Retain", "Retain", 0)), Held: mine, Workload: gone}, reclaim.Action{}},
-		"the workload is gone, and its addresses have time to live": {
-			reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: gone},
+		"workload deleted: whenDeleted is Retain": {
+			reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Held: mine, Workload: gone}, reclaim.Action{}},
+		"workload deleted: the TTL begins": {
+			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: gone},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
-		"the time to live is not over": {
-			reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: gone}, reclaim.Action{At: now.Add(time.Second)}},
-		"the time to live is over": {
-			reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour), now), Held: mine, Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"the pod is back within the time to live": {
-			reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Pod: podOn("node-1"), Workload: standing},
+		"workload deleted: the TTL is not over": {
+			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: gone}, reclaim.Action{At: now.Add(time.Second)}},
+		"workload deleted: the TTL is over": {
+			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now), Held: mine, Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"a pod exists again within the TTL": {
+			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1"}}},
-		"the workload is back within the time to live, its pod is not": {
-			reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: standing},
+		"the workload exists again within the TTL, no pod does": {
+			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
-		"scaled down, the address is retained": {
-			reclaim.State{Record: kept(identity.DefaultReclaim()), Held: mine, Workload: scaled(nil)}, reclaim.Action{}},
-		"scaled down, the address goes back": {
-			reclaim.State{Record: kept(policy("Retain", "Delete", 0)), Held: mine, Workload: scaled(nil)}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"scaled down, the pod still runs": {
+		"scaled down: whenScaled is Retain": {
+			reclaim.State{Record: reservedRecord(identity.DefaultReclaim()), Held: mine, Workload: scaled(nil)}, reclaim.Action{}},
+		"scaled down: whenScaled is Delete": {
+			reclaim.State{Record: reservedRecord(policy("Retain", "Delete", 0)), Held: mine, Workload: scaled(nil)}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"scaled down: the pod still exists": {
 			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.Reclaim = policy("Retain", "Delete", 0) }), Held: mine, Pod: podOn("node-1"), Workload: scaled(nil)}, reclaim.Action{}},
-		"the workload changes its mind": {
-			reclaim.State{Record: kept(identity.DefaultReclaim()), Held: mine, Workload: scaled(&retainAll)}, reclaim.Action{Type: reclaim.UpdateRecord, Spec: *retained}},
+		"reclaim policy of the workload is recorded": {
+			reclaim.State{Record: reservedRecord(identity.DefaultReclaim()), Held: mine, Workload: scaled(&retainAll)}, reclaim.Action{Type: reclaim.UpdateRecord, Spec: *retained}},
 
-		"deleted while the pod runs": {
-			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+		"deleted: the pod is bound": {
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
-		"deleted and the pod is gone": {
-			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: standing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
-		"deleted while the next pod waits for it": {
-			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
-		"deleted and released": {
-			reclaim.State{Record: record(deleting), Workload: standing}, reclaim.Action{Type: reclaim.FinishRecord}},
-		"deleted and finished": {
-			reclaim.State{Record: record(deleting, func(r *v1alpha1.FixedIP) { r.Finalizers = []string{"somebody/else"} }), Workload: standing}, reclaim.Action{}},
+		"deleted: the entries are released, no pod exists": {
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
+		"deleted: the entries are released, the pod is not bound": {
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: existing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
+		"deleted: the finalizer is removed after the release": {
+			reclaim.State{Record: record(deleting), Workload: existing}, reclaim.Action{Type: reclaim.FinishRecord}},
+		"deleted: another finalizer is not removed": {
+			reclaim.State{Record: record(deleting, func(r *v1alpha1.FixedIP) { r.Finalizers = []string{"example.com/other"} }), Workload: existing}, reclaim.Action{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, decide(at(c.situation)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+			if diff := cmp.Diff(c.want, decide(at(c.state)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("Decide (-want +got): %s", diff)
 			}
 		})
 	}

@@ -27,7 +27,7 @@
 //	  reserved by hand   a user wrote the entry for a workload that does not exist yet: wait
 //	  gone               neither the workload nor a pod exists: release all
 //	  workload unknown   the pod exists and its workload does not: wait until the pod is gone
-//	  scaled down        the workload has no such replica, and its policy says Delete: release all
+//	  scaled down        no pod exists, the workload has no such replica, and whenScaled is Delete: release all
 //	  bound elsewhere    a slot's pod was bound to another node: release the claim
 //	  vacant claim       a slot's pod is gone: create the FixedIP, so that the slot can be taken over
 //	  recordable         the pod is bound with the claim, and has IPs or requested the addresses: create the FixedIP;
@@ -40,12 +40,12 @@
 //	  stale move         the pod of a move that was only prepared is gone: release the move target
 //	  allocate           recorded addresses have no entry, and no blocker exists: write the entries; first withdraw
 //	                     addresses that the pod runs with and whose entries are dynamic
-//	  expiring           the addresses are about to be released: report when
+//	  expiring           the addresses are about to be released: report the time of the release
 //	  reassigned         the policy is Reassign, and the pod has entries for other addresses on its node and runs with
 //	                     none of the recorded ones: replace the FixedIP
-//	  superseded         the pod is bound, and entries elsewhere are of other claims or moves: release these
-//	  beside             the pool of the pod's node has other addresses in place of the recorded ones or beside them,
-//	                     and the pod runs with none of these others: release them
+//	  superseded         the pod is bound, and entries on other nodes are of other claims or moves: release these
+//	  beside             the pool of the pod's node has entries for other addresses, in place of the recorded ones or in
+//	                     addition to them, and the pod runs with none of these others: release them
 //	  unused move        a move is prepared, and the pod runs without its addresses or opted out: release the move target
 //	  report             report the status
 //
@@ -56,11 +56,11 @@
 //	  blocked            an entry must not be released, because another pod uses its address: wait
 //	  move pending       the pod does not run yet, and a move is prepared for it on its node: wait
 //	  home missing       another node may use the addresses, and their home has no CiliumNode: wait for it
-//	  done               no pod is bound, or it has other addresses: remove the finalizer
+//	  done               no pod is bound, or the pod has entries for other addresses instead: remove the finalizer
 //	  in use             the pod may use the addresses of its entries: report
 //	  maybe in use       the pod may run with the addresses, although its node has no entry for them: wait until the
 //	                     deadline
-//	  overdue            remove the finalizer
+//	  overdue            the pod runs without the addresses, or the deadline is over: remove the finalizer
 //
 //	Active, if there is nothing to write: actions for which the agent has to confirm something
 //	  withdrawn          no other pod has a recorded address in its cooldown that the pod runs with: write the entries

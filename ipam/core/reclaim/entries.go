@@ -32,9 +32,9 @@ func Precedes(a, b *v1alpha1.FixedIP, holds func(*v1alpha1.FixedIP) bool) bool {
 	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 }
 
-// allocation returns the recorded addresses that need an entry, and the home node where to write it: all of them, or none
-// and the blocker. If only one family got its entry, a scheduler would claim any address of the other one. An Unreserved
-// entry counts as none.
+// allocation returns the recorded addresses that need an entry, and their home node: all of them, or none and the blocker.
+// If only one family got its entry, a scheduler would claim any address of the other one. An Unreserved entry does not count
+// as the entry of an address.
 func allocation(s State) (node string, addrs []netip.Addr, blocker *pool.Blocker) {
 	for _, h := range s.Homes {
 		if holds(s.Held, h.Addr) && (h.Entry == nil || !h.Entry.IsUnreserved()) {
@@ -64,7 +64,8 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 	case h.Entry == nil:
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Cooldown && RunsOn(s.Pod, h.Node, h.Addr):
-		// The pod got the address from an agent that had not seen the release. No other pod can have it.
+		// The agent assigned the address to the pod before it saw the Cooldown entry. The rule "withdrawn" writes the entry
+		// of the pod after the agent has confirmed that no other pod has the address.
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Dynamic && h.Reported && RunsOn(s.Pod, h.Node, h.Addr):
 		// The pod itself has the address, so no other pod can. The status of the pod alone is not enough: it may date from
@@ -74,8 +75,8 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 	return h.Entry.Blocker(h.Node, h.Addr, owner)
 }
 
-// otherAddress returns a Blocker if the pod has an entry of the same family at the home of the address: a pool must not have
-// two for one pod. Nil if there is none.
+// otherAddress returns a Blocker if the pod has an entry of the same family at the home of the address, because a pool must
+// not have two such entries for one pod. Otherwise it returns nil.
 func otherAddress(s State, h AddressHome) *pool.Blocker {
 	held, _ := heldOn(s.Held, h.Node)
 	i := slices.IndexFunc(held.Addrs, func(a netip.Addr) bool { return address.Of(a) == address.Of(h.Addr) })
@@ -88,7 +89,8 @@ func otherAddress(s State, h AddressHome) *pool.Blocker {
 // ownerOf returns the pod of the FixedIP as entries name it, "namespace/name".
 func ownerOf(s State) string { return pool.OwnerKey(s.Record.Namespace, s.Record.Spec.PodName) }
 
-// RunsOn reports whether the phase of the pod is Running on the node with the address, and the pod is not being deleted.
+// RunsOn reports whether the pod is bound to the node, is in phase Running with the address in its status, and is not being
+// deleted.
 func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
 	return pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && boundTo(pod) == node && podutil.RunsWith(pod, a)
 }
@@ -101,7 +103,7 @@ func WithdrawEntries(n pool.NodePool, addrs []netip.Addr, owner string, at time.
 	for _, a := range addrs {
 		e, exists := n.Entries[a]
 		if user, used := n.Used[a]; !exists || e.Kind != pool.Dynamic || !used || user != owner {
-			return nil, fmt.Errorf("address %s of node %s has no dynamic entry, or the agent does not report it as used by %s: %w", a, n.Name, owner, pool.ErrTaken)
+			return nil, fmt.Errorf("IP %s on node %s has no dynamic entry, or the agent does not report it as used by pod %s: %w", a, n.Name, owner, pool.ErrTaken)
 		}
 		edits = append(edits, n.Set(a, pool.CooldownEntry("", at)))
 	}
@@ -120,7 +122,7 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 		user, used := n.Used[a]
 		switch {
 		case e.IsUnreserved() && e.OwnedBy(entry.Owner),
-			// First condition: on a strict node the Unreserved entry of the pod becomes the entry of its fixed address.
+			// The first condition is for strict nodes: the Unreserved entry of the pod becomes the entry of its fixed address.
 			own(a) && e.Kind == pool.Cooldown && n.OtherAddressOf(entry.Owner, addrs) == nil && (!used || user == entry.Owner):
 			edits = append(edits, n.Set(a, entry))
 		default:
@@ -137,14 +139,14 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 	return append(edits, claimed...), nil
 }
 
-// release returns the next action that removes the identity's entries from every node except keepNode, which may be
-// empty, and the targets of moves that its pod does not rely on. ok is false if there is none. Blocked entries stay.
+// release returns the next action that removes the identity's entries from every node except keepNode (if it is not empty),
+// and the targets of moves that the pod does not rely on. ok is false if no such action is left. Blocked entries stay.
 //
 // A moved address is released first on the node that it was moved to. Then its entry at the home is marked as leaving
 // (MarkLeaving), Cooldown entries fence the other node (FenceTarget), and only then the entry at the home is released
-// (ReleaseHome). The write of a scheduler that is about to complete the move fails then. One watch shows all pools in
-// the order of their writes, so a fence that is seen while the entry at the home is leaving remains until the home is
-// written. While the agent of the other node reports the address as used, the pod may run there, and the agent of the
+// (ReleaseHome). The fence makes the write of a scheduler that is about to complete the move fail. One watch shows all
+// pools in the order of their writes: if it shows a leaving entry together with the fence, the fence is still there when
+// the home is written. While the agent of the other node reports the address as used, the pod may run there, and the agent of the
 // home does not know that: the entry at the home stays until the FixedIP is overdue.
 func (s State) release(keepNode string) (a Action, ok bool) {
 	for _, h := range s.Held {
@@ -156,7 +158,7 @@ func (s State) release(keepNode string) (a Action, ok bool) {
 			return a, true
 		}
 	}
-	for _, h := range s.Arriving {
+	for _, h := range s.MoveTargets {
 		switch {
 		case h.Node != boundTo(s.Pod):
 			return Action{Type: ReleaseEntries, Node: h.Node}, true
@@ -165,16 +167,16 @@ func (s State) release(keepNode string) (a Action, ok bool) {
 		}
 		// A pod that does not run yet may still get the address that the move prepared.
 	}
-	kept, _ := heldOn(s.Held, keepNode)
+	remaining, _ := heldOn(s.Held, keepNode)
 	for _, m := range s.Away {
 		switch {
-		case m.At == keepNode && !slices.ContainsFunc(m.Addrs, func(x netip.Addr) bool { return !slices.Contains(kept.Addrs, x) }):
+		case m.At == keepNode && !slices.ContainsFunc(m.Addrs, func(x netip.Addr) bool { return !slices.Contains(remaining.Addrs, x) }):
 		case !m.Leaving:
 			return Action{Type: MarkLeaving, Node: m.Home, From: m.At, Addrs: m.Addrs}, true
-		case !m.Barred:
+		case !m.Fenced:
 			return Action{Type: FenceTarget, Node: m.At, Addrs: m.Addrs}, true
 		case m.Listed && !Overdue(s):
-			return Action{At: s.Now.Add(lookAgain)}, true
+			return Action{At: s.Now.Add(recheckInterval)}, true
 		default:
 			return Action{Type: ReleaseHome, Node: m.Home, From: m.At, Addrs: m.Addrs, Generation: m.Generation}, true
 		}
@@ -187,7 +189,7 @@ func (s State) release(keepNode string) (a Action, ok bool) {
 func (v *evaluation) releaseAll() Action {
 	a, ok := v.release("")
 	if why := v.blockerExcept(""); !ok && why != "" {
-		return Action{At: v.Now.Add(lookAgain), Why: why}
+		return Action{At: v.Now.Add(recheckInterval), Why: why}
 	}
 	return a
 }
@@ -209,7 +211,7 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 	if v.Pod != nil {
 		return Action{}, false
 	}
-	for _, h := range v.Arriving {
+	for _, h := range v.MoveTargets {
 		left := v.Record == nil && len(v.Held)+len(v.Away) == 0
 		if prepared := slices.DeleteFunc(slices.Clone(h.Addrs), func(a netip.Addr) bool { return !left && !holds(v.Held, a) }); len(prepared) > 0 {
 			return Action{Type: ReleaseEntries, Node: h.Node, Addrs: prepared}, true
@@ -218,31 +220,32 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 	return Action{}, false
 }
 
-// unexpected returns the release of entries that exist in place of the recorded addresses: of a claim whose pod was deleted
-// before it ran, or of an adoption whose pod was deleted meanwhile. Without the release the next pod would get them.
+// unexpected returns the release of entries that exist in place of the recorded addresses: those of a claim whose pod was
+// deleted before it ran, or of an adoption whose pod was deleted meanwhile. Without the release the next pod would get these
+// addresses.
 //
-// A bound pod may rely on such entries: see the rule "beside". A pod that waits is placed by the recorded addresses if
-// another node has entries for them, except under Reassign; once it is bound, the rule "superseded" releases the rest. A
-// pod that opts out counts as none.
+// A bound pod may rely on such entries: see the rule "beside". The scheduler places a waiting pod on the node that has
+// entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the other
+// entries. A pod that opts out counts as no pod.
 func (v *evaluation) unexpected() (a Action, ok bool) {
 	waits := v.Pod != nil && !identity.OptsOut(v.Pod)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {
 		return Action{}, false
 	}
 	recorded := func(addrs []netip.Addr) bool { return containsAll(addrs, v.spec.IPs) }
-	elsewhere := slices.ContainsFunc(v.Held, func(h ledger.NodeAddresses) bool { return recorded(h.Addrs) }) ||
+	allocated := slices.ContainsFunc(v.Held, func(h ledger.NodeAddresses) bool { return recorded(h.Addrs) }) ||
 		slices.ContainsFunc(v.Away, func(m ledger.RemoteAddresses) bool { return recorded(m.Addrs) })
 	for _, h := range v.Held {
-		beside := address.Besides(h.Addrs, v.spec.IPs)
-		if len(beside) > 0 && v.blocker(beside) == "" && (!waits || !elsewhere || recorded(h.Addrs)) {
-			return Action{Type: ReleaseEntries, Node: h.Node, Addrs: beside}, true
+		extra := address.Besides(h.Addrs, v.spec.IPs)
+		if len(extra) > 0 && v.blocker(extra) == "" && (!waits || !allocated || recorded(h.Addrs)) {
+			return Action{Type: ReleaseEntries, Node: h.Node, Addrs: extra}, true
 		}
 	}
 	return Action{}, false
 }
 
-// replaced reports whether the pod has, on its node, entries for other addresses in each family of the recorded ones and for
-// none of the recorded ones, and runs with none of them.
+// replaced reports whether the node of the pod has, for each recorded address, an entry for another address of its family
+// instead, and the pod runs with none of the recorded addresses.
 func (v *evaluation) replaced() bool {
 	if !v.isHeld || len(v.Record.Spec.IPs) == 0 {
 		return false
@@ -257,7 +260,7 @@ func (v *evaluation) replaced() bool {
 	return true
 }
 
-// blocker returns the message why one of the addresses must not be released; empty: all may be released.
+// blocker returns the message of the first ReleaseBlocker for one of the addresses; empty if all may be released.
 func (s State) blocker(addrs []netip.Addr) string {
 	i := slices.IndexFunc(s.Blockers, func(b ReleaseBlocker) bool { return slices.Contains(addrs, b.Addr) })
 	if i < 0 {
@@ -266,7 +269,7 @@ func (s State) blocker(addrs []netip.Addr) string {
 	return s.Blockers[i].Why
 }
 
-// blockerExcept is blocker for all addresses in Held on other nodes than keepNode.
+// blockerExcept returns the result of blocker for the addresses in Held on the nodes other than keepNode.
 func (s State) blockerExcept(keepNode string) string {
 	for _, h := range s.Held {
 		if why := s.blocker(h.Addrs); h.Node != keepNode && why != "" {

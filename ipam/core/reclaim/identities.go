@@ -52,21 +52,21 @@ func Surplus(slots []State, w identity.Workload) []bool {
 	if w.Replicas == nil {
 		return surplus
 	}
-	var gone []int
-	standing := 0
+	var vacant []int
+	counted := 0
 	for i, s := range slots {
 		if s.Record != nil && s.Record.DeletionTimestamp != nil {
 			continue
 		}
-		standing++
+		counted++
 		if s.Pod == nil {
-			gone = append(gone, i)
+			vacant = append(vacant, i)
 		}
 	}
-	slices.SortFunc(gone, func(x, y int) int {
+	slices.SortFunc(vacant, func(x, y int) int {
 		return cmp.Or(cmp.Compare(slots[x].expiryOrder(), slots[y].expiryOrder()), slots[x].firstAddress().Compare(slots[y].firstAddress()))
 	})
-	for _, i := range gone[:max(0, min(len(gone), standing-int(*w.Replicas)-int(w.Surge)))] {
+	for _, i := range vacant[:max(0, min(len(vacant), counted-int(*w.Replicas)-int(w.Surge)))] {
 		surplus[i] = true
 	}
 	return surplus
@@ -97,13 +97,13 @@ func podOf(owner string) string {
 }
 
 // InferOwner returns the workload that an entry without a FixedIP is for, whether the scheduler or a user wrote the entry.
-// If the entry names a StatefulSet whose pod can have this name, that is the workload. Otherwise it is the controller of
-// the pod or, if there is no pod, the StatefulSet that the name of the pod implies. The result has no UID and may not
-// exist.
+// If the entry names a StatefulSet whose pod can have this name, that is the workload. Otherwise it is the StatefulSet that
+// controls the pod or, if there is no pod, the StatefulSet that the name of the pod implies. The result has no UID, and the
+// workload may not exist.
 //
-// The workload of a pod without a controller is the pod itself, as is that of a BarePodEntry if there is no pod. ok is
-// false if no FixedIP is to be created: pods of other controllers do not return under the same name, and an Unreserved
-// entry is for one pod only. Such entries are not changed.
+// A pod without a controller is its own workload. So is the pod of a BarePodEntry, even if that pod does not exist. ok is
+// false if no FixedIP must be created: pods of other controllers do not return under the same name, and an Unreserved entry
+// is for one pod only. Such entries are not changed.
 func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
 	kind, name, _ := entry.WorkloadRef()
 	_, numbered := identity.Ordinal(podName, name)
@@ -113,10 +113,10 @@ func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alph
 	case entry.IsUnreserved():
 		return v1alpha1.OwnerReference{}, false
 	}
-	alone := v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: podName}
+	bare := v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: podName}
 	if pod == nil {
 		if entry.IsBarePod() {
-			return alone, true
+			return bare, true
 		}
 		if name, ok := identity.StatefulSetOf(podName); ok {
 			return statefulSet(name), true
@@ -125,7 +125,7 @@ func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alph
 	}
 	switch controller := metav1.GetControllerOfNoCopy(pod); {
 	case controller == nil:
-		return alone, true
+		return bare, true
 	case controller.Kind == "StatefulSet" && strings.HasPrefix(controller.APIVersion, "apps/"):
 		return statefulSet(controller.Name), true
 	}

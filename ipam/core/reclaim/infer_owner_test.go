@@ -33,63 +33,63 @@ func TestInferOwner(t *testing.T) {
 		entry   pool.Entry
 		pod     *corev1.Pod
 		want    v1alpha1.OwnerReference
-		nobody  bool
+		none    bool
 		guessed bool
 	}{
-		"as the scheduler writes it":                {"mysql-0", pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), nil, sts("mysql"), false, false},
-		"by hand, the pod is there":                 {"mysql-0", pool.ForOwner("db/mysql-0"), mysqlPod, sts("mysql"), false, true},
-		"by hand, for a StatefulSet that it is not": {"mysql-0", pool.OwnedEntry("db", "mysql-0", "StatefulSet", "other"), mysqlPod, sts("mysql"), false, true},
-		"by hand, the pod is yet to come":           {"mysql-0", pool.ForOwner("db/mysql-0"), nil, sts("mysql"), false, true},
-		"by hand, for a kind that is not ours":      {"mysql-0", pool.OwnedEntry("db", "mysql-0", "Deployment", "mysql"), nil, sts("mysql"), false, true},
-		"by hand, for a name without a number":      {"mysql", pool.ForOwner("db/mysql"), nil, v1alpha1.OwnerReference{}, true, false},
-		"by hand, for a number alone":               {"-0", pool.ForOwner("db/-0"), nil, v1alpha1.OwnerReference{}, true, false},
-		"a pod of its own":                          {"mysql-0", pool.ForOwner("db/mysql-0"), of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, true},
-		"claimed for a pod of its own":              {"mysql-0", pool.BarePodEntry("db", "mysql-0"), of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
-		"claimed for a pod of its own that is gone": {"mysql-0", pool.BarePodEntry("db", "mysql-0"), nil, v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
-		"claimed for one, and another has the name": {"mysql-0", pool.BarePodEntry("db", "mysql-0"), mysqlPod, sts("mysql"), false, true},
-		"a pod of a ReplicaSet":                     {"mysql-0", pool.ForOwner("db/mysql-0"), of("apps/v1", "ReplicaSet", "mysql"), v1alpha1.OwnerReference{}, true, false},
-		"for one pod, in so many words":             {"mysql-0", pool.UnreservedEntry("db", "mysql-0"), of("", "", ""), v1alpha1.OwnerReference{}, true, false},
+		"entry of the scheduler":                                       {"mysql-0", pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), nil, sts("mysql"), false, false},
+		"entry of a user, the pod exists":                              {"mysql-0", pool.ForOwner("db/mysql-0"), mysqlPod, sts("mysql"), false, true},
+		"entry of a user for another StatefulSet than that of the pod": {"mysql-0", pool.OwnedEntry("db", "mysql-0", "StatefulSet", "other"), mysqlPod, sts("mysql"), false, true},
+		"entry of a user, no pod exists":                               {"mysql-0", pool.ForOwner("db/mysql-0"), nil, sts("mysql"), false, true},
+		"entry of a user for a Deployment":                             {"mysql-0", pool.OwnedEntry("db", "mysql-0", "Deployment", "mysql"), nil, sts("mysql"), false, true},
+		"entry of a user, the pod name has no ordinal":                 {"mysql", pool.ForOwner("db/mysql"), nil, v1alpha1.OwnerReference{}, true, false},
+		"entry of a user, the pod name is only an ordinal":             {"-0", pool.ForOwner("db/-0"), nil, v1alpha1.OwnerReference{}, true, false},
+		"entry of a user for a bare pod":                               {"mysql-0", pool.ForOwner("db/mysql-0"), of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, true},
+		"claim for a bare pod":                                         {"mysql-0", pool.BarePodEntry("db", "mysql-0"), of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
+		"claim for a bare pod that does not exist":                     {"mysql-0", pool.BarePodEntry("db", "mysql-0"), nil, v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
+		"claim for a bare pod, the name belongs to a StatefulSet pod":  {"mysql-0", pool.BarePodEntry("db", "mysql-0"), mysqlPod, sts("mysql"), false, true},
+		"entry of a user for a pod of a ReplicaSet":                    {"mysql-0", pool.ForOwner("db/mysql-0"), of("apps/v1", "ReplicaSet", "mysql"), v1alpha1.OwnerReference{}, true, false},
+		"Unreserved entry":                                             {"mysql-0", pool.UnreservedEntry("db", "mysql-0"), of("", "", ""), v1alpha1.OwnerReference{}, true, false},
 	} {
 		got, ok := reclaim.InferOwner(c.podName, c.entry, c.pod)
-		if got != c.want || ok == c.nobody {
-			t.Errorf("%s: %+v, %v", name, got, ok)
+		if got != c.want || ok == c.none {
+			t.Errorf("%s: InferOwner returns %+v, %v; want %+v, %v", name, got, ok, c.want, !c.none)
 		}
 		if ok && reclaim.NamesWorkload(c.entry, got) == c.guessed {
-			t.Errorf("%s: %+v names %+v: %v", name, c.entry, got, !c.guessed)
+			t.Errorf("%s: NamesWorkload(%+v, %+v) returns %v, want %v", name, c.entry, got, c.guessed, !c.guessed)
 		}
 	}
 }
 
-// TestClaimOfAPodThatIsGone checks the claim of a bare pod without a FixedIP: it is released if the pod is gone, left alone
-// until the pod has IPs, and then recorded.
-func TestClaimOfAPodThatIsGone(t *testing.T) {
-	alone := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}}
-	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: alone}
+// TestClaimOfABarePod checks the claim of a bare pod without a FixedIP: it is released if the pod does not exist, and
+// recorded when the pod has IPs.
+func TestClaimOfABarePod(t *testing.T) {
+	bare := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}}
+	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: bare}
 	if next := decide(at(s)); next.Type != reclaim.ReleaseEntries || next.Node != "node-1" {
-		t.Errorf("it is gone: %+v", next)
+		t.Errorf("no pod exists: Decide returns %+v, want ReleaseEntries on node-1", next)
 	}
 	s.Workload.Exists, s.Workload.UID = true, "pod-1"
 	for _, pod := range []*corev1.Pod{podOn(""), podOn("node-1")} {
 		s.Pod = pod
 		if next := decide(at(s)); next.Type != reclaim.Nothing {
-			t.Errorf("it is yet to run: %+v", next)
+			t.Errorf("the pod has no IP yet: Decide returns %+v, want no action", next)
 		}
 	}
 	s.Pod = podOn("node-1", "10.0.1.6")
 	if next := decide(at(s)); next.Type != reclaim.CreateRecord || next.Spec.Owner.Kind != "Pod" {
-		t.Errorf("it runs: %+v", next)
+		t.Errorf("the pod has its IP: Decide returns %+v, want CreateRecord with an owner of kind Pod", next)
 	}
 }
 
-// TestHandWrittenStands checks that an entry that a user wrote before the workload exists is not released, and that it is
-// recorded when its pod runs.
-func TestHandWrittenStands(t *testing.T) {
-	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone, Guessed: true}
+// TestEntryOfAUser checks that an entry that a user wrote before the workload exists is not released, and that it is recorded
+// when its pod runs.
+func TestEntryOfAUser(t *testing.T) {
+	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone, OwnerInferred: true}
 	if next := decide(at(s)); next.Type != reclaim.Nothing {
-		t.Errorf("%+v", next)
+		t.Errorf("the workload does not exist yet: Decide returns %+v, want no action", next)
 	}
-	s.Workload, s.Pod = standing, podOn("node-1", "10.0.1.6")
+	s.Workload, s.Pod = existing, podOn("node-1", "10.0.1.6")
 	if next := decide(at(s)); next.Type != reclaim.CreateRecord || next.Spec.Owner != mysql {
-		t.Errorf("its pod has come: %+v", next)
+		t.Errorf("the pod runs: Decide returns %+v, want CreateRecord with owner %+v", next, mysql)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// TestOptedOut checks that the addresses of a workload that opts out are released as if the workload were deleted, each one
-// only when no pod can have it any more.
+// TestOptedOut checks that the addresses of a workload that opts out are released as if the workload were deleted, but not
+// while a pod may use them.
 func TestOptedOut(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	out := reclaim.Workload{OwnerReference: mysql, Exists: true, OptsOut: true}
@@ -33,30 +33,30 @@ func TestOptedOut(t *testing.T) {
 	}
 	release := reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}
 	for name, c := range map[string]struct {
-		situation reclaim.State
-		want      reclaim.Action
+		state reclaim.State
+		want  reclaim.Action
 	}{
-		"its pod is yet to be restarted":            {reclaim.State{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: out}, reclaim.Action{}},
-		"its pod is gone":                           {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod waits":                        {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod runs elsewhere":               {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod runs with another":            {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod uses the network of its node": {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: onHost(podOn("node-1", "192.0.2.1")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod got it all the same":          {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, reclaim.Action{}},
-		"its next pod may get it":                   {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1")), Workload: out}, reclaim.Action{}},
-		"and retains":                               {reclaim.State{Record: kept(policy("Retain", "Retain", 0)), Held: mine, Workload: out}, reclaim.Action{}},
-		"and has time to live": {reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: out},
+		"the pod has not been restarted yet":      {reclaim.State{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: out}, reclaim.Action{}},
+		"no pod exists":                           {reclaim.State{Record: reservedRecord(spec.Reclaim), Held: mine, Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"the next pod is not bound":               {reclaim.State{Record: reservedRecord(spec.Reclaim), Held: mine, Pod: without(podOn("")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"the next pod runs on another node":       {reclaim.State{Record: reservedRecord(spec.Reclaim), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"the next pod runs with another IP":       {reclaim.State{Record: reservedRecord(spec.Reclaim), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"the next pod uses the host network":      {reclaim.State{Record: reservedRecord(spec.Reclaim), Held: mine, Pod: onHost(podOn("node-1", "192.0.2.1")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"the next pod runs with the address":      {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, reclaim.Action{}},
+		"the next pod is bound and has no IP yet": {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1")), Workload: out}, reclaim.Action{}},
+		"whenDeleted is Retain":                   {reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Held: mine, Workload: out}, reclaim.Action{}},
+		"the TTL begins": {reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: out},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
 
-		"deleted, and the pod runs without it":   {reclaim.State{Record: record(deleting), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, release},
-		"deleted, and the pod runs elsewhere":    {reclaim.State{Record: record(deleting), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, release},
-		"without a record, and the pod is gone":  {reclaim.State{Held: mine, Workload: out}, release},
-		"without a record, and the pod has it":   {reclaim.State{Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, reclaim.Action{}},
-		"written by hand for one that opted out": {reclaim.State{Held: mine, Workload: out, Guessed: true}, reclaim.Action{}},
+		"FixedIP deleted, the pod runs with another IP": {reclaim.State{Record: record(deleting), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, release},
+		"FixedIP deleted, the pod runs on another node": {reclaim.State{Record: record(deleting), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, release},
+		"no FixedIP, no pod exists":                     {reclaim.State{Held: mine, Workload: out}, release},
+		"no FixedIP, the pod runs with the address":     {reclaim.State{Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, reclaim.Action{}},
+		"no FixedIP, the entry is of a user":            {reclaim.State{Held: mine, Workload: out, OwnerInferred: true}, reclaim.Action{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, decide(at(c.situation)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+			if diff := cmp.Diff(c.want, decide(at(c.state)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("Decide (-want +got): %s", diff)
 			}
 		})
 	}
@@ -69,26 +69,26 @@ func TestDeadline(t *testing.T) {
 	releasing := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}
 	deleted.Status = releasing
 	for name, c := range map[string]struct {
-		situation reclaim.State
-		want      reclaim.Action
+		state reclaim.State
+		want  reclaim.Action
 	}{
-		"its pod has it":                    {reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Second}, reclaim.Action{}},
-		"its node is gone, and the pod not": {reclaim.State{Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Hour}, reclaim.Action{At: now.Add(59 * time.Minute)}},
-		"and it is overdue":                 {reclaim.State{Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Minute}, reclaim.Action{Type: reclaim.FinishRecord}},
-		"its pod runs with another":         {reclaim.State{Pod: podOn("node-1", "10.0.1.7"), Deadline: time.Hour}, reclaim.Action{Type: reclaim.FinishRecord}},
+		"the pod runs with its entry":                                   {reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Second}, reclaim.Action{}},
+		"the node has no entry, the pod runs with the address":          {reclaim.State{Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Hour}, reclaim.Action{At: now.Add(59 * time.Minute)}},
+		"the node has no entry, the pod runs with the address, overdue": {reclaim.State{Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Minute}, reclaim.Action{Type: reclaim.FinishRecord}},
+		"the node has no entry, the pod runs with another IP":           {reclaim.State{Pod: podOn("node-1", "10.0.1.7"), Deadline: time.Hour}, reclaim.Action{Type: reclaim.FinishRecord}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.situation.Record, c.situation.Workload = deleted, standing
-			if diff := cmp.Diff(c.want, decide(at(c.situation))); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+			c.state.Record, c.state.Workload = deleted, existing
+			if diff := cmp.Diff(c.want, decide(at(c.state))); diff != "" {
+				t.Errorf("Decide (-want +got): %s", diff)
 			}
 		})
 	}
 }
 
-// TestNewAndRestoredFixedIPs checks that a FixedIP whose controller was killed between its creation and the write of its
-// status is not taken for a restored one, from which only the UID annotation distinguishes it. The address of the new one
-// is released after its workload is deleted; the restored one waits for its workload. Finding C6.
+// TestNewAndRestoredFixedIPs checks that a FixedIP without a status is not taken for a restored one if the controller was
+// killed right after creating it. Only the UID annotation distinguishes the two. The address of the new FixedIP is released
+// after its workload is deleted; the restored FixedIP waits for its workload. Finding C6.
 func TestNewAndRestoredFixedIPs(t *testing.T) {
 	as := func(annotation string, change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 		r := record(unfinished)
@@ -108,22 +108,22 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 		record *v1alpha1.FixedIP
 		want   reclaim.Action
 	}{
-		"new, its workload gone":         {as(""), reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
-		"then it is marked":              {as("fip-1"), reclaim.Action{Type: reclaim.DeleteRecord}},
-		"restored before its workload":   {as("of-another-life"), reclaim.Action{Type: reclaim.UpdateRecord, Spec: *orphaned}},
-		"then it waits for the workload": {as("fip-1", func(r *v1alpha1.FixedIP) { r.Spec = *orphaned }), reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+		"new, not marked, the workload is deleted":      {as(""), reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
+		"new, marked, the workload is deleted":          {as("fip-1"), reclaim.Action{Type: reclaim.DeleteRecord}},
+		"restored, the workload does not exist":         {as("uid-before-restore"), reclaim.Action{Type: reclaim.UpdateRecord, Spec: *orphaned}},
+		"restored, marked, the workload does not exist": {as("fip-1", func(r *v1alpha1.FixedIP) { r.Spec = *orphaned }), reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			workload := reclaim.Workload{OwnerReference: c.record.Spec.Owner}
 			if diff := cmp.Diff(c.want, decide(at(reclaim.State{Record: c.record, Held: mine, Workload: workload})), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+				t.Errorf("Decide (-want +got): %s", diff)
 			}
 		})
 	}
 }
 
-// TestBriefGap checks that a FixedIP is reported as reserved only if its pod has been gone for Gap, so that a restart costs
-// one write of the status.
+// TestBriefGap checks that the phase of a FixedIP becomes Reserved only if its pod has been gone for Gap, so that a restart of
+// the pod costs one write of the status.
 func TestBriefGap(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	reserve := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}
@@ -132,14 +132,14 @@ func TestBriefGap(t *testing.T) {
 		idle   time.Time
 		want   reclaim.Action
 	}{
-		"its pod has just gone":         {record(), now, reclaim.Action{At: now.Add(reclaim.Gap)}},
-		"its pod went a while ago":      {record(), now.Add(-reclaim.Gap), reserve},
-		"it is not known since when":    {record(), time.Time{}, reserve},
-		"it was never reported as used": {record(unfinished), now, reserve},
+		"the pod was deleted now":             {record(), now, reclaim.Action{At: now.Add(reclaim.Gap)}},
+		"the pod was deleted a Gap ago":       {record(), now.Add(-reclaim.Gap), reserve},
+		"the time of the deletion is unknown": {record(), time.Time{}, reserve},
+		"the status never was InUse":          {record(unfinished), now, reserve},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, decide(at(reclaim.State{Record: c.record, Held: mine, Workload: standing, Idle: c.idle}))); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+			if diff := cmp.Diff(c.want, decide(at(reclaim.State{Record: c.record, Held: mine, Workload: existing, Idle: c.idle}))); diff != "" {
+				t.Errorf("Decide (-want +got): %s", diff)
 			}
 		})
 	}

@@ -22,8 +22,8 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// decide returns the result of Decide for a FixedIP whose condition Ready is up to date, so that the tables need not
-// contain it (see TestReady), and without the name of the rule.
+// decide returns the result of Decide without the name of the rule and without the condition Ready, so that the tables need
+// not contain them. TestReady checks that condition.
 func decide(s reclaim.State) reclaim.Action {
 	a := reclaim.Decide(s)
 	if ready := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
@@ -40,7 +40,7 @@ func decide(s reclaim.State) reclaim.Action {
 	return a
 }
 
-// asSlot returns the state changed to that of a slot with a holder.
+// asSlot returns the state s as the state of a slot with the given holder.
 func asSlot(s reclaim.State, holder string) reclaim.State {
 	s.Slot, s.Holder = true, holder
 	return s
@@ -53,7 +53,7 @@ func TestReady(t *testing.T) {
 		return record(func(r *v1alpha1.FixedIP) { r.Generation, r.Status.Conditions = 3, conditions })
 	}
 	bad := func(kind string, status metav1.ConditionStatus) metav1.Condition {
-		return metav1.Condition{Type: kind, Status: status, Reason: "Because", Message: "of that"}
+		return metav1.Condition{Type: kind, Status: status, Reason: "Problem", Message: "what is wrong"}
 	}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
@@ -62,28 +62,28 @@ func TestReady(t *testing.T) {
 		status          metav1.ConditionStatus
 		reason, message string
 	}{
-		"no problem":                    {with(), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
-		"no conflict":                   {with(bad(v1alpha1.ConditionConflict, metav1.ConditionFalse)), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
-		"a conflict":                    {with(bad(v1alpha1.ConditionConflict, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Because", "of that"},
-		"a mismatch":                    {with(bad(v1alpha1.ConditionMismatch, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Because", "of that"},
-		"no subnet":                     {with(bad(v1alpha1.ConditionSubnetAvailable, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Because", "of that"},
-		"not allocated":                 {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Because", "of that"},
-		"being deleted":                 {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"},
-		"without an address":            {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), nil, metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"},
-		"an entry that is not recorded": {with(), []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has an entry for db/mysql-0 at 10.0.1.5, which is not planned for that pod"},
-		"no entry on the pod's node":    {with(), []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has no entry for db/mysql-0 at 10.0.1.6"},
+		"no condition shows a problem":                     {with(), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
+		"Conflict is False":                                {with(bad(v1alpha1.ConditionConflict, metav1.ConditionFalse)), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
+		"Conflict is True":                                 {with(bad(v1alpha1.ConditionConflict, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"Mismatch is True":                                 {with(bad(v1alpha1.ConditionMismatch, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"SubnetAvailable is False":                         {with(bad(v1alpha1.ConditionSubnetAvailable, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"Allocated is False":                               {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"the FixedIP is being deleted":                     {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"},
+		"the FixedIP has no address":                       {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), nil, metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"},
+		"the pod's node has an entry that is not recorded": {with(), []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has an entry for db/mysql-0 at 10.0.1.5, which is not planned for that pod"},
+		"the pod's node has no entry":                      {with(), []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has no entry for db/mysql-0 at 10.0.1.6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.held == nil {
 				c.held = mine
 			}
-			a := reclaim.Decide(at(reclaim.State{Record: c.record, Held: c.held, Pod: podOn("node-1"), Workload: standing}))
+			a := reclaim.Decide(at(reclaim.State{Record: c.record, Held: c.held, Pod: podOn("node-1"), Workload: existing}))
 			want := &metav1.Condition{
 				Type: v1alpha1.ConditionReady, Status: c.status, Reason: c.reason, Message: c.message,
 				ObservedGeneration: c.record.Generation, LastTransitionTime: metav1.Time{Time: now},
 			}
 			if diff := cmp.Diff(want, meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady)); diff != "" {
-				t.Errorf("%s by rule %q (-want +got): %s", a.Type, a.Rule, diff)
+				t.Errorf("condition Ready of action %q, rule %q (-want +got): %s", a.Type, a.Rule, diff)
 			}
 		})
 	}
@@ -100,16 +100,17 @@ func TestRules(t *testing.T) {
 		documented = append(documented, string(m[1]))
 	}
 	if diff := cmp.Diff(documented, reclaim.Rules()); diff != "" {
-		t.Errorf("documented rules (-doc.go +code): %s", diff)
+		t.Errorf("rules in doc.go and in the code differ (-doc.go +code): %s", diff)
 	}
 }
+
 func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
 	n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	for a, e := range entries {
 		n.Entries[addr(a)] = e
 	}
 	for _, u := range used {
-		n.Used[addr(u)] = "somebody"
+		n.Used[addr(u)] = "db/other-2"
 	}
 	return n
 }

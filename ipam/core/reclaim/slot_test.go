@@ -21,10 +21,10 @@ import (
 )
 
 var (
-	shop     = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "shop", UID: "dep-1"}
-	shopSpec = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: shop, Slot: true, PodName: "shop-x", Reclaim: identity.DefaultReclaim()}
-	open     = reclaim.Workload{OwnerReference: shop, Exists: true}
-	closed   = reclaim.Workload{OwnerReference: shop}
+	shop        = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "shop", UID: "dep-1"}
+	shopSpec    = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: shop, Slot: true, PodName: "shop-x", Reclaim: identity.DefaultReclaim()}
+	shopExists  = reclaim.Workload{OwnerReference: shop, Exists: true}
+	shopDeleted = reclaim.Workload{OwnerReference: shop}
 )
 
 // surplus returns a workload with the reclaim policy p that does not need the slot.
@@ -44,7 +44,7 @@ func slotRecord(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return r
 }
 
-func keptAside(r *v1alpha1.FixedIP) {
+func vacated(r *v1alpha1.FixedIP) {
 	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, VacatedBy: "shop-x"}
 }
 
@@ -65,84 +65,84 @@ func replica(name, node string, ips ...string) *corev1.Pod {
 func TestDecideSlot(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	both := []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}
-	handedOn, other, grown := shopSpec, shopSpec, shopSpec
-	handedOn.PodName = "shop-y"
-	grown.IPs = []string{"10.0.1.6", "fd00::6"}
+	takenOver, other, dualStack := shopSpec, shopSpec, shopSpec
+	takenOver.PodName = "shop-y"
+	dualStack.IPs = []string{"10.0.1.6", "fd00::6"}
 	other.Owner.UID = "dep-2"
-	giveBack := policy("Delete", "Delete", 0)
-	handedBack := handedOn
-	handedBack.Reclaim = giveBack
-	policed := shopSpec
-	policed.Reclaim = giveBack
+	deletePolicy := policy("Delete", "Delete", 0)
+	takenOverDelete := takenOver
+	takenOverDelete.Reclaim = deletePolicy
+	withDelete := shopSpec
+	withDelete.Reclaim = deletePolicy
 	for name, c := range map[string]struct {
-		situation reclaim.State
-		holder    string
-		want      reclaim.Action
+		state  reclaim.State
+		holder string
+		want   reclaim.Action
 	}{
-		"a claim whose pod runs with it becomes a slot":         {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.6"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
-		"a claim whose pod is bound waits until it runs":        {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x", reclaim.Action{}},
-		"a claim whose pod runs with another IP is a slot":      {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
-		"one that was asked for is a slot whatever its pod got": {reclaim.State{Held: mine, RequestsIPs: true, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
-		"a claim whose pod is on its way waits":                 {reclaim.State{Held: mine, Pod: replica("shop-x", ""), Workload: open}, "shop-x", reclaim.Action{}},
-		"a claim whose pod is gone becomes a slot for the next": {reclaim.State{Held: mine, Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
-		"a claim whose pod is bound elsewhere goes back": {reclaim.State{Held: mine, Pod: replica("shop-x", "node-2"), Workload: open}, "shop-x",
+		"claim is recorded: the pod runs with the claimed IP":              {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.6"), Workload: shopExists}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
+		"claim waits: the pod is bound and has no IP yet":                  {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopExists}, "shop-x", reclaim.Action{}},
+		"claim is recorded: the pod runs with another IP":                  {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: shopExists}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
+		"claim of requested IPs is recorded: the pod runs with another IP": {reclaim.State{Held: mine, RequestsIPs: true, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: shopExists}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
+		"claim waits: the pod is not bound":                                {reclaim.State{Held: mine, Pod: replica("shop-x", ""), Workload: shopExists}, "shop-x", reclaim.Action{}},
+		"claim is recorded: the pod was deleted":                           {reclaim.State{Held: mine, Workload: shopExists}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
+		"claim is released: the pod is bound to another node": {reclaim.State{Held: mine, Pod: replica("shop-x", "node-2"), Workload: shopExists}, "shop-x",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"a claim whose pod and workload are gone goes back": {reclaim.State{Held: mine, Workload: closed}, "shop-x",
+		"claim is released: pod and workload do not exist": {reclaim.State{Held: mine, Workload: shopDeleted}, "shop-x",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"a claim whose workload is gone keeps its pod's address": {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1"), Workload: closed}, "shop-x", reclaim.Action{}},
-		"a claim in surplus whose pod is gone goes back": {reclaim.State{Held: mine, Workload: surplus(giveBack)}, "shop-x",
+		"claim is not released: the workload does not exist, its pod does": {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopDeleted}, "shop-x", reclaim.Action{}},
+		"surplus claim is released: the pod was deleted": {reclaim.State{Held: mine, Workload: surplus(deletePolicy)}, "shop-x",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 
-		"all is well": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x", reclaim.Action{}},
-		"the pod is gone": {reclaim.State{Record: slotRecord(), Held: mine, Workload: open}, "shop-x",
+		"nothing to do": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopExists}, "shop-x", reclaim.Action{}},
+		"phase becomes Reserved: the pod was deleted": {reclaim.State{Record: slotRecord(), Held: mine, Workload: shopExists}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
-		"that its agent has to confirm": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: open}, "shop-x",
+		"pod deleted: the agent must confirm that the address is unused": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: shopExists}, "shop-x",
 			reclaim.Action{Type: reclaim.Vacate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, VacatedBy: "shop-x"}}},
-		"and is not asked for while it lists the address": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: open, Reported: []netip.Addr{addr("10.0.1.6")}}, "shop-x", reclaim.Action{}},
-		"and has been for long":                           {reclaim.State{Record: slotRecord(keptAside), Held: mine, Workload: open}, "shop-x", reclaim.Action{}},
-		"another one is gone than the record says": {reclaim.State{Record: slotRecord(keptAside, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Workload: open}, "shop-y",
+		"pod deleted: no confirmation is requested, the agent reports the address": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: shopExists, Reported: []netip.Addr{addr("10.0.1.6")}}, "shop-x", reclaim.Action{}},
+		"slot is vacant": {reclaim.State{Record: slotRecord(vacated), Held: mine, Workload: shopExists}, "shop-x", reclaim.Action{}},
+		"status.vacatedBy is cleared: the last pod was another one": {reclaim.State{Record: slotRecord(vacated, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
-		"made beforehand, it never had a pod": {reclaim.State{Record: slotRecord(func(r *v1alpha1.FixedIP) { r.Spec.PodName, r.Status = "", v1alpha1.FixedIPStatus{} }), Workload: open}, "",
+		"created by a user: no pod had the slot": {reclaim.State{Record: slotRecord(func(r *v1alpha1.FixedIP) { r.Spec.PodName, r.Status = "", v1alpha1.FixedIPStatus{} }), Workload: shopExists}, "",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
-		"another pod has taken it over": {reclaim.State{Record: slotRecord(keptAside), Held: mine, Pod: replica("shop-y", ""), Workload: open}, "shop-y",
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: handedOn}},
-		"and is there": {reclaim.State{Record: slotRecord(keptAside, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: open}, "shop-y",
+		"takeover: the spec names the new holder": {reclaim.State{Record: slotRecord(vacated), Held: mine, Pod: replica("shop-y", ""), Workload: shopExists}, "shop-y",
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: takenOver}},
+		"takeover: phase becomes InUse, the new pod is bound": {reclaim.State{Record: slotRecord(vacated, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-shop-y"}}},
-		"the workload was created again": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: reclaim.Workload{OwnerReference: other.Owner, Exists: true}}, "shop-x",
+		"owner UID is updated: the workload was created again": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: reclaim.Workload{OwnerReference: other.Owner, Exists: true}}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: other}},
-		"the workload changes its mind": {reclaim.State{Record: slotRecord(keptAside), Held: mine, Workload: surplus(giveBack)}, "shop-x",
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: policed}},
-		"a second family that its pod has joins the slot": {reclaim.State{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::6"), Workload: open}, "shop-x",
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: grown}},
-		"one that its pod runs without": {reclaim.State{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::2"), Workload: open}, "shop-x",
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: grown}},
-		"its entries are gone with their node": {reclaim.State{Record: slotRecord(keptAside), Workload: open}, "shop-x", reclaim.Action{}},
+		"reclaim policy of the workload is recorded": {reclaim.State{Record: slotRecord(vacated), Held: mine, Workload: surplus(deletePolicy)}, "shop-x",
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: withDelete}},
+		"IPv6 address is added: the pod runs with it": {reclaim.State{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::6"), Workload: shopExists}, "shop-x",
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: dualStack}},
+		"IPv6 address is added: the pod runs with another one": {reclaim.State{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::2"), Workload: shopExists}, "shop-x",
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: dualStack}},
+		"slot without entries is not changed": {reclaim.State{Record: slotRecord(vacated), Workload: shopExists}, "shop-x", reclaim.Action{}},
 
-		"in surplus, and kept":              {reclaim.State{Record: slotRecord(keptAside), Held: mine, Workload: surplus(identity.DefaultReclaim())}, "shop-x", reclaim.Action{}},
-		"in surplus, it goes back":          {reclaim.State{Record: slotRecord(keptAside, reclaimed(giveBack)), Held: mine, Workload: surplus(giveBack)}, "shop-x", reclaim.Action{Type: reclaim.DeleteRecord}},
-		"the workload is gone":              {reclaim.State{Record: slotRecord(keptAside), Held: mine, Workload: closed}, "shop-x", reclaim.Action{Type: reclaim.DeleteRecord}},
-		"the workload is gone, not it":      {reclaim.State{Record: slotRecord(keptAside, reclaimed(policy("Retain", "Retain", 0))), Held: mine, Workload: closed}, "shop-x", reclaim.Action{}},
-		"the workload is gone, its pod not": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: closed}, "shop-x", reclaim.Action{}},
-		"the workload is gone, and it has time to live": {reclaim.State{Record: slotRecord(keptAside, reclaimed(policy("Delete", "Retain", time.Hour))), Held: mine, Workload: closed}, "shop-x",
+		"surplus: whenScaled is Retain":           {reclaim.State{Record: slotRecord(vacated), Held: mine, Workload: surplus(identity.DefaultReclaim())}, "shop-x", reclaim.Action{}},
+		"surplus: whenScaled is Delete":           {reclaim.State{Record: slotRecord(vacated, reclaimed(deletePolicy)), Held: mine, Workload: surplus(deletePolicy)}, "shop-x", reclaim.Action{Type: reclaim.DeleteRecord}},
+		"workload deleted: whenDeleted is Delete": {reclaim.State{Record: slotRecord(vacated), Held: mine, Workload: shopDeleted}, "shop-x", reclaim.Action{Type: reclaim.DeleteRecord}},
+		"workload deleted: whenDeleted is Retain": {reclaim.State{Record: slotRecord(vacated, reclaimed(policy("Retain", "Retain", 0))), Held: mine, Workload: shopDeleted}, "shop-x", reclaim.Action{}},
+		"workload deleted: the pod still exists":  {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopDeleted}, "shop-x", reclaim.Action{}},
+		"workload deleted: the TTL begins": {reclaim.State{Record: slotRecord(vacated, reclaimed(policy("Delete", "Retain", time.Hour))), Held: mine, Workload: shopDeleted}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}, VacatedBy: "shop-x"}, At: now.Add(time.Hour)}},
 
-		"deleted while its pod runs": {reclaim.State{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x",
+		"deleted: the FixedIP waits for its pod": {reclaim.State{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopExists}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-shop-x"}}},
-		"deleted while a pod is on its way": {reclaim.State{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-y", ""), Workload: open}, "shop-y",
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: handedOn}},
-		"deleted when it was handed on": {reclaim.State{Record: slotRecord(deleting, func(r *v1alpha1.FixedIP) { r.Spec.Reclaim = giveBack }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: closed}, "shop-y",
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: handedBack}},
-		"deleted when the pod that it was handed on to is gone": {reclaim.State{Record: slotRecord(deleting), Held: mine, Workload: open}, "shop-y",
+		"deleted: the spec names the new holder, which is not bound": {reclaim.State{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-y", ""), Workload: shopExists}, "shop-y",
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: takenOver}},
+		"deleted: the spec names the new holder, the workload does not exist": {reclaim.State{Record: slotRecord(deleting, func(r *v1alpha1.FixedIP) { r.Spec.Reclaim = deletePolicy }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: shopDeleted}, "shop-y",
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: takenOverDelete}},
+		"deleted: the entries are released, the new holder does not exist": {reclaim.State{Record: slotRecord(deleting), Held: mine, Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"and its record says so": {reclaim.State{Record: slotRecord(deleting, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", ""), Workload: open}, "shop-y",
+		"deleted: the FixedIP waits for the new holder": {reclaim.State{Record: slotRecord(deleting, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", ""), Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-shop-y"}}},
-		"deleted and its pod is gone": {reclaim.State{Record: slotRecord(deleting), Held: mine, Workload: open}, "shop-x",
+		"deleted: the entries are released, no pod exists": {reclaim.State{Record: slotRecord(deleting), Held: mine, Workload: shopExists}, "shop-x",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"deleted and released": {reclaim.State{Record: slotRecord(deleting), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.FinishRecord}},
+		"deleted: the finalizer is removed after the release": {reclaim.State{Record: slotRecord(deleting), Workload: shopExists}, "shop-x", reclaim.Action{Type: reclaim.FinishRecord}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, decide(asSlot(at(c.situation), c.holder)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+			if diff := cmp.Diff(c.want, decide(asSlot(at(c.state), c.holder)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("Decide (-want +got): %s", diff)
 			}
 		})
 	}
@@ -150,7 +150,7 @@ func TestDecideSlot(t *testing.T) {
 
 func TestSurplus(t *testing.T) {
 	slot := func(a string, change ...func(*reclaim.State)) reclaim.State {
-		s := reclaim.State{Slot: true, Held: []ledger.NodeAddresses{held("node-1", a)}, Record: slotRecord(keptAside), Holder: "gone"}
+		s := reclaim.State{Slot: true, Held: []ledger.NodeAddresses{held("node-1", a)}, Record: slotRecord(vacated), Holder: "gone"}
 		for _, c := range change {
 			c(&s)
 		}
@@ -166,15 +166,15 @@ func TestSurplus(t *testing.T) {
 		surge    int32
 		want     []string
 	}{
-		"as many as replicas":          {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.5")}, ptr.To[int32](2), 0, nil},
-		"the lowest go first":          {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.4"), slot("10.0.1.5")}, ptr.To[int32](1), 0, []string{"10.0.1.4", "10.0.1.5"}},
-		"not that of a living pod":     {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.4", living), slot("10.0.1.5")}, ptr.To[int32](2), 0, []string{"10.0.1.5"}},
-		"what an update adds is kept":  {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.4"), slot("10.0.1.5")}, ptr.To[int32](1), 1, []string{"10.0.1.4"}},
-		"first whose time runs":        {[]reclaim.State{slot("10.0.1.6", expiring), slot("10.0.1.4"), slot("10.0.1.5")}, ptr.To[int32](2), 0, []string{"10.0.1.6"}},
-		"what goes anyway is not one":  {[]reclaim.State{slot("10.0.1.6", released), slot("10.0.1.4"), slot("10.0.1.5")}, ptr.To[int32](2), 0, nil},
-		"what is only claimed counts":  {[]reclaim.State{slot("10.0.1.6", claimed), slot("10.0.1.4", claimed)}, ptr.To[int32](1), 0, []string{"10.0.1.4"}},
-		"all pods live, being deleted": {[]reclaim.State{slot("10.0.1.6", living), slot("10.0.1.4", living)}, ptr.To[int32](0), 0, nil},
-		"without a number all count":   {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.4")}, nil, 0, nil},
+		"as many slots as replicas":                   {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.5")}, ptr.To[int32](2), 0, nil},
+		"the lowest addresses are surplus first":      {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.4"), slot("10.0.1.5")}, ptr.To[int32](1), 0, []string{"10.0.1.4", "10.0.1.5"}},
+		"a slot with a pod is not surplus":            {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.4", living), slot("10.0.1.5")}, ptr.To[int32](2), 0, []string{"10.0.1.5"}},
+		"slots for the surge of an update are needed": {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.4"), slot("10.0.1.5")}, ptr.To[int32](1), 1, []string{"10.0.1.4"}},
+		"an expiring slot is surplus first":           {[]reclaim.State{slot("10.0.1.6", expiring), slot("10.0.1.4"), slot("10.0.1.5")}, ptr.To[int32](2), 0, []string{"10.0.1.6"}},
+		"a slot that is being deleted does not count": {[]reclaim.State{slot("10.0.1.6", released), slot("10.0.1.4"), slot("10.0.1.5")}, ptr.To[int32](2), 0, nil},
+		"a slot without a FixedIP counts":             {[]reclaim.State{slot("10.0.1.6", claimed), slot("10.0.1.4", claimed)}, ptr.To[int32](1), 0, []string{"10.0.1.4"}},
+		"slots with pods are not surplus, 0 replicas": {[]reclaim.State{slot("10.0.1.6", living), slot("10.0.1.4", living)}, ptr.To[int32](0), 0, nil},
+		"workload without replicas needs all slots":   {[]reclaim.State{slot("10.0.1.6"), slot("10.0.1.4")}, nil, 0, nil},
 	} {
 		var got []string
 		for i, is := range reclaim.Surplus(c.slots, identity.Workload{Replicas: c.replicas, Surge: c.surge}) {
@@ -189,7 +189,7 @@ func TestSurplus(t *testing.T) {
 			}
 			return set
 		})); diff != "" {
-			t.Errorf("%s: (-want +got): %s", name, diff)
+			t.Errorf("%s: surplus slots (-want +got): %s", name, diff)
 		}
 	}
 }
@@ -208,6 +208,6 @@ func TestSlots(t *testing.T) {
 		{Slot: true, Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Holder: "shop-z"},
 	}
 	if diff := cmp.Diff(want, reclaim.Slots(records, entries), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("Slots (-want +got): %s", diff)
 	}
 }

@@ -27,10 +27,10 @@ type State struct {
 	Holder string
 	// Held are the addresses of the Owned entries of the holder in all pools; for a slot, only the addresses of the slot.
 	Held []ledger.NodeAddresses
-	// Arriving are the addresses of MoveTarget entries that name the holder, and Away those of Moved entries. Both are
+	// MoveTargets are the addresses of MoveTarget entries that name the holder, and Away those of Moved entries. Both are
 	// empty for a slot.
-	Arriving []ledger.NodeAddresses
-	Away     []ledger.RemoteAddresses
+	MoveTargets []ledger.NodeAddresses
+	Away        []ledger.RemoteAddresses
 	// Blockers are the reasons why addresses in Held must not be released yet.
 	Blockers []ReleaseBlocker
 	// Reported are the addresses in Held that the agents report as used.
@@ -45,8 +45,8 @@ type State struct {
 	Failover v1alpha1.Failover
 	// RequestsIPs is true if annotations of the pod or of its workload request addresses: the claim has these addresses.
 	RequestsIPs bool
-	// Guessed is true if there is no FixedIP and the entries do not name Workload, which was inferred: see InferOwner.
-	Guessed bool
+	// OwnerInferred is true if there is no FixedIP and the entries do not name Workload, which was inferred: see InferOwner.
+	OwnerInferred bool
 	// Homes are the homes of the recorded addresses; empty while the FixedIP is being deleted.
 	Homes []AddressHome
 	// HomeMissing is a node that exists and has the subnet of a recorded address, but no CiliumNode. It is set only while
@@ -97,7 +97,7 @@ type AddressHome struct {
 // entry would assign it the address of the other pod.
 type ReleaseBlocker struct {
 	Addr netip.Addr
-	// User is the pod that has the address, as its agent reports it.
+	// User is the owner text that the agent reports for the address.
 	User string
 	// Why is the message for users.
 	Why string
@@ -116,25 +116,27 @@ const (
 	UpdateRecord ActionType = "UpdateRecord"
 	// UpdateStatus updates the status of the FixedIP.
 	UpdateStatus ActionType = "UpdateStatus"
-	// Allocate writes the entries of recorded addresses. Decide again from a live state before; likewise for Withdraw.
+	// Allocate writes the entries of recorded addresses. It must be decided again from a live state before the write, and
+	// so must Withdraw.
 	Allocate ActionType = "Allocate"
 	// Withdraw replaces the dynamic entries of addresses that the pod runs with by Cooldown entries. An agent that has
 	// seen these gives the addresses to no other pod. Own follows.
 	Withdraw ActionType = "Withdraw"
-	// DeleteRecord deletes the FixedIP. Decide again from a live state before.
+	// DeleteRecord deletes the FixedIP. It must be decided again from a live state before the write.
 	DeleteRecord ActionType = "DeleteRecord"
 	// ReplaceRecord deletes the FixedIP of a pod that got other addresses (Reassign). A FixedIP of those addresses is
-	// created afterwards, because a recorded address is never replaced. Decide again from a live state before.
+	// created afterwards, because a recorded address is never replaced. It must be decided again from a live state before
+	// the write.
 	ReplaceRecord ActionType = "ReplaceRecord"
-	// ReleaseEntries releases entries of the identity, move targets included. Decide again from a live state before, and
-	// confirm after.
+	// ReleaseEntries releases entries of the identity, including move targets. It must be decided again from a live state
+	// before the write, and confirmed after it.
 	ReleaseEntries ActionType = "ReleaseEntries"
 	// MarkLeaving marks the Moved entries at the home as leaving the node that the addresses were moved to.
 	MarkLeaving ActionType = "MarkLeaving"
 	// FenceTarget writes Cooldown entries on the node that the addresses were moved to, whether or not they have arrived.
 	FenceTarget ActionType = "FenceTarget"
-	// ReleaseHome replaces the Moved entries at the home by Cooldown entries, after FenceTarget. Decide again from a live
-	// state before.
+	// ReleaseHome replaces the Moved entries at the home by Cooldown entries, after FenceTarget. It must be decided again
+	// from a live state before the write.
 	ReleaseHome ActionType = "ReleaseHome"
 	// FinishRecord removes the finalizer: the entries of the recorded addresses are released, or the deadline is over.
 	FinishRecord ActionType = "FinishRecord"
@@ -182,9 +184,9 @@ type Action struct {
 	From string
 	// Generation is the generation that the CiliumNode of Node must have, for ReleaseHome.
 	Generation int64
-	// At is when to decide again even without a change of the state; zero: never.
+	// At is the time of the next decision if the state does not change before; zero: no such decision is needed.
 	At time.Time
-	// Why is the message why addresses that should be released can't be released yet; empty: nothing blocks the release.
+	// Why is the message of the blocker if addresses should be released and can't be released yet; empty: no blocker.
 	Why string
 }
 
@@ -196,7 +198,7 @@ func boundTo(pod *corev1.Pod) string {
 	return pod.Spec.NodeName
 }
 
-// heldOn returns the element of held for a node. The result is false if there is none.
+// heldOn returns the element of held for a node, and false if there is none.
 func heldOn(held []ledger.NodeAddresses, node string) (ledger.NodeAddresses, bool) {
 	i := slices.IndexFunc(held, func(h ledger.NodeAddresses) bool { return h.Node == node && node != "" })
 	if i < 0 {

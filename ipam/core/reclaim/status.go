@@ -24,7 +24,7 @@ import (
 const Gap = 5 * time.Second
 
 // report returns the action that updates the status; Nothing if the status is up to date. pod is the pod that uses the
-// addresses; nil: none. expiresAt is when the addresses are released; nil: no release is scheduled.
+// addresses; nil: none. expiresAt is the time at which the addresses are released; nil: no release is scheduled.
 func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	have := v.Record.Status
 	want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: expiresAt, Conditions: v.conditions(), MismatchPodUID: have.MismatchPodUID}
@@ -46,8 +46,9 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	return Action{Type: UpdateStatus, Status: want}
 }
 
-// mayBeAway reports whether a pod may use the addresses on another node than their home: if a home is unknown or differs from
-// the node that the FixedIP names. A pod that was deleted by force may still run there, and a pool is lost with its CiliumNode.
+// mayBeAway reports whether a pod may use the addresses on another node than their home: the homes are unknown, or one of them
+// is not the node that the FixedIP names. A pod that was deleted by force may still run on that node, and a pool is lost with
+// its CiliumNode.
 func (v *evaluation) mayBeAway() bool {
 	away := func(h AddressHome) bool { return h.Node != v.Record.Spec.NodeName }
 	return len(v.Homes) == 0 || slices.ContainsFunc(v.Homes, away)

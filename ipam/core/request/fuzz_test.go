@@ -21,7 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// written returns the addresses of all elements of a list, parsed without the package under test.
+// written returns the set of the addresses in a list. It parses the elements without the package under test.
 func written(t *testing.T, elements []string) *netipx.IPSet {
 	t.Helper()
 	var b netipx.IPSetBuilder
@@ -39,15 +39,15 @@ func written(t *testing.T, elements []string) *netipx.IPSet {
 	}
 	set, err := b.IPSet()
 	if err != nil {
-		t.Fatalf("%q was read, and is no list: %v", elements, err)
+		t.Fatalf("the package parses %q, which is no list of addresses: %v", elements, err)
 	}
 	return set
 }
 
-// all iterates over the requested addresses of a family in the order in which they were listed.
-func all(asked request.Addresses, f address.Family) iter.Seq[netip.Addr] {
+// all iterates over the requested addresses of a family in the order of the list.
+func all(requested request.Addresses, f address.Family) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for _, r := range asked.Ranges(f) {
+		for _, r := range requested.Ranges(f) {
 			for at := r.From(); ; at = at.Next() {
 				if !yield(at) {
 					return
@@ -60,36 +60,37 @@ func all(asked request.Addresses, f address.Family) iter.Seq[netip.Addr] {
 	}
 }
 
-// holds checks that a parsed list contains only written addresses, each once, in the written order.
-func holds(t *testing.T, got request.Addresses, set *netipx.IPSet) {
+// checkAddresses checks that a parsed list contains only addresses of set, each once, and that Nth, Contains and Single agree
+// with Ranges.
+func checkAddresses(t *testing.T, got request.Addresses, set *netipx.IPSet) {
 	t.Helper()
 	if len(got.Families()) == 0 {
-		t.Fatal("it asks for nothing")
+		t.Fatal("the parsed list has no addresses, want an error")
 	}
 	for _, f := range address.Families {
 		ranges := got.Ranges(f)
 		for i, r := range ranges {
 			if !r.IsValid() || address.Of(r.From()) != f || !set.ContainsRange(r) {
-				t.Fatalf("%s has %s, which was not written", got, r)
+				t.Fatalf("%s contains range %s, which is invalid, of another family than %s, or not in the list", got, r, f)
 			}
 			if slices.ContainsFunc(ranges[:i], r.Overlaps) {
-				t.Fatalf("%s has addresses of %s twice", got, r)
+				t.Fatalf("%s contains addresses of range %s twice", got, r)
 			}
 		}
 		n := uint64(0)
 		for a := range all(got, f) {
 			if nth, ok := got.Nth(f, n); !ok || nth != a || !got.Contains(a) || !set.Contains(a) {
-				t.Fatalf("%s: number %d is %s, and %s by Nth", got, n, a, nth)
+				t.Fatalf("%s: Nth(%d) returns %s, want %s, which must be in the list", got, n, nth, a)
 			}
 			if n++; n > 300 {
 				break
 			}
 		}
 		if _, ok := got.Nth(f, n); ok != (n > 300) {
-			t.Fatalf("%s: it has number %d: %v", got, n, ok)
+			t.Fatalf("%s: Nth(%d) finds an address: %v, want %v", got, n, ok, n > 300)
 		}
 		if one, ok := got.Single(f); ok && (n != 1 || !got.Contains(one)) {
-			t.Fatalf("%s has %s alone, and %d addresses", got, one, n)
+			t.Fatalf("%s: Single returns %s, but there are %d addresses", got, one, n)
 		}
 	}
 }
@@ -105,8 +106,8 @@ func text(a request.Addresses) string {
 	return strings.Join(parts, ",")
 }
 
-// FuzzParse checks that a parsed list contains only written addresses and parses to the same after formatting, and
-// that errors are one line.
+// FuzzParse checks that a parsed list contains only addresses of the text and parses to the same list after formatting, and that
+// errors have one line.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"10.240.1.10", "10.240.1.10,fd00:240::1:a", " 10.0.1.10 ,\n10.0.1.12 ", "10.0.1.10 - 10.0.1.19", "10.0.1.0/28,10.0.1.15", "fd00::/64", "0.0.0.0/0", "::/0", "::/80",
@@ -122,15 +123,15 @@ func FuzzParse(f *testing.F) {
 			oneLine(t, list, err)
 			return
 		}
-		holds(t, got, written(t, strings.Split(list, ",")))
+		checkAddresses(t, got, written(t, strings.Split(list, ",")))
 		again, err := request.Parse(text(got))
 		if err != nil || text(again) != text(got) {
-			t.Errorf("%q was read as %s, and that as %s: %v", list, text(got), text(again), err)
+			t.Errorf("%q parses to %s, which parses to %s, error %v", list, text(got), text(again), err)
 		}
 	})
 }
 
-// FuzzParseJSON checks that a list in the format of Calico is parsed as that list.
+// FuzzParseJSON checks that a parsed JSON list contains only addresses of the list.
 func FuzzParseJSON(f *testing.F) {
 	for _, seed := range []string{`["10.0.1.10"]`, `["10.0.1.10", "fd00::1"]`, `[]`, `null`, `["10.0.1.0/24"]`, `[" 10.0.1.1"]`, `["10.0.1.1","10.0.1.1"]`, `[1]`, `{"a":"b"}`, `["\u0031.1.1.1"]`, `["1.1.1.1"] x`, `["::ffff:1.1.1.1"]`, `["\u0000"]`} {
 		f.Add(seed)
@@ -143,23 +144,23 @@ func FuzzParseJSON(f *testing.F) {
 		}
 		var elements []string
 		if err := json.Unmarshal([]byte(list), &elements); err != nil {
-			t.Fatalf("%q was read, and is no JSON list: %v", list, err)
+			t.Fatalf("ParseJSON accepts %q, which is no JSON list of strings: %v", list, err)
 		}
-		holds(t, got, written(t, elements))
+		checkAddresses(t, got, written(t, elements))
 	})
 }
 
-// oneLine checks that an error fits into a status, an event and a log.
+// oneLine checks that an error has one line and is short enough for a status, an event and a log.
 func oneLine(t *testing.T, list string, err error) {
 	t.Helper()
 	if message := err.Error(); strings.ContainsAny(message, "\n\r") || len(message) > 600 {
-		t.Errorf("%.80q is answered with %d characters: %q", list, len(message), message)
+		t.Errorf("error for %.80q has %d bytes, want one line with at most 600 bytes: %q", list, len(message), message)
 	}
 }
 
-// FuzzAsked checks that the request of a pod is part of the listed addresses, one address of each family if it is by
-// ordinal, and that errors name the annotation or its content.
-func FuzzAsked(f *testing.F) {
+// FuzzOf checks that Of returns the whole list of addresses, or one address of each family if pods get them by ordinal, and that
+// errors continue a sentence about the pod.
+func FuzzOf(f *testing.F) {
 	for _, s := range []struct {
 		ips, by, calico, pod string
 		onPod                bool
@@ -194,12 +195,12 @@ func FuzzAsked(f *testing.F) {
 			pod.Annotations, workload.Annotations = annotations, nil
 		}
 		got, ok, err := request.Of(pod, workload, unnumbered)
-		if asks := identity.RequestsIPs(pod.Annotations, workload.Annotations); asks != (ok || err != nil) {
-			t.Fatalf("it asks: %v; what for: %s, %v, %v", asks, got, ok, err)
+		if requests := identity.RequestsIPs(pod.Annotations, workload.Annotations); requests != (ok || err != nil) {
+			t.Fatalf("RequestsIPs returns %v, but Of returns %s, %v, error %v", requests, got, ok, err)
 		}
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "requests addresses") {
-				t.Errorf("it is no sentence about a pod: %v", err)
+				t.Errorf("error %q does not begin with \"requests addresses\"", err)
 			}
 			oneLine(t, name+ips+by+calico, shortened{err, by, name})
 			if !strings.Contains(err.Error(), "address for ordinal") {
@@ -215,7 +216,7 @@ func FuzzAsked(f *testing.F) {
 				return ordinal < first || !there
 			})
 			if parseErr != nil || !lacks {
-				t.Errorf("%s has one for number %d, counted from %d: %v", all, ordinal, first, err)
+				t.Errorf("%s has an address for ordinal %d (the first is for ordinal %d), but Of returns error %v", all, ordinal, first, err)
 			}
 			return
 		}
@@ -228,30 +229,30 @@ func FuzzAsked(f *testing.F) {
 		}
 		all, err := parse(whole)
 		if err != nil {
-			t.Fatalf("%q was read, and can't be: %v", whole, err)
+			t.Fatalf("Of accepts the list %q, which can't be parsed: %v", whole, err)
 		}
 		ordinal, numbered := identity.Ordinal(name, "web")
 		bySet := unnumbered || by == "any" || by == "" && ips == ""
 		if bySet {
 			if text(got.Addresses) != text(all) {
-				t.Errorf("of %s it asks for %s", all, got)
+				t.Errorf("Of returns %s, want the whole list %s", got, all)
 			}
 			return
 		}
 		if !numbered {
-			t.Fatalf("%q has no ordinal, and asks for %s", name, got)
+			t.Fatalf("Of returns %s by ordinal for pod %q, which has no ordinal", got, name)
 		}
 		for _, fam := range address.Families {
 			one, ok := got.Single(fam)
 			want, there := all.Nth(fam, uint64(int64(ordinal)-int64(first)))
 			if int64(ordinal) < int64(first) || ok != there || one != want {
-				t.Errorf("of %s number %d, counted from %d, asks for %s, want %s", all, ordinal, first, one, want)
+				t.Errorf("ordinal %d (the first is %d) gets the %s address %s of %s, want %s", ordinal, first, fam, one, all, want)
 			}
 		}
 	})
 }
 
-// shortened removes text of unlimited length from an error.
+// shortened is an error without the quoted values of by and name, whose length is not limited.
 type shortened struct {
 	error
 	by, name string

@@ -75,13 +75,13 @@ func TestParse(t *testing.T) {
 	} {
 		got, err := request.Parse(text)
 		if got.String() != c.want || message(err) != c.wantErr {
-			t.Errorf("Parse(%q): %s, error %q; want %+v", text, got, message(err), c)
+			t.Errorf("Parse(%q) returns %s, error %q; want %s, error %q", text, got, message(err), c.want, c.wantErr)
 		}
 	}
 }
 
 func TestParseJSON(t *testing.T) {
-	const notAList = `it is not a JSON list of addresses; write ["10.240.1.10"]`
+	const notAList = `the value is not a JSON list of addresses; write ["10.240.1.10"]`
 	for text, c := range map[string]struct{ want, wantErr string }{
 		`["10.0.1.10"]`:              {want: "10.0.1.10"},
 		`["10.0.1.10", "fd00::1"]`:   {want: "10.0.1.10, fd00::1"},
@@ -95,14 +95,14 @@ func TestParseJSON(t *testing.T) {
 	} {
 		got, err := request.ParseJSON(text)
 		if got.String() != c.want || message(err) != c.wantErr {
-			t.Errorf("ParseJSON(%q): %s, error %q; want %+v", text, got, message(err), c)
+			t.Errorf("ParseJSON(%q) returns %s, error %q; want %s, error %q", text, got, message(err), c.want, c.wantErr)
 		}
 	}
 }
 
 func TestNthAcrossLargeRanges(t *testing.T) {
 	const text = "fd00::ffff:ffff:ffff:fffe-fd00:0:0:1::1,fd01::5,fd02::/16,10.0.0.0/30"
-	asked, err := request.Parse(text)
+	requested, err := request.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,14 +110,14 @@ func TestNthAcrossLargeRanges(t *testing.T) {
 		0: "fd00::ffff:ffff:ffff:fffe", 1: "fd00::ffff:ffff:ffff:ffff", 2: "fd00:0:0:1::", 3: "fd00:0:0:1::1",
 		4: "fd01::5", 5: "fd02::1", 1 << 63: "fd02::7fff:ffff:ffff:fffc", math.MaxUint64: "fd02::ffff:ffff:ffff:fffb",
 	} {
-		got, ok := asked.Nth(address.IPv6, n)
+		got, ok := requested.Nth(address.IPv6, n)
 		if !ok || got.String() != want {
-			t.Errorf("number %d is %s (%v), want %s", n, got, ok, want)
+			t.Errorf("Nth(%d) returns %s, %v; want %s", n, got, ok, want)
 		}
 	}
 }
 
-// drawElement draws one element of a list and returns its text and the addresses that pods may have in it.
+// drawElement draws one element of a list. It returns the text of the element and the addresses that the element requests.
 func drawElement(t *rapid.T) (text string, want []netip.Addr) {
 	base := rapid.SampledFrom([]string{"10.0.0.0", "10.0.255.240", "fd00::", "fd00::ffff:ffff:ffff:fff0"}).Draw(t, "base")
 	from := addr(base)
@@ -139,50 +139,50 @@ func drawElement(t *rapid.T) (text string, want []netip.Addr) {
 	}
 }
 
-// TestAnswersAgree compares every method of Addresses with the list written out address by address, and checks that lists
-// with a repeated address are refused.
-func TestAnswersAgree(t *testing.T) {
+// TestAddresses compares the methods of Addresses with a list of every single address, and checks that lists with a repeated
+// address are refused.
+func TestAddresses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var texts []string
 		want := map[address.Family][]netip.Addr{}
-		seen, twice := map[netip.Addr]bool{}, false
+		seen, repeated := map[netip.Addr]bool{}, false
 		for range rapid.IntRange(1, 4).Draw(t, "elements") {
 			text, addrs := drawElement(t)
 			texts = append(texts, text)
 			for _, a := range addrs {
 				want[address.Of(a)] = append(want[address.Of(a)], a)
-				twice = twice || seen[a]
+				repeated = repeated || seen[a]
 				seen[a] = true
 			}
 		}
-		asked, err := request.Parse(strings.Join(texts, ","))
-		if (err != nil) != twice {
-			t.Fatalf("%q: %v; an address twice: %v", texts, err, twice)
+		requested, err := request.Parse(strings.Join(texts, ","))
+		if (err != nil) != repeated {
+			t.Fatalf("Parse(%q) returns error %v; want an error: %v", texts, err, repeated)
 		}
 		if err != nil {
 			return
 		}
 		for _, f := range address.Families {
-			if got := slices.Collect(all(asked, f)); !slices.Equal(got, want[f]) {
-				t.Fatalf("%q: all %s are %v, want %v", texts, f, got, want[f])
+			if got := slices.Collect(all(requested, f)); !slices.Equal(got, want[f]) {
+				t.Fatalf("%q: %s addresses are %v, want %v", texts, f, got, want[f])
 			}
 			for n, a := range want[f] {
-				if got, ok := asked.Nth(f, uint64(n)); !ok || got != a {
-					t.Fatalf("%q: number %d is %s, want %s", texts, n, got, a)
+				if got, ok := requested.Nth(f, uint64(n)); !ok || got != a {
+					t.Fatalf("%q: Nth(%d) returns %s, %v; want %s", texts, n, got, ok, a)
 				}
 			}
-			if got, ok := asked.Nth(f, uint64(len(want[f]))); ok {
-				t.Fatalf("%q: one beyond the end is %s", texts, got)
+			if got, ok := requested.Nth(f, uint64(len(want[f]))); ok {
+				t.Fatalf("%q: Nth beyond the last address returns %s, want false", texts, got)
 			}
-			one, single := asked.Single(f)
+			one, single := requested.Single(f)
 			if single != (len(want[f]) == 1) || single && one != want[f][0] {
-				t.Fatalf("%q: the single %s address is %s (%v)", texts, f, one, single)
+				t.Fatalf("%q: Single(%s) returns %s, %v; the addresses are %v", texts, f, one, single, want[f])
 			}
 		}
 		subnet := rapid.SampledFrom([]string{"10.0.0.0/27", "10.0.0.16/28", "fd00::/123", "10.0.0.4/31"}).Draw(t, "subnet")
 		p := netip.MustParsePrefix(subnet)
 		var within, wantWithin []netip.Addr
-		for _, r := range asked.Within(p) {
+		for _, r := range requested.Within(p) {
 			for a := r.To(); ; a = a.Prev() {
 				within = append(within, a)
 				if a == r.From() {
@@ -191,15 +191,15 @@ func TestAnswersAgree(t *testing.T) {
 			}
 		}
 		for _, a := range slices.Backward(slices.Collect(address.Up(p))) {
-			if asked.Contains(a) != seen[a] {
-				t.Fatalf("%q contains %s: %v", texts, a, asked.Contains(a))
+			if requested.Contains(a) != seen[a] {
+				t.Fatalf("%q: Contains(%s) returns %v, want %v", texts, a, requested.Contains(a), seen[a])
 			}
 			if seen[a] {
 				wantWithin = append(wantWithin, a)
 			}
 		}
 		if !slices.Equal(within, wantWithin) {
-			t.Fatalf("%q within %s: %v, want %v", texts, subnet, within, wantWithin)
+			t.Fatalf("%q: Within(%s) returns %v, want %v", texts, subnet, within, wantWithin)
 		}
 	})
 }

@@ -31,22 +31,22 @@ const (
 
 // Values of AnnotationBy.
 const (
-	// byOrdinal gives the n-th address of each family to the n-th replica. It is the default of AnnotationIPs if pods
-	// have ordinals.
+	// byOrdinal means that the n-th replica gets the n-th address of each family. It is the default of AnnotationIPs if
+	// pods have ordinals.
 	byOrdinal = "ordinal"
-	// bySet lets each pod take any free address of the list. It is the default of Calico's annotation, whose list is for
-	// the pod that has it.
+	// bySet means that each pod gets any free address of the list. It is the default of AnnotationCalico, whose list is for
+	// one pod.
 	bySet = "any"
 )
 
-// Requested is the request of one pod. In a family without requested addresses any address will do.
+// Requested is the request of one pod. In a family without requested addresses, the pod may get any address.
 type Requested struct {
 	Addresses
-	// Source names the annotation for messages: "annotation fixedip.io/ips".
+	// Source is the text for the annotation in messages, such as "annotation fixedip.io/ips".
 	Source string
 }
 
-// String returns the request and its source: "10.240.1.10 (annotation fixedip.io/ips)".
+// String returns the text for the request in messages, such as "10.240.1.10 (annotation fixedip.io/ips)".
 func (a Requested) String() string { return fmt.Sprintf("%s (%s)", a.Addresses, a.Source) }
 
 // Relevant reports whether two versions of a workload may request different addresses.
@@ -57,9 +57,9 @@ func Relevant(before, after identity.Workload) bool {
 }
 
 // Of returns the request of a pod; ok is false if it requests nothing. Annotations of the pod take precedence over those
-// of the workload, and AnnotationIPs over Calico's. unnumbered is true if the pods of the workload have no ordinals.
-// Errors complete a sentence about the pod: "requests addresses …".
-func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Requested, ok bool, err error) {
+// of the workload, and AnnotationIPs over AnnotationCalico. unnumbered is true if the pods of the workload have no ordinals.
+// The text of an error continues a sentence about the pod: "requests addresses …".
+func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (requested Requested, ok bool, err error) {
 	text, source, ok := lookup(pod, workload, AnnotationIPs)
 	parse, by := Parse, byOrdinal
 	if !ok {
@@ -85,9 +85,9 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Req
 	if err != nil {
 		return Requested{}, false, fmt.Errorf("requests addresses by %s, which is invalid: %w", source, err)
 	}
-	asked = Requested{Addresses: addrs, Source: source}
+	requested = Requested{Addresses: addrs, Source: source}
 	if by == bySet {
-		return asked, true, nil
+		return requested, true, nil
 	}
 	ordinal, ok := identity.Ordinal(pod.Name, workload.Name)
 	if !ok {
@@ -98,16 +98,16 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Req
 		n := int64(ordinal) - int64(workload.FirstOrdinal)
 		a, ok := addrs.Nth(f, uint64(max(0, n)))
 		if n < 0 || !ok {
-			return Requested{}, false, fmt.Errorf("requests addresses %s, which have no %s address for ordinal %d (the first is for ordinal %d); add one or scale down", asked, f, ordinal, workload.FirstOrdinal)
+			return Requested{}, false, fmt.Errorf("requests addresses %s, which have no %s address for ordinal %d (the first is for ordinal %d); add one or scale down", requested, f, ordinal, workload.FirstOrdinal)
 		}
 		own = append(own, a)
 	}
-	asked.Addresses = Exactly(own...)
-	return asked, true, nil
+	requested.Addresses = Exactly(own...)
+	return requested, true, nil
 }
 
-// lookup returns the value of an annotation of the pod or, if the pod does not have it, of its workload. source names the
-// annotation for messages.
+// lookup returns the value of an annotation of the pod or, if the pod does not have it, of the workload. source is the text
+// for the annotation in messages.
 func lookup(pod *corev1.Pod, workload identity.Workload, key string) (text, source string, ok bool) {
 	if text, ok := pod.Annotations[key]; ok {
 		return text, "annotation " + key, true
@@ -116,14 +116,13 @@ func lookup(pod *corev1.Pod, workload identity.Workload, key string) (text, sour
 	return text, fmt.Sprintf("annotation %s of %s %s", key, workload.Kind, workload.Name), ok
 }
 
-// Addresses are requested addresses: the ranges of each family in the order in which they were listed. Ranges do not
-// overlap. A range may be as large as IPv6 allows, so no function iterates over a whole range. The zero value requests
-// nothing.
+// Addresses contains requested addresses: the ranges of each family in the order of the list. Ranges do not overlap. A range
+// may be as large as IPv6 allows, so no function iterates over a whole range. The zero value requests nothing.
 type Addresses struct {
 	ranges map[address.Family][]netipx.IPRange
 }
 
-// Exactly returns a request for the given addresses, which have to be distinct.
+// Exactly returns the Addresses that contain exactly the given addresses, which have to be distinct.
 func Exactly(addrs ...netip.Addr) Addresses {
 	var out Addresses
 	for _, a := range addrs {
@@ -132,7 +131,7 @@ func Exactly(addrs ...netip.Addr) Addresses {
 	return out
 }
 
-// Ranges returns the ranges of a family in the order in which they were listed.
+// Ranges returns the ranges of a family in the order of the list.
 func (a Addresses) Ranges(f address.Family) []netipx.IPRange { return a.ranges[f] }
 
 // Families returns the families with requested addresses.
@@ -140,7 +139,7 @@ func (a Addresses) Families() []address.Family {
 	return slices.DeleteFunc(slices.Clone(address.Families[:]), func(f address.Family) bool { return len(a.Ranges(f)) == 0 })
 }
 
-// Single returns the address of a family if exactly one is requested.
+// Single returns the requested address of a family, and false unless exactly one is requested.
 func (a Addresses) Single(f address.Family) (netip.Addr, bool) {
 	ranges := a.Ranges(f)
 	if len(ranges) != 1 || ranges[0].From() != ranges[0].To() {
@@ -154,8 +153,8 @@ func (a Addresses) Contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.Ranges(address.Of(addr)), func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
-// Nth returns the n-th requested address of a family, counted from 0 in the order in which they were listed, and false if
-// fewer are requested.
+// Nth returns the n-th requested address of a family, counted from 0 in the order of the list, and false if there are not so
+// many.
 func (a Addresses) Nth(f address.Family, n uint64) (netip.Addr, bool) {
 	rest := new(big.Int).SetUint64(n)
 	for _, r := range a.Ranges(f) {
@@ -190,14 +189,14 @@ func (a Addresses) Within(subnet netip.Prefix) []netipx.IPRange {
 	return out
 }
 
-// shown is the number of ranges that a message lists before it counts the rest.
-const shown = 4
+// maxShown is the maximum number of ranges in a message. The message counts all further ranges.
+const maxShown = 4
 
 // String returns the addresses as text for messages, such as "10.240.1.10-10.240.1.19, fd00:240::1:a".
 func (a Addresses) String() string {
 	all := slices.Concat(a.ranges[address.IPv4], a.ranges[address.IPv6])
 	var parts []string
-	for _, r := range all[:min(shown, len(all))] {
+	for _, r := range all[:min(maxShown, len(all))] {
 		if r.From() == r.To() {
 			parts = append(parts, r.From().String())
 		} else {
@@ -205,7 +204,7 @@ func (a Addresses) String() string {
 		}
 	}
 	text := strings.Join(parts, ", ")
-	if more := len(all) - shown; more > 0 {
+	if more := len(all) - maxShown; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
@@ -223,17 +222,18 @@ const (
 	// maxElements is the maximum number of elements of a list, so that parsing it in a scheduling cycle is cheap. A
 	// range or CIDR is one element.
 	maxElements = 64
-	// maxElementLength is longer than two IPv6 addresses with a dash. Longer elements are not repeated in messages.
+	// maxElementLength is the maximum length of an element. It is enough for two IPv6 addresses and a dash. An error does
+	// not quote a longer element.
 	maxElementLength = 90
 )
 
-// Parse parses a comma-separated list of addresses, ranges and CIDRs. A CIDR stands for the addresses that pods may have
-// in it, as if it were the subnet of a node. Errors name the element and the expected form.
+// Parse parses a comma-separated list of addresses, ranges and CIDRs. A CIDR means the addresses that pods could have if the
+// CIDR were the subnet of a node. Errors name the element and the expected form.
 func Parse(text string) (Addresses, error) {
 	if strings.TrimSpace(text) == "" {
 		return Addresses{}, errors.New("the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation")
 	}
-	// One more than the maximum is enough to detect that there are too many.
+	// One element more than the maximum is enough to detect a list that is too long.
 	return collect(strings.SplitN(text, ",", maxElements+1), element)
 }
 
@@ -241,7 +241,7 @@ func Parse(text string) (Addresses, error) {
 func ParseJSON(text string) (Addresses, error) {
 	var elements []string
 	if err := json.Unmarshal([]byte(text), &elements); err != nil || len(elements) == 0 {
-		return Addresses{}, errors.New(`it is not a JSON list of addresses; write ["10.240.1.10"]`)
+		return Addresses{}, errors.New(`the value is not a JSON list of addresses; write ["10.240.1.10"]`)
 	}
 	return collect(elements, func(s string) (netipx.IPRange, error) {
 		a, err := single(s)
@@ -249,7 +249,8 @@ func ParseJSON(text string) (Addresses, error) {
 	})
 }
 
-// collect parses the elements of a list with read. It refuses empty and overlong elements and repeated addresses.
+// collect parses the elements of a list with the function read. It refuses lists and elements that are too long, empty
+// elements, and repeated addresses.
 func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addresses, error) {
 	if len(elements) > maxElements {
 		return Addresses{}, fmt.Errorf("the value has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs", maxElements)
@@ -263,7 +264,7 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 		if len(e) > maxElementLength {
 			return Addresses{}, fmt.Errorf("element %d is %d characters long; %s", i+1, len(e), allowed)
 		}
-		// Quoting would make such a character up to four times as long.
+		// An error that quoted the element would escape such a character, with up to four characters for each byte.
 		if at := strings.IndexFunc(e, foreign); at >= 0 {
 			return Addresses{}, fmt.Errorf("element %d contains %q; %s", i+1, []rune(e[at:])[0], allowed)
 		}
@@ -284,7 +285,7 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 func foreign(r rune) bool {
 	switch r {
 	case '\t', '\n':
-		return false // YAML may break a range at its dash
+		return false // YAML may break a line at the dash of a range.
 	}
 	return r < ' ' || r > '~' || r == '"' || r == '\\'
 }

@@ -28,44 +28,44 @@ func TestOf(t *testing.T) {
 		wantErr string
 		nothing bool
 	}{
-		"nothing":                                   {pod: "web-0", nothing: true},
-		"one for the first":                         {pod: "web-0", onPod: annotations{ips: "10.0.1.10"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
-		"the third of a range":                      {pod: "web-2", onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.12 (annotation fixedip.io/ips)"},
-		"across elements":                           {pod: "web-2", onPod: annotations{ips: "10.0.1.0/30,10.0.1.9"}, want: "10.0.1.9 (annotation fixedip.io/ips)"},
-		"each family by itself":                     {pod: "web-1", onPod: annotations{ips: "fd00::/64,10.0.1.9,10.0.1.7"}, want: "10.0.1.7, fd00::2 (annotation fixedip.io/ips)"},
-		"ordinals that start later":                 {pod: "web-7", onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, start: 5, want: "10.0.1.12 (annotation fixedip.io/ips)"},
-		"further from the start than 32 bits":       {pod: "web-2147483647", onPod: annotations{ips: "fd00::/64"}, start: -2147483648, want: "fd00::1:0:0 (annotation fixedip.io/ips)"},
-		"an ordinal with two digits":                {pod: "web-12", onPod: annotations{ips: "10.0.1.0/24"}, want: "10.0.1.13 (annotation fixedip.io/ips)"},
-		"on the StatefulSet":                        {pod: "web-1", onSet: annotations{ips: "10.0.1.10,10.0.1.20"}, want: "10.0.1.20 (annotation fixedip.io/ips of StatefulSet web)"},
-		"the pod's comes first":                     {pod: "web-0", onPod: annotations{ips: "10.0.1.10"}, onSet: annotations{ips: "10.0.1.20"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
-		"any address of the list":                   {pod: "web-9", onPod: annotations{ips: "10.0.1.0/28", by: "any"}, want: "10.0.1.1-10.0.1.14 (annotation fixedip.io/ips)"},
-		"any address, by the StatefulSet":           {pod: "web-9", onPod: annotations{ips: "10.0.1.0/28"}, onSet: annotations{by: "any"}, want: "10.0.1.1-10.0.1.14 (annotation fixedip.io/ips)"},
-		"any needs no ordinal in the name":          {pod: "odd", onPod: annotations{ips: "10.0.1.10", by: "any"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
-		"Calico's is the pod's own":                 {pod: "web-3", onPod: annotations{calico: `["10.0.1.10"]`}, want: "10.0.1.10 (annotation cni.projectcalico.org/ipAddrs)"},
-		"Calico's by ordinal, if so said":           {pod: "web-1", onPod: annotations{calico: `["10.0.1.10","10.0.1.11"]`, by: "ordinal"}, want: "10.0.1.11 (annotation cni.projectcalico.org/ipAddrs)"},
-		"ours before Calico's":                      {pod: "web-0", onPod: annotations{ips: "10.0.1.20", calico: `["10.0.1.10"]`}, want: "10.0.1.20 (annotation fixedip.io/ips)"},
-		"ours on the StatefulSet before Calico's":   {pod: "web-0", onPod: annotations{calico: `["10.0.1.10"]`}, onSet: annotations{ips: "10.0.1.20"}, want: "10.0.1.20 (annotation fixedip.io/ips of StatefulSet web)"},
-		"Calico's on a StatefulSet is not Calico's": {pod: "web-0", onSet: annotations{calico: `["10.0.1.10"]`}, nothing: true},
+		"no annotation":                                                               {pod: "web-0", nothing: true},
+		"one address for the first ordinal":                                           {pod: "web-0", onPod: annotations{ips: "10.0.1.10"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
+		"the third address of a range":                                                {pod: "web-2", onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.12 (annotation fixedip.io/ips)"},
+		"the third address is in the second element":                                  {pod: "web-2", onPod: annotations{ips: "10.0.1.0/30,10.0.1.9"}, want: "10.0.1.9 (annotation fixedip.io/ips)"},
+		"each family is counted separately":                                           {pod: "web-1", onPod: annotations{ips: "fd00::/64,10.0.1.9,10.0.1.7"}, want: "10.0.1.7, fd00::2 (annotation fixedip.io/ips)"},
+		"ordinals that start at 5":                                                    {pod: "web-7", onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, start: 5, want: "10.0.1.12 (annotation fixedip.io/ips)"},
+		"an ordinal more than 32 bits above the first":                                {pod: "web-2147483647", onPod: annotations{ips: "fd00::/64"}, start: -2147483648, want: "fd00::1:0:0 (annotation fixedip.io/ips)"},
+		"an ordinal with two digits":                                                  {pod: "web-12", onPod: annotations{ips: "10.0.1.0/24"}, want: "10.0.1.13 (annotation fixedip.io/ips)"},
+		"annotation of the StatefulSet":                                               {pod: "web-1", onSet: annotations{ips: "10.0.1.10,10.0.1.20"}, want: "10.0.1.20 (annotation fixedip.io/ips of StatefulSet web)"},
+		"the annotation of the pod takes precedence":                                  {pod: "web-0", onPod: annotations{ips: "10.0.1.10"}, onSet: annotations{ips: "10.0.1.20"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
+		"any address of the list":                                                     {pod: "web-9", onPod: annotations{ips: "10.0.1.0/28", by: "any"}, want: "10.0.1.1-10.0.1.14 (annotation fixedip.io/ips)"},
+		"any address, by annotation of the StatefulSet":                               {pod: "web-9", onPod: annotations{ips: "10.0.1.0/28"}, onSet: annotations{by: "any"}, want: "10.0.1.1-10.0.1.14 (annotation fixedip.io/ips)"},
+		"any address, the pod name has no ordinal":                                    {pod: "odd", onPod: annotations{ips: "10.0.1.10", by: "any"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
+		"Calico's annotation is for one pod":                                          {pod: "web-3", onPod: annotations{calico: `["10.0.1.10"]`}, want: "10.0.1.10 (annotation cni.projectcalico.org/ipAddrs)"},
+		"Calico's annotation, by ordinal":                                             {pod: "web-1", onPod: annotations{calico: `["10.0.1.10","10.0.1.11"]`, by: "ordinal"}, want: "10.0.1.11 (annotation cni.projectcalico.org/ipAddrs)"},
+		"fixedip.io/ips takes precedence over Calico's annotation":                    {pod: "web-0", onPod: annotations{ips: "10.0.1.20", calico: `["10.0.1.10"]`}, want: "10.0.1.20 (annotation fixedip.io/ips)"},
+		"fixedip.io/ips of the StatefulSet takes precedence over Calico's annotation": {pod: "web-0", onPod: annotations{calico: `["10.0.1.10"]`}, onSet: annotations{ips: "10.0.1.20"}, want: "10.0.1.20 (annotation fixedip.io/ips of StatefulSet web)"},
+		"Calico's annotation on a StatefulSet has no effect":                          {pod: "web-0", onSet: annotations{calico: `["10.0.1.10"]`}, nothing: true},
 
-		"too few": {pod: "web-3", onPod: annotations{ips: "10.0.1.10-10.0.1.12"},
+		"too few addresses": {pod: "web-3", onPod: annotations{ips: "10.0.1.10-10.0.1.12"},
 			wantErr: "requests addresses 10.0.1.10-10.0.1.12 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 3 (the first is for ordinal 0); add one or scale down"},
-		"too few of one family": {pod: "web-1", onPod: annotations{ips: "10.0.1.10-10.0.1.12,fd00::1"},
+		"too few addresses of one family": {pod: "web-1", onPod: annotations{ips: "10.0.1.10-10.0.1.12,fd00::1"},
 			wantErr: "requests addresses 10.0.1.10-10.0.1.12, fd00::1 (annotation fixedip.io/ips), which have no IPv6 address for ordinal 1 (the first is for ordinal 0); add one or scale down"},
-		"an ordinal before the start": {pod: "web-1", onPod: annotations{ips: "10.0.1.10"}, start: 5,
+		"an ordinal below the first": {pod: "web-1", onPod: annotations{ips: "10.0.1.10"}, start: 5,
 			wantErr: "requests addresses 10.0.1.10 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 1 (the first is for ordinal 5); add one or scale down"},
-		"no ordinal": {pod: "web", onPod: annotations{ips: "10.0.1.10"},
+		"the pod name has no ordinal": {pod: "web", onPod: annotations{ips: "10.0.1.10"},
 			wantErr: `requests addresses by ordinal, but its name "web" does not have the form web-ORDINAL; set annotation fixedip.io/ips-assignment to "any"`},
-		"no such way": {pod: "web-0", onPod: annotations{ips: "10.0.1.10", by: "name"},
+		"unknown assignment": {pod: "web-0", onPod: annotations{ips: "10.0.1.10", by: "name"},
 			wantErr: `requests addresses by annotation fixedip.io/ips-assignment, which is "name"; write "ordinal" or "any"`},
-		"malformed on the pod": {pod: "web-0", onPod: annotations{ips: "FD00::1"}, onSet: annotations{ips: "10.0.1.10"},
+		"invalid annotation of the pod": {pod: "web-0", onPod: annotations{ips: "FD00::1"}, onSet: annotations{ips: "10.0.1.10"},
 			wantErr: `requests addresses by annotation fixedip.io/ips, which is invalid: "FD00::1" is not in canonical form; write fd00::1`},
-		"malformed on the StatefulSet": {pod: "web-0", onSet: annotations{ips: ""},
+		"invalid annotation of the StatefulSet": {pod: "web-0", onSet: annotations{ips: ""},
 			wantErr: `requests addresses by annotation fixedip.io/ips of StatefulSet web, which is invalid: the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation`},
-		"a slot takes any": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.10-10.0.1.19 (annotation fixedip.io/ips)"},
-		"a slot has no ordinal": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, onSet: annotations{by: "ordinal"},
+		"a slot gets any address": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.10-10.0.1.19 (annotation fixedip.io/ips)"},
+		"a slot by ordinal": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, onSet: annotations{by: "ordinal"},
 			wantErr: `requests addresses by annotation fixedip.io/ips-assignment of Deployment web, which is "ordinal", and pods of a Deployment have no ordinals; write "any"`},
-		"malformed for Calico too": {pod: "web-0", onPod: annotations{calico: "10.0.1.10"},
-			wantErr: `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: it is not a JSON list of addresses; write ["10.240.1.10"]`},
+		"invalid annotation of Calico": {pod: "web-0", onPod: annotations{calico: "10.0.1.10"},
+			wantErr: `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: the value is not a JSON list of addresses; write ["10.240.1.10"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: c.pod, Annotations: c.onPod}}
@@ -73,9 +73,9 @@ func TestOf(t *testing.T) {
 			if c.slot {
 				set.Kind = "Deployment"
 			}
-			asked, ok, err := request.Of(pod, set, c.slot)
-			if message(err) != c.wantErr || ok != (c.wantErr == "" && !c.nothing) || ok && asked.String() != c.want {
-				t.Errorf("requests %s (%v), error %v; want %+v", asked, ok, err, c)
+			requested, ok, err := request.Of(pod, set, c.slot)
+			if message(err) != c.wantErr || ok != (c.wantErr == "" && !c.nothing) || ok && requested.String() != c.want {
+				t.Errorf("Of returns %s, %v, error %q; want %s, error %q", requested, ok, message(err), c.want, c.wantErr)
 			}
 		})
 	}
@@ -86,18 +86,18 @@ func TestRelevant(t *testing.T) {
 		change func(*identity.Workload)
 		want   bool
 	}{
-		"scaled":             {func(w *identity.Workload) { w.Replicas = new(int32) }, false},
-		"another annotation": {func(w *identity.Workload) { w.Annotations = annotations{"example.com/a": "b"} }, false},
-		"addresses":          {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationIPs: "10.0.1.10"} }, true},
-		"the way to share":   {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationBy: "any"} }, true},
-		"the first ordinal":  {func(w *identity.Workload) { w.FirstOrdinal = 1 }, true},
-		"created again":      {func(w *identity.Workload) { w.UID = "2" }, true},
+		"replicas":              {func(w *identity.Workload) { w.Replicas = new(int32) }, false},
+		"another annotation":    {func(w *identity.Workload) { w.Annotations = annotations{"example.com/a": "b"} }, false},
+		"the list of addresses": {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationIPs: "10.0.1.10"} }, true},
+		"the assignment":        {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationBy: "any"} }, true},
+		"the first ordinal":     {func(w *identity.Workload) { w.FirstOrdinal = 1 }, true},
+		"the UID":               {func(w *identity.Workload) { w.UID = "2" }, true},
 	} {
 		before := identity.Workload{UID: "1"}
 		after := before
 		c.change(&after)
 		if got := request.Relevant(before, after); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
+			t.Errorf("%s: Relevant returns %v, want %v", name, got, c.want)
 		}
 	}
 }

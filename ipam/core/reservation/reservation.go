@@ -29,8 +29,8 @@ type Address struct {
 	Failover v1alpha1.Failover
 	// InUse is true if the status of the FixedIP names a pod that uses the address.
 	InUse bool
-	// MovableFor is the UID of the pod that may take, or has taken, the address to another node: see
-	// v1alpha1.FixedIPStatus. It is empty if there is none.
+	// MovableFor is the UID of the pod that may take, or has taken, the address to another node; empty: none. See
+	// v1alpha1.FixedIPStatus.
 	MovableFor types.UID
 }
 
@@ -67,8 +67,8 @@ func Of(records ...*v1alpha1.FixedIP) []Address {
 	return reserved
 }
 
-// InheritancePending reports whether, by the condition SubnetAvailable, the node of the addresses is gone and another node
-// will inherit its subnet.
+// InheritancePending reports whether the condition SubnetAvailable of a FixedIP has the reason InheritancePending: the node
+// of the addresses is gone, and another node will inherit the subnet.
 func InheritancePending(fip *v1alpha1.FixedIP) bool {
 	c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonInheritancePending

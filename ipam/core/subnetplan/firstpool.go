@@ -15,56 +15,56 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// Announced is a move-target entry in the pool of a node: the address was about to move there.
-type Announced struct {
+// MoveTarget is a move-target entry in the pool of a node: the address was about to move there.
+type MoveTarget struct {
 	Node  string
 	Addr  netip.Addr
 	Entry pool.Entry
 }
 
-// Reserve returns the entries for reserved addresses that the pool of the node heir must contain from the moment that it has
-// the subnets. Key: the address. kept are the reserved addresses. others are the pools of all nodes, read after the former
-// pool of the subnets was gone, so that no pool decides about the addresses now; the pool of heir among them is ignored.
+// Reserve returns the entries for reserved addresses that the pool n of a node must contain as soon as the node has the
+// subnets. Key: the address. reserved are the reserved addresses. others are the pools of all nodes, read after the former
+// pool of the subnets was gone, so that no pool decides about the addresses now; the pool of the node itself is ignored.
 //
-// If another pool has an allocatable entry for an address, the address gets a moved entry that names that node, whatever it
-// is reserved for. So does an address whose pod runs on another node: the CiliumNode there may have been lost too. elsewhere
-// contains these nodes. Key: the address.
+// If another pool has an allocatable entry for an address, the address gets a moved entry that names that node, whichever pod
+// the address is reserved for. An address whose pod runs on another node gets a moved entry too: the CiliumNode of that node
+// may have been lost. runningOn contains these nodes. Key: the address.
 //
 // A move-target entry in another pool means that the address was about to move there when its home was lost. The address
-// must not arrive there once its home has an entry for it again. announced lists these entries: they have to be removed
-// first, after which the pools have to be read again, since the address may have arrived meanwhile.
+// must not arrive there after its home has an entry for it again. announced contains these entries. The caller must remove
+// them first and then read the pools again, since an address may have arrived meanwhile.
 //
-// An allocatable entry that heir itself has for an address in the subnets is left as it is: the address is at home from then
-// on.
-func Reserve(heir pool.NodePool, subnets []netip.Prefix, kept []reservation.Address, elsewhere map[netip.Addr]string, others []pool.NodePool) (entries map[netip.Addr]pool.Entry, announced []Announced) {
+// entries contains no address in the subnets for which n has an allocatable entry: that entry remains, and the address is at
+// home from then on.
+func Reserve(n pool.NodePool, subnets []netip.Prefix, reserved []reservation.Address, runningOn map[netip.Addr]string, others []pool.NodePool) (entries map[netip.Addr]pool.Entry, announced []MoveTarget) {
 	inside := address.Union(subnets)
 	entries = map[netip.Addr]pool.Entry{}
-	for _, k := range kept {
+	for _, k := range reserved {
 		if inside.Contains(k.Addr) {
 			entries[k.Addr] = k.Entry
-			if node, ok := elsewhere[k.Addr]; ok {
+			if node, ok := runningOn[k.Addr]; ok {
 				entries[k.Addr] = pool.MovedEntry(node, k.Entry.Owner)
 			}
 		}
 	}
-	for a, e := range heir.Entries {
+	for a, e := range n.Entries {
 		if inside.Contains(a) && e.Allocatable() {
 			delete(entries, a)
 		}
 	}
 	for _, o := range others {
 		for a, e := range o.Entries {
-			if o.Name == heir.Name || !inside.Contains(a) {
+			if o.Name == n.Name || !inside.Contains(a) {
 				continue
 			}
 			if e.Kind == pool.MoveTarget {
-				announced = append(announced, Announced{Node: o.Name, Addr: a, Entry: e})
+				announced = append(announced, MoveTarget{Node: o.Name, Addr: a, Entry: e})
 			} else if e.Allocatable() {
 				entries[a] = pool.MovedEntry(o.Name, e.NamesPod())
 			}
 		}
 	}
-	slices.SortFunc(announced, func(x, y Announced) int {
+	slices.SortFunc(announced, func(x, y MoveTarget) int {
 		return cmp.Or(cmp.Compare(x.Node, y.Node), x.Addr.Compare(y.Addr))
 	})
 	return entries, announced
@@ -96,13 +96,14 @@ func (r Running) unrecorded(a netip.Addr) bool {
 // the entries of reserved addresses already. An agent that restarts restores an endpoint only if the pool has an entry for
 // its address (Cilium facts 7 and 26). at is the time of new cooldowns.
 //
-// A fixed address gets the entry of its pod. Any other address gets a dynamic entry or, on a strict node, an entry for that
-// pod alone; if the pod has another entry there, a cooldown. An entry that names another pod must not stand on an address in
-// use, since the agent gives out the address by the owner alone (Cilium fact 2): a cooldown replaces it.
+// A fixed address gets the entry of its pod. Any other address gets a dynamic entry. On a strict node it gets the entry
+// Running.Dedicated instead, or a Cooldown entry if the pod has another entry of the family. A Cooldown entry also replaces an
+// entry that names another pod than the one that runs with the address, because the agent assigns an address by the owner of
+// its entry alone (Cilium fact 2).
 //
-// An address whose home is another node gets the entry of the pod only if the home has a moved entry that names this node,
-// or if a FixedIP reserves addresses for the pod and no node is the home now: the node that inherits the subnet will find
-// the address here.
+// An address that is in no subnet of the node gets the entry of the pod only if its home has a moved entry that names this
+// node, or if a FixedIP reserves the address for the pod and no node is its home now: the node that inherits the subnet will
+// find the address here.
 func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.NodePool, at time.Time) pool.NodePool {
 	running = slices.Clone(running)
 	slices.SortStableFunc(running, func(x, y Running) int { return strings.Compare(x.Owner, y.Owner) })
@@ -113,7 +114,7 @@ func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.
 			entry := pool.Entry{}
 			switch {
 			case !n.Home(a):
-				if r.Fixed == nil || exists || double || !livesOn(others, a, n.Name, r.Owner) && (!slices.Contains(r.Reserved, a) || hasHome(others, a)) {
+				if r.Fixed == nil || exists || double || !isMovedTo(others, a, n.Name, r.Owner) && (!slices.Contains(r.Reserved, a) || hasHome(others, a)) {
 					continue
 				}
 				entry = *r.Fixed
@@ -132,13 +133,13 @@ func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.
 	return n
 }
 
-// hasHome reports whether an address is in the subnet of a node.
+// hasHome reports whether an address is in a subnet of one of the pools.
 func hasHome(pools []pool.NodePool, a netip.Addr) bool {
 	return slices.ContainsFunc(pools, func(n pool.NodePool) bool { return n.Home(a) })
 }
 
-// livesOn reports whether the home of an address has a moved entry that names the node and the owner.
-func livesOn(pools []pool.NodePool, a netip.Addr, node, owner string) bool {
+// isMovedTo reports whether the home of an address has a moved entry that names the node and the owner.
+func isMovedTo(pools []pool.NodePool, a netip.Addr, node, owner string) bool {
 	return slices.ContainsFunc(pools, func(home pool.NodePool) bool {
 		e := home.Entries[a]
 		return home.Home(a) && e.Kind == pool.Moved && e.Node == node && e.Pod == owner

@@ -26,24 +26,24 @@ import (
 type OrphanedSubnets struct {
 	// Node is the node that is gone; empty if the subnets never had a node.
 	Node string
-	// Subnets are its NodeSubnets, sorted by CIDR. Empty for a reserved address that no NodeSubnet contains.
+	// Subnets are the NodeSubnets of Node, sorted by CIDR; empty for a reserved address that no NodeSubnet contains.
 	Subnets []Subnet
 	// Reserved are the addresses in the subnets that FixedIPs reserve.
 	Reserved []reservation.Address
-	// Since is when the node was first observed to be gone; zero if that is not recorded yet.
+	// Since is the time at which the controller first observed that the node is gone; zero if it is not recorded yet.
 	Since time.Time
-	// Candidate is a node that has inherited some of the subnets and has to inherit the rest, because the controller stopped
-	// in between; empty if there is none.
+	// Candidate is a node that has inherited some of the subnets and has to inherit the others, because the controller
+	// stopped in between; empty if there is none.
 	Candidate string
 	// Successor is the node that the administrator named to inherit the subnets; empty if there is none.
 	Successor string
-	// Constraints are the requirements of the node for its pods; nil if they are not recorded.
+	// Constraints are the requirements of Node for its pods; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints
 	// Waiting are the pods with reserved addresses for which a scheduler found no node.
 	Waiting []*corev1.Pod
 }
 
-// nominated returns how many of the waiting pods are nominated to a node: the scheduler found that they can run there.
+// nominated returns the number of waiting pods that are nominated to a node: the scheduler found that they can run there.
 func (o OrphanedSubnets) nominated(node string) (count int) {
 	for _, pod := range o.Waiting {
 		if pod.Status.NominatedNodeName == node {
@@ -53,20 +53,20 @@ func (o OrphanedSubnets) nominated(node string) (count int) {
 	return count
 }
 
-// waited reports whether the node has been observed to be gone for at least the duration hold.
+// waited reports whether at least the duration hold has passed since the node was first observed to be gone.
 func (o OrphanedSubnets) waited(hold time.Duration, now time.Time) bool {
 	return !o.Since.IsZero() && !now.Before(o.Since.Add(hold))
 }
 
-// Orphans returns the subnets whose nodes are gone, grouped by node, with the addresses of kept in them. Subnets that never
+// Orphans returns the subnets whose nodes are gone, grouped by node, with the reserved addresses in them. Subnets that never
 // had a node are grouped by pod. A reserved address that no NodeSubnet contains forms a group of its own. The result is
 // sorted by node. gone reports whether a node is gone.
-func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string) bool) []OrphanedSubnets {
+func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node string) bool) []OrphanedSubnets {
 	// inside contains the reserved addresses of each subnet. Key: the CIDR; the zero Prefix for addresses in no subnet.
 	inside := map[netip.Prefix][]reservation.Address{}
 	subnets = slices.SortedFunc(slices.Values(subnets), func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
 	subnetOf := containing(subnets)
-	for _, k := range kept {
+	for _, k := range reserved {
 		in := subnetOf(k.Addr)
 		inside[in] = append(inside[in], k)
 	}
@@ -136,7 +136,7 @@ func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
 	longestFirst := slices.SortedFunc(maps.Keys(lengths), func(x, y int) int { return y - x })
 	return func(a netip.Addr) netip.Prefix {
 		for _, bits := range longestFirst {
-			// An address of the other family may be too short, and has no Prefix then.
+			// Prefix returns an error for an IPv4 address if bits is the length of an IPv6 subnet.
 			if p, err := a.Prefix(bits); err == nil && known[p] {
 				return p
 			}
@@ -145,13 +145,13 @@ func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
 	}
 }
 
-// Missing returns the subnets of reserved addresses that are in a cluster pool and that neither a NodeSubnet nor a node has:
-// a backup was restored, or a user reserved an address in a subnet that is not in use. They have to be claimed, for the node
-// that the FixedIPs name, before any new subnet. has reports whether a node has subnets: such a node did not lose these
-// subnets.
-func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []reservation.Address, has func(node string) bool) []Subnet {
+// Missing returns the subnets of reserved addresses that are in a cluster pool and not in taken, the subnets of NodeSubnets and
+// nodes: a backup was restored, or a user reserved an address in a subnet that is not in use. These subnets have to be claimed,
+// for the node that the FixedIPs name, before any new subnet. has reports whether a node has subnets: such a node did not lose
+// these subnets.
+func Missing(pools []address.ClusterPool, taken *netipx.IPSet, reserved []reservation.Address, has func(node string) bool) []Subnet {
 	inside := map[netip.Prefix][]reservation.Address{}
-	for _, k := range kept {
+	for _, k := range reserved {
 		if cidr, ok := address.SubnetOf(pools, k.Addr, taken); ok {
 			inside[cidr] = append(inside[cidr], k)
 		}
@@ -170,11 +170,11 @@ func Outside(pools []address.ClusterPool, cidr netip.Prefix) bool {
 	})
 }
 
-// lostNode returns the node without subnets that most FixedIPs name; empty if they name none. The FixedIP of an address that
-// has moved names the node to which it moved, which usually has subnets.
-func lostNode(kept []reservation.Address, has func(string) bool) string {
+// lostNode returns the node without subnets that most FixedIPs name; empty if they name no such node. The FixedIP of an address
+// that has moved names the node to which the address moved, which usually has subnets.
+func lostNode(reserved []reservation.Address, has func(string) bool) string {
 	named := map[string]int{}
-	for _, k := range kept {
+	for _, k := range reserved {
 		if k.Node != "" && !has(k.Node) {
 			named[k.Node]++
 		}
@@ -200,29 +200,30 @@ const (
 	Free OrphanPolicy = "Free"
 )
 
-// Policies contains all policies.
+// Policies contains every OrphanPolicy.
 var Policies = []OrphanPolicy{Inherit, Hold, Free}
 
-// Rules contains the configuration of subnets: where they come from, and what happens to orphans.
+// Rules contains the configuration of subnets: the cluster pools, and the policy for orphaned subnets.
 type Rules struct {
-	// Pools are the cluster pools from which subnets are taken, in this order. Empty if each node brings its own subnets.
+	// Pools are the cluster pools from which subnets are taken, in this order; empty if the subnets of a node come from
+	// Node.spec.podCIDRs.
 	Pools []address.ClusterPool
-	// Policy is the policy for orphans.
+	// Policy is the policy for orphaned subnets.
 	Policy OrphanPolicy
-	// Hold is the grace period of orphans.
+	// Hold is the grace period of orphaned subnets.
 	Hold time.Duration
 	// Failover is the failover policy for FixedIPs without one of their own.
 	Failover v1alpha1.Failover
 }
 
-// migrateGracePeriod is the maximum grace period of subnets with an address that may migrate. It is enough for a node that
-// only registers again, which takes seconds.
+// migrateGracePeriod is the maximum grace period of subnets with an address that may migrate. It is enough for a node whose
+// Node object is deleted and registered again, which takes seconds.
 const migrateGracePeriod = 10 * time.Second
 
-// Origin is where the subnets of a node come from.
+// Origin is the source of the subnets of a node.
 type Origin string
 
-// The origins.
+// The values of Origin.
 const (
 	// FromClusterPool means that the subnets were taken from the cluster pools.
 	FromClusterPool Origin = "cluster_pool"
@@ -236,7 +237,7 @@ const (
 	ByExistingNode Origin = "existing_node"
 )
 
-// Origins are all origins.
+// Origins contains every Origin.
 var Origins = []Origin{FromClusterPool, FromNodeSpec, Restored, ByNewNode, ByExistingNode}
 
 // CandidateNode is a node that may inherit the subnets of a node that is gone.
@@ -244,19 +245,20 @@ type CandidateNode struct {
 	Name string
 	// Subnets is the number of subnets that the node has.
 	Subnets int
-	// SuccessorOf is the node that the label fixedip.io/replaces-node of this node names; empty if there is none.
+	// SuccessorOf is the value of the label fixedip.io/replaces-node, the node that this node replaces; empty if the node
+	// does not have the label.
 	SuccessorOf string
 	// Ready is true if pods can be placed on the node now.
 	Ready bool
-	// Joined is when its Node was created.
+	// Joined is the time at which the Node was created.
 	Joined      time.Time
 	Constraints v1alpha1.NodeConstraints
-	// Labels are the labels of its Node.
+	// Labels are the labels of the Node.
 	Labels map[string]string
 }
 
-// admits reports whether a pod can run on the node, by the labels of the node and by its taints, except the taints that
-// follow the state of the node.
+// admits reports whether the labels and the recorded taints of the node allow the pod to run there. Taints that follow the
+// state of the node are not recorded.
 func (h CandidateNode) admits(pod *corev1.Pod) bool {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name, Labels: h.Labels}, Spec: corev1.NodeSpec{Taints: h.Constraints.Taints}}
 	match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
@@ -270,19 +272,21 @@ func (o OrphanedSubnets) chosen(h CandidateNode) bool {
 	return o.Candidate == h.Name || o.Successor == h.Name || o.Node != "" && h.SuccessorOf == o.Node
 }
 
-// mayInherit reports whether a node may inherit an orphan now. If not, at is when it may; zero if that depends on an event.
+// mayInherit reports whether a node may inherit an orphan now. If not, at is the time from which it may; zero if that depends
+// on an event.
 //
-// A chosen node may inherit at once. If the policy is Inherit, these nodes may inherit after the grace period:
+// An orphan without a NodeSubnet is not inherited. If the orphan has a Candidate, only that node may inherit; otherwise a
+// FixedIP must reserve an address in the subnets. A chosen node may inherit at once. Any other node that has subnets must be
+// ready. If the policy is Inherit, these nodes may inherit after the grace period:
 //   - a node to which the scheduler has nominated one of the waiting pods;
 //   - a node without subnets, which runs no pods yet, if no pod waits or if its labels and taints admit one of the waiting
 //     pods;
 //   - a node that joined late, if no pod waits.
 //
-// The last two have to suit the pods of the node that is gone.
+// A node to which no pod is nominated has to suit the pods of the node that is gone.
 //
-// If an address may migrate, a ready node that has subnets may inherit after at most migrateGracePeriod, whatever the
-// policy, if it suits the pods or one of them is nominated to it: the pods can then migrate from it to nodes that can run
-// them.
+// If an address may migrate, a node that has subnets may inherit after at most migrateGracePeriod, whatever the policy: the
+// pods can then migrate from that node to nodes that can run them.
 func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok bool, at time.Time) {
 	hold := r.Hold
 	switch {
@@ -303,8 +307,8 @@ func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok
 	return true, time.Time{}
 }
 
-// fits reports whether a node may inherit an orphan by policy Inherit, as far as that depends on the waiting pods and on
-// when the node joined.
+// fits reports whether the waiting pods and the time at which the node joined allow the node to inherit an orphan by policy
+// Inherit.
 func (r Rules) fits(o OrphanedSubnets, h CandidateNode) bool {
 	switch {
 	case o.nominated(h.Name) > 0:
@@ -321,8 +325,8 @@ func (r Rules) joinedLate(o OrphanedSubnets, h CandidateNode) bool {
 	return !h.Joined.Before(o.Since.Add(-r.Hold))
 }
 
-// InheritancePending reports whether the rules allow that another node inherits an orphan. If so, the scheduler nominates
-// nodes for the waiting pods.
+// InheritancePending reports whether the rules allow another node to inherit an orphan. The scheduler then nominates nodes for
+// the waiting pods.
 func (r Rules) InheritancePending(o OrphanedSubnets) bool {
 	return len(o.Subnets) > 0 && (r.Policy == Inherit || r.migrates(o))
 }
@@ -342,9 +346,9 @@ func (r Rules) JoinerInherits(j CandidateNode, orphans []OrphanedSubnets, now ti
 
 // PickExistingNode returns the node that inherits an orphan in addition to its own subnets; empty if none may inherit it
 // now. Nodes are preferred in this order: a chosen node, the node to which most waiting pods are nominated, a node that
-// joined late, a node of the same node pool, the node with the fewest subnets, the first by name. If heir is empty, at is
-// when to decide again; zero if that depends on an event.
-func (r Rules) PickExistingNode(o OrphanedSubnets, heirs []CandidateNode, now time.Time) (heir string, at time.Time) {
+// joined late, a node of the same node pool, the node with the fewest subnets, the first by name. If name is empty, at is the
+// time of the next decision; zero if that depends on an event.
+func (r Rules) PickExistingNode(o OrphanedSubnets, candidates []CandidateNode, now time.Time) (name string, at time.Time) {
 	// first compares a condition of two nodes: the node for which it is true comes first.
 	first := func(x, y bool) int {
 		switch {
@@ -366,10 +370,10 @@ func (r Rules) PickExistingNode(o OrphanedSubnets, heirs []CandidateNode, now ti
 		)
 	}
 	var found *CandidateNode
-	for i, h := range heirs {
+	for i, h := range candidates {
 		ok, due := r.mayInherit(o, h, now)
 		if ok && (found == nil || order(h, *found) < 0) {
-			found = &heirs[i]
+			found = &candidates[i]
 		}
 		if !due.IsZero() && (at.IsZero() || due.Before(at)) {
 			at = due
@@ -389,10 +393,10 @@ func (r Rules) migrates(o OrphanedSubnets) bool {
 	})
 }
 
-// ExpiredReservations returns the reserved addresses of an orphan whose FixedIPs policy Free deletes now. If it is too
-// early, at is when they are deleted. Addresses whose FixedIPs do not name the node are left out: if they live on another
-// node, only their home is gone.
-func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (kept []reservation.Address, at time.Time) {
+// ExpiredReservations returns the reserved addresses of an orphan whose FixedIPs have to be deleted now by policy Free. If it
+// is too early, at is the time of the deletion. Addresses whose FixedIPs do not name the node are left out: if the pool of
+// another node carries an address, only its home is gone.
+func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (expired []reservation.Address, at time.Time) {
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}
 	}
@@ -403,7 +407,7 @@ func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (kept []res
 }
 
 // Releasable reports whether the NodeSubnets of an orphan can be deleted because no FixedIP reserves an address in them. If
-// it is too early, at is when they can be: a node with the same name may come back to its subnets within the grace period.
+// it is too early, at is the end of the grace period: until then a node with the same name may return to its subnets.
 func (r Rules) Releasable(o OrphanedSubnets, now time.Time) (ok bool, at time.Time) {
 	switch {
 	case len(o.Reserved) > 0 || len(o.Subnets) == 0 || o.Candidate != "":
@@ -418,8 +422,8 @@ func (r Rules) Releasable(o OrphanedSubnets, now time.Time) (ok bool, at time.Ti
 	return true, time.Time{}
 }
 
-// ReservedIn returns the addresses of kept that are in one of the subnets.
-func ReservedIn(subnets []netip.Prefix, kept []reservation.Address) []reservation.Address {
+// ReservedIn returns the reserved addresses that are in one of the subnets.
+func ReservedIn(subnets []netip.Prefix, reserved []reservation.Address) []reservation.Address {
 	set := address.Union(subnets)
-	return slices.DeleteFunc(slices.Clone(kept), func(k reservation.Address) bool { return !set.Contains(k.Addr) })
+	return slices.DeleteFunc(slices.Clone(reserved), func(k reservation.Address) bool { return !set.Contains(k.Addr) })
 }

@@ -22,7 +22,7 @@ import (
 var (
 	cidr = netip.MustParsePrefix
 	addr = netip.MustParseAddr
-	// clock is the time of all decisions here.
+	// clock is the time of all decisions in these tests.
 	clock = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	// byValue compares addresses, which have unexported fields.
 	byValue = cmp.Options{
@@ -39,7 +39,7 @@ func cidrsOf(texts ...string) []netip.Prefix {
 	return out
 }
 
-// of returns a subnet whose node was observed to be gone that long ago; 0: the node was not observed to be gone.
+// of returns a subnet of a node. gone is the time since the node was observed to be gone; 0: it was not observed to be gone.
 func of(text, node string, gone time.Duration) subnetplan.Subnet {
 	s := subnetplan.Subnet{CIDR: cidr(text), Node: node}
 	if gone > 0 {
@@ -48,8 +48,8 @@ func of(text, node string, gone time.Duration) subnetplan.Subnet {
 	return s
 }
 
-// kept returns an address that a FixedIP reserves for pod mysql-0. The FixedIP names the node. change changes the result.
-func kept(a, node string, change ...func(*reservation.Address)) reservation.Address {
+// reservedAddress returns an address that a FixedIP reserves for pod mysql-0 on a node. change changes the result.
+func reservedAddress(a, node string, change ...func(*reservation.Address)) reservation.Address {
 	k := reservation.Address{
 		Addr: addr(a), Node: node, Entry: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
 		Record: types.NamespacedName{Namespace: "db", Name: "mysql-0"},
@@ -69,8 +69,8 @@ func forPod(name string) func(*reservation.Address) {
 
 func TestOrphans(t *testing.T) {
 	v4, v6 := of("10.0.0.16/28", "node-1", time.Minute), of("fd00::/64", "node-1", 2*time.Minute)
-	here, six := kept("10.0.0.17", "node-1"), kept("fd00::17", "node-1")
-	away := kept("10.0.0.18", "node-2", forPod("mysql-1"))
+	onNode, six := reservedAddress("10.0.0.17", "node-1"), reservedAddress("fd00::17", "node-1")
+	moved := reservedAddress("10.0.0.18", "node-2", forPod("mysql-1"))
 	constraints := &v1alpha1.NodeConstraints{Zone: "a"}
 	zoned, chosen, part, pending := v4, v4, v4, v6
 	zoned.Constraints = constraints
@@ -80,38 +80,38 @@ func TestOrphans(t *testing.T) {
 	done.OrphanedSince = time.Time{}
 	pending.OrphanedSince = clock.Add(-time.Minute)
 	for name, c := range map[string]struct {
-		subnets []subnetplan.Subnet
-		kept    []reservation.Address
-		want    []subnetplan.OrphanedSubnets
+		subnets  []subnetplan.Subnet
+		reserved []reservation.Address
+		want     []subnetplan.OrphanedSubnets
 	}{
-		"the node exists": {[]subnetplan.Subnet{of("10.0.0.0/28", "node-2", 0)}, []reservation.Address{kept("10.0.0.3", "node-1")}, nil},
-		"both families of a node, from the first observation on": {[]subnetplan.Subnet{v6, v4}, []reservation.Address{six, away, here},
-			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4, v6}, Reserved: []reservation.Address{here, away, six}, Since: v6.OrphanedSince}}},
-		"without a reserved address": {[]subnetplan.Subnet{v4}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}}},
-		"its constraints":            {[]subnetplan.Subnet{zoned}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{zoned}, Since: v4.OrphanedSince, Constraints: constraints}}},
-		"a successor":                {[]subnetplan.Subnet{chosen}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{chosen}, Since: v4.OrphanedSince, Successor: "node-7"}}},
-		"half of it has an heir": {[]subnetplan.Subnet{part, pending}, nil,
+		"the node exists": {[]subnetplan.Subnet{of("10.0.0.0/28", "node-2", 0)}, []reservation.Address{reservedAddress("10.0.0.3", "node-1")}, nil},
+		"both families of a node, the earliest observation counts": {[]subnetplan.Subnet{v6, v4}, []reservation.Address{six, moved, onNode},
+			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4, v6}, Reserved: []reservation.Address{onNode, moved, six}, Since: v6.OrphanedSince}}},
+		"no reserved address":     {[]subnetplan.Subnet{v4}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}}},
+		"constraints of the node": {[]subnetplan.Subnet{zoned}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{zoned}, Since: v4.OrphanedSince, Constraints: constraints}}},
+		"a successor":             {[]subnetplan.Subnet{chosen}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{chosen}, Since: v4.OrphanedSince, Successor: "node-7"}}},
+		"another node has inherited the IPv4 subnet": {[]subnetplan.Subnet{part, pending}, nil,
 			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{pending}, Since: pending.OrphanedSince, Candidate: "node-2"}}},
-		"an heir of long ago": {[]subnetplan.Subnet{done, pending}, nil,
+		"another node inherited the IPv4 subnet long ago": {[]subnetplan.Subnet{done, pending}, nil,
 			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{pending}, Since: pending.OrphanedSince}}},
-		"each node for itself": {[]subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0), v4}, nil,
+		"two nodes": {[]subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0), v4}, nil,
 			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}, {Node: "node-3", Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0)}}}},
-		"without a node: the pod keeps its families together": {
+		"no node: the subnets of both families of a pod form one group": {
 			[]subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("10.0.0.64/28", "", 0), of("fd00:0:0:1::/64", "", 0)},
-			[]reservation.Address{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0")), kept("10.0.0.65", "", forPod("a-1"))},
+			[]reservation.Address{reservedAddress("10.0.0.33", "", forPod("a-0")), reservedAddress("fd00:0:0:1::1", "", forPod("a-0")), reservedAddress("10.0.0.65", "", forPod("a-1"))},
 			[]subnetplan.OrphanedSubnets{
-				{Subnets: []subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("fd00:0:0:1::/64", "", 0)}, Reserved: []reservation.Address{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0"))}},
-				{Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "", 0)}, Reserved: []reservation.Address{kept("10.0.0.65", "", forPod("a-1"))}}}},
-		"an address in no subnet": {[]subnetplan.Subnet{v4}, []reservation.Address{kept("192.168.0.1", "node-1"), here},
-			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Reserved: []reservation.Address{here}, Since: v4.OrphanedSince}, {Node: "node-1", Reserved: []reservation.Address{kept("192.168.0.1", "node-1")}}}},
-		"subnets of different sizes": {[]subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, []reservation.Address{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1"), kept("10.0.1.9", "node-1")},
+				{Subnets: []subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("fd00:0:0:1::/64", "", 0)}, Reserved: []reservation.Address{reservedAddress("10.0.0.33", "", forPod("a-0")), reservedAddress("fd00:0:0:1::1", "", forPod("a-0"))}},
+				{Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "", 0)}, Reserved: []reservation.Address{reservedAddress("10.0.0.65", "", forPod("a-1"))}}}},
+		"an address in no subnet": {[]subnetplan.Subnet{v4}, []reservation.Address{reservedAddress("192.168.0.1", "node-1"), onNode},
+			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Reserved: []reservation.Address{onNode}, Since: v4.OrphanedSince}, {Node: "node-1", Reserved: []reservation.Address{reservedAddress("192.168.0.1", "node-1")}}}},
+		"subnets of different sizes": {[]subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, []reservation.Address{reservedAddress("10.0.0.200", "node-1"), reservedAddress("10.0.1.5", "node-1"), reservedAddress("10.0.1.9", "node-1")},
 			[]subnetplan.OrphanedSubnets{
-				{Node: "node-1", Subnets: []subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, Reserved: []reservation.Address{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1")}},
-				{Node: "node-1", Reserved: []reservation.Address{kept("10.0.1.9", "node-1")}}}},
+				{Node: "node-1", Subnets: []subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, Reserved: []reservation.Address{reservedAddress("10.0.0.200", "node-1"), reservedAddress("10.0.1.5", "node-1")}},
+				{Node: "node-1", Reserved: []reservation.Address{reservedAddress("10.0.1.9", "node-1")}}}},
 	} {
-		got := subnetplan.Orphans(c.subnets, c.kept, func(n string) bool { return n != "node-2" })
+		got := subnetplan.Orphans(c.subnets, c.reserved, func(n string) bool { return n != "node-2" })
 		if diff := cmp.Diff(c.want, got, byValue); diff != "" {
-			t.Errorf("%s (-want +got): %s", name, diff)
+			t.Errorf("%s: orphans (-want +got): %s", name, diff)
 		}
 	}
 }
@@ -120,19 +120,19 @@ func TestMissing(t *testing.T) {
 	pools := []address.ClusterPool{{CIDR: cidr("10.0.0.0/24"), MaskSize: 28}, {CIDR: cidr("fd00::/48"), MaskSize: 64}}
 	taken := address.Union(cidrsOf("10.0.0.0/28", "10.0.0.40/29"))
 	for name, c := range map[string]struct {
-		kept []reservation.Address
-		want []subnetplan.Subnet
+		reserved []reservation.Address
+		want     []subnetplan.Subnet
 	}{
-		"in a subnet that is claimed": {[]reservation.Address{kept("10.0.0.3", "node-2"), kept("10.0.0.44", "node-1")}, nil},
-		"of a node":                   {[]reservation.Address{kept("10.0.0.17", "node-1"), kept("fd00::17", "node-1")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0), of("fd00::/64", "node-1", 0)}},
-		"of a node that has others":   {[]reservation.Address{kept("10.0.0.17", "node-2")}, []subnetplan.Subnet{of("10.0.0.16/28", "", 0)}},
-		"of the node that most name":  {[]reservation.Address{kept("10.0.0.17", "node-1"), kept("10.0.0.18", "node-1"), kept("10.0.0.19", "node-0")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0)}},
-		"as much as is not claimed":   {[]reservation.Address{kept("10.0.0.33", "")}, []subnetplan.Subnet{of("10.0.0.32/29", "", 0)}},
-		"in no pool":                  {[]reservation.Address{kept("192.168.0.1", "node-1")}, nil},
+		"in subnets that are claimed":                     {[]reservation.Address{reservedAddress("10.0.0.3", "node-2"), reservedAddress("10.0.0.44", "node-1")}, nil},
+		"the FixedIPs name a node":                        {[]reservation.Address{reservedAddress("10.0.0.17", "node-1"), reservedAddress("fd00::17", "node-1")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0), of("fd00::/64", "node-1", 0)}},
+		"the FixedIP names a node that has other subnets": {[]reservation.Address{reservedAddress("10.0.0.17", "node-2")}, []subnetplan.Subnet{of("10.0.0.16/28", "", 0)}},
+		"the FixedIPs name different nodes":               {[]reservation.Address{reservedAddress("10.0.0.17", "node-1"), reservedAddress("10.0.0.18", "node-1"), reservedAddress("10.0.0.19", "node-0")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0)}},
+		"part of the subnet is claimed":                   {[]reservation.Address{reservedAddress("10.0.0.33", "")}, []subnetplan.Subnet{of("10.0.0.32/29", "", 0)}},
+		"in no cluster pool":                              {[]reservation.Address{reservedAddress("192.168.0.1", "node-1")}, nil},
 	} {
-		got := subnetplan.Missing(pools, taken, c.kept, func(n string) bool { return n == "node-2" })
+		got := subnetplan.Missing(pools, taken, c.reserved, func(n string) bool { return n == "node-2" })
 		if diff := cmp.Diff(c.want, got, byValue); diff != "" {
-			t.Errorf("%s (-want +got): %s", name, diff)
+			t.Errorf("%s: missing subnets (-want +got): %s", name, diff)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func TestOutside(t *testing.T) {
 		"10.0.0.16/28": false, "10.0.0.0/24": false, "10.0.1.0/28": true, "10.0.0.0/16": true, "fd00:0:0:7::/64": false, "fd01::/64": true,
 	} {
 		if got := subnetplan.Outside(pools, cidr(subnet)); got != want {
-			t.Errorf("%s: %t", subnet, got)
+			t.Errorf("Outside(%s) returns %t, want %t", subnet, got, want)
 		}
 	}
 }
@@ -155,17 +155,17 @@ func TestClash(t *testing.T) {
 		perFamily bool
 		want      bool
 	}{
-		"itself":                               {mine, true, false},
-		"another subnet of another node":       {of("10.0.0.32/28", "node-2", 0), true, false},
-		"a smaller one of another node":        {of("10.0.0.20/30", "node-2", 0), false, true},
-		"a larger one of another node":         {of("10.0.0.0/24", "node-2", 0), false, true},
-		"the same one, by then another node's": {of("10.0.0.16/28", "node-2", 0), false, true},
-		"a second claim for the node":          {of("10.0.0.64/28", "node-1", 0), true, true},
-		"a second subnet of the node":          {of("10.0.0.64/28", "node-1", 0), false, false},
-		"its subnet of the other family":       {of("fd00::/64", "node-1", 0), true, false},
+		"the claim itself":                                {mine, true, false},
+		"another subnet of another node":                  {of("10.0.0.32/28", "node-2", 0), true, false},
+		"a smaller overlapping subnet of another node":    {of("10.0.0.20/30", "node-2", 0), false, true},
+		"a larger overlapping subnet of another node":     {of("10.0.0.0/24", "node-2", 0), false, true},
+		"the same subnet of another node":                 {of("10.0.0.16/28", "node-2", 0), false, true},
+		"a second subnet of the node, one per family":     {of("10.0.0.64/28", "node-1", 0), true, true},
+		"a second subnet of the node, several per family": {of("10.0.0.64/28", "node-1", 0), false, false},
+		"a subnet of the node in the other family":        {of("fd00::/64", "node-1", 0), true, false},
 	} {
 		if _, got := subnetplan.Clash(mine, []subnetplan.Subnet{mine, c.other}, c.perFamily); got != c.want {
-			t.Errorf("%s: %t, want %t", name, got, c.want)
+			t.Errorf("%s: Clash found %t, want %t", name, got, c.want)
 		}
 	}
 }
@@ -184,6 +184,6 @@ func TestConstraintsOf(t *testing.T) {
 		{Key: "a", Effect: corev1.TaintEffectNoExecute}, {Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule},
 	}}
 	if diff := cmp.Diff(want, subnetplan.ConstraintsOf(node)); diff != "" {
-		t.Errorf("(-want +got): %s", diff)
+		t.Errorf("ConstraintsOf (-want +got): %s", diff)
 	}
 }

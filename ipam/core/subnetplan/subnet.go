@@ -22,13 +22,14 @@ type Subnet struct {
 	CIDR netip.Prefix
 	// Node is the node that has the subnet, or had it last; empty if no node ever had it.
 	Node string
-	// Previous is the node that Node inherited it from.
+	// Previous is the node from which Node inherited the subnet; empty if there is none.
 	Previous string
 	// Successor is the node that the administrator named to inherit the subnet; empty if there is none.
 	Successor string
-	// OrphanedSince is when the controller first observed that the node is gone; zero if it has not.
+	// OrphanedSince is the time at which the controller first observed that the node is gone; zero if it has not observed
+	// that.
 	OrphanedSince time.Time
-	// Constraints are the requirements of the node for its pods; nil if they are not recorded.
+	// Constraints are the requirements of Node for its pods; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints
 	// Object is the NodeSubnet that writes start from; nil if there is none. It must not be changed.
 	Object *v1alpha1.NodeSubnet
@@ -80,10 +81,10 @@ func CIDRs(subnets []Subnet) []netip.Prefix {
 	return cidrs
 }
 
-// Clash returns a subnet of the list because of which a node may not keep a claim that it has just created: a subnet that
-// overlaps the claim or, if perFamily is true, another subnet of the node in the same family. The claim itself does not
-// count. Each controller creates its claim before it lists all claims, so that the later of two claims always sees the
-// earlier one. Two claims that see each other are both withdrawn.
+// Clash returns a subnet of all that does not allow a new claim: a subnet that overlaps the claim or, if perFamily is true,
+// another subnet of the node in the same family. The claim itself does not count. Each controller creates its claim before it
+// lists all claims, so that the controller with the later of two claims always sees the earlier one. If both controllers see
+// the claim of the other, both withdraw their claims.
 func Clash(claim Subnet, all []Subnet, perFamily bool) (clash Subnet, found bool) {
 	for _, s := range all {
 		switch {

@@ -16,36 +16,36 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// confirmTries bounds how often Confirm is called after one write.
+// confirmTries is the maximum number of calls of Confirm after one write.
 const confirmTries = 4
 
-// ErrUndone reports that a change was written, was not confirmed, and was undone. The caller decides again from
-// the new state.
+// ErrUndone means that edits of a change were written, not confirmed, and undone. The caller has to decide again from the new
+// state.
 var ErrUndone = errors.New("the change was undone because the cluster changed meanwhile")
 
 // Change is a request that takes an entry from a pod, or gives one to a pod that already runs with the address.
 //
 // A restart in place writes nothing: a scheduler may bind a pod that relies on an entry between the decision to take that
 // entry and the write. No precondition of the write can exclude that, because the pod is another object. Confirm therefore
-// reads the API server again after the write. No other pod can have received the address in between: an entry that was
-// taken from a pod is in its cooldown.
+// reads from the API server after the write. No other pod can have received the address in between, because an entry that was
+// taken from a pod is in cooldown.
 type Change struct {
 	WriteRequest
-	// Confirm reads the API server and returns those of the written edits that have to be undone. An error that comes with
+	// Confirm reads from the API server and returns the written edits that have to be undone. An error that comes with
 	// edits to undo is final, and is returned after they were undone; any other error is retried.
 	Confirm func(ctx context.Context, written []pool.EntryChange) (undo []pool.EntryChange, err error)
 }
 
-// Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly the edits that were written
-// and not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. Its error
-// matches ErrUndone if any edit was undone.
+// Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly the edits that were written and
+// not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. The error matches
+// ErrUndone if any edit was undone.
 //
 // A process that dies between the write and the confirmation leaves a cooldown entry that names the previous owner, and so
 // does a Write whose last try had an unknown outcome. The controller restores the entry for a pod with that name that waits
 // for an IP on the node.
-func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange, err error) {
-	// written has the latest edit of each address. Decide runs again after a failed try; after a write whose answer
-	// was lost it finds nothing left to do.
+func (w *Writer) Apply(ctx context.Context, c Change) (remaining []pool.EntryChange, err error) {
+	// written contains the latest edit of each address. Decide is called again after a failed try. After a write whose
+	// response was lost, it returns no edits.
 	written := map[netip.Addr]pool.EntryChange{}
 	request := c.WriteRequest
 	request.Decide = func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -62,7 +62,8 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange,
 		return nil, nil
 	}
 	made := slices.SortedFunc(maps.Values(written), func(a, b pool.EntryChange) int { return a.Addr.Compare(b.Addr) })
-	// The write is done: the confirmation and the undo end with the Writer, and not with the caller's context.
+	// The pool is written. Now the context of the caller must not end the confirmation or the undo; only the end of the Writer
+	// does.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(w.ctx, func() { cancel(context.Cause(w.ctx)) })()
@@ -82,13 +83,13 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange,
 	case undoErr != nil:
 		return made, fmt.Errorf("undo the change of the pool of node %s: %w", c.Node, undoErr)
 	}
-	stand = slices.DeleteFunc(made, func(e pool.EntryChange) bool {
+	remaining = slices.DeleteFunc(made, func(e pool.EntryChange) bool {
 		return slices.ContainsFunc(undo, func(u pool.EntryChange) bool { return u.Addr == e.Addr })
 	})
 	if err == nil {
-		return stand, fmt.Errorf("pool of node %s: %w", c.Node, ErrUndone)
+		return remaining, fmt.Errorf("pool of node %s: %w", c.Node, ErrUndone)
 	}
-	return stand, fmt.Errorf("pool of node %s: %w: %w", c.Node, ErrUndone, err)
+	return remaining, fmt.Errorf("pool of node %s: %w: %w", c.Node, ErrUndone, err)
 }
 
 // confirm calls Confirm until it succeeds or returns edits to undo, at most confirmTries times. It returns an error if the

@@ -20,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestApply checks that an unconfirmed change is undone at once, whatever the rate limit is, and exactly: an entry that
-// did not exist before is removed again (finding C12).
+// TestApply checks that an unconfirmed change is undone at once, regardless of the rate limit, and that the undo restores the
+// former entries: an entry that did not exist before is removed (finding C12).
 func TestApply(t *testing.T) {
 	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -30,7 +30,7 @@ func TestApply(t *testing.T) {
 	cooling := pool.CooldownEntry(owned.Owner, at)
 	unavailable := apierrors.NewServiceUnavailable("down")
 	release := func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Release(owned.Owner, nil, at), nil }
-	give := func(addrs ...netip.Addr) func(pool.NodePool) ([]pool.EntryChange, error) {
+	own := func(addrs ...netip.Addr) func(pool.NodePool) ([]pool.EntryChange, error) {
 		return func(n pool.NodePool) (edits []pool.EntryChange, err error) {
 			for _, a := range addrs {
 				if n.Entries[a] != owned {
@@ -48,19 +48,20 @@ func TestApply(t *testing.T) {
 		confirm func(api *apiServer, call int, written []pool.EntryChange) ([]pool.EntryChange, error)
 		fail    func(n int) (error, bool)
 		want    map[netip.Addr]pool.Entry
-		stand   []netip.Addr
-		err     error
-		patches int
+		// remaining contains the addresses of the edits that are not undone.
+		remaining []netip.Addr
+		err       error
+		patches   int
 	}{
-		"nothing to change":                       {decide: give(), confirm: refuteAll, want: start},
-		"a confirmed release":                     {decide: release, confirm: confirmAll, want: map[netip.Addr]pool.Entry{first: cooling, second: {}}, stand: []netip.Addr{first}, patches: 1},
+		"no edits":                                {decide: own(), confirm: refuteAll, want: start},
+		"a confirmed release":                     {decide: release, confirm: confirmAll, want: map[netip.Addr]pool.Entry{first: cooling, second: {}}, remaining: []netip.Addr{first}, patches: 1},
 		"a release that a new pod refutes":        {decide: release, confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
-		"an owner on a dynamic entry":             {decide: give(second), confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
-		"an owner on an entry that was not there": {decide: give(fresh), confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
-		"one of two edits": {decide: give(second, fresh), confirm: func(_ *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
+		"an owner on a dynamic entry":             {decide: own(second), confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
+		"an owner on an address without an entry": {decide: own(fresh), confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
+		"one of two edits is undone": {decide: own(second, fresh), confirm: func(_ *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			return written[:1], nil
-		}, want: map[netip.Addr]pool.Entry{first: owned, second: {}, fresh: owned}, stand: []netip.Addr{fresh}, err: ErrUndone, patches: 2},
-		"another writer was there since": {decide: release, confirm: func(api *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
+		}, want: map[netip.Addr]pool.Entry{first: owned, second: {}, fresh: owned}, remaining: []netip.Addr{fresh}, err: ErrUndone, patches: 2},
+		"another client changed the entry before the undo": {decide: release, confirm: func(api *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			n, err := New(api).Get(context.Background(), "n")
 			if err == nil {
 				_, err = New(api).ChangeEntries(context.Background(), n, []pool.EntryChange{n.Set(first, pool.ForOwner("db/other-0"))}, false)
@@ -75,11 +76,11 @@ func TestApply(t *testing.T) {
 		}, want: start, err: ErrUndone, patches: 2},
 		"a confirmation that keeps failing": {decide: release, confirm: func(*apiServer, int, []pool.EntryChange) ([]pool.EntryChange, error) {
 			return nil, unavailable
-		}, want: map[netip.Addr]pool.Entry{first: cooling, second: {}}, stand: []netip.Addr{first}, err: unavailable, patches: 1},
-		"a verdict with its reason": {decide: release, confirm: func(_ *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
+		}, want: map[netip.Addr]pool.Entry{first: cooling, second: {}}, remaining: []netip.Addr{first}, err: unavailable, patches: 1},
+		"edits to undo and an error": {decide: release, confirm: func(_ *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			return written, pool.ErrTaken
 		}, want: start, err: pool.ErrTaken, patches: 2},
-		"an answer that was lost": {decide: release, confirm: refuteAll, fail: func(n int) (error, bool) {
+		"a lost response": {decide: release, confirm: refuteAll, fail: func(n int) (error, bool) {
 			return only(n == 1, context.DeadlineExceeded), true
 		}, want: start, err: ErrUndone, patches: 2},
 		"a write that is refused": {decide: release, confirm: refuteAll, fail: func(int) (error, bool) {
@@ -98,7 +99,7 @@ func TestApply(t *testing.T) {
 				w.RateLimit = pace
 				calls := 0
 				began := time.Now()
-				stand, err := w.Apply(ctx, Change{WriteRequest: WriteRequest{Node: "n", Decide: c.decide}, Confirm: func(_ context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
+				remaining, err := w.Apply(ctx, Change{WriteRequest: WriteRequest{Node: "n", Decide: c.decide}, Confirm: func(_ context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
 					calls++
 					return c.confirm(api, calls, written)
 				}})
@@ -106,24 +107,24 @@ func TestApply(t *testing.T) {
 				cancel()
 				w.Wait()
 				if (c.err == nil) != (err == nil) || c.err != nil && !errors.Is(err, c.err) {
-					t.Errorf("error %v, want %v", err, c.err)
+					t.Errorf("got error %v, want %v", err, c.err)
 				}
 				if took > 5*time.Second {
-					t.Errorf("took %v: the undo waited for the rate limit", took)
+					t.Errorf("Apply took %v because the undo waited for the rate limit, want no wait", took)
 				}
 				var at []netip.Addr
-				for _, e := range stand {
+				for _, e := range remaining {
 					at = append(at, e.Addr)
 				}
-				if diff := cmp.Diff(c.want, api.entries(t), compareAddrs) + cmp.Diff(c.stand, at, compareAddrs); diff != "" || api.patches < c.patches {
-					t.Errorf("%d patches, (-want +got): %s", api.patches, diff)
+				if diff := cmp.Diff(c.want, api.entries(t), compareAddrs) + cmp.Diff(c.remaining, at, compareAddrs); diff != "" || api.patches < c.patches {
+					t.Errorf("got %d patches, want at least %d; entries and remaining edits (-want +got): %s", api.patches, c.patches, diff)
 				}
 			})
 		})
 	}
 }
 
-// TestApplyEndsWithItsWriter checks that a change does not count as confirmed if its Writer ends before Confirm succeeds.
+// TestApplyEndsWithItsWriter checks that Apply returns an error if the Writer ends before Confirm succeeds.
 func TestApplyEndsWithItsWriter(t *testing.T) {
 	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.100": {Owner: "db/mysql-0"}}
@@ -140,7 +141,7 @@ func TestApplyEndsWithItsWriter(t *testing.T) {
 	})
 	w.Wait()
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want %v", err, context.Canceled)
+		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 }
 
@@ -164,6 +165,6 @@ func TestApplyOutlivesItsCaller(t *testing.T) {
 	cancel()
 	w.Wait()
 	if !errors.Is(err, ErrUndone) || api.entries(t)[addr("10.0.1.100")].Owner != "db/mysql-0" {
-		t.Errorf("%v: %v", err, api.entries(t))
+		t.Errorf("got error %v and entries %v, want %v and the former entry of db/mysql-0", err, api.entries(t), ErrUndone)
 	}
 }

@@ -39,7 +39,7 @@ func ciliumNode(change ...func(*ciliumv2.CiliumNode)) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// reports adds the first report of an agent.
+// reports changes a CiliumNode as the first report of an agent does.
 func reports(cn *ciliumv2.CiliumNode) {
 	cn.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.250": {Owner: "router"}}
 }
@@ -81,7 +81,7 @@ func TestFromCiliumNode(t *testing.T) {
 		}
 		got := FromCiliumNode(cn)
 		if len(got.Malformed) != 3 {
-			t.Errorf("%s: malformed %q, want three", from, got.Malformed)
+			t.Errorf("%s: got malformed %q, want three elements", from, got.Malformed)
 		}
 		got.Malformed = nil
 		if diff := cmp.Diff(want, got, compareAddrs, comparePrefixes); diff != "" {
@@ -90,16 +90,16 @@ func TestFromCiliumNode(t *testing.T) {
 	}
 }
 
-// TestSubnets checks which podCIDRs are malformed: subnets that overlap, whose addresses would be counted and assigned
-// twice, and IPv4 subnets that are written as IPv6, whose addresses no agent would find by their text.
+// TestSubnets checks which podCIDRs are malformed: overlapping subnets, whose addresses would be counted and assigned
+// twice, and subnets of IPv4-mapped IPv6 addresses, because agents compare addresses as text.
 func TestSubnets(t *testing.T) {
 	for name, c := range map[string]struct{ podCIDRs, want, malformed []string }{
-		"apart":                               {podCIDRs: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}, want: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}},
-		"twice":                               {[]string{"10.0.1.0/24", "10.0.1.0/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.0/24", which is in 10.0.1.0/24`}},
-		"the smaller one later":               {[]string{"10.0.1.0/24", "10.0.1.128/25"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.128/25", which is in 10.0.1.0/24`}},
-		"the smaller ones before":             {[]string{"10.0.1.0/25", "10.0.1.128/25", "10.0.1.9/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: 10.0.1.0/25, which is in "10.0.1.9/24"`, `spec.ipam.podCIDRs: 10.0.1.128/25, which is in "10.0.1.9/24"`}},
-		"a CIDR around IPv4 mapped into IPv6": {[]string{"::/80"}, nil, []string{`spec.ipam.podCIDRs: "::/80"`}},
-		"IPv4 mapped into IPv6":               {[]string{"::ffff:10.0.1.0/120"}, nil, []string{`spec.ipam.podCIDRs: "::ffff:10.0.1.0/120"`}},
+		"disjoint":                                     {podCIDRs: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}, want: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}},
+		"the same subnet twice":                        {[]string{"10.0.1.0/24", "10.0.1.0/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.0/24", which is in 10.0.1.0/24`}},
+		"a smaller subnet after the larger one":        {[]string{"10.0.1.0/24", "10.0.1.128/25"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.128/25", which is in 10.0.1.0/24`}},
+		"smaller subnets before the larger one":        {[]string{"10.0.1.0/25", "10.0.1.128/25", "10.0.1.9/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: 10.0.1.0/25, which is in "10.0.1.9/24"`, `spec.ipam.podCIDRs: 10.0.1.128/25, which is in "10.0.1.9/24"`}},
+		"a subnet that contains IPv4-mapped addresses": {[]string{"::/80"}, nil, []string{`spec.ipam.podCIDRs: "::/80"`}},
+		"a subnet of IPv4-mapped addresses":            {[]string{"::ffff:10.0.1.0/120"}, nil, []string{`spec.ipam.podCIDRs: "::ffff:10.0.1.0/120"`}},
 	} {
 		n := FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = c.podCIDRs }))
 		var got []string
@@ -107,25 +107,25 @@ func TestSubnets(t *testing.T) {
 			got = append(got, s.String())
 		}
 		if !slices.Equal(got, c.want) || !slices.Equal(n.Malformed, c.malformed) {
-			t.Errorf("%s: %q, malformed %q; want %q and %q", name, got, n.Malformed, c.want, c.malformed)
+			t.Errorf("%s: got subnets %q and malformed %q, want %q and %q", name, got, n.Malformed, c.want, c.malformed)
 		}
 	}
 }
 
-func TestTrimLeavesOthersAlone(t *testing.T) {
+func TestTrimOtherObject(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"}}}
 	if got, err := Trim(pod); err != nil || got != any(pod) {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("Trim of a pod: got %v, error %v; want the same object", got, err)
 	}
 }
 
-// apiServer has one CiliumNode and patches it as the API server does, tests included. Its patches can fail.
+// apiServer contains one CiliumNode, and patches it as the API server does, including the tests of JSON patches.
 type apiServer struct {
 	mu   sync.Mutex
 	node []byte
-	// fail returns the error with which the nth patch fails, from 1, and whether the patch is applied nevertheless. If
-	// fail or the error is nil, the patch succeeds.
-	fail    func(n int) (answer error, done bool)
+	// fail returns the error with which the nth patch fails, from 1, and whether the patch is applied nevertheless. If fail or
+	// the error is nil, the patch does not fail because of fail.
+	fail    func(n int) (response error, applied bool)
 	patches int
 	reads   int
 }
@@ -157,11 +157,11 @@ func (s *apiServer) Patch(_ context.Context, obj client.Object, patch client.Pat
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.patches++
-	var answer error
+	var response error
 	if s.fail != nil {
-		var done bool
-		if answer, done = s.fail(s.patches); answer != nil && !done {
-			return answer
+		var applied bool
+		if response, applied = s.fail(s.patches); response != nil && !applied {
+			return response
 		}
 	}
 	if s.node == nil {
@@ -188,8 +188,8 @@ func (s *apiServer) Patch(_ context.Context, obj client.Object, patch client.Pat
 		return err
 	}
 	s.node = after
-	if answer != nil {
-		return answer
+	if response != nil {
+		return response
 	}
 	return json.Unmarshal(after, obj)
 }
@@ -205,8 +205,8 @@ func (s *apiServer) apply(form types.PatchType, data []byte) ([]byte, error) {
 	return ops.Apply(s.node)
 }
 
-// Status returns a writer that patches the whole object: which fields the API server keeps of a patch of the status is not
-// tested here.
+// Status returns a writer that patches the whole object: the tests of this package do not check that the API server ignores
+// other fields in a patch of the status.
 func (s *apiServer) Status() client.SubResourceWriter { return statusOf{apiServer: s} }
 
 type statusOf struct {
@@ -233,7 +233,7 @@ var (
 	mysql0 = pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 )
 
-func TestEdit(t *testing.T) {
+func TestChangeEntries(t *testing.T) {
 	withEntry := func(a string, e ipamtypes.AllocationIP) func(*ciliumv2.CiliumNode) {
 		return func(cn *ciliumv2.CiliumNode) {
 			if cn.Spec.IPAM.Pool == nil {
@@ -251,11 +251,11 @@ func TestEdit(t *testing.T) {
 		want  map[netip.Addr]pool.Entry
 		err   error
 	}{
-		"an entry where none is": {
+		"a new entry": {
 			now: ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{})), from: FromCiliumNode(ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}))),
 			edits: []pool.EntryChange{seen.Set(addr("10.0.1.200"), mysql0)},
 			want:  map[netip.Addr]pool.Entry{addr("10.0.1.1"): {}, addr("10.0.1.200"): mysql0}},
-		"the first entry of all": {
+		"the first entry of a pool": {
 			now: ciliumNode(), from: FromCiliumNode(ciliumNode()),
 			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}},
 			want:  map[netip.Addr]pool.Entry{addr("10.0.1.200"): mysql0}},
@@ -263,22 +263,22 @@ func TestEdit(t *testing.T) {
 			now: ciliumNode(), from: FromCiliumNode(ciliumNode()),
 			edits: []pool.EntryChange{{Addr: addr("fd00:240::1:a"), To: &mysql0}},
 			want:  map[netip.Addr]pool.Entry{addr("fd00:240::1:a"): mysql0}},
-		"not where one has come": {
+		"a new entry, but the address has got an entry in the meantime": {
 			now: ciliumNode(withEntry("10.0.1.200", ipamtypes.AllocationIP{Owner: "db/other-0"})), from: FromCiliumNode(ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}))),
 			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
-		"a removal of what was seen": {
+		"a removal": {
 			now: ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}), withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"})), from: seen,
 			edits: []pool.EntryChange{drop("10.0.1.9")}, want: map[netip.Addr]pool.Entry{addr("10.0.1.1"): {}}},
-		"not of what it has become": {
+		"a removal, but the entry has changed in the meantime": {
 			now: ciliumNode(withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-1", Resource: "db/StatefulSet/mysql"})), from: seen,
 			edits: []pool.EntryChange{drop("10.0.1.9")}, err: ErrChanged},
-		"all or nothing": {
+		"two edits, one of which fails": {
 			now: ciliumNode(withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-1"})), from: seen,
 			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}, drop("10.0.1.9")}, err: ErrChanged},
-		"not when the subnets are others": {
+		"the subnets have changed in the meantime": {
 			now: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = []string{"10.0.2.0/24"} }), from: FromCiliumNode(ciliumNode()),
 			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
-		"not on another CiliumNode of that name": {
+		"the CiliumNode was replaced in the meantime": {
 			now: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.UID = "uid-2" }), from: FromCiliumNode(ciliumNode()),
 			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
 	} {
@@ -287,14 +287,14 @@ func TestEdit(t *testing.T) {
 			before := api.entries(t)
 			_, err := New(api).ChangeEntries(t.Context(), c.from, c.edits, false)
 			if !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
-				t.Fatalf("error %v, want %v", err, c.err)
+				t.Fatalf("got error %v, want %v", err, c.err)
 			}
 			want := c.want
 			if c.err != nil {
 				want = before
 			}
 			if diff := cmp.Diff(want, api.entries(t), compareAddrs); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+				t.Errorf("entries (-want +got): %s", diff)
 			}
 		})
 	}
@@ -306,9 +306,9 @@ func TestPublish(t *testing.T) {
 	subnets := []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")}
 	n, err := New(api).Publish(t.Context(), FromCiliumNode(bare), subnets, []pool.EntryChange{{Addr: addr("10.0.1.254"), To: &mysql0}})
 	if err != nil || !cmp.Equal(n.Subnets, subnets, comparePrefixes) || n.Entries[addr("10.0.1.254")] != mysql0 {
-		t.Fatalf("%+v, %v", n, err)
+		t.Fatalf("Publish: got %+v, error %v; want both subnets and the entry", n, err)
 	}
 	if _, err := New(api).Publish(t.Context(), FromCiliumNode(bare), subnets[:1], nil); !errors.Is(err, ErrChanged) {
-		t.Fatalf("published over subnets that stand: %v", err)
+		t.Fatalf("Publish with outdated subnets: got error %v, want %v", err, ErrChanged)
 	}
 }

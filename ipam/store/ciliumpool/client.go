@@ -25,9 +25,9 @@ import (
 )
 
 var (
-	// ErrChanged means that something that the write relied on has changed. Nothing was written; read the pool and decide again.
-	ErrChanged = errors.New("the pool has changed meanwhile")
-	// ErrGone means that the CiliumNode was deleted, or was replaced by another one of the same name.
+	// ErrChanged means that a precondition of the write no longer holds. Nothing was written; read the pool and decide again.
+	ErrChanged = errors.New("the CiliumNode has changed since it was read")
+	// ErrGone means that the CiliumNode does not exist.
 	ErrGone = errors.New("the CiliumNode is gone")
 	// ErrRefused means that the API server refuses the request, and would refuse it again. Nothing was written.
 	ErrRefused = errors.New("the API server refuses the request")
@@ -43,16 +43,16 @@ type API interface {
 // Client reads and writes the pools of nodes at the API server.
 type Client struct {
 	api API
-	// StripManagedFields makes every write remove the managedFields of its CiliumNode. They are as large as the rest and of
-	// use only to server-side apply; the API server does not write them again until a client applies. Set it before the
-	// first write.
+	// StripManagedFields makes every write of a spec also remove the managedFields of the CiliumNode. They are as large as the
+	// rest of the object, and only server-side apply uses them; the API server does not write them again until a client
+	// applies. Set StripManagedFields before the first write.
 	StripManagedFields bool
 }
 
-// New returns a Client over a client that does not read from a cache.
+// New returns a Client that uses api, which must not read from a cache.
 func New(api API) *Client { return &Client{api: api} }
 
-// Get reads the pool of a node from the API server. It returns ErrGone if there is none.
+// Get reads the pool of a node from the API server. It returns ErrGone if the CiliumNode does not exist.
 func (p *Client) Get(ctx context.Context, name string) (pool.NodePool, error) {
 	var cn ciliumv2.CiliumNode
 	if err := p.api.Get(ctx, client.ObjectKey{Name: name}, &cn); err != nil {
@@ -64,8 +64,8 @@ func (p *Client) Get(ctx context.Context, name string) (pool.NodePool, error) {
 	return FromCiliumNode(&cn), nil
 }
 
-// classifyAPIError returns an ErrRefused if the API server rejects the request and would reject it again. It returns any
-// other error as it is.
+// classifyAPIError wraps err in ErrRefused if the API server rejected the request and would reject it again. It returns any
+// other error unchanged.
 func classifyAPIError(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -81,23 +81,23 @@ func classifyAPIError(err error) error {
 	return fmt.Errorf("%w: %w", ErrRefused, err)
 }
 
-// isPatchTestFailure reports whether a patch failed because of one of its tests. The API server answers 422 Invalid, as
-// for an object that validation or an admission policy rejects, but without causes.
+// isPatchTestFailure reports whether a patch failed because of one of its tests. The API server responds with 422 Invalid
+// without causes. For an object that the validation or an admission policy rejects, the 422 has causes.
 func isPatchTestFailure(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsInvalid(err) && errors.As(err, &status) && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
 }
 
-// ChangeEntries applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write. With
-// whole it returns ErrChanged if anything in the spec of the CiliumNode was written since n. After ErrChanged, ErrGone and
-// ErrRefused nothing was written; after any other error the write may have happened.
+// ChangeEntries applies all edits to the pool of a node in one write, or none of them, and returns the pool after the
+// write. If whole is true, it returns ErrChanged if any part of the spec of the CiliumNode has changed since n was read.
+// After ErrChanged, ErrGone and ErrRefused nothing was written; after any other error the edits may have been written.
 func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, whole bool) (pool.NodePool, error) {
 	return p.patch(ctx, n, types.JSONPatchType, encode(n, nil, edits, whole, p.StripManagedFields && n.Tracked), false)
 }
 
-// Publish adds subnets to a node, together with the first entries in them, so that every reader that sees the subnets also
-// sees their reserved addresses. It returns the node after the write, and ErrChanged if the node's subnets are no longer
-// those of n.
+// Publish adds subnets to a node, together with the first entries in these subnets, so that every reader that sees the
+// subnets also sees their reserved addresses. It returns the node after the write. It returns ErrChanged if the node no
+// longer has the subnets of n.
 func (p *Client) Publish(ctx context.Context, n pool.NodePool, subnets []netip.Prefix, edits []pool.EntryChange) (pool.NodePool, error) {
 	podCIDRs := append([]string{}, n.PodCIDRs...)
 	for _, s := range subnets {
@@ -106,7 +106,7 @@ func (p *Client) Publish(ctx context.Context, n pool.NodePool, subnets []netip.P
 	return p.patch(ctx, n, types.JSONPatchType, encode(n, podCIDRs, edits, false, p.StripManagedFields && n.Tracked), false)
 }
 
-// patch applies a patch of n, or of its status, and returns the pool after it.
+// patch applies a patch to the CiliumNode of n, or to its status if status is true, and returns the pool after the patch.
 func (p *Client) patch(ctx context.Context, n pool.NodePool, kind types.PatchType, content any, status bool) (pool.NodePool, error) {
 	data, err := json.Marshal(content)
 	if err != nil {
@@ -124,15 +124,16 @@ func (p *Client) patch(ctx context.Context, n pool.NodePool, kind types.PatchTyp
 	case apierrors.IsNotFound(err):
 		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: %w", n.Name, ErrGone)
 	case isPatchTestFailure(err), apierrors.IsConflict(err):
-		// The API server returns a conflict after five conflicts with other writes while it applied the patch.
+		// The API server returns a conflict if a merge patch has an old resourceVersion, and if it could not apply a JSON patch
+		// in five tries because of other writes.
 		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: %w: %w", n.Name, ErrChanged, err)
 	default:
 		return pool.NodePool{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, classifyAPIError(err))
 	}
 }
 
-// SyncLedger updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer should have the
-// transform Trim. synced reports whether all CiliumNodes that existed at the start are in the ledger.
+// SyncLedger updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer of CiliumNodes
+// should have the transform Trim. synced reports whether all CiliumNodes that existed at the start are in the ledger.
 func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.NodeChange)) (synced func() bool, err error) {
 	return watch.Objects(ctx, watches, &ciliumv2.CiliumNode{}, func(before, after *ciliumv2.CiliumNode) {
 		if after == nil {
@@ -143,13 +144,14 @@ func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, chan
 	})
 }
 
-// Ask writes a probe into the status of a CiliumNode, in one patch, and returns the node with the probe. The agent answers
-// by removing the probe (see package agentview). Other probes stay: only a report of the agent removes one.
+// Ask writes a probe into the status of a CiliumNode, in one patch, and returns the node with the probe. The report with
+// which the agent acknowledges all earlier writes removes the probe (see package agentview). Ask does not change other
+// probes: only a report of the agent removes a probe.
 //
-// The patch adds two keys. The key in release-ips, with state released for an address that is not in the pool, makes the
-// agent write its status (Cilium fact 24). The key in used disappears with that write, since the agent builds used from
-// its allocators. It also disappears with the next report if a write of the node's labels has made the agent lose its
-// answer to the first key (Cilium fact 28).
+// The patch adds two keys. The key in release-ips, with the state released for an address that is not in the pool, makes the
+// agent report (Cilium fact 24). The key in used disappears with that report, because the agent builds used from its
+// allocators. If a write of the node's labels makes the agent lose the key in release-ips (Cilium fact 28), the key in used
+// still disappears with the next report.
 //
 // ErrChanged, ErrGone and ErrRefused mean that nothing was written; after any other error the probe may exist.
 func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
@@ -159,7 +161,7 @@ func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (po
 	}
 	after, err := p.patch(ctx, n, kind, content, true)
 	if err == nil && !slices.Contains(after.Probes, probe) {
-		// The absence of a probe that was not stored would look like the answer to it.
+		// A probe that was not stored would be missing from used, as if the agent had acknowledged it.
 		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for a webhook or policy that changes the status of CiliumNodes", n.Name, probe)
 	}
 	return after, err

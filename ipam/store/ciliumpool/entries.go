@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The owners of marker entries. They have a dot before the slash, which no namespace has, so that no pod's name ever
-// equals one and no agent gives the address to a pod.
+// The owners of marker entries. They have a dot before the slash, and the name of a namespace has no dot, so that no owner
+// text of a pod ever equals one of them and no agent gives the address to a pod.
 const (
 	cooldownOwner   = "fixedip.io/cooldown"
 	movedOwner      = "fixedip.io/moved"
@@ -81,7 +81,8 @@ func decodePurpose(e *pool.Entry, resource string) {
 	}
 }
 
-// EncodeEntry is the inverse of DecodeEntry in fixedip's own spelling. A Foreign entry has no resource: it is never written.
+// EncodeEntry is the inverse of DecodeEntry, with the canonical resource. It returns a Foreign entry without a resource,
+// because such entries are never written.
 func EncodeEntry(e pool.Entry) ipamtypes.AllocationIP {
 	var fields []string
 	add := func(key, value string) {
@@ -166,8 +167,8 @@ func formatTime(at int64) string {
 // restoredSuffix is the text that an agent appends to the owners in status.ipam.used after a restart.
 const restoredSuffix = " [restored]"
 
-// FromCiliumNode returns the pool of a node. Malformed lists the podCIDRs and the keys of spec.ipam.pool that cannot be parsed,
-// and the podCIDRs that lie within a larger one. Keys of status.ipam.used that cannot be parsed are ignored.
+// FromCiliumNode returns the pool of a node. Malformed lists the podCIDRs and the keys of spec.ipam.pool that cannot be
+// parsed, and the podCIDRs that lie within a larger one. Keys of status.ipam.used that cannot be parsed are ignored.
 func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 	n := pool.NodePool{
 		Name:            cn.Name,
@@ -207,7 +208,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 			n.Used[a] = strings.TrimSuffix(e.Owner, restoredSuffix)
 		}
 	}
-	n.Unreported = !pool.ListsNode(n.Used)
+	n.Unreported = !pool.ReportsNode(n.Used)
 	slices.SortFunc(n.Probes, netip.Addr.Compare)
 	n.Handshakes = handshakes(cn.Status.IPAM.ReleaseIPs, n.Probes)
 	return n
@@ -239,8 +240,8 @@ func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
 	return subnets, malformed
 }
 
-// NodeAddresses returns the addresses of the node itself that a CiliumNode names. Key: the owner under which the agent
-// takes the addresses from the pool. Trim drops the fields that it reads.
+// NodeAddresses returns the addresses of the node itself that a CiliumNode names. Key: the owner with which the agent takes
+// the addresses from the pool. It reads fields that Trim drops, so cn must not be trimmed.
 func NodeAddresses(cn *ciliumv2.CiliumNode) map[string][]netip.Addr {
 	own := map[string][]netip.Addr{}
 	add := func(owner, text string) {
@@ -300,9 +301,9 @@ func Trim(obj any) (any, error) {
 }
 
 // handshakes returns the release handshakes in release-ips; nil if there are none. It leaves out keys that are not
-// addresses, and probes, which wait for their answer. A probe in release-ips that used no longer has was left behind when
-// a write of the labels made the agent lose its answer (Cilium fact 28): it is withdrawn like any handshake without an
-// answer.
+// addresses, and the probes that used has too: the agent has not acknowledged them yet. A probe that only release-ips has
+// was left there when a write of the labels made the agent lose that key (Cilium fact 28). It counts as a handshake, so
+// that the controller withdraws it like any other handshake that the agent does not process.
 func handshakes(keys map[string]ipamtypes.IPReleaseStatus, probes []netip.Addr) map[netip.Addr]pool.Handshake {
 	var states map[netip.Addr]pool.Handshake
 	for key, status := range keys {

@@ -13,10 +13,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestEntrySpelling checks the text of entries, which other tools and other versions read: it must not change.
+// TestEntrySpelling checks the text of entries. It must not change, because other tools and other versions read it.
 func TestEntrySpelling(t *testing.T) {
 	at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
-	for spelling, want := range map[[2]string]pool.Entry{
+	for text, want := range map[[2]string]pool.Entry{
 		{"", ""}:                               {},
 		{"router", ""}:                         pool.ForOwner("router"),
 		{"db/mysql-0", ""}:                     pool.ForOwner("db/mysql-0"),
@@ -34,11 +34,11 @@ func TestEntrySpelling(t *testing.T) {
 		{"fixedip.io/moved", "node=node-1"}:                                    pool.MovedEntry("node-1", ""),
 		{"fixedip.io/moved", "pod=db/mysql-0"}:                                 pool.MovedEntry("", "db/mysql-0"),
 		{"fixedip.io/move-target", ""}:                                         {Kind: pool.MoveTarget},
-		{"somebody", ""}:                                                       pool.ForOwner("somebody"),
+		{"other-tool", ""}:                                                     pool.ForOwner("other-tool"),
 	} {
-		raw := ipamtypes.AllocationIP{Owner: spelling[0], Resource: spelling[1]}
+		raw := ipamtypes.AllocationIP{Owner: text[0], Resource: text[1]}
 		if got, canonical := DecodeEntry(raw); got != want || !canonical {
-			t.Errorf("DecodeEntry(%+v) = %+v, %v, want %+v", raw, got, canonical, want)
+			t.Errorf("DecodeEntry(%+v) = %+v, %v, want %+v, true", raw, got, canonical, want)
 		}
 		if got := EncodeEntry(want); got != raw {
 			t.Errorf("EncodeEntry(%+v) = %+v, want %+v", want, got, raw)
@@ -49,7 +49,7 @@ func TestEntrySpelling(t *testing.T) {
 // TestEntryDecodedLeniently checks that entries of users, other tools and later versions are decoded as far as possible.
 func TestEntryDecodedLeniently(t *testing.T) {
 	at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
-	for spelling, want := range map[[2]string]pool.Entry{
+	for text, want := range map[[2]string]pool.Entry{
 		{"", "x"}:       {},
 		{"router", "x"}: pool.ForOwner("router"),
 		{"db/mysql-0", "reserved by the db team"}:                                             pool.ForOwner("db/mysql-0"),
@@ -65,18 +65,18 @@ func TestEntryDecodedLeniently(t *testing.T) {
 		{"fixedip.io/moved", "node=node-1;pod=mysql-0;leaving"}:                               {Kind: pool.Moved, Node: "node-1", Leaving: true},
 		{"fixedip.io/moved", "leaving;pod=db/leaving;node=leaving"}:                           pool.LeavingEntry("leaving", "db/leaving"),
 		{"fixedip.io/move-target", "pod=fixedip.io/moved"}:                                    {Kind: pool.MoveTarget},
-		{"somebody", "since=2026-11-24T08:00:00Z"}:                                            pool.ForOwner("somebody"),
+		{"other-tool", "since=2026-11-24T08:00:00Z"}:                                          pool.ForOwner("other-tool"),
 		{"fixedip.io/unknown", "since=2026-11-24T08:00:00Z"}:                                  pool.ForOwner("fixedip.io/unknown"),
 	} {
-		raw := ipamtypes.AllocationIP{Owner: spelling[0], Resource: spelling[1]}
+		raw := ipamtypes.AllocationIP{Owner: text[0], Resource: text[1]}
 		if got, canonical := DecodeEntry(raw); got != want || canonical {
-			t.Errorf("DecodeEntry(%+v) = %+v, %v, want %+v", raw, got, canonical, want)
+			t.Errorf("DecodeEntry(%+v) = %+v, %v, want %+v, false", raw, got, canonical, want)
 		}
 	}
 }
 
-// FuzzEntry checks that decoding any entry keeps its owner, and that the entry as fixedip would write it decodes to the
-// same.
+// FuzzEntry checks that decoding and encoding any entry preserves its owner, and that decoding the encoded entry gives the
+// same result.
 func FuzzEntry(f *testing.F) {
 	for _, s := range [][2]string{
 		{"", ""}, {"", "x"}, {"db/mysql-0", "db/StatefulSet/mysql"}, {"db/mysql-0", "db/Pod/mysql-0"}, {"db/mysql-0", "bare-pod;since=2026-11-24T08:00:00Z"}, {"router", ""},
@@ -92,22 +92,22 @@ func FuzzEntry(f *testing.F) {
 		e, canonical := DecodeEntry(raw)
 		written := EncodeEntry(e)
 		if written.Owner != owner || canonical != (written == raw) {
-			t.Errorf("%+v is read as %+v (canonical: %v) and written as %+v", raw, e, canonical, written)
+			t.Errorf("%+v is decoded as %+v (canonical: %v) and encoded as %+v; want the same owner, and canonical only if both are equal", raw, e, canonical, written)
 		}
 		if again, canonical := DecodeEntry(written); again != e || !canonical {
-			t.Errorf("%+v is written as %+v, which is read as %+v (canonical: %v)", e, written, again, canonical)
+			t.Errorf("%+v is encoded as %+v, which is decoded as %+v (canonical: %v); want the same entry, canonical", e, written, again, canonical)
 		}
 		if e.Owner != "" && e.Owner != owner || e.Pod != "" && !pool.IsPodKey(e.Pod) || e.Kind != pool.Owned && (e.Purpose != 0 || e.Workload != "") || e.Kind != pool.Moved && (e.Node != "" || e.Leaving) {
-			t.Errorf("%+v is read as %+v", raw, e)
+			t.Errorf("%+v is decoded as %+v, which has a wrong owner or fields of another kind", raw, e)
 		}
 		if pod := pool.IsPodKey(owner); pod != (e.Kind == pool.Owned) {
-			t.Errorf("%+v is read as %+v", raw, e)
+			t.Errorf("%+v is decoded as %+v; want kind Owned if and only if the owner is a pod", raw, e)
 		}
 	})
 }
 
-// FuzzEntryRoundTrip checks that every entry that fixedip writes survives encoding and decoding, for all valid names of
-// pods, nodes and workloads.
+// FuzzEntryRoundTrip checks that every entry that fixedip writes is equal after encoding and decoding, for all valid names
+// of pods, nodes and workloads.
 func FuzzEntryRoundTrip(f *testing.F) {
 	for _, s := range [][4]string{{"db", "mysql-0", "node-1", "mysql"}, {"db", "leaving", "node-1", "w"}, {"leaving", "leaving", "leaving", "leaving"}, {"since", "owner", "fixedip.io", "pod"}, {"db", "a.b", "node.example.com", "c.d"}} {
 		f.Add(s[0], s[1], s[2], s[3], int64(1795600000))
@@ -133,7 +133,7 @@ func FuzzEntryRoundTrip(f *testing.F) {
 			pool.MovedEntry(node, owner), pool.LeavingEntry(node, owner), pool.MoveTargetEntry(owner),
 		} {
 			if got, canonical := DecodeEntry(EncodeEntry(e)); got != e || !canonical {
-				t.Errorf("%+v is read back as %+v (canonical: %v)", e, got, canonical)
+				t.Errorf("%+v is %+v (canonical: %v) after encoding and decoding; want the same entry, canonical", e, got, canonical)
 			}
 		}
 	})

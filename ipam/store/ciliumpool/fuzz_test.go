@@ -26,11 +26,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// FuzzCiliumNode checks, for any content of a CiliumNode, that it is read without losing an entry, that the edits which
-// the controller and the scheduler plan for it take no address from a pod, and that the API server could apply their
-// patches, with exactly the planned result.
+// FuzzCiliumNode checks, for any content of a CiliumNode, that decoding loses no entry, that the edits that the controller and
+// the scheduler plan take no address from a pod, and that their patches can be applied and have exactly the planned result.
 func FuzzCiliumNode(f *testing.F) {
-	for _, seed := range []written{
+	for _, seed := range []nodeText{
 		{"10.0.1.0/24,fd00::/120", "10.0.1.1,10.0.1.254=db/mysql-0=db/StatefulSet/mysql,fd00::a=router", "10.0.1.254=db/mysql-0 [restored],10.0.1.1=db/other", "-"},
 		{"10.0.1.0/29,10.0.1.0/29", "10.0.1.1=fixedip.io/cooldown=since=2026-11-21T10:00:00Z,10.0.1.2=fixedip.io/cooldown=soon;new=field,10.0.1.3=fixedip.io/moved=node=node-2;pod=db/leaving", "-", "-"},
 		{"10.0.1.0/28,10.0.1.0/30,10.0.0/8,::ffff:10.9.0.0/120,10.0.1.77/24", "-", "10.0.1.2=router", ""},
@@ -45,40 +44,40 @@ func FuzzCiliumNode(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, podCIDRs, entries, used, releases string, variant byte) {
-		cn := written{podCIDRs, entries, used, releases}.ciliumNode()
+		cn := nodeText{podCIDRs, entries, used, releases}.ciliumNode()
 		n := FromCiliumNode(&cn)
-		readWhole(t, &cn, n)
-		world := around{variant: variant, n: n}
+		checkDecoded(t, &cn, n)
+		world := surroundings{variant: variant, n: n}
 		for what, edits := range world.plans() {
-			world.harmless(t, what, edits)
+			world.checkEdits(t, what, edits)
 			after := applied(t, what, cn, encode(n, nil, edits, variant%2 == 0, false))
 			if diff := cmp.Diff(n.With(edits).Entries, after.Entries, compareAddrs); diff != "" {
-				t.Errorf("%s: not what was planned (-want +got): %s", what, diff)
+				t.Errorf("%s: the patch has another result than planned (-want +got): %s", what, diff)
 			}
 		}
 		for _, family := range address.Families {
-			marks := nodepool.ReleaseExcess(n, family, world.watermark(family), world.held, world.kept, world.unanswered)
+			marks := nodepool.ReleaseExcess(n, family, world.watermark(family), world.held, world.reserved, world.unanswered)
 			for i, m := range marks {
 				if m.From == m.To || slices.ContainsFunc(marks[:i], func(o pool.HandshakeChange) bool { return o.Addr == m.Addr }) {
-					t.Errorf("ask: %+v of %+v", m, marks)
+					t.Errorf("ReleaseExcess: change %+v has no effect or is for an address that has another change: %+v", m, marks)
 				}
 			}
 			if len(marks) == 0 {
 				continue
 			}
-			if diff := cmp.Diff(n.WithHandshakes(marks).Handshakes, applied(t, "ask", cn, encodeHandshakes(n, marks)).WithHandshakes(nil).Handshakes, compareAddrs); diff != "" {
-				t.Errorf("ask: not what was planned (-want +got): %s", diff)
+			if diff := cmp.Diff(n.WithHandshakes(marks).Handshakes, applied(t, "ReleaseExcess", cn, encodeHandshakes(n, marks)).WithHandshakes(nil).Handshakes, compareAddrs); diff != "" {
+				t.Errorf("ReleaseExcess: the patch has another result than planned (-want +got): %s", diff)
 			}
 		}
-		world.schedule(t)
+		world.checkClaims(t)
 	})
 }
 
-// written is the content of a CiliumNode in a short form for the fuzzer. Each field is a list whose elements are separated
-// by commas: an entry is address=owner=resource, a handshake is address=state. "-" means that the list is missing.
-type written struct{ podCIDRs, pool, used, releases string }
+// nodeText is the content of a CiliumNode in a short form for the fuzzer. Each field is a list with commas between the elements: an
+// entry is address=owner=resource, a handshake is address=state. "-" means that the list is missing.
+type nodeText struct{ podCIDRs, pool, used, releases string }
 
-func (w written) ciliumNode() ciliumv2.CiliumNode {
+func (w nodeText) ciliumNode() ciliumv2.CiliumNode {
 	elements := func(list string) (elements []string, some bool) {
 		if list == "-" {
 			return nil, false
@@ -113,27 +112,27 @@ func (w written) ciliumNode() ciliumv2.CiliumNode {
 	return cn
 }
 
-// readWhole checks that every element of the CiliumNode is either read or reported as malformed, and that Trim does not
-// change what is read.
-func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.NodePool) {
+// checkDecoded checks that every element of the CiliumNode is either decoded or reported as malformed, and that the trimmed
+// CiliumNode is decoded to the same pool.
+func checkDecoded(t *testing.T, cn *ciliumv2.CiliumNode, n pool.NodePool) {
 	t.Helper()
-	if told := len(cn.Spec.IPAM.Pool) + len(cn.Spec.IPAM.PodCIDRs) - len(n.Entries) - len(n.Subnets); len(n.Malformed) != told {
-		t.Errorf("%d entries and subnets were not read, and told are %q", told, n.Malformed)
+	if skipped := len(cn.Spec.IPAM.Pool) + len(cn.Spec.IPAM.PodCIDRs) - len(n.Entries) - len(n.Subnets); len(n.Malformed) != skipped {
+		t.Errorf("%d entries and subnets were not decoded, but Malformed is %q", skipped, n.Malformed)
 	}
 	for a, e := range n.Entries {
 		got := cn.Spec.IPAM.Pool[a.String()]
 		if want, _ := DecodeEntry(got); e != want || got.Resource != writtenResource(n, a) {
-			t.Errorf("%s is %+v, and was read as %+v", a, got, e)
+			t.Errorf("entry %+v of %s was decoded as %+v with resource %q, want %+v with its own resource", got, a, e, writtenResource(n, a), want)
 		}
 	}
 	for i, s := range n.Subnets {
 		if s != s.Masked() || s.Addr().Is4In6() || slices.ContainsFunc(n.Subnets[:i], s.Overlaps) {
-			t.Errorf("the subnets are %v", n.Subnets)
+			t.Errorf("got subnets %v, want masked, disjoint subnets without IPv4-mapped addresses", n.Subnets)
 		}
 	}
 	for a := range n.Used {
 		if _, ok := cn.Status.IPAM.Used[a.String()]; !ok {
-			t.Errorf("%s is said to be used", a)
+			t.Errorf("Used has %s, which status.ipam.used does not have", a)
 		}
 	}
 	trimmed, err := Trim(cn)
@@ -144,11 +143,11 @@ func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.NodePool) {
 	slices.Sort(n.Malformed)
 	slices.Sort(again.Malformed)
 	if diff := cmp.Diff(n, again, compareAddrs, comparePrefixes); diff != "" {
-		t.Errorf("trimmed it is read otherwise (-whole +trimmed): %s", diff)
+		t.Errorf("the trimmed CiliumNode is decoded to another pool (-whole +trimmed): %s", diff)
 	}
 }
 
-// writtenResource returns the resource of an entry as it is written.
+// writtenResource returns the resource of an entry as the CiliumNode has it.
 func writtenResource(n pool.NodePool, a netip.Addr) string {
 	if written, other := n.Resources[a]; other {
 		return written
@@ -156,21 +155,25 @@ func writtenResource(n pool.NodePool, a netip.Addr) string {
 	return EncodeEntry(n.Entries[a]).Resource
 }
 
-// around is the state of the cluster around a node. It is derived from variant, so that the fuzzer can vary it.
-type around struct {
+// surroundings is the state of the cluster on which decisions about the node depend. It is derived from variant, so that the fuzzer
+// can vary it.
+type surroundings struct {
 	variant byte
 	n       pool.NodePool
 }
 
-func (w around) kept(a netip.Addr) bool { b := a.As16(); return w.variant&4 != 0 && b[15]%5 == 0 }
-func (w around) held(a netip.Addr) bool { b := a.As16(); return w.variant&8 != 0 && b[15]%3 == 0 }
+func (w surroundings) reserved(a netip.Addr) bool {
+	b := a.As16()
+	return w.variant&4 != 0 && b[15]%5 == 0
+}
+func (w surroundings) held(a netip.Addr) bool { b := a.As16(); return w.variant&8 != 0 && b[15]%3 == 0 }
 
-func (w around) unanswered(a netip.Addr) bool {
+func (w surroundings) unanswered(a netip.Addr) bool {
 	b := a.As16()
 	return w.variant&2 != 0 && b[15]%2 == 0
 }
 
-func (w around) watermark(f address.Family) nodepool.Watermark {
+func (w surroundings) watermark(f address.Family) nodepool.Watermark {
 	size := int64(0)
 	for _, s := range w.n.Subnets {
 		if address.Of(s.Addr()) == f {
@@ -181,7 +184,7 @@ func (w around) watermark(f address.Family) nodepool.Watermark {
 }
 
 // occupants returns the pods that the node may have: the owners of its entries, the users of its addresses, and a new pod.
-func (w around) occupants() []nodepool.PodAddresses {
+func (w surroundings) occupants() []nodepool.PodAddresses {
 	var pods []nodepool.PodAddresses
 	add := func(owner string, addrs ...netip.Addr) {
 		namespace, name, ok := pool.SplitOwnerKey(owner)
@@ -202,78 +205,77 @@ func (w around) occupants() []nodepool.PodAddresses {
 var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // plans returns all edits that the controller may write to the node. Key: their purpose.
-func (w around) plans() map[string][]pool.EntryChange {
+func (w surroundings) plans() map[string][]pool.EntryChange {
 	all := map[string][]pool.EntryChange{}
-	rested := nodepool.State{Now: fuzzNow, CoolDown: time.Minute, Held: w.held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}
-	all["rested"], _ = rested.ExpireCooldowns(w.n)
-	all["strict"], _ = nodepool.Strict(w.n, w.occupants(), w.kept)
+	expired := nodepool.State{Now: fuzzNow, Cooldown: time.Minute, Held: w.held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}
+	all["expire"], _ = expired.ExpireCooldowns(w.n)
+	all["strict"], _ = nodepool.Strict(w.n, w.occupants(), w.reserved)
 	for _, f := range address.Families {
-		all["fill "+f.String()], _ = nodepool.FillDynamic(w.n, f, w.watermark(f), w.kept)
-		all["take out "+f.String()] = nodepool.RemoveReleased(w.n, f, w.watermark(f), w.held, w.kept, w.unanswered)
+		all["fill "+f.String()], _ = nodepool.FillDynamic(w.n, f, w.watermark(f), w.reserved)
+		all["remove "+f.String()] = nodepool.RemoveReleased(w.n, f, w.watermark(f), w.held, w.reserved, w.unanswered)
 	}
 	all["release"] = w.n.Release("db/mysql-0", nil, fuzzNow)
 	return all
 }
 
-// harmless checks that edits require the current entries, change each entry once, add no entry outside the subnets, change
-// no moved or foreign entry, and take no address from a pod that has it, except for a release.
-func (w around) harmless(t *testing.T, what string, edits []pool.EntryChange) {
+// checkEdits checks that edits require the current entries, change each entry once, add no entry outside the subnets, change no
+// moved or foreign entry, and take no address from a pod that has it, except for a release.
+func (w surroundings) checkEdits(t *testing.T, what string, edits []pool.EntryChange) {
 	t.Helper()
 	for i, e := range edits {
 		now, exists := w.n.Entries[e.Addr]
 		if exists != (e.From != nil) || exists && now != *e.From {
-			t.Errorf("%s: %s is %+v, and expected to be %+v", what, e.Addr, now, e.From)
+			t.Errorf("%s: the edit of %s requires entry %+v, but the entry is %+v", what, e.Addr, e.From, now)
 		}
 		if slices.ContainsFunc(edits[:i], func(o pool.EntryChange) bool { return o.Addr == e.Addr }) {
-			t.Errorf("%s: %s is written to twice", what, e.Addr)
+			t.Errorf("%s: %s has two edits, want one", what, e.Addr)
 		}
 		if !exists && !w.n.Home(e.Addr) {
-			t.Errorf("%s: %s is in no subnet of %v", what, e.Addr, w.n.Subnets)
+			t.Errorf("%s: the edit adds %s, which is in none of the subnets %v", what, e.Addr, w.n.Subnets)
 		}
 		if now.Kind == pool.Owned && what != "release" {
-			t.Errorf("%s: %s is taken from %s", what, e.Addr, now.Owner)
+			t.Errorf("%s: the edit takes %s from its owner %s", what, e.Addr, now.Owner)
 		}
 		if now.Kind == pool.Moved || now.Kind == pool.Foreign {
-			t.Errorf("%s: %s is %s, and written to", what, e.Addr, now.Kind)
+			t.Errorf("%s: the edit changes the entry of %s, which is of kind %s", what, e.Addr, now.Kind)
 		}
 		if user, used := w.n.Used[e.Addr]; used && e.To != nil && e.To.Allocatable() && e.To.Owner != user {
-			t.Errorf("%s: %s is used by %q, and offered to %q", what, e.Addr, user, e.To.Owner)
+			t.Errorf("%s: the edit offers %s to %q, but %q uses the address", what, e.Addr, e.To.Owner, user)
 		}
 	}
 }
 
-// schedule checks that a ledger finds an address for a pod if it reports available addresses, and that no other pod has
-// that address.
-func (w around) schedule(t *testing.T) {
+// checkClaims checks that a ledger that reports available addresses chooses one for a pod, and that no other pod has that address.
+func (w surroundings) checkClaims(t *testing.T) {
 	t.Helper()
-	// No address is free before the agent has reported.
+	// The ledger chooses no address before the agent has reported.
 	w.n.Unreported = false
 	l := ledger.New()
 	l.SetNode(w.n)
 	for _, f := range address.Families {
 		uid := types.UID("pod-" + f.String())
 		claim, err := l.Assume(uid, ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/newcomer", Node: w.n.Name}, Families: []address.Family{f}})
-		has := len(w.n.With(nil).Release("db/newcomer", nil, fuzzNow)) > 0
-		if room := l.Available(w.n.Name, f); err != nil {
-			if room > 0 && !has {
-				t.Errorf("there is room for %d %s addresses, and none for a pod: %v", room, f, err)
+		owns := len(w.n.With(nil).Release("db/newcomer", nil, fuzzNow)) > 0
+		if available := l.Available(w.n.Name, f); err != nil {
+			if available > 0 && !owns {
+				t.Errorf("%d %s addresses are available, but Assume returned error %v", available, f, err)
 			}
 			continue
 		}
 		for _, a := range claim.Addrs {
 			now, exists := w.n.Entries[a]
 			if !w.n.Home(a) || exists && !now.OwnedBy("db/newcomer") || w.n.InUse(a) && w.n.Used[a] != "db/newcomer" {
-				t.Errorf("%s of node %v is claimed, which is %+v and used by %q", a, w.n.Subnets, now, w.n.Used[a])
+				t.Errorf("Assume chose %s on a node with subnets %v, but the address is outside of them or taken: entry %+v, used by %q", a, w.n.Subnets, now, w.n.Used[a])
 			}
-			if _, err := w.n.Claim([]netip.Addr{a}, pool.OwnedEntry("db", "newcomer", "StatefulSet", "new")); err != nil && !has {
-				t.Errorf("%s was decided for, and can't be claimed: %v", a, err)
+			if _, err := w.n.Claim([]netip.Addr{a}, pool.OwnedEntry("db", "newcomer", "StatefulSet", "new")); err != nil && !owns {
+				t.Errorf("Assume chose %s, which cannot be claimed: %v", a, err)
 			}
 		}
 		l.Forget(uid)
 	}
 }
 
-// applied returns the node after a patch, as the API server applies it.
+// applied returns the pool of the node after a patch, applied as by the API server.
 func applied(t *testing.T, what string, cn ciliumv2.CiliumNode, operations []operation) pool.NodePool {
 	t.Helper()
 	doc, err := document(cn)
@@ -286,15 +288,15 @@ func applied(t *testing.T, what string, cn ciliumv2.CiliumNode, operations []ope
 	}
 	ops, err := jsonpatch.DecodePatch(patch)
 	if err != nil {
-		t.Fatalf("%s: %v", what, err)
+		t.Fatalf("%s: decode the patch: %v", what, err)
 	}
 	after, err := ops.Apply(doc)
 	if err != nil {
-		t.Fatalf("%s: %s does not apply to %s: %v", what, patch, doc, err)
+		t.Fatalf("%s: apply patch %s to %s: %v", what, patch, doc, err)
 	}
 	var changed ciliumv2.CiliumNode
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(after, &changed); err != nil {
-		t.Fatalf("%s: %v", what, err)
+		t.Fatalf("%s: decode the patched CiliumNode: %v", what, err)
 	}
 	return FromCiliumNode(&changed)
 }

@@ -31,7 +31,7 @@ func inHandshake(keys map[string]ipamtypes.IPReleaseStatus) *ciliumv2.CiliumNode
 
 type keys = map[string]ipamtypes.IPReleaseStatus
 
-func TestMark(t *testing.T) {
+func TestChangeHandshakes(t *testing.T) {
 	one, two, three := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3")
 	for name, c := range map[string]struct {
 		now, seen *ciliumv2.CiliumNode
@@ -39,23 +39,23 @@ func TestMark(t *testing.T) {
 		want      map[netip.Addr]pool.Handshake
 		err       error
 	}{
-		"the first of all": {
+		"the first handshakes": {
 			now: inHandshake(nil), marks: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease), n.ChangeHandshake(two, pool.MarkedForRelease)}
 			},
 			want: map[netip.Addr]pool.Handshake{one: pool.MarkedForRelease, two: pool.MarkedForRelease}},
-		"one more, one dropped, one taken out": {
+		"one marked, one removed, one released": {
 			now: inHandshake(keys{"10.0.1.2": "do-not-release", "10.0.1.3": "ready-for-release"}),
 			marks: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease), n.ChangeHandshake(two, pool.NoHandshake), n.ChangeHandshake(three, pool.Released)}
 			},
 			want: map[netip.Addr]pool.Handshake{one: pool.MarkedForRelease, three: pool.Released}},
-		"not where the agent has answered meanwhile": {
+		"the agent has responded in the meantime": {
 			now: inHandshake(keys{"10.0.1.2": "ready-for-release"}), seen: inHandshake(keys{"10.0.1.2": "marked-for-release"}),
 			marks: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(two, pool.NoHandshake)}
 			}, err: ErrChanged},
-		"not for an entry that has an owner by now": {
+		"the entry has got an owner in the meantime": {
 			now: ciliumNode(func(cn *ciliumv2.CiliumNode) {
 				cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {Owner: "db/mysql-0"}}
 			}),
@@ -63,12 +63,12 @@ func TestMark(t *testing.T) {
 			marks: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease)}
 			}, err: ErrChanged},
-		"taken out only when it is": {
+		"released while the entry exists": {
 			now: inHandshake(keys{"10.0.1.1": "ready-for-release"}),
 			marks: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.Released)}
 			}, err: ErrChanged},
-		"a word that is not known is read and left": {
+		"an unknown state": {
 			now: inHandshake(keys{"10.0.1.1": "gone-fishing", "nowhere": "released"}), marks: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(two, pool.MarkedForRelease)}
 			},
@@ -81,17 +81,18 @@ func TestMark(t *testing.T) {
 			api, n := newAPI(t, c.now), FromCiliumNode(c.seen)
 			after, err := New(api).ChangeHandshakes(t.Context(), n, c.marks(n))
 			if !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
-				t.Fatalf("error %v, want %v", err, c.err)
+				t.Fatalf("got error %v, want %v", err, c.err)
 			}
 			if diff := cmp.Diff(c.want, after.Handshakes, compareAddrs); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+				t.Errorf("handshakes (-want +got): %s", diff)
 			}
 		})
 	}
 }
 
-// TestEditAgreed checks that an edit with ReadyForRelease removes an entry only while its handshake is ready-for-release.
-func TestEditAgreed(t *testing.T) {
+// TestEditReadyForRelease checks that an edit with ReadyForRelease removes an entry only while the handshake of the address
+// is ready-for-release.
+func TestEditReadyForRelease(t *testing.T) {
 	for status, want := range map[ipamtypes.IPReleaseStatus]error{"ready-for-release": nil, "marked-for-release": ErrChanged, "do-not-release": ErrChanged, "": ErrChanged} {
 		seen := FromCiliumNode(inHandshake(keys{"10.0.1.1": "ready-for-release"}))
 		now := inHandshake(keys{"10.0.1.1": status})
@@ -103,12 +104,12 @@ func TestEditAgreed(t *testing.T) {
 		edit.ReadyForRelease = true
 		_, err := New(api).ChangeEntries(t.Context(), seen, []pool.EntryChange{edit}, false)
 		if !errors.Is(err, want) || (want == nil) != (err == nil) {
-			t.Errorf("%q: error %v, want %v", status, err, want)
+			t.Errorf("handshake %q: got error %v, want %v", status, err, want)
 		}
 	}
 }
 
-// TestEditUnlisted checks that an edit with Unlisted is written only while the agent does not report the address as used,
+// TestEditUnlisted checks that an edit with RequireUnused is written only while the agent does not report the address as used,
 // whether or not status.ipam.used exists.
 func TestEditUnlisted(t *testing.T) {
 	using := func(used ...string) *ciliumv2.CiliumNode {
@@ -130,19 +131,19 @@ func TestEditUnlisted(t *testing.T) {
 		seen, now *ciliumv2.CiliumNode
 		want      error
 	}{
-		"it lists others":               {seen: using("10.0.1.2"), now: using("10.0.1.2")},
-		"it lists another by now":       {seen: using("10.0.1.2"), now: version(using("10.0.1.2", "10.0.1.3"))},
-		"it lists this one by now":      {seen: using("10.0.1.2"), now: version(using("10.0.1.1", "10.0.1.2")), want: ErrChanged},
-		"it lists nothing":              {seen: using(), now: using()},
-		"it lists anything for once":    {seen: using(), now: version(using("10.0.1.1")), want: ErrChanged},
-		"it lists nothing any more":     {seen: using("10.0.1.2"), now: version(using()), want: ErrChanged},
-		"another has written meanwhile": {seen: using(), now: version(using()), want: ErrChanged},
+		"another address is used":                                   {seen: using("10.0.1.2"), now: using("10.0.1.2")},
+		"a further address is used in the meantime":                 {seen: using("10.0.1.2"), now: version(using("10.0.1.2", "10.0.1.3"))},
+		"the address is used in the meantime":                       {seen: using("10.0.1.2"), now: version(using("10.0.1.1", "10.0.1.2")), want: ErrChanged},
+		"no used map":                                               {seen: using(), now: using()},
+		"the agent has reported for the first time in the meantime": {seen: using(), now: version(using("10.0.1.1")), want: ErrChanged},
+		"the used map was removed in the meantime":                  {seen: using("10.0.1.2"), now: version(using()), want: ErrChanged},
+		"no used map, another client has written in the meantime":   {seen: using(), now: version(using()), want: ErrChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			edit := FromCiliumNode(c.seen).Set(addr("10.0.1.1"), mysql0)
-			edit.Unlisted = true
+			edit.RequireUnused = true
 			if _, err := New(newAPI(t, c.now)).ChangeEntries(t.Context(), FromCiliumNode(c.seen), []pool.EntryChange{edit}, false); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
-				t.Errorf("error %v, want %v", err, c.want)
+				t.Errorf("got error %v, want %v", err, c.want)
 			}
 		})
 	}
@@ -173,13 +174,13 @@ func TestWriterMarks(t *testing.T) {
 	w.Wait()
 	n, getErr := New(api).Get(t.Context(), "n")
 	if err != nil || getErr != nil || api.patches != 2 || n.Handshakes[addr("10.0.1.1")] != pool.Released || len(n.Entries) != 1 {
-		t.Errorf("%v, %v, %d patches: %+v", err, getErr, api.patches, n)
+		t.Errorf("Write: error %v, Get: error %v, %d patches, pool %+v; want 2 patches, handshake released and one entry", err, getErr, api.patches, n)
 	}
 }
 
-// TestUntrack checks that managedFields are removed with the first write, or with a write of their own if the request asks
-// for it, and only if the Client has StripManagedFields.
-func TestUntrack(t *testing.T) {
+// TestStripManagedFields checks that a Client with StripManagedFields removes managedFields with any write of entries, and
+// that a request with StripManagedFields causes a write even without edits.
+func TestStripManagedFields(t *testing.T) {
 	tracked := func() *ciliumv2.CiliumNode {
 		return ciliumNode(reports, func(cn *ciliumv2.CiliumNode) {
 			cn.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "cilium-agent", Operation: "Update"}}
@@ -190,20 +191,21 @@ func TestUntrack(t *testing.T) {
 		return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
 	}
 	for name, c := range map[string]struct {
-		untrack bool
+		// strip is Client.StripManagedFields.
+		strip   bool
 		request WriteRequest
 		patches int
 		// stripped is true if the write removes the managedFields.
 		stripped bool
 	}{
-		"with a claim":         {untrack: true, request: WriteRequest{Node: "n", Decide: claim}, patches: 1, stripped: true},
-		"by itself":            {untrack: true, request: WriteRequest{Node: "n", Decide: none, StripManagedFields: true}, patches: 1, stripped: true},
-		"not unless asked for": {untrack: true, request: WriteRequest{Node: "n", Decide: none}},
-		"not where it is kept": {request: WriteRequest{Node: "n", Decide: claim}, patches: 1},
+		"with a claim":                 {strip: true, request: WriteRequest{Node: "n", Decide: claim}, patches: 1, stripped: true},
+		"without edits":                {strip: true, request: WriteRequest{Node: "n", Decide: none, StripManagedFields: true}, patches: 1, stripped: true},
+		"without edits, not requested": {strip: true, request: WriteRequest{Node: "n", Decide: none}},
+		"with a claim, not configured": {request: WriteRequest{Node: "n", Decide: claim}, patches: 1},
 	} {
 		api := newAPI(t, tracked())
 		pools := New(api)
-		if c.untrack {
+		if c.strip {
 			pools.StripManagedFields = true
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -214,14 +216,14 @@ func TestUntrack(t *testing.T) {
 		var cn ciliumv2.CiliumNode
 		getErr := api.Get(t.Context(), client.ObjectKey{Name: "n"}, &cn)
 		if stripped := len(cn.ManagedFields) == 1 && cn.ManagedFields[0].Manager == ""; err != nil || getErr != nil || stripped != c.stripped || api.patches != c.patches {
-			t.Errorf("%s: %v, %v, %d patches, field tracking %+v", name, err, getErr, api.patches, cn.ManagedFields)
+			t.Errorf("%s: Write: error %v, Get: error %v, %d patches, managedFields %+v; want %d patches, stripped: %v", name, err, getErr, api.patches, cn.ManagedFields, c.patches, c.stripped)
 		}
 	}
 }
 
-// TestPace checks that no minute has more writes to a node than the rate limit allows, that requests that wait are written
-// together, and that neither other nodes nor urgent requests wait.
-func TestPace(t *testing.T) {
+// TestRateLimit checks that no minute has more writes to a node than the rate limit allows, that waiting requests are written
+// together, and that neither urgent requests nor requests for other nodes wait.
+func TestRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t, ciliumNode())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -245,17 +247,17 @@ func TestPace(t *testing.T) {
 		}
 		for i := range at {
 			if i+6 < len(at) && at[i+6]-at[i] < time.Minute {
-				t.Errorf("writes %d to %d were made within %v: %v", i, i+6, at[i+6]-at[i], at)
+				t.Errorf("writes %d to %d were made within %v, want at most 6 writes per minute; writes at %v", i, i+6, at[i+6]-at[i], at)
 			}
 		}
 		if len(at) != 10 || at[2] != 0 || at[3] == 0 {
-			t.Errorf("%d writes, at %v; want the first three at once and no more", len(at), at)
+			t.Errorf("got %d writes, at %v; want 10 writes, exactly three of them at once", len(at), at)
 		}
 		if w.Delay("n") == 0 || w.Delay("m") != 0 {
-			t.Errorf("delays %v and %v", w.Delay("n"), w.Delay("m"))
+			t.Errorf("got delays %v for n and %v for m, want a delay for n only", w.Delay("n"), w.Delay("m"))
 		}
-		// A request waits for the rate limit. An urgent request that comes later is written at once, and the first one
-		// with it.
+		// A request waits for the rate limit. An urgent request that comes later is written at once, together with the
+		// waiting request.
 		waited := make(chan error, 1)
 		go func() { waited <- flip(false) }()
 		synctest.Wait()
@@ -264,7 +266,7 @@ func TestPace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-waited; err != nil || time.Since(before) != 0 || len(at) != 11 {
-			t.Errorf("%v: the urgent one took %v, in %d writes", err, time.Since(before), len(at))
+			t.Errorf("waiting request: error %v; both requests took %v and made %d writes, want 0s and 1 write", err, time.Since(before), len(at)-10)
 		}
 		cancel()
 		w.Wait()

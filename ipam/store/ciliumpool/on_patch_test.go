@@ -19,25 +19,26 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestOnPatch checks that OnPatch is called once for each patch whose result is known, with the number of its requests.
+// TestOnPatch checks that OnPatch is called once for each patch whose result is known, with the number of requests of the
+// patch.
 func TestOnPatch(t *testing.T) {
 	dynamic := ipamtypes.AllocationMap{"10.0.1.1": {}}
 	for name, c := range map[string]struct {
 		// pool is the pool at the API server. The cache of the Writer has the pool dynamic.
 		pool ipamtypes.AllocationMap
 		fail func(n int) (error, bool)
-		// pods is the number of claims, for the addresses from 10.0.1.200 on. The patch of the first one is in flight when
-		// the others arrive.
+		// pods is the number of claims, for the addresses from 10.0.1.200 on. The patch of the first claim is in flight when the
+		// other claims arrive.
 		pods int
 		want []string
 	}{
-		"one":                {pool: dynamic, pods: 1, want: []string{"wrote 1"}},
-		"a batch behind one": {pool: dynamic, pods: 4, want: []string{"wrote 1", "wrote 3"}},
-		"a stale view":       {pods: 1, want: []string{"conflicted", "wrote 1"}},
-		"a conflict":         {pool: dynamic, fail: func(n int) (error, bool) { return only(n == 1, apierrors.NewConflict(resource, "n", nil)), false }, pods: 1, want: []string{"conflicted", "wrote 1"}},
-		"a lost race":        {pool: ipamtypes.AllocationMap{"10.0.1.1": {}, "10.0.1.200": {Owner: "db/other-0"}}, pods: 1, want: []string{"conflicted"}},
-		"a lost answer":      {pool: dynamic, fail: func(n int) (error, bool) { return only(n == 1, context.DeadlineExceeded), true }, pods: 1},
-		"no answer":          {pool: dynamic, fail: func(int) (error, bool) { return apierrors.NewServiceUnavailable("down"), false }, pods: 1},
+		"one claim":                       {pool: dynamic, pods: 1, want: []string{"wrote 1"}},
+		"a batch after one claim":         {pool: dynamic, pods: 4, want: []string{"wrote 1", "wrote 3"}},
+		"an outdated cache":               {pods: 1, want: []string{"conflicted", "wrote 1"}},
+		"a conflict":                      {pool: dynamic, fail: func(n int) (error, bool) { return only(n == 1, apierrors.NewConflict(resource, "n", nil)), false }, pods: 1, want: []string{"conflicted", "wrote 1"}},
+		"an address that another pod got": {pool: ipamtypes.AllocationMap{"10.0.1.1": {}, "10.0.1.200": {Owner: "db/other-0"}}, pods: 1, want: []string{"conflicted"}},
+		"a lost response":                 {pool: dynamic, fail: func(n int) (error, bool) { return only(n == 1, context.DeadlineExceeded), true }, pods: 1},
+		"an unavailable API server":       {pool: dynamic, fail: func(int) (error, bool) { return apierrors.NewServiceUnavailable("down"), false }, pods: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -71,7 +72,7 @@ func TestOnPatch(t *testing.T) {
 				for i := range c.pods {
 					requests.Go(func() {
 						owner := pool.OwnedEntry("db", fmt.Sprintf("mysql-%d", i), "StatefulSet", "mysql")
-						// Other tests check the result.
+						// Other tests check the result of Write.
 						_ = w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 							return n.Claim([]netip.Addr{addr(fmt.Sprintf("10.0.1.%d", 200+i))}, owner)
 						}})
@@ -83,7 +84,7 @@ func TestOnPatch(t *testing.T) {
 				cancel()
 				w.Wait()
 				if !slices.Equal(lines, c.want) {
-					t.Errorf("reported %q, want %q", lines, c.want)
+					t.Errorf("OnPatch was called for %q, want %q", lines, c.want)
 				}
 			})
 		})

@@ -41,13 +41,13 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole,
 	if whole {
 		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
 	}
-	if !n.HasUsed && slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.Unlisted }) {
-		// Without a used map there is no path to test: a test below a missing path always fails. Test the version instead,
-		// which any report of the agent changes.
+	if !n.HasUsed && slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.RequireUnused }) {
+		// A test of a path below a missing used map always fails. Test the resourceVersion instead, which any report of the
+		// agent changes.
 		ops = append(ops, operation{"test", versionPath, n.ResourceVersion})
 	}
 	if untrack {
-		// One empty entry is the documented way to say "none".
+		// A list with one empty entry is the documented way to clear managedFields.
 		ops = append(ops, operation{"add", trackingPath, []metav1.ManagedFieldsEntry{{}}})
 	}
 	if podCIDRs != nil {
@@ -73,7 +73,7 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole,
 		if e.ReadyForRelease {
 			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), pool.ReadyForRelease})
 		}
-		if e.Unlisted && n.HasUsed {
+		if e.RequireUnused && n.HasUsed {
 			ops = append(ops, operation{"test", usedPath + "/" + e.Addr.String(), nil})
 		}
 		switch {
@@ -86,9 +86,9 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole,
 	return ops
 }
 
-// expect returns the operations that test that an entry is unchanged. e is the entry; nil: there must be none. The fields
-// of an entry with an owner are tested one by one: a user may have written an empty resource, which the API server stores
-// as none. resource is the resource as it is written.
+// expect returns the operations that test that an entry is unchanged. e is the entry; nil: there must be no entry. resource
+// is the resource of the entry as the CiliumNode has it. The fields of an entry with an owner are tested one by one: a user
+// may have written an empty resource, which is decoded like a missing one, and a test of the whole entry would fail.
 func expect(path string, e *pool.Entry, resource string) []operation {
 	switch {
 	case e == nil:
@@ -112,8 +112,8 @@ func nullable(value any, missing bool) any {
 }
 
 // encodeHandshakes returns the patch for the changes. It applies only to the CiliumNode that n was read from, and only if
-// every handshake has the state that its change requires, every entry to be marked for release is still a dynamic one, and
-// every entry to be reported as released is gone.
+// every handshake has the state that its change requires, every address that becomes marked-for-release still has a dynamic
+// entry, and no address that becomes released has an entry.
 func encodeHandshakes(n pool.NodePool, changes []pool.HandshakeChange) []operation {
 	ops := statusOperations(n)
 	for _, c := range changes {
@@ -134,8 +134,8 @@ func encodeHandshakes(n pool.NodePool, changes []pool.HandshakeChange) []operati
 	return ops
 }
 
-// statusOperations returns the first operations of a patch of release-ips: the test of the CiliumNode, and the creation of
-// the map if it is missing.
+// statusOperations returns the first operations of a patch of release-ips: the test of the UID, and the creation of the map
+// if it is missing.
 func statusOperations(n pool.NodePool) []operation {
 	ops := []operation{{"test", uidPath, n.UID}}
 	if !n.HasHandshakes {
@@ -149,16 +149,16 @@ func statusOperations(n pool.NodePool) []operation {
 // probeOwner is the owner of a probe in status.ipam.used. It has a dot before the slash, which no namespace has.
 const probeOwner = "fixedip.io/agent-barrier"
 
-// encodeProbe returns the JSON patch for a probe beside the report of the agent.
+// encodeProbe returns the JSON patch that adds a probe to a CiliumNode with a report of the agent.
 func encodeProbe(n pool.NodePool, probe netip.Addr) any {
 	return append(statusOperations(n),
 		operation{"add", releaseIPsPath + "/" + probe.String(), pool.Released},
 		operation{"add", usedPath + "/" + probe.String(), ipamtypes.AllocationIP{Owner: probeOwner}})
 }
 
-// encodeFirstProbe returns the merge patch that adds a probe to a CiliumNode without a report. An agent that was not
-// restarted when its CiliumNode was created again sends one only when an allocation changes. A JSON patch can't create a
-// status that may or may not exist.
+// encodeFirstProbe returns the merge patch that adds a probe to a CiliumNode without a report. It makes the agent report:
+// after its CiliumNode was deleted and created again, an agent that was not restarted reports only when an allocation
+// changes. A JSON patch cannot create a status that may or may not exist.
 func encodeFirstProbe(n pool.NodePool, probe netip.Addr) any {
 	return map[string]any{
 		"metadata": map[string]any{"resourceVersion": n.ResourceVersion},

@@ -35,16 +35,16 @@ func TestAsk(t *testing.T) {
 		now, seen *ciliumv2.CiliumNode
 		release   keys
 		err       error
-		// unreported is true if the agent has not reported before, and beside is true if there is another probe.
-		unreported, beside bool
+		// unreported is true if the CiliumNode has no report. otherProbe is true if it has another probe.
+		unreported, otherProbe bool
 	}{
-		"the first question":                   {now: reported(), release: keys{probe: "released"}},
-		"beside a release handshake":           {now: reported(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.ReleaseIPs = keys{"10.0.1.2": "do-not-release"} }), release: keys{"10.0.1.2": "do-not-release", probe: "released"}},
-		"another probe stays":                  {now: reported(withOld), release: keys{old: "released", probe: "released"}, beside: true},
-		"another CiliumNode of the name":       {now: reported(func(cn *ciliumv2.CiliumNode) { cn.UID = "other" }), seen: reported(), err: ErrChanged},
-		"a CiliumNode without a report":        {now: ciliumNode(), release: keys{probe: "released"}, unreported: true},
-		"an agent that lists nothing any more": {now: ciliumNode(), seen: reported(), err: ErrChanged},
-		"an agent that has reported meanwhile": {now: reported(), seen: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.ResourceVersion = "1" }), err: ErrChanged},
+		"the first probe":                          {now: reported(), release: keys{probe: "released"}},
+		"a probe during a release handshake":       {now: reported(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.ReleaseIPs = keys{"10.0.1.2": "do-not-release"} }), release: keys{"10.0.1.2": "do-not-release", probe: "released"}},
+		"a second probe":                           {now: reported(withOld), release: keys{old: "released", probe: "released"}, otherProbe: true},
+		"a replaced CiliumNode":                    {now: reported(func(cn *ciliumv2.CiliumNode) { cn.UID = "other" }), seen: reported(), err: ErrChanged},
+		"a CiliumNode without a report":            {now: ciliumNode(), release: keys{probe: "released"}, unreported: true},
+		"the used map was removed in the meantime": {now: ciliumNode(), seen: reported(), err: ErrChanged},
+		"the agent has reported in the meantime":   {now: reported(), seen: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.ResourceVersion = "1" }), err: ErrChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if row.seen == nil {
@@ -53,7 +53,7 @@ func TestAsk(t *testing.T) {
 			api := newAPI(t, row.now)
 			after, err := New(api).Ask(t.Context(), FromCiliumNode(row.seen), netip.MustParseAddr(probe))
 			if !errors.Is(err, row.err) || (row.err == nil) != (err == nil) {
-				t.Fatalf("error %v, want %v", err, row.err)
+				t.Fatalf("got error %v, want %v", err, row.err)
 			}
 			if err != nil {
 				return
@@ -70,7 +70,7 @@ func TestAsk(t *testing.T) {
 				want["10.0.1.1"], used[addr("10.0.1.1")] = ipamtypes.AllocationIP{Owner: "router"}, "router"
 			}
 			probes := []netip.Addr{addr(probe)}
-			if row.beside {
+			if row.otherProbe {
 				want[old], probes = ipamtypes.AllocationIP{Owner: probeOwner}, []netip.Addr{addr(old), addr(probe)}
 			}
 			if diff := cmp.Diff(want, cn.Status.IPAM.Used); diff != "" {
@@ -84,22 +84,23 @@ func TestAsk(t *testing.T) {
 				t.Errorf("addresses in use (-want +got): %s", diff)
 			}
 			if state, ok := after.Handshakes[addr(probe)]; ok {
-				t.Errorf("%s is in a release handshake: %v", probe, state)
+				t.Errorf("the probe %s has handshake state %v, want no handshake", probe, state)
 			}
 		})
 	}
 }
 
-// TestAskThatIsNotStored checks that Ask fails if the probe is not stored: its absence would look like the answer.
+// TestAskThatIsNotStored checks that Ask fails if the API server does not store the probe: a missing probe looks as if the
+// agent had acknowledged it.
 func TestAskThatIsNotStored(t *testing.T) {
 	n := FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.Used = ipamtypes.AllocationMap{} }))
 	api := dropping{newAPI(t, ciliumNode())}
 	if _, err := New(api).Ask(t.Context(), n, netip.MustParseAddr("100::2")); err == nil {
-		t.Error("no error")
+		t.Error("Ask returned no error for a probe that was not stored")
 	}
 }
 
-// dropping answers patches of the status and stores nothing.
+// dropping is an API server that accepts patches of the status and does not store them.
 type dropping struct{ *apiServer }
 
 func (d dropping) Status() client.SubResourceWriter { return droppingStatus{} }

@@ -22,15 +22,16 @@ import (
 )
 
 const (
-	// writeTries bounds the writes for one batch. A conflict costs one try, and so does an API server that can't be reached.
+	// writeTries is the maximum number of tries for one batch. A conflict costs one try, and so does a request that gets no
+	// response.
 	writeTries = 6
-	// writeTimeout bounds one try: a read and a patch.
+	// writeTimeout is the time limit for one try: a read, a patch of the entries and a patch of the handshakes.
 	writeTimeout = 10 * time.Second
 )
 
-// WriteRequest is a change of the pool of one node. Decide returns the edits that fulfil the request, from the current
-// pool: none if it is fulfilled already, an error if it can't be fulfilled. Decide may be called several times, and must
-// decide from its argument alone.
+// WriteRequest is a request for a change of the pool of one node. Decide returns the edits of the current pool that fulfil
+// the request: none if the pool fulfils it already, an error if the request can't be fulfilled. Decide may be called
+// several times, and must decide from its argument alone.
 type WriteRequest struct {
 	Node   string
 	Decide func(n pool.NodePool) ([]pool.EntryChange, error)
@@ -38,10 +39,11 @@ type WriteRequest struct {
 	FromAPIServer bool
 	// RequireUnchangedSpec requires that the whole spec, and not only the edited entries, is unchanged since the decision.
 	RequireUnchangedSpec bool
-	// Marks returns the changes of release handshakes that belong to the request, from the pool after its edits. It may be
-	// nil. The rules for Decide apply.
+	// Marks returns the changes of release handshakes that belong to the request. Its argument is the pool after the edits of
+	// Decide. Marks may be nil. The rules for Decide apply.
 	Marks func(n pool.NodePool) []pool.HandshakeChange
-	// StripManagedFields makes a write even without edits if the CiliumNode has managedFields (see Client.StripManagedFields).
+	// StripManagedFields requires a write, even without edits, if the CiliumNode has managedFields (see
+	// Client.StripManagedFields).
 	StripManagedFields bool
 	// SkipRateLimit makes the request urgent: it does not wait for the rate limit.
 	SkipRateLimit bool
@@ -51,21 +53,22 @@ type WriteRequest struct {
 // one patch of a node is in flight: the API server retries conflicting patches itself, so that a burst of them makes each
 // one slow, and every agent receives every write. A request that can't be fulfilled does not fail the others of its patch.
 type Writer struct {
-	// RateLimit limits the rate of writes to each node; nil: there is no limit. Set this and the next two before the first
-	// Write.
+	// RateLimit limits the rate of writes to each node; nil: there is no limit. Set RateLimit, OnPatch and OnPool before the
+	// first Write.
 	RateLimit *RateLimiter
-	// OnPatch is called after each patch that was applied, and each that was refused because something that it relied on
-	// had changed (conflict), with the number of requests that it fulfils. It must not block.
+	// OnPatch is called after each patch of entries and after each probe that was applied or that failed with ErrChanged
+	// (conflict). requests is the number of requests of the patch. It is not called after a patch of release handshakes. It
+	// must not block.
 	OnPatch func(requests int, conflict bool)
-	// OnPool is called with the pool as the API server returned it for each patch and each read, before the requests of
-	// that patch are answered: for Ledger.ObserveWrite. A read shows a write whose answer was lost.
+	// OnPool is called with each pool that the API server returned for a patch or a read, before Write returns for the requests
+	// of that try: for Ledger.ObserveWrite. Reads are included, because a read can show a write whose response was lost.
 	OnPool func(pool.NodePool)
 
 	ctx   context.Context
 	pools *Client
-	// known returns the pool of a node from the cache: it saves a read.
+	// known returns the pool of a node from the cache, which saves a read.
 	known func(node string) (pool.NodePool, bool)
-	// retry is the pause between tries.
+	// retry defines the pauses between tries.
 	retry wait.Backoff
 
 	mu sync.Mutex
@@ -95,7 +98,7 @@ func (q *queue) add(r *queued) {
 
 type queued struct {
 	WriteRequest
-	// done gets the answer, once. It is buffered, since the caller may have stopped waiting.
+	// done receives the result, once. It is buffered, because the caller may have stopped waiting.
 	done chan error
 }
 
@@ -111,14 +114,16 @@ func NewWriter(ctx context.Context, pools *Client, known func(node string) (pool
 	}
 }
 
-func (w *Writer) wrote(n pool.NodePool) {
+// observePool calls OnPool with a pool that the API server returned.
+func (w *Writer) observePool(n pool.NodePool) {
 	if w.OnPool != nil {
 		w.OnPool(n)
 	}
 }
 
-// observe calls OnPatch. A patch that may or may not have been applied is not counted.
-func (w *Writer) observe(requests int, err error) {
+// observePatch calls OnPatch, unless it is not known whether the patch was applied or the API server refused the patch for
+// another reason than a conflict.
+func (w *Writer) observePatch(requests int, err error) {
 	if conflict := errors.Is(err, ErrChanged); w.OnPatch != nil && (err == nil || conflict) {
 		w.OnPatch(requests, conflict)
 	}
@@ -156,7 +161,7 @@ func (w *Writer) Wait() { w.served.Wait() }
 func (w *Writer) serve(node string) {
 	n, known := w.latest(node)
 	for {
-		if w.dwell(node) {
+		if w.waitForRateLimit(node) {
 			// The pool may have changed during the wait.
 			known = false
 		}
@@ -164,14 +169,14 @@ func (w *Writer) serve(node string) {
 		batch := w.queues[node].waiting
 		if len(batch) == 0 {
 			delete(w.queues, node)
-			w.keep(n, known)
+			w.storeWritten(n, known)
 			w.mu.Unlock()
 			return
 		}
 		w.queues[node] = newQueue()
 		w.mu.Unlock()
 		if shown, ok := w.known(node); ok && known && n.OlderThan(shown) {
-			// The request may have been made because of what the watch shows.
+			// The newer version that the cache shows may be the reason for a request.
 			n = shown
 		}
 		n, known = w.write(node, batch, n, known)
@@ -189,9 +194,9 @@ func (w *Writer) latest(node string) (pool.NodePool, bool) {
 	return w.known(node)
 }
 
-// keep stores the pool after the last batch if it is known, and drops the stored pools that the cache shows by now. The
-// caller must hold mu.
-func (w *Writer) keep(n pool.NodePool, known bool) {
+// storeWritten stores the pool after the last batch if the pool is known, and drops the stored pools that are not newer
+// than the cache. Called under mu.
+func (w *Writer) storeWritten(n pool.NodePool, known bool) {
 	if known {
 		w.written[n.Name] = n
 	}
@@ -204,7 +209,8 @@ func (w *Writer) ahead(last pool.NodePool) bool {
 	return ok && shown.UID == last.UID && shown.Generation < last.Generation
 }
 
-// write writes one batch until every request is answered. It returns the pool after the batch, and whether that is known.
+// write tries to write one batch until every request has a result. It returns the pool after the batch, and whether that
+// pool is known.
 func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool) (pool.NodePool, bool) {
 	logger := klog.FromContext(w.ctx).WithValues("node", node)
 	retry := w.retry
@@ -220,12 +226,12 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 		}
 		var after pool.NodePool
 		if batch, after, err = w.try(node, n, known, batch); err == nil || errors.Is(err, ErrGone) {
-			answer(batch, err)
+			finish(batch, err)
 			return after, err == nil
 		}
 		if errors.Is(err, ErrRefused) {
 			if len(batch) == 1 {
-				answer(batch, err)
+				finish(batch, err)
 				return pool.NodePool{}, false
 			}
 			// One of the requests may be at fault. Write each of them separately, so that the others do not fail with it.
@@ -234,15 +240,16 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 			}
 			return after, known
 		}
-		// The next try needs the current pool: a test has failed, or the write was applied and its answer lost.
+		// The next try needs the current pool: a test has failed, or the write may have been applied although its response was
+		// lost.
 		known = false
-		logger.V(2).Info("Pool not written, will be tried again", "try", try+1, "requests", len(batch), "err", err)
+		logger.V(2).Info("Write of the pool failed", "try", try+1, "requests", len(batch), "err", err)
 	}
-	answer(batch, fmt.Errorf("not written after %d tries: %w", writeTries, err))
+	finish(batch, fmt.Errorf("write not confirmed within %d tries: %w", writeTries, err))
 	return pool.NodePool{}, false
 }
 
-// try makes one attempt. It returns the requests that are not answered yet, and the pool after it.
+// try makes one try to write a batch. It returns the requests that have no result yet, and the pool after the try.
 func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) ([]*queued, pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
@@ -251,24 +258,24 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 		if n, err = w.pools.Get(ctx, node); err != nil {
 			return batch, n, err
 		}
-		w.wrote(n)
+		w.observePool(n)
 	}
 	open, edits := decide(n, batch)
 	if len(edits) > 0 || slices.ContainsFunc(open, func(q *queued) bool { return q.StripManagedFields && n.Tracked }) {
 		whole := slices.ContainsFunc(open, func(q *queued) bool { return q.RequireUnchangedSpec })
 		w.RateLimit.Spend(node)
 		after, err := w.pools.ChangeEntries(ctx, n, edits, whole)
-		w.observe(len(open), err)
+		w.observePatch(len(open), err)
 		if err != nil {
 			return open, after, err
 		}
-		w.wrote(after)
+		w.observePool(after)
 		n = after
 	}
 	var marks []pool.HandshakeChange
 	for _, q := range open {
 		if q.Marks != nil {
-			// Each request decides from the node with the marks of the requests before it applied.
+			// Marks gets the node with the marks of the earlier requests applied.
 			marks = append(marks, q.Marks(n.WithHandshakes(marks))...)
 		}
 	}
@@ -278,13 +285,13 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 	w.RateLimit.Spend(node)
 	after, err := w.pools.ChangeHandshakes(ctx, n, marks)
 	if err == nil {
-		w.wrote(after)
+		w.observePool(after)
 	}
 	return open, after, err
 }
 
-// decide calls Decide of each request in turn, with the edits of the requests before it applied. It answers the requests
-// that are fulfilled already or can't be fulfilled. A request with handshakes or StripManagedFields stays open.
+// decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests
+// that are fulfilled already or can't be fulfilled. Requests with Marks or StripManagedFields stay open even without edits.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
@@ -299,7 +306,8 @@ func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.Entr
 	return open, edits
 }
 
-func answer(batch []*queued, err error) {
+// finish sends the result to each request of a batch.
+func finish(batch []*queued, err error) {
 	for _, q := range batch {
 		q.done <- err
 	}
@@ -315,10 +323,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// RateLimiter limits the rate of the writes of one Writer to each node: every agent receives every write to a CiliumNode, and a
-// write can cost the node's own agent one of the ten tries of an update (Cilium fact 10). Half of the writes that a minute
-// allows may be made at once and the other half is spread, so that no minute ever has more than it allows. Requests that
-// wait are written together.
+// RateLimiter limits the rate of the writes of one Writer to each node: every agent receives every write to a CiliumNode,
+// and a write can cost the node's own agent one of the ten tries of an update (Cilium fact 10). Half of the writes per
+// minute may be made at once, and the other half is spread over the minute, so that no minute has more writes than allowed.
+// Requests that wait are written together.
 //
 // Urgent requests do not wait, but count. A nil RateLimiter limits nothing.
 type RateLimiter struct {
@@ -335,7 +343,7 @@ func NewRateLimiter(c clock.Clock, perMinute int) *RateLimiter {
 	return &RateLimiter{clock: c, perMinute: perMinute, nodes: map[string]*rate.Limiter{}}
 }
 
-// Wait returns how long the next write for the node has to wait.
+// Wait returns the time until the next write to the node is allowed.
 func (p *RateLimiter) Wait(node string) time.Duration {
 	if p == nil {
 		return 0
@@ -356,7 +364,7 @@ func (p *RateLimiter) Wait(node string) time.Duration {
 	return time.Duration((1 - tokens) / float64(l.Limit()) * float64(time.Second))
 }
 
-// Spend counts one write.
+// Spend counts one write to the node.
 func (p *RateLimiter) Spend(node string) {
 	if p == nil {
 		return
@@ -373,13 +381,13 @@ func (p *RateLimiter) Spend(node string) {
 	l.ReserveN(p.clock.Now(), 1)
 }
 
-// Delay returns how long a request for the node would wait because of the rate limit. A controller can requeue instead of
-// blocking a worker.
+// Delay returns the time that a request for the node would wait because of the rate limit. A controller can requeue an object
+// for that time instead of blocking a worker.
 func (w *Writer) Delay(node string) time.Duration { return w.RateLimit.Wait(node) }
 
-// dwell returns when the next write for the node may be made: after its delay, when an urgent request arrives, or when the
-// context ends. It returns at once if no request waits. waited reports whether it blocked.
-func (w *Writer) dwell(node string) (waited bool) {
+// waitForRateLimit returns when the next write to the node is allowed, when an urgent request arrives, or when the Writer
+// ends. It returns at once if no request waits. waited reports whether it blocked.
+func (w *Writer) waitForRateLimit(node string) (waited bool) {
 	for {
 		d := w.Delay(node)
 		w.mu.Lock()
@@ -402,13 +410,14 @@ func (w *Writer) dwell(node string) (waited bool) {
 	}
 }
 
-// Ask calls Client.Ask with a timeout. It counts as a write to the node: call it when Delay is 0.
+// Ask calls Client.Ask with a timeout. The probe counts as a write to the node, but Ask does not wait for the rate limit:
+// call it when Delay is 0.
 func (w *Writer) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	w.RateLimit.Spend(n.Name)
 	after, err := w.pools.Ask(ctx, n, probe)
-	w.observe(1, err)
+	w.observePatch(1, err)
 	return after, err
 }
 

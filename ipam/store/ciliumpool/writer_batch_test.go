@@ -18,8 +18,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// policy is an API server that refuses every patch that names the pod db/bad-0, and delays the first patch until first is
-// closed.
+// policy is an API server with an admission policy that refuses every patch that names the pod db/bad-0. It delays the
+// first patch until first is closed.
 type policy struct {
 	*apiServer
 	first chan struct{}
@@ -40,8 +40,8 @@ func (p *policy) Patch(ctx context.Context, obj client.Object, patch client.Patc
 	return p.apiServer.Patch(ctx, obj, patch, opts...)
 }
 
-// TestRefusedRequestFailsAlone checks that a request that the API server refuses fails alone: the other requests of its
-// patch are fulfilled (finding S10).
+// TestRefusedRequestFailsAlone checks that the other requests of a patch are fulfilled if the API server refuses the patch
+// because of one request (finding S10).
 func TestRefusedRequestFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &policy{newAPI(t, ciliumNode(reports)), make(chan struct{})}
@@ -72,17 +72,17 @@ func TestRefusedRequestFailsAlone(t *testing.T) {
 		entries := api.entries(t)
 		for name, ip := range map[string]string{"first-0": "10.0.1.200", "good-0": "10.0.1.201", "good-1": "10.0.1.203"} {
 			if errs[name] != nil || entries[addr(ip)].Owner != "db/"+name {
-				t.Errorf("%s: %v, entry %v", name, errs[name], entries[addr(ip)])
+				t.Errorf("%s: got error %v and entry %v, want its own entry", name, errs[name], entries[addr(ip)])
 			}
 		}
 		if err := errs["bad-0"]; !errors.Is(err, ErrRefused) || entries[addr("10.0.1.202")].Owner != "" {
-			t.Errorf("bad-0: %v, entry %v", err, entries[addr("10.0.1.202")])
+			t.Errorf("bad-0: got error %v and entry %v, want error %v and no entry", err, entries[addr("10.0.1.202")], ErrRefused)
 		}
 	})
 }
 
-// TestFirstConflictCostsNoPause checks that a write pauses before a retry from the second conflict on, and not after the
-// first one (finding S10).
+// TestFirstConflictCostsNoPause checks that the Writer retries without a pause after the first conflict, and with a pause
+// after further conflicts (finding S10).
 func TestFirstConflictCostsNoPause(t *testing.T) {
 	for conflicts, paused := range []bool{false, false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestFirstConflictCostsNoPause(t *testing.T) {
 				return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
 			}})
 			if took := time.Since(began); err != nil || (took > 0) != paused {
-				t.Errorf("%d conflicts: took %v, error %v", conflicts, took, err)
+				t.Errorf("%d conflicts: the write took %v and returned error %v, want pause: %v", conflicts, took, err, paused)
 			}
 			cancel()
 			w.Wait()

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestWriterFaults checks that, whatever happens to a write and its answer, the result of the request matches the pool,
-// and that no goroutine remains.
+// TestWriterFaults checks that the result of a request matches the pool if a patch or its response is lost or fails, and
+// that no goroutine remains.
 func TestWriterFaults(t *testing.T) {
 	unavailable := apierrors.NewServiceUnavailable("down")
 	for name, c := range map[string]struct {
@@ -31,17 +31,17 @@ func TestWriterFaults(t *testing.T) {
 		err     error
 		patches int
 	}{
-		"no fault":           {claimed: true, patches: 1},
-		"refused once":       {fail: func(n int) (error, bool) { return only(n == 1, unavailable), false }, claimed: true, patches: 2},
-		"the answer is lost": {fail: func(n int) (error, bool) { return only(n == 1, context.DeadlineExceeded), true }, claimed: true, patches: 1},
-		"throttled":          {fail: func(n int) (error, bool) { return only(n < 4, apierrors.NewTooManyRequests("slow down", 0)), false }, claimed: true, patches: 4},
-		"conflicts":          {fail: func(n int) (error, bool) { return only(n < 3, apierrors.NewConflict(resource, "n", nil)), false }, claimed: true, patches: 3},
-		"refused for good":   {fail: func(int) (error, bool) { return unavailable, false }, err: unavailable, patches: writeTries},
-		"forbidden":          {fail: func(int) (error, bool) { return apierrors.NewForbidden(resource, "n", nil), false }, err: ErrRefused, patches: 1},
-		"not an object that validation lets in": {fail: func(int) (error, bool) {
+		"no fault":             {claimed: true, patches: 1},
+		"unavailable once":     {fail: func(n int) (error, bool) { return only(n == 1, unavailable), false }, claimed: true, patches: 2},
+		"the response is lost": {fail: func(n int) (error, bool) { return only(n == 1, context.DeadlineExceeded), true }, claimed: true, patches: 1},
+		"throttled":            {fail: func(n int) (error, bool) { return only(n < 4, apierrors.NewTooManyRequests("slow down", 0)), false }, claimed: true, patches: 4},
+		"conflicts":            {fail: func(n int) (error, bool) { return only(n < 3, apierrors.NewConflict(resource, "n", nil)), false }, claimed: true, patches: 3},
+		"always unavailable":   {fail: func(int) (error, bool) { return unavailable, false }, err: unavailable, patches: writeTries},
+		"forbidden":            {fail: func(int) (error, bool) { return apierrors.NewForbidden(resource, "n", nil), false }, err: ErrRefused, patches: 1},
+		"rejected by the validation": {fail: func(int) (error, bool) {
 			return apierrors.NewInvalid(kind, "n", field.ErrorList{field.Required(field.NewPath("spec"), "")}), false
 		}, err: ErrRefused, patches: 1},
-		"a token that has run out": {fail: func(n int) (error, bool) { return only(n == 1, apierrors.NewUnauthorized("expired")), false }, claimed: true, patches: 2},
+		"a token that has expired": {fail: func(n int) (error, bool) { return only(n == 1, apierrors.NewUnauthorized("expired")), false }, claimed: true, patches: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -55,19 +55,20 @@ func TestWriterFaults(t *testing.T) {
 				cancel()
 				w.Wait()
 				if got := api.entries(t)[addr("10.0.1.200")] == mysql0; got != c.claimed || (err == nil) != c.claimed {
-					t.Errorf("claimed: %v, error %v", got, err)
+					t.Errorf("got claimed %v and error %v, want claimed %v", got, err, c.claimed)
 				}
 				if c.err != nil && !errors.Is(err, c.err) {
-					t.Errorf("error %v, want %v in it", err, c.err)
+					t.Errorf("got error %v, want %v", err, c.err)
 				}
 				if api.patches != c.patches {
-					t.Errorf("%d patches, want %d", api.patches, c.patches)
+					t.Errorf("got %d patches, want %d", api.patches, c.patches)
 				}
 			})
 		})
 	}
 }
 
+// only returns err if when is true, and nil otherwise.
 func only(when bool, err error) error {
 	if when {
 		return err
@@ -86,12 +87,13 @@ func TestWriterNodeGone(t *testing.T) {
 	cancel()
 	w.Wait()
 	if !errors.Is(err, ErrGone) {
-		t.Errorf("error %v, want ErrGone", err)
+		t.Errorf("got error %v, want %v", err, ErrGone)
 	}
 }
 
-// TestWriterLive checks that a request with FromAPIServer is decided from the API server and not from the cache.
-func TestWriterLive(t *testing.T) {
+// TestWriterFromAPIServer checks that a request with FromAPIServer is decided from the pool at the API server, not from the
+// cache.
+func TestWriterFromAPIServer(t *testing.T) {
 	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.200": {Owner: "db/mysql-0"}, "10.0.1.201": {Owner: "db/mysql-1"}}
 	}))
@@ -107,12 +109,12 @@ func TestWriterLive(t *testing.T) {
 	}
 	entries := api.entries(t)
 	if entries[addr("10.0.1.200")].Kind != pool.Cooldown || entries[addr("10.0.1.201")].Owner != "db/mysql-1" {
-		t.Errorf("%v", entries)
+		t.Errorf("got entries %v, want a cooldown entry at 10.0.1.200 and the entry of db/mysql-1 at 10.0.1.201", entries)
 	}
 }
 
-// TestWriterStartsFromItsLastWrite checks that successive claims are decided from the last write of the Writer as long as
-// the watch is behind, and from the watch when it has caught up or shows another CiliumNode.
+// TestWriterStartsFromItsLastWrite checks that successive claims are decided from the last write of the Writer as long as the
+// watch is behind that write, and from the pool that the watch shows afterwards.
 func TestWriterStartsFromItsLastWrite(t *testing.T) {
 	api := newAPI(t, ciliumNode(reports))
 	shown := FromCiliumNode(ciliumNode(reports))
@@ -127,28 +129,29 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 	}
 	for _, step := range []struct {
 		what string
-		// watch changes what the watch shows, or the API server has, before a claim; nil: nothing changes.
-		watch          func()
+		// before changes the pool that the watch shows or the API server has, before a claim; nil: no change.
+		before         func()
 		patches, reads int
-		kept           bool
+		// stored is true if the Writer stores the pool after the write.
+		stored bool
 	}{
-		{what: "the watch shows what is there", patches: 1, kept: true},
-		{what: "the watch is one write behind", patches: 1, kept: true},
-		{what: "the watch is two writes behind", patches: 1, kept: true},
-		{what: "another client has written", watch: func() {
+		{what: "the watch is current", patches: 1, stored: true},
+		{what: "the watch is one write behind", patches: 1, stored: true},
+		{what: "the watch is two writes behind", patches: 1, stored: true},
+		{what: "another client has written", before: func() {
 			if _, err := New(api).ChangeEntries(t.Context(), now(), []pool.EntryChange{{Addr: addr("10.0.1.103"), To: ptr.To(pool.ForOwner("db/other-0"))}}, false); err != nil {
 				t.Fatal(err)
 			}
-		}, patches: 2, reads: 1, kept: true},
-		{what: "the watch has caught up", watch: func() { shown = now() }, patches: 1, kept: true},
-		{what: "the watch has lost the node", watch: func() { shown = pool.NodePool{} }, patches: 1, reads: 1},
-		{what: "the CiliumNode was deleted and created again", watch: func() {
+		}, patches: 2, reads: 1, stored: true},
+		{what: "the watch has caught up", before: func() { shown = now() }, patches: 1, stored: true},
+		{what: "the watch does not show the node any more", before: func() { shown = pool.NodePool{} }, patches: 1, reads: 1},
+		{what: "the CiliumNode was deleted and created again", before: func() {
 			api.node = newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.UID = "uid-2" })).node
 			shown = now()
-		}, patches: 1, kept: true},
+		}, patches: 1, stored: true},
 	} {
-		if step.watch != nil {
-			step.watch()
+		if step.before != nil {
+			step.before()
 		}
 		api.patches, api.reads = 0, 0
 		var free netip.Addr
@@ -161,16 +164,16 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 			}
 		}})
 		w.Wait()
-		_, kept := w.written["n"]
-		if err != nil || api.patches != step.patches || api.reads != step.reads || kept != step.kept {
-			t.Errorf("%s: %d patches and %d reads, kept %v, %v; want %d, %d, %v", step.what, api.patches, api.reads, kept, err, step.patches, step.reads, step.kept)
+		_, stored := w.written["n"]
+		if err != nil || api.patches != step.patches || api.reads != step.reads || stored != step.stored {
+			t.Errorf("%s: got %d patches, %d reads, stored %v, error %v; want %d patches, %d reads, stored %v", step.what, api.patches, api.reads, stored, err, step.patches, step.reads, step.stored)
 		}
 	}
 	cancel()
 }
 
 // TestWriterSeesWhatTheWatchShows checks that a request that arrives while the previous batch is written is decided from
-// what the watch shows after that write: the request may have been made because of it.
+// the pool that the watch shows after that write, because a change in that pool may be the reason for the request.
 func TestWriterSeesWhatTheWatchShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t, ciliumNode(reports))
@@ -197,7 +200,7 @@ func TestWriterSeesWhatTheWatchShows(t *testing.T) {
 			return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
 		}})
 		if err := errors.Join(err, <-second); err != nil || seen != pool.ReadyForRelease {
-			t.Errorf("%v; the second request saw handshake %v", err, seen)
+			t.Errorf("got error %v; the second request was decided with handshake %v, want %v", err, seen, pool.ReadyForRelease)
 		}
 		cancel()
 		w.Wait()

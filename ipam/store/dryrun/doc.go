@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dryrun keeps the controller from writing: requests that would store something are refused, and each write
-// that is sent as a dry run, so that the API server validates it, is logged.
+// Package dryrun prevents the controller from writing: it refuses requests that would store a change, and logs each write
+// that is sent as a dry run, which the API server validates without storing it.
 //
-// It works on the HTTP requests of all clients of a configuration. The clients must send their writes as dry runs, for
-// example with client.Options.DryRun.
+// The package filters the HTTP requests of all clients of a configuration. The clients must send their writes as dry runs,
+// for example with client.Options.DryRun.
 package dryrun

@@ -25,7 +25,7 @@ type Run struct {
 	Log logr.Logger
 
 	mu sync.Mutex
-	// logged contains a hash of each write that was logged. Because nothing is stored, the same write is tried
+	// logged contains a hash of each write that was logged. Because no write is stored, the controller tries the same write
 	// repeatedly.
 	logged sets.Set[[sha256.Size]byte]
 }
@@ -33,7 +33,7 @@ type Run struct {
 // Wrap returns an HTTP round tripper that sends reads and dry runs, and refuses every other request.
 func (r *Run) Wrap(next http.RoundTripper) http.RoundTripper { return guard{r, next} }
 
-// Writes returns the number of different writes so far.
+// Writes returns the number of different writes that the API server has accepted so far.
 func (r *Run) Writes() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +74,7 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// log logs a write that the API server accepted, once.
+// log logs a write that the API server accepted, unless the same write was logged before.
 func (r *Run) log(request *http.Request, body []byte) {
 	shown := ""
 	if strings.Contains(request.Header.Get("Content-Type"), "json") {
@@ -93,7 +93,8 @@ func (r *Run) log(request *http.Request, body []byte) {
 	r.Log.Info("Would write", "method", request.Method, "path", request.URL.Path, "body", shown, "writes", len(r.logged))
 }
 
-// withoutVersion returns the JSON of an object without metadata that the API server sets, and any other text as it is.
+// withoutVersion returns the JSON of an object without the metadata that the API server sets. It returns any other text
+// unchanged.
 func withoutVersion(body []byte) string {
 	var obj map[string]any
 	if json.Unmarshal(body, &obj) != nil {
@@ -103,7 +104,7 @@ func withoutVersion(body []byte) string {
 		delete(metadata, "managedFields")
 		delete(metadata, "resourceVersion")
 	}
-	// A decoded object can be encoded again.
+	// Encoding a decoded object cannot fail.
 	shown, _ := json.Marshal(obj)
 	return string(shown)
 }

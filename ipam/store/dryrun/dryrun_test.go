@@ -25,7 +25,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/dryrun"
 )
 
-// TestRun checks that each write of a client that was accepted is logged once, without the version of the object.
+// TestRun checks that each write that the API server accepts is logged once, without the resourceVersion of the object.
 func TestRun(t *testing.T) {
 	ctx := context.Background()
 	var logged []string
@@ -75,7 +75,7 @@ func TestRun(t *testing.T) {
 			}
 		}
 		if len(logged) != 1 || !strings.Contains(logged[0], `"msg"="Would write"`) || !strings.Contains(logged[0], write.want) || strings.Contains(logged[0], "resourceVersion") || run.Writes() != count+1 {
-			t.Errorf("%s: logged %q, %d writes after %d", name, logged, run.Writes(), count)
+			t.Errorf("%s: logged %q and counted %d writes after %d; want one line with %q and one more write", name, logged, run.Writes(), count, write.want)
 		}
 	}
 
@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 	refused := object()
 	refused.SetName("mysql-1")
 	if err := c.Update(ctx, refused); err == nil || len(logged) > 0 || run.Writes() != 5 {
-		t.Errorf("refused: %v; logged %q, %d writes", err, logged, run.Writes())
+		t.Errorf("a refused write: error %v, logged %q, counted %d writes; want an error, no log and 5 writes", err, logged, run.Writes())
 	}
 }
 
@@ -94,7 +94,7 @@ func mapper() meta.RESTMapper {
 	return m
 }
 
-// server answers every request with the same FixedIP, and fails the test if a request is not a dry run.
+// server responds to every request with the same FixedIP, and fails the test if a request is not a dry run.
 type server struct {
 	t      *testing.T
 	status int
@@ -103,12 +103,13 @@ type server struct {
 func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent, _ := io.ReadAll(r.Body)
 	if r.URL.Query().Get("dryRun") != "All" && !strings.Contains(string(sent), `"dryRun":["All"]`) {
-		s.t.Errorf("%s %s is no dry run", r.Method, r.URL)
+		s.t.Errorf("%s %s was sent without dryRun=All", r.Method, r.URL)
 	}
-	answer := `{"apiVersion":"fixedip.io/v1alpha1","kind":"FixedIP","metadata":{"namespace":"db","name":"mysql-0","resourceVersion":"1"}}`
-	return &http.Response{StatusCode: s.status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: r}, nil
+	object := `{"apiVersion":"fixedip.io/v1alpha1","kind":"FixedIP","metadata":{"namespace":"db","name":"mysql-0","resourceVersion":"1"}}`
+	return &http.Response{StatusCode: s.status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(object)), Request: r}, nil
 }
 
+// passed records the body of a request that the guard has sent.
 type passed struct{ body string }
 
 func (p *passed) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -125,14 +126,14 @@ func TestGuard(t *testing.T) {
 		method, query, body string
 		passes              bool
 	}{
-		"a read":                        {method: http.MethodGet, passes: true},
-		"a write":                       {method: http.MethodPost, body: "{}"},
-		"a dry run":                     {method: http.MethodPost, query: "?dryRun=All", body: "{}", passes: true},
-		"a patch":                       {method: http.MethodPatch, query: "?fieldManager=x", body: "[]"},
-		"a deletion":                    {method: http.MethodDelete},
-		"a deletion with a body":        {method: http.MethodDelete, query: "?dryRun=All", body: `{"kind":"DeleteOptions"}`},
-		"a dry deletion":                {method: http.MethodDelete, body: deletion, passes: true},
-		"a dry deletion without a body": {method: http.MethodDelete, query: "?dryRun=All", passes: true},
+		"a read":                              {method: http.MethodGet, passes: true},
+		"a write":                             {method: http.MethodPost, body: "{}"},
+		"a dry run":                           {method: http.MethodPost, query: "?dryRun=All", body: "{}", passes: true},
+		"a patch":                             {method: http.MethodPatch, query: "?fieldManager=x", body: "[]"},
+		"a deletion":                          {method: http.MethodDelete},
+		"a deletion whose body is no dry run": {method: http.MethodDelete, query: "?dryRun=All", body: `{"kind":"DeleteOptions"}`},
+		"a dry deletion by its body":          {method: http.MethodDelete, body: deletion, passes: true},
+		"a dry deletion by its query":         {method: http.MethodDelete, query: "?dryRun=All", passes: true},
 	} {
 		next := &passed{}
 		var body io.Reader
@@ -145,7 +146,7 @@ func TestGuard(t *testing.T) {
 		}
 		response, err := (&dryrun.Run{Log: logr.Discard()}).Wrap(next).RoundTrip(r)
 		if (err == nil) != c.passes || c.passes && next.body != c.body {
-			t.Errorf("%s: %v; the body that arrived is %q", name, err, next.body)
+			t.Errorf("%s: got error %v and sent body %q; want sent: %v", name, err, next.body, c.passes)
 		}
 		if err == nil {
 			response.Body.Close()

@@ -22,8 +22,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
-// ReservationOf returns the reservation of a FixedIP. A FixedIP that is being deleted keeps its reservation until it is
-// gone: the controller releases its addresses in between.
+// ReservationOf returns the reservation of a FixedIP. A FixedIP that is being deleted reserves its addresses until it does
+// not exist any more, because the controller releases the addresses before that.
 func ReservationOf(fip *v1alpha1.FixedIP) ledger.Reservation {
 	return ledger.Reservation{
 		Record: fip.Namespace + "/" + fip.Name,
@@ -33,29 +33,28 @@ func ReservationOf(fip *v1alpha1.FixedIP) ledger.Reservation {
 	}
 }
 
-// SyncLedger keeps a ledger in sync with the informer of FixedIPs. After each change that may affect where a pod can be
-// placed it calls changed; freed are the nodes on which an address is no longer reserved. synced reports whether the
+// SyncLedger keeps a ledger in sync with the informer of FixedIPs. After each change that may affect which node can take a
+// pod, it calls changed. freed contains the nodes on which an address is no longer reserved. synced reports whether the
 // ledger has all FixedIPs that existed at the start.
 func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(fip *v1alpha1.FixedIP, freed []string)) (synced func() bool, err error) {
 	return watch.Objects(ctx, watches, &v1alpha1.FixedIP{}, func(before, after *v1alpha1.FixedIP) {
 		switch {
 		case after == nil:
-			changed(before, l.RemoveRecord(ReservationOf(before).Record))
+			changed(before, l.RemoveReservation(ReservationOf(before).Record))
 		case before == nil || Reserves(before, after) || HandsOver(before, after) || reservation.InheritancePending(before) != reservation.InheritancePending(after):
-			changed(after, l.SetRecord(ReservationOf(after)))
+			changed(after, l.SetReservation(ReservationOf(after)))
 		}
 	})
 }
 
-// Reserves reports whether a FixedIP was created again, or whether its spec has changed or its deletion has begun.
-// HandsOver reports changes of its status.
+// Reserves reports whether a FixedIP was deleted and created again, its spec has changed, or its deletion has begun.
 func Reserves(before, after *v1alpha1.FixedIP) bool {
 	return before.UID != after.UID || before.Generation != after.Generation ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }
 
-// HandsOver reports whether a change of a FixedIP affects which pod may take its addresses over (status.vacatedBy), or
-// which pod may take them to another node (status.movableFor).
+// HandsOver reports whether a change of the status of a FixedIP affects which pod may take over its addresses (vacatedBy), or
+// which pod may move them to another node (movableFor).
 func HandsOver(before, after *v1alpha1.FixedIP) bool {
 	return before.Status.VacatedBy != after.Status.VacatedBy || before.Status.MovableFor != after.Status.MovableFor
 }

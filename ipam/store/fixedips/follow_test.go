@@ -16,11 +16,11 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-var made = metav1.NewTime(time.Unix(1000, 0))
+var created = metav1.NewTime(time.Unix(1000, 0))
 
 func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	r := &v1alpha1.FixedIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "uid-1", Generation: 1, CreationTimestamp: made},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "uid-1", Generation: 1, CreationTimestamp: created},
 		Spec:       v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6", "fd00::6"}, PodName: "mysql-0"},
 	}
 	for _, c := range change {
@@ -29,19 +29,19 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return r
 }
 
-func deleted(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &made }
+func deleted(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &created }
 
-func TestKeeping(t *testing.T) {
+func TestReservationOf(t *testing.T) {
 	both := []netip.Addr{netip.MustParseAddr("10.0.1.6"), netip.MustParseAddr("fd00::6")}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
 		want   ledger.Reservation
 	}{
-		"both families":                 {record(), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both}},
-		"until it is gone":              {record(deleted), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both}},
-		"none yet":                      {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = nil }), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0"}},
-		"text that is no address":       {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs[0] = "10.0.1.600" }), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both[1:]}},
-		"the pod has not the same name": {record(func(r *v1alpha1.FixedIP) { r.Spec.PodName = "web-x7k" }), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/web-x7k", Addrs: both}},
+		"both families":           {record(), ledger.Reservation{Record: "db/mysql-0", Since: created.Time, Owner: "db/mysql-0", Addrs: both}},
+		"being deleted":           {record(deleted), ledger.Reservation{Record: "db/mysql-0", Since: created.Time, Owner: "db/mysql-0", Addrs: both}},
+		"no address":              {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = nil }), ledger.Reservation{Record: "db/mysql-0", Since: created.Time, Owner: "db/mysql-0"}},
+		"an invalid address":      {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs[0] = "10.0.1.600" }), ledger.Reservation{Record: "db/mysql-0", Since: created.Time, Owner: "db/mysql-0", Addrs: both[1:]}},
+		"a pod with another name": {record(func(r *v1alpha1.FixedIP) { r.Spec.PodName = "web-x7k" }), ledger.Reservation{Record: "db/mysql-0", Since: created.Time, Owner: "db/web-x7k", Addrs: both}},
 	} {
 		if diff := cmp.Diff(c.want, ReservationOf(c.record), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got): %s", name, diff)
@@ -61,14 +61,14 @@ func TestHandsOver(t *testing.T) {
 		want          bool
 	}{
 		"vacated":                  {record(), vacated("web-x"), true},
-		"vacated as before":        {vacated("web-x"), vacated("web-x"), false},
-		"vacated by another":       {vacated("web-x"), vacated("web-y"), true},
+		"vacated by the same pod":  {vacated("web-x"), vacated("web-x"), false},
+		"vacated by another pod":   {vacated("web-x"), vacated("web-y"), true},
 		"movable":                  {record(), movable("uid-2"), true},
-		"movable for another":      {movable("uid-2"), movable("uid-3"), true},
+		"movable for another pod":  {movable("uid-2"), movable("uid-3"), true},
 		"another change of status": {record(), record(func(r *v1alpha1.FixedIP) { r.Status.Phase = v1alpha1.PhaseInUse }), false},
 	} {
 		if got := HandsOver(c.before, c.after); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
 }
@@ -78,13 +78,13 @@ func TestReserves(t *testing.T) {
 		after *v1alpha1.FixedIP
 		want  bool
 	}{
-		"its status":          {record(func(r *v1alpha1.FixedIP) { r.ResourceVersion, r.Status.Phase = "8", v1alpha1.PhaseInUse }), false},
-		"its spec":            {record(func(r *v1alpha1.FixedIP) { r.Generation = 2 }), true},
-		"it is being deleted": {record(deleted), true},
-		"created again":       {record(func(r *v1alpha1.FixedIP) { r.UID = "uid-2" }), true},
+		"a change of the status":    {record(func(r *v1alpha1.FixedIP) { r.ResourceVersion, r.Status.Phase = "8", v1alpha1.PhaseInUse }), false},
+		"a change of the spec":      {record(func(r *v1alpha1.FixedIP) { r.Generation = 2 }), true},
+		"the deletion begins":       {record(deleted), true},
+		"deleted and created again": {record(func(r *v1alpha1.FixedIP) { r.UID = "uid-2" }), true},
 	} {
 		if got := Reserves(record(), c.after); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -38,10 +38,10 @@ func TestPhases(t *testing.T) {
 		do   func(*controllertest.FakeInformer)
 		want map[v1alpha1.Phase]int
 	}{
-		{"one comes", func(i *controllertest.FakeInformer) { i.Add(in("")) }, map[v1alpha1.Phase]int{"": 1}},
-		{"it is looked at", func(i *controllertest.FakeInformer) { i.Update(in(""), in(v1alpha1.PhaseInUse)) }, map[v1alpha1.Phase]int{"": 0, v1alpha1.PhaseInUse: 1}},
-		{"another comes", func(i *controllertest.FakeInformer) { i.Add(in(v1alpha1.PhaseInUse)) }, map[v1alpha1.Phase]int{"": 0, v1alpha1.PhaseInUse: 2}},
-		{"one goes", func(i *controllertest.FakeInformer) { i.Delete(in(v1alpha1.PhaseInUse)) }, map[v1alpha1.Phase]int{"": 0, v1alpha1.PhaseInUse: 1}},
+		{"a FixedIP is created", func(i *controllertest.FakeInformer) { i.Add(in("")) }, map[v1alpha1.Phase]int{"": 1}},
+		{"the FixedIP gets a phase", func(i *controllertest.FakeInformer) { i.Update(in(""), in(v1alpha1.PhaseInUse)) }, map[v1alpha1.Phase]int{"": 0, v1alpha1.PhaseInUse: 1}},
+		{"another FixedIP is created", func(i *controllertest.FakeInformer) { i.Add(in(v1alpha1.PhaseInUse)) }, map[v1alpha1.Phase]int{"": 0, v1alpha1.PhaseInUse: 2}},
+		{"a FixedIP is deleted", func(i *controllertest.FakeInformer) { i.Delete(in(v1alpha1.PhaseInUse)) }, map[v1alpha1.Phase]int{"": 0, v1alpha1.PhaseInUse: 1}},
 	} {
 		step.do(informer)
 		if diff := cmp.Diff(step.want, p.Counts()); diff != "" {
@@ -51,6 +51,6 @@ func TestPhases(t *testing.T) {
 	// An informer passes this type to OnDelete if the watch missed the deletion.
 	watch.Handler(p.change).OnDelete(toolscache.DeletedFinalStateUnknown{Obj: in(v1alpha1.PhaseInUse)})
 	if got := p.Counts()[v1alpha1.PhaseInUse]; got != 0 {
-		t.Errorf("%d are in use after the last was missed, want 0", got)
+		t.Errorf("got %d FixedIPs in use after a deletion that the watch missed, want 0", got)
 	}
 }

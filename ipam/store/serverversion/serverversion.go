@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serverversion compares the version of the API server with those that a program works with, so that a program
-// ends with one clear error and does not wait for an API that the server does not have.
+// Package serverversion compares the version of the API server with the versions that a program supports, so that a program
+// exits with one clear error instead of waiting for an API that the server does not have.
 package serverversion
 
 import (
@@ -18,9 +18,9 @@ import (
 // Own is the minor version of the Kubernetes libraries of this program.
 var Own = version.MustParseGeneric(baseversion.DefaultKubeBinaryVersion).Minor()
 
-// Check returns an error if the API server is older than Kubernetes 1.oldest; why is the reason for that minimum. Own and
-// the next minor version are tested: if the API server is newer, Check logs that. If the API server does not answer, Check
-// logs that and returns nil: it may be restarting, and later requests are retried.
+// Check returns an error if the API server is older than Kubernetes 1.oldest; why is the reason for that minimum. Programs
+// are tested with the minor version Own and the next one: if the API server is newer, Check logs that. If the API server
+// does not respond, Check logs that and returns nil: the API server may be restarting, and later requests are retried.
 func Check(ctx context.Context, server discovery.ServerVersionInterface, oldest uint, why string) error {
 	log := klog.FromContext(ctx)
 	info, err := server.ServerVersion()
@@ -31,11 +31,11 @@ func Check(ctx context.Context, server discovery.ServerVersionInterface, oldest 
 	v, err := version.ParseGeneric(info.GitVersion)
 	switch newest := Own + 1; {
 	case err != nil || v.Major() != 1:
-		log.Info("The version of the API server is unknown", "version", info.GitVersion)
+		log.Info("The version of the API server cannot be parsed or is not 1.x; the version is not checked", "version", info.GitVersion)
 	case v.Minor() < oldest:
 		return fmt.Errorf("the API server has version %s, and this program needs Kubernetes 1.%d or later: %s; upgrade the API server, or use an earlier version of fixedip", info.GitVersion, oldest, why)
 	case v.Minor() > newest:
-		log.Info("The API server is newer than those that this program was tested with", "version", info.GitVersion, "newestTested", fmt.Sprintf("1.%d", newest))
+		log.Info("The API server is newer than the versions that this program was tested with", "version", info.GitVersion, "newestTested", fmt.Sprintf("1.%d", newest))
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watch passes the events of informers on as pairs of versions of an object.
+// Package watch turns each event of an informer into a function call with the versions of the object before and after it.
 package watch

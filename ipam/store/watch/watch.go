@@ -12,22 +12,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Objects calls changed for each event of the objects of a cache: before is nil for a new object, after is nil for a
-// deleted one. The cache need not be started yet. synced reports whether changed was called for all objects that existed
-// at the start.
+// Objects calls changed for each event about the objects of type T in a cache. before is nil for a new object, after is nil
+// for a deleted one. The cache need not be started yet. synced reports whether changed was called for all objects that
+// existed at the start.
 func Objects[T client.Object](ctx context.Context, objects cache.Cache, of T, changed func(before, after T)) (synced func() bool, err error) {
 	informer, err := objects.GetInformer(ctx, of, cache.BlockUntilSynced(false))
 	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", of, err)
+		return nil, fmt.Errorf("get the informer of %T: %w", of, err)
 	}
 	registration, err := informer.AddEventHandler(Handler(changed))
 	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", of, err)
+		return nil, fmt.Errorf("add an event handler for %T: %w", of, err)
 	}
 	return registration.HasSynced, nil
 }
 
-// Handler returns the handler that calls changed as Objects does.
+// Handler returns an event handler that calls changed as Objects does.
 func Handler[T any](changed func(before, after T)) toolscache.ResourceEventHandlerFuncs {
 	var none T
 	return toolscache.ResourceEventHandlerFuncs{
@@ -35,7 +35,7 @@ func Handler[T any](changed func(before, after T)) toolscache.ResourceEventHandl
 		UpdateFunc: func(before, after any) { changed(before.(T), after.(T)) },
 		DeleteFunc: func(obj any) {
 			if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-				// The watch missed the deletion; this is the last version that it has shown.
+				// The watch missed the deletion. The tombstone has the last version that the watch has shown.
 				obj = tombstone.Obj
 			}
 			changed(obj.(T), none)

@@ -4,6 +4,6 @@
 // Package workloads reads the workloads of the configured kinds: from informers, and from the API server before something
 // is released.
 //
-// It only reads, and decides nothing. If the API of a kind is not installed, its workloads are unknown, which is not the
-// same as deleted; the package waits for the API.
+// The package writes nothing and makes no decisions. If the API of a kind is not installed, the workloads of that kind are
+// unknown, which is not the same as deleted. The package then waits for the API.
 package workloads

@@ -10,10 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 )
 
-// FuzzDecode checks that decode accepts any object and does not change it, that the numbers that it reads are not
-// negative, and that the first pod of a workload with replicas is not excluded.
+// FuzzDecode checks that decode accepts any object and does not change the object, that decoded numbers are not negative, and
+// that the first pod of a workload with replicas is not excluded.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"db","name":"web"},"spec":{"replicas":3,"strategy":{"rollingUpdate":{"maxSurge":"25%"}}}}`,
@@ -36,18 +37,18 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, &o); diff != "" {
-			t.Errorf("it was changed (-want +got): %s", diff)
+			t.Errorf("decode changed the object (-before +after): %s", diff)
 		}
 		w := s.workload
 		if w.FirstOrdinal < 0 || w.Surge < 0 || w.Replicas != nil && *w.Replicas < 0 {
-			t.Errorf("it has %d replicas from %d, and %d more", w.Replicas, w.FirstOrdinal, w.Surge)
+			t.Errorf("got replicas %d, first ordinal %d, surge %d; want no negative number", ptr.Deref(w.Replicas, 0), w.FirstOrdinal, w.Surge)
 		}
-		replicas, told, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+		replicas, hasReplicas, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
 		first, numbered, _ := unstructured.NestedInt64(o.Object, "spec", "ordinals", "start")
-		if told && replicas > 0 && (!numbered || first >= 0 && first <= math.MaxInt32) {
+		if hasReplicas && replicas > 0 && (!numbered || first >= 0 && first <= math.MaxInt32) {
 			name := fmt.Sprintf("%s-%d", w.Name, first)
 			if w.Excludes(name) && len(w.Reserved) == 0 {
-				t.Errorf("with %d replicas from %d it leaves out %s", replicas, first, name)
+				t.Errorf("the workload with %d replicas and first ordinal %d excludes pod %s, its first one", replicas, first, name)
 			}
 		}
 	})

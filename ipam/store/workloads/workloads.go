@@ -36,8 +36,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
-// ErrUnknown means that it is not known whether a workload exists: the workloads of its kind have not been listed yet, the
-// kind is not configured, or the API server does not serve it.
+// ErrUnknown means that the Store cannot tell whether a workload exists: the workloads of its kind have not been listed
+// yet, the kind is not configured, or the API server does not serve the kind.
 var ErrUnknown = errors.New("the workloads of this kind are not known yet")
 
 const (
@@ -77,11 +77,12 @@ func (s *Store) AddHandler(f func(before, after *identity.Workload)) {
 	s.handlers = append(s.handlers, f)
 }
 
-// UseInformer makes the Store use an informer that another component runs for a kind. Call it before Start.
+// UseInformer makes the Store use an existing informer for a kind. The caller runs the informer, and calls UseInformer before
+// Start.
 func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndexInformer) error {
 	registration, err := informer.AddEventHandler(watch.Handler(s.notify))
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", gk, err)
+		return fmt.Errorf("add an event handler for %s: %w", gk, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +90,8 @@ func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndex
 	return nil
 }
 
-// Start watches workloads until ctx ends. It is a runnable of a manager, on every replica.
+// Start watches the workloads of the kinds without an informer of another component, until ctx ends. A manager can run the
+// Store (manager.Runnable), on every replica.
 func (s *Store) Start(ctx context.Context) error {
 	var watches sync.WaitGroup
 	for _, gk := range s.kinds {
@@ -126,8 +128,8 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	informer := dynamicinformer.NewFilteredDynamicInformer(s.client, mapping.Resource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
 	err = informer.SetTransform(func(obj any) (any, error) { return decode(obj) })
 	if err = errors.Join(err, s.UseInformer(gk, informer)); err != nil {
-		// Both fail only if the informer runs already.
-		utilruntime.HandleErrorWithContext(ctx, err, "Workloads cannot be watched", "kind", gk)
+		// SetTransform and UseInformer fail only if the informer was started before.
+		utilruntime.HandleErrorWithContext(ctx, err, "The informer of workloads cannot be used", "kind", gk)
 		return
 	}
 	logger.V(2).Info("Watching workloads", "resource", mapping.Resource)
@@ -144,7 +146,7 @@ func (s *Store) notify(before, after any) {
 	}
 }
 
-// workloadOf returns the workload of an object of an informer; nil if there is none.
+// workloadOf returns the workload of an object of an informer; nil if obj is nil or cannot be decoded.
 func workloadOf(obj any) *identity.Workload {
 	if o, err := decode(obj); err == nil {
 		return &o.workload
@@ -152,9 +154,9 @@ func workloadOf(obj any) *identity.Workload {
 	return nil
 }
 
-// find returns a workload, or nil if there is none. It returns ErrUnknown if the kind is not watched, or if the workload
-// has not been seen and not all have been listed yet. A workload that has been seen is returned before, so that event
-// handlers find it.
+// find returns a workload, or nil if the workload does not exist. It returns ErrUnknown if the kind is not watched, or if
+// the cache does not have the workload and has not synced yet. A workload that the cache has is returned even before the
+// cache has synced, so that event handlers find the workload of their event.
 func (s *Store) find(gk schema.GroupKind, namespace, name string) (*seen, error) {
 	s.mu.RLock()
 	w, ok := s.watches[gk]
@@ -182,7 +184,8 @@ func (s *Store) Synced(gk schema.GroupKind) bool {
 	return ok && w.synced()
 }
 
-// Get returns a workload from its informer, or nil if there is none. It returns ErrUnknown if that is not known.
+// Get returns a workload from the cache of its informer, or nil if the workload does not exist. It returns ErrUnknown if the
+// existence of the workload is not known.
 func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	o, err := s.find(gk, namespace, name)
 	if err != nil || o == nil {
@@ -191,15 +194,15 @@ func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Work
 	return &o.workload, nil
 }
 
-// Live returns a workload as the API server has it, or nil if the API server answers that the object does not exist. It
-// returns ErrUnknown if Get does, or if the API server does not serve the resource.
+// Live reads a workload from the API server. It returns nil if the API server responds that the object does not exist, and
+// ErrUnknown if Get does, or if the API server does not serve the resource.
 func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	if _, err := s.find(gk, namespace, name); err != nil {
 		return nil, err
 	}
 	mapping, err := s.mapper.RESTMapping(gk)
 	if err != nil {
-		return nil, fmt.Errorf("find the resource of %s: %w", gk, err)
+		return nil, fmt.Errorf("map %s to a resource: %w", gk, err)
 	}
 	obj, err := s.client.Resource(mapping.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -214,8 +217,9 @@ func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name s
 	return Decode(obj), nil
 }
 
-// Controller returns the controller of a workload that controls a pod, for example the Deployment of a ReplicaSet. known
-// is false if the workload, with that UID, is unknown. Controller is an identity.Controllers.
+// Controller returns the controller of the workload that an owner reference names, for example the Deployment of a
+// ReplicaSet; nil if the workload has no controller. known is false if the Store does not have the workload, or has it with
+// another UID. The method is an identity.Controllers.
 func (s *Store) Controller(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	o, err := s.find(schema.FromAPIVersionAndKind(of.APIVersion, of.Kind).GroupKind(), namespace, of.Name)
 	if err != nil || o == nil || o.UID != of.UID {
@@ -224,32 +228,32 @@ func (s *Store) Controller(namespace string, of metav1.OwnerReference) (by *meta
 	return o.controller, true
 }
 
-// seen is the part of a workload that an informer keeps in memory: a cluster has many workloads, and most fields are not
-// used here.
+// seen contains the fields of a workload that informers store: a cluster has many workloads, and most of their fields are not
+// used.
 type seen struct {
-	// ObjectMeta contains name and namespace, which caches use as the key.
+	// ObjectMeta contains the name and namespace, from which caches make the key.
 	metav1.ObjectMeta
 	workload identity.Workload
 	// controller is the controller of the object; nil if there is none.
 	controller *metav1.OwnerReference
 }
 
-// GetObjectKind returns an empty kind, which is not kept.
+// GetObjectKind returns an empty kind, because the kind is not stored.
 func (s *seen) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject returns the same object, because it is never changed.
 func (s *seen) DeepCopyObject() runtime.Object { return s }
 
-// surges are the paths of the fields that define how many pods an update may add: of a Deployment, of a Rollout of Argo,
-// and of a CloneSet of OpenKruise.
+// surges contains the paths of the fields that define how many pods an update may add: in a Deployment, in a Rollout of Argo,
+// and in a CloneSet of OpenKruise.
 var surges = [][]string{
 	{"spec", "strategy", "rollingUpdate", "maxSurge"},
 	{"spec", "strategy", "canary", "maxSurge"},
 	{"spec", "updateStrategy", "maxSurge"},
 }
 
-// decode converts an object of an informer, which may be a *seen already, a typed StatefulSet or ReplicaSet, or
-// unstructured.
+// decode converts an object of an informer: a typed StatefulSet or ReplicaSet, an unstructured object, or a *seen, which it
+// returns as it is.
 func decode(obj any) (*seen, error) {
 	switch o := obj.(type) {
 	case *seen:
@@ -270,9 +274,10 @@ func decode(obj any) (*seen, error) {
 	case *unstructured.Unstructured:
 		return fromUnstructured(o), nil
 	}
-	return nil, fmt.Errorf("a workload of type %T can't be read", obj)
+	return nil, fmt.Errorf("cannot decode a workload from the type %T", obj)
 }
 
+// described returns a seen with the fields that every kind of workload has in its metadata.
 func described(o metav1.Object, gvk schema.GroupVersionKind) *seen {
 	return &seen{
 		ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()},
@@ -288,11 +293,11 @@ func described(o metav1.Object, gvk schema.GroupVersionKind) *seen {
 	}
 }
 
-// Decode converts a workload of any kind.
+// Decode converts an unstructured workload of any kind.
 func Decode(o *unstructured.Unstructured) *identity.Workload { return &fromUnstructured(o).workload }
 
-// fromUnstructured reads the fields that have the same path as in a StatefulSet or a Deployment. A field of another
-// type counts as absent.
+// fromUnstructured reads the fields of any kind that have the same path as in a StatefulSet or a Deployment, and the paths in
+// surges. A field of an unexpected type counts as absent; for spec.reserveOrdinals it sets Uncounted.
 func fromUnstructured(o *unstructured.Unstructured) *seen {
 	s := described(o, o.GroupVersionKind())
 	s.workload.Template, _, _ = unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
@@ -348,8 +353,8 @@ func ordinals(v any, err error) ([]identity.OrdinalRange, error) {
 	return disjoint, nil
 }
 
-// count returns the number at a path. It returns false if there is none, or if it is negative or has more than 32 bits: no
-// address is released because of such a number.
+// count returns the number at a path. It returns false if there is no number, or if the number is negative or does not fit
+// into an int32: no address is released because of such a number.
 func count(o *unstructured.Unstructured, path ...string) (int32, bool) {
 	n, ok, _ := unstructured.NestedInt64(o.Object, path...)
 	if !ok || n < 0 || n > math.MaxInt32 {
@@ -358,8 +363,8 @@ func count(o *unstructured.Unstructured, path ...string) (int32, bool) {
 	return int32(n), true
 }
 
-// surge returns a maxSurge in percent as a number of pods, rounded up as the workload controllers do. It returns 0 if
-// percent can't be parsed.
+// surge converts a maxSurge in percent of the replicas to a number of pods, rounded up as by the workload controllers. It
+// returns 0 if percent can't be parsed.
 func surge(percent string, replicas *int32) int32 {
 	surge := intstr.FromString(percent)
 	n, err := intstr.GetScaledValueFromIntOrPercent(&surge, int(ptr.Deref(replicas, 0)), true)

@@ -41,39 +41,39 @@ func object(apiVersion, kind, name string, spec fields, change ...func(*unstruct
 	return o
 }
 
-// TestDecode checks the fields that the workload kinds of many projects have at the same path.
+// TestDecode checks the decoding of the fields that many kinds of workloads have at the same path.
 func TestDecode(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec fields
 		want func(*identity.Workload)
 	}{
-		"nothing": {nil, func(*identity.Workload) {}},
+		"an empty object": {nil, func(*identity.Workload) {}},
 		"replicas, template and ordinals": {
 			fields{"replicas": int64(3), "template": fields{"metadata": fields{"annotations": fields{"a": "b"}}}, "ordinals": fields{"start": int64(5)}},
 			func(w *identity.Workload) {
 				w.Replicas, w.Template, w.FirstOrdinal = ptr.To[int32](3), map[string]string{"a": "b"}, 5
 			}},
-		"the network of the nodes": {
+		"host network": {
 			fields{"template": fields{"spec": fields{"hostNetwork": true}}}, func(w *identity.Workload) { w.HostNetwork = true }},
-		"a Deployment's surge": {
+		"surge of a Deployment": {
 			fields{"replicas": int64(3), "strategy": fields{"rollingUpdate": fields{"maxSurge": "25%"}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](3), 1 }},
-		"a Rollout's surge": {
+		"surge of a Rollout": {
 			fields{"replicas": int64(3), "strategy": fields{"canary": fields{"maxSurge": int64(2)}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](3), 2 }},
-		"a CloneSet's surge": {
+		"surge of a CloneSet": {
 			fields{"replicas": int64(8), "updateStrategy": fields{"maxSurge": "50%"}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](8), 4 }},
-		"more than can be counted": {
+		"numbers of more than 32 bits": {
 			fields{"replicas": int64(1) << 32, "ordinals": fields{"start": int64(1) << 31}, "strategy": fields{"rollingUpdate": fields{"maxSurge": int64(1)<<32 + 5}}}, func(w *identity.Workload) { w.Surge = math.MaxInt32 }},
-		"more percent than can be counted": {
+		"a percentage that gives more than 32 bits": {
 			fields{"replicas": int64(1000000), "strategy": fields{"rollingUpdate": fields{"maxSurge": "1000000%"}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](1000000), math.MaxInt32 }},
 		"reserved ordinals": {
 			fields{"replicas": int64(3), "reserveOrdinals": []any{int64(7), "2-4", int64(1), "3-5"}}, func(w *identity.Workload) {
 				w.Replicas, w.Reserved = ptr.To[int32](3), []identity.OrdinalRange{{First: 1, Last: 1}, {First: 2, Last: 5}, {First: 7, Last: 7}}
 			}},
-		"reserved ordinals of another form": {
+		"invalid reserved ordinals": {
 			fields{"replicas": int64(3), "reserveOrdinals": []any{int64(1), "odd"}}, func(w *identity.Workload) { w.Replicas, w.Uncounted = ptr.To[int32](3), true }},
 		"reserved ordinals that are no list": {
 			fields{"replicas": int64(3), "reserveOrdinals": int64(1)}, func(w *identity.Workload) { w.Replicas, w.Uncounted = ptr.To[int32](3), true }},
-		"less than nothing": {
+		"negative numbers": {
 			fields{"replicas": int64(-1), "ordinals": fields{"start": int64(-1)}, "strategy": fields{"rollingUpdate": fields{"maxSurge": "-10%"}}}, func(*identity.Workload) {}},
 		"fields of other types": {
 			fields{"replicas": "many", "ordinals": "none", "strategy": fields{"rollingUpdate": fields{"maxSurge": "much"}}, "template": []any{}}, func(*identity.Workload) {}},
@@ -90,7 +90,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// late is a RESTMapper that knows no kind until installed is true.
+// late is a RESTMapper that maps no kind until installed is true.
 type late struct {
 	meta.RESTMapper
 	installed *atomic.Bool
@@ -103,8 +103,8 @@ func (l late) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMa
 	return l.RESTMapper.RESTMapping(gk, versions...)
 }
 
-// TestKindInstalledLater checks that the workloads of a kind that is not installed are unknown, and not deleted. After the
-// kind was installed, its workloads are found, and their deletion is seen.
+// TestKindInstalledLater checks that the workloads of a kind whose API is not installed are unknown, and not deleted, and
+// that after the installation the Store finds workloads and notices their deletion.
 func TestKindInstalledLater(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -118,108 +118,109 @@ func TestKindInstalledLater(t *testing.T) {
 	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{things: "ThingList"}, web)
 	var installed atomic.Bool
 	s := New(api, late{mapper, &installed}, gvk.GroupKind())
-	told := make(chan string, 10)
+	notified := make(chan string, 10)
 	s.AddHandler(func(before, after *identity.Workload) {
 		switch {
 		case before == nil:
-			told <- "came " + after.Resource()
+			notified <- "created " + after.Resource()
 		case after == nil:
-			told <- "went " + before.Resource()
+			notified <- "deleted " + before.Resource()
 		}
 	})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Start(ctx) }()
 	if w, err := s.Get(gvk.GroupKind(), "db", "web"); w != nil || !errors.Is(err, ErrUnknown) {
-		t.Errorf("not installed, it is %v, %v", w, err)
+		t.Errorf("Get before the installation: got %v, error %v; want %v", w, err, ErrUnknown)
 	}
 	installed.Store(true)
-	until := func(what string, so func(w *identity.Workload, err error) bool) {
+	until := func(what string, condition func(w *identity.Workload, err error) bool) {
 		t.Helper()
-		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(context.Context) (bool, error) { return so(s.Get(gvk.GroupKind(), "db", "web")), nil })
+		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(context.Context) (bool, error) { return condition(s.Get(gvk.GroupKind(), "db", "web")), nil })
 		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("waiting until the workload is %s: %v", what, err)
 		}
 	}
-	until("installed", func(w *identity.Workload, err error) bool {
+	until("found", func(w *identity.Workload, err error) bool {
 		if w == nil && !errors.Is(err, ErrUnknown) {
-			t.Fatalf("while it is not listed, it is %v, %v", w, err)
+			t.Fatalf("Get before the workload is listed: got %v, error %v; want %v", w, err, ErrUnknown)
 		}
 		return w != nil && err == nil
 	})
 	by, seen := s.Controller("db", metav1.OwnerReference{APIVersion: "a.b/v1", Kind: "Thing", Name: "web", UID: "uid-web"})
 	if !seen || by == nil || by.UID != "uid-top" {
-		t.Errorf("it is controlled by %v (%v)", by, seen)
+		t.Errorf("Controller: got %v, known %v; want uid-top, known", by, seen)
 	}
 	if by, seen := s.Controller("db", metav1.OwnerReference{APIVersion: "a.b/v1", Kind: "Thing", Name: "web", UID: "before"}); seen {
-		t.Errorf("another of its name is controlled by %v", by)
+		t.Errorf("Controller of a workload with another UID: got %v, known; want unknown", by)
 	}
 	if w, err := s.Live(ctx, gvk.GroupKind(), "db", "web"); err != nil || w == nil || w.UID != "uid-web" {
-		t.Errorf("live it is %v, %v", w, err)
+		t.Errorf("Live: got %v, error %v; want the workload", w, err)
 	}
 	if err := api.Resource(things).Namespace("db").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until("deleted", func(w *identity.Workload, err error) bool { return w == nil && err == nil })
 	if w, err := s.Live(ctx, gvk.GroupKind(), "db", "web"); w != nil || err != nil {
-		t.Errorf("deleted, live it is %v, %v", w, err)
+		t.Errorf("Live of a deleted workload: got %v, error %v; want nil", w, err)
 	}
-	for _, want := range []string{"came db/Thing.a.b/web", "went db/Thing.a.b/web"} {
+	for _, want := range []string{"created db/Thing.a.b/web", "deleted db/Thing.a.b/web"} {
 		select {
-		case got := <-told:
+		case got := <-notified:
 			if got != want {
-				t.Errorf("told that it %s, want %s", got, want)
+				t.Errorf("handler called for %q, want %q", got, want)
 			}
 		case <-ctx.Done():
-			t.Fatalf("not told that it %s", want)
+			t.Fatalf("handler not called for %q in time", want)
 		}
 	}
 	cancel()
 	<-done
 }
 
-// TestLiveOfALentKind checks that workloads of a lent informer are read from the API server too.
-func TestLiveOfALentKind(t *testing.T) {
+// TestLiveWithSharedInformer checks that Live reads workloads from the API server even if another component runs their
+// informer.
+func TestLiveWithSharedInformer(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "a.b", Version: "v1", Kind: "Thing"}
 	things := schema.GroupVersionResource{Group: "a.b", Version: "v1", Resource: "things"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{gvk.GroupVersion()})
 	mapper.Add(gvk, meta.RESTScopeNamespace)
 	web := object("a.b/v1", "Thing", "web", nil)
 	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{things: "ThingList"}, web)
-	lent := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, web, 0, toolscache.Indexers{})
-	if err := lent.GetIndexer().Add(web); err != nil {
+	shared := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, web, 0, toolscache.Indexers{})
+	if err := shared.GetIndexer().Add(web); err != nil {
 		t.Fatal(err)
 	}
 	s := New(api, mapper, gvk.GroupKind())
-	if err := s.UseInformer(gvk.GroupKind(), lent); err != nil {
+	if err := s.UseInformer(gvk.GroupKind(), shared); err != nil {
 		t.Fatal(err)
 	}
 	if w, err := s.Live(t.Context(), gvk.GroupKind(), "db", "web"); err != nil || w == nil || w.UID != "uid-web" {
-		t.Errorf("it is %v, %v", w, err)
+		t.Errorf("Live: got %v, error %v; want the workload", w, err)
 	}
 }
 
-// TestLiveNotFound checks that only a 404 about the object means that a workload is deleted (finding C13). After a 404
-// because the API server does not serve the resource, the workload is unknown.
+// TestLiveNotFound checks that a workload counts as deleted after a 404 about the object, and as unknown after a 404
+// because the API server does not serve the resource (finding C13).
 func TestLiveNotFound(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "a.b", Version: "v1", Kind: "Thing"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{gvk.GroupVersion()})
 	mapper.Add(gvk, meta.RESTScopeNamespace)
 	for name, c := range map[string]struct {
-		answer http.HandlerFunc
-		gone   bool
-		err    error
+		handler http.HandlerFunc
+		gone    bool
+		err     error
 	}{
-		"the object does not exist": {answer: func(w http.ResponseWriter, _ *http.Request) {
+		"the object does not exist": {handler: func(w http.ResponseWriter, _ *http.Request) {
 			status := apierrors.NewNotFound(schema.GroupResource{Group: "a.b", Resource: "things"}, "web").Status()
 			status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusNotFound)
 			_ = json.NewEncoder(w).Encode(status)
 		}, gone: true},
-		"the resource is not served": {answer: http.NotFound, err: ErrUnknown},
+		"the resource is not served": {handler: http.NotFound, err: ErrUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := httptest.NewServer(c.answer)
+			server := httptest.NewServer(c.handler)
 			defer server.Close()
 			api, err := dynamic.NewForConfig(&rest.Config{Host: server.URL})
 			if err != nil {
@@ -234,7 +235,7 @@ func TestLiveNotFound(t *testing.T) {
 			}
 			w, err := s.Live(t.Context(), gvk.GroupKind(), "db", "web")
 			if w != nil || !errors.Is(err, c.err) || (err == nil) != c.gone {
-				t.Errorf("%v, %v", w, err)
+				t.Errorf("Live: got %v, error %v; want nil, error %v", w, err, c.err)
 			}
 		})
 	}

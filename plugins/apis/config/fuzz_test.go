@@ -20,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// The plugin's arguments, as they stand in the scheduler's file: they are read with their defaults, every field
-// that is wrong is named, what passes can be worked with, and what is written down again reads the same.
+// FuzzFixedIPArgs checks, for any text as arguments in the file of the scheduler, that errors name the invalid field, that
+// arguments that pass the validation are usable, and that they are equal after encoding and decoding.
 func FuzzFixedIPArgs(f *testing.F) {
 	for _, seed := range []string{
 		"{}", "ipFamilies: [IPv4, IPv6]", "ipFamilies: []", "ipFamilies: [IPv5, IPv4, IPv4]", "claimTimeout: 0s", "claimTimeout: 1h", "claimTimeout: soon", "claimQPS: -1", "claimQPS: 1e39", "claimQPS: .nan", "claimBurst: 4294967296",
@@ -34,14 +34,14 @@ func FuzzFixedIPArgs(f *testing.F) {
 		args, err := read(text)
 		if err != nil {
 			if strings.TrimSpace(err.Error()) == "" {
-				t.Errorf("%q is refused without a reason", text)
+				t.Errorf("decoding %q returned an error without a text", text)
 			}
 			return
 		}
 		if errs := ValidateFixedIPArgs(field.NewPath("args"), args); len(errs) > 0 {
 			for _, e := range errs {
 				if !strings.HasPrefix(e.Field, "args.") || e.Detail == "" && e.Type != field.ErrorTypeDuplicate || strings.Contains(e.Error(), "\n") {
-					t.Errorf("%q is refused with %v", text, e)
+					t.Errorf("validation of %q returned %v, want an error on one line with a field below args and a detail", text, e)
 				}
 			}
 			return
@@ -53,24 +53,24 @@ func FuzzFixedIPArgs(f *testing.F) {
 		}
 		if *args.StrictNodes != "" {
 			if s, err := identity.ParseLabels(*args.StrictNodes); err != nil || s.Empty() || s.Matches(labels.Set{}) && !strings.ContainsAny(*args.StrictNodes, "!n") {
-				t.Errorf("strict nodes are %q: %v", *args.StrictNodes, err)
+				t.Errorf("strictNodes %q passed the validation, but selects all nodes or cannot be parsed: %v", *args.StrictNodes, err)
 			}
 		}
 		if !(*args.ClaimQPS > 0) || *args.ClaimBurst < 1 || args.ClaimTimeout.Duration <= 0 {
-			t.Errorf("claims are made with %v requests a second, %d at once, in %v", *args.ClaimQPS, *args.ClaimBurst, args.ClaimTimeout.Duration)
+			t.Errorf("got claimQPS %v, claimBurst %d, claimTimeout %v; want values greater than 0", *args.ClaimQPS, *args.ClaimBurst, args.ClaimTimeout.Duration)
 		}
 		identity.NewKinds(args.Workloads...)
-		again, err := rewritten(t, args)
+		again, err := roundTrip(t, args)
 		if err != nil {
-			t.Fatalf("%q was read, and can't be written down and read: %v", text, err)
+			t.Fatalf("arguments decoded from %q cannot be encoded and decoded again: %v", text, err)
 		}
 		if diff := cmp.Diff(args, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%q reads otherwise once it was written down (-first +second): %s", text, diff)
+			t.Errorf("arguments decoded from %q differ after encoding and decoding (-before +after): %s", text, diff)
 		}
 	})
 }
 
-// read reads arguments as kube-scheduler does: within its own configuration.
+// read decodes arguments as kube-scheduler does, as part of its configuration.
 func read(text []byte) (*FixedIPArgs, error) {
 	args, err := yaml.YAMLToJSON(text)
 	if err != nil {
@@ -86,11 +86,11 @@ func read(text []byte) (*FixedIPArgs, error) {
 			return args, nil
 		}
 	}
-	return nil, fmt.Errorf("%s are no arguments of ours", args)
+	return nil, fmt.Errorf("the plugin configuration has no FixedIPArgs: %s", args)
 }
 
-// rewritten is what arguments are once they were written down as people write them.
-func rewritten(t *testing.T, args *FixedIPArgs) (*FixedIPArgs, error) {
+// roundTrip encodes arguments as YAML and decodes the result.
+func roundTrip(t *testing.T, args *FixedIPArgs) (*FixedIPArgs, error) {
 	t.Helper()
 	text, err := yaml.Marshal(args)
 	if err != nil {

@@ -20,14 +20,14 @@ import (
 )
 
 func init() {
-	// The scheme that reads the file already exists. The one that converts plugin arguments is built from the builder
-	// when it is first used.
+	// The scheme that reads the configuration file already exists. The scheme that converts plugin arguments is built from
+	// the builder when it is first used.
 	schedconfigv1.SchemeBuilder.Register(addToScheme)
 	utilruntime.Must(addToScheme(schedscheme.Scheme))
 }
 
-// addToScheme registers FixedIPArgs and its defaults. One Go type is the version of the file and the internal version,
-// so that there is no conversion.
+// addToScheme registers FixedIPArgs and its defaults. The same Go type is used for the versioned and the internal API, so
+// that no conversion is needed.
 func addToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(schedconfig.SchemeGroupVersion, &FixedIPArgs{})
 	s.AddKnownTypes(schedconfigv1.SchemeGroupVersion, &FixedIPArgs{})
@@ -35,7 +35,7 @@ func addToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-// setDefaults sets the defaults of absent fields.
+// setDefaults sets absent fields to their defaults.
 func setDefaults(args *FixedIPArgs) {
 	setDefault(&args.ClaimTimeout, metav1.Duration{Duration: 10 * time.Second})
 	setDefault(&args.ClaimQPS, 100)

@@ -3,8 +3,8 @@
 
 // Package config contains FixedIPArgs, the plugin's arguments in a KubeSchedulerConfiguration.
 //
-// It has the type, its defaults and its validation. Importing it registers the type with the schemes that
-// kube-scheduler uses to read its configuration.
+// The package contains the type, its defaults and its validation. Importing the package registers the type with the schemes
+// that kube-scheduler uses to read its configuration.
 //
 // +kubebuilder:object:generate=true
 package config
@@ -22,31 +22,32 @@ import (
 type FixedIPArgs struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// ipFamilies are the families in which every pod with a fixed address has one: IPv4, IPv6 or both. They have to be
-	// those that the cluster's Cilium agents assign. Default: [IPv4].
+	// ipFamilies are the IP families of fixed addresses: IPv4, IPv6 or both. Every pod with a fixed address gets one address of
+	// each family. They have to be the families that the Cilium agents of the cluster assign. Default: [IPv4].
 	IPFamilies []string `json:"ipFamilies,omitempty"`
-	// claimTimeout bounds the time in which the scheduler writes a claim into the pool of a CiliumNode. A pod whose claim
-	// takes longer is tried again. Default: 10s.
+	// claimTimeout is the time limit for writing a claim into the pool of a CiliumNode. A pod whose claim takes longer is
+	// tried again. Default: 10s.
 	ClaimTimeout *metav1.Duration `json:"claimTimeout,omitempty"`
-	// claimQPS is how many requests per second the plugin may send to the API server. Every profile has to have the same
-	// value. Default: 100.
+	// claimQPS is the maximum number of requests per second that the plugin sends to the API server. Every profile has to have
+	// the same value. Default: 100.
 	ClaimQPS *float32 `json:"claimQPS,omitempty"`
-	// claimBurst is how many requests the plugin may send at once. Every profile has to have the same value. Default: 200.
+	// claimBurst is the maximum number of requests that the plugin sends at once. Every profile has to have the same value.
+	// Default: 200.
 	ClaimBurst *int32 `json:"claimBurst,omitempty"`
-	// failover is the policy for pods whose node cannot take them, if their workload sets none: Wait, Migrate (to another
-	// node, with their addresses) or Reassign (to another node, with other addresses). It has to be the same as the
-	// controller's flag of that name. Default: Wait.
+	// failover is the policy for pods whose node cannot take them, unless their workload defines another one: Wait, Migrate (to
+	// another node, with the same addresses) or Reassign (to another node, with other addresses). It has to equal the flag
+	// --failover of the controller. Default: Wait.
 	Failover string `json:"failover,omitempty"`
-	// allowAddressMigration tells that an address may be on another node than the one whose subnet it is in. Set it to
-	// true if Cilium runs in tunnel mode, or if addresses are advertised one by one. With native routing by subnets an
-	// address that migrated could not be reached. Default: false, and then nothing migrates.
+	// allowAddressMigration allows an address to migrate to a node other than its home node, whose subnet contains the
+	// address. Set it to true if Cilium runs in tunnel mode, or if addresses are advertised one by one. With native routing by
+	// subnets, a migrated address would not be reachable. Default: false.
 	AllowAddressMigration bool `json:"allowAddressMigration,omitempty"`
-	// strictNodes is a label selector. On the nodes that it selects, every pod that this scheduler places gets an address
-	// of its own, fixed or not; empty: there are no such nodes. It has to be the same as the controller's --strict-nodes.
-	// Default: fixedip.io/strict=true.
+	// strictNodes is the label selector of strict nodes; empty selects no node. Every pod that this scheduler places on a
+	// strict node gets a pool entry of its own, whether or not it has a fixed address. It has to equal the flag --strict-nodes
+	// of the controller. Default: fixedip.io/strict=true.
 	StrictNodes *string `json:"strictNodes,omitempty"`
-	// workloads are more kinds of workloads whose pods may have fixed addresses. StatefulSets are always among them; an
-	// element for StatefulSets says otherwise when their pods have fixed addresses. Every profile has to have the same
-	// value, and so has the controller (--workload-kind).
+	// workloads are further kinds of workloads whose pods may have fixed addresses. The pods of StatefulSets have fixed
+	// addresses by default; an element for StatefulSets replaces that default. Every profile has to have the same value, and
+	// the value has to equal the flag --workload-kind of the controller.
 	Workloads []identity.Kind `json:"workloads,omitempty"`
 }

@@ -15,7 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// maxClaimTimeout limits how long a pod may stay in the binding cycle.
+// maxClaimTimeout is the maximum of claimTimeout. It limits the time that a pod spends in the binding cycle.
 const maxClaimTimeout = 5 * time.Minute
 
 // ValidateFixedIPArgs validates the arguments. Errors name the field and the value.

@@ -19,11 +19,11 @@ func TestValidateFailover(t *testing.T) {
 		movable  bool
 		want     string
 	}{
-		"waits":                       {failover: "Wait"},
-		"reassigns":                   {failover: "Reassign"},
-		"migrates":                    {failover: "Migrate", movable: true},
-		"migrates without being able": {failover: "Migrate", want: `args.failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false`},
-		"no such word":                {failover: "Move", movable: true, want: `args.failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
+		"Wait":                                  {failover: "Wait"},
+		"Reassign":                              {failover: "Reassign"},
+		"Migrate":                               {failover: "Migrate", movable: true},
+		"Migrate without allowAddressMigration": {failover: "Migrate", want: `args.failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false`},
+		"an unknown policy":                     {failover: "Move", movable: true, want: `args.failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
 	} {
 		args := &FixedIPArgs{IPFamilies: []string{"IPv4"}, ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](1), ClaimBurst: ptr.To[int32](1), Failover: c.failover, AllowAddressMigration: c.movable}
 		got := ""
@@ -31,7 +31,7 @@ func TestValidateFailover(t *testing.T) {
 			got = err.Error()
 		}
 		if (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+			t.Errorf("%s: got error %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -33,11 +33,11 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// ErrNotReady is the error of Find, and of Fits on strict nodes, while the cache is not complete. No decision is made from a
-// part of the cluster.
+// ErrNotReady is the error of Find, and of Fits on strict nodes, until the cache has all CiliumNodes and FixedIPs: a decision
+// from a part of the cluster could be wrong.
 var ErrNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; check that their CRDs are installed, and that the scheduler may list and watch them")
 
-// Refusal is the error for a pod that cannot be placed. WakeOn lists the causes that may help the pod.
+// Refusal is the error for a pod that cannot be placed now. WakeOn contains the causes that may help the pod.
 type Refusal struct {
 	// Reason is shown in the pod's events.
 	Reason string
@@ -71,18 +71,18 @@ type Binder struct {
 	snapshot     func(node string) fwk.NodeInfo
 	families     []address.Family
 	claimTimeout time.Duration
-	// failover is the policy for workloads that define none.
+	// failover is the failover policy for workloads that define none.
 	failover v1alpha1.Failover
 	// movable is true if addresses may be migrated (allowAddressMigration).
 	movable bool
-	// strict selects the strict nodes, on which every pod needs a claim. strictNodes is their number.
+	// strict selects the strict nodes, on which every pod needs a claim. strictNodes is the number of strict nodes.
 	strict      labels.Selector
 	strictNodes atomic.Int64
-	// widenNext contains the pods whose next plan has all nodes. widened contains the pods that have had such a plan, and so
-	// may have preempted pods on another node. A nominated node counts only for these: another program may have written it.
-	// Key: the UID of a pod that the watch shows.
+	// widenNext contains the pods whose next plan may have other nodes than that of the reservation. widened contains the pods
+	// that have had such a plan, and so may have preempted pods on another node. Find considers status.nominatedNodeName only
+	// for a pod in widened, because another program may have written it. Key: the UID of a pod that the watch shows.
 	widenNext, widened sync.Map
-	// orphaned contains the pods whose last plan was for an orphaned pod. Key: as of widened.
+	// orphaned contains the pods that were orphaned at their last plan. Key: as for widened.
 	orphaned sync.Map
 }
 
@@ -105,26 +105,26 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fw
 			return nil, fmt.Errorf("strictNodes: %w", err)
 		}
 	}
-	// Queueing hints cannot replace this handler: the framework calls none for a node that would not admit the pod.
+	// Queueing hints cannot replace this handler: the framework calls no hint for a node that would not admit the pod.
 	if _, err := f.Core().V1().Nodes().Informer().AddEventHandler(watch.Handler(b.nodeChanged)); err != nil {
-		return nil, fmt.Errorf("watch nodes: %w", err)
+		return nil, fmt.Errorf("add an event handler for nodes: %w", err)
 	}
 	if _, err := f.Core().V1().Pods().Informer().AddEventHandler(watch.Handler(func(before, after *corev1.Pod) {
 		if after == nil {
 			b.Remove(before)
 		}
 	})); err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
+		return nil, fmt.Errorf("add an event handler for pods: %w", err)
 	}
 	if _, err := f.Core().V1().ResourceQuotas().Informer().AddEventHandler(watch.Handler(b.quotaChanged)); err != nil {
-		return nil, fmt.Errorf("watch ResourceQuotas: %w", err)
+		return nil, fmt.Errorf("add an event handler for ResourceQuotas: %w", err)
 	}
 	return b, nil
 }
 
-// nodeChanged notifies of a node that is deleted, or whose readiness or taint out-of-service changes, and of a node that is
-// no longer strict: unreserved pods that waited for an address there need none. before is nil for a created node, after for
-// a deleted one.
+// nodeChanged counts the strict nodes, and notifies waiting pods of a node that is deleted, whose readiness or taint
+// out-of-service changes, or that is no longer strict: unreserved pods need no address there any more. before is nil for a
+// created node, after is nil for a deleted one.
 func (b *Binder) nodeChanged(before, after *corev1.Node) {
 	was, is := b.isStrict(before), b.isStrict(after)
 	switch {
@@ -143,7 +143,7 @@ func (b *Binder) isStrict(node *corev1.Node) bool {
 	return node != nil && b.strict.Matches(labels.Set(node.Labels))
 }
 
-// onStrictNode reports whether a node is strict in the watch of nodes. The events that wake pods come from the same watch,
+// onStrictNode reports whether the watch of nodes shows a node as strict. The events that wake pods come from the same watch,
 // while the snapshot of a cycle may be older.
 func (b *Binder) onStrictNode(name string) bool {
 	node, err := b.Nodes.Get(name)
@@ -168,7 +168,7 @@ func (b *Binder) podsOn(name string) (pods []*corev1.Pod) {
 	return pods
 }
 
-// remember adds a pod to a set if the watch shows the pod. If the pod is deleted later, Remove follows.
+// remember adds a pod to a set if the watch shows the pod. If the pod is deleted later, Remove takes the pod out of the set.
 func (s *Shared) remember(set *sync.Map, pod *corev1.Pod) {
 	set.Store(pod.UID, true)
 	if !s.exists(pod) {
@@ -182,8 +182,8 @@ func (s *Shared) exists(pod *corev1.Pod) bool {
 	return err == nil && now.UID == pod.UID
 }
 
-// Remove drops all state of a pod. If the pod has searched for a slot, Remove notifies that the slot is free for another
-// pod.
+// Remove drops all state of a pod. If the pod is searching for a slot, Remove notifies the waiting pods of the workload: one
+// more of them may search.
 func (b *Binder) Remove(pod *corev1.Pod) {
 	b.widenNext.Delete(pod.UID)
 	b.widened.Delete(pod.UID)
@@ -196,8 +196,8 @@ func (b *Binder) Remove(pod *corev1.Pod) {
 // A Binder is the Domain of the queue of waiting pods. The methods of Domain read the caches, never the snapshot of a cycle.
 var _ requeue.Domain = &Binder{}
 
-// CanRun reports whether the node exists, is not cordoned, and matches the pod's node selector and required node affinity:
-// an address that becomes free wakes no pod that cannot run there.
+// CanRun reports whether the node exists, is not cordoned, and matches the pod's node selector and required node affinity. A
+// free address wakes no pod that cannot run on the node of the address.
 func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 	node, err := b.Nodes.Get(name)
 	if err != nil || node.Spec.Unschedulable {
@@ -207,16 +207,19 @@ func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 	return err == nil && match
 }
 
-// HasFreeAddress reports whether the node has an address that room describes and that the pod can use.
-func (b *Binder) HasFreeAddress(pod *corev1.Pod, room requeue.FreeAddress, name string) bool {
-	if len(room.Carried) > 0 {
-		return b.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), room.Carried) == nil
+// HasFreeAddress reports whether the pod, which waits for wanted, can be placed on the node as far as addresses are
+// concerned: the node can carry wanted.Carried, or has a free address in each family of the profile (in families with
+// requested addresses, one of wanted.Requested), or the pod is unreserved and the node is not strict.
+func (b *Binder) HasFreeAddress(pod *corev1.Pod, wanted requeue.FreeAddress, name string) bool {
+	if len(wanted.Carried) > 0 {
+		return b.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), wanted.Carried) == nil
 	}
 	// On a node that is not strict, an unreserved pod needs no address.
-	return room.Strict && !b.onStrictNode(name) || b.Cache.Ledger.CanAllocate(name, b.families, room.Requested)
+	return wanted.Strict && !b.onStrictNode(name) || b.Cache.Ledger.CanAllocate(name, b.families, wanted.Requested)
 }
 
-// FreeSlots returns the free slots of a workload.
+// FreeSlots counts the free slots of a workload and the pods that search for one, and returns the nodes of the slots that can
+// be taken over now.
 func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
 	free, err := b.freeSlots(workload, "")
 	if err != nil {
@@ -229,16 +232,16 @@ func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
 	return found, nil
 }
 
-// MayUse reports whether a new node may take a refused pod. It serves a queueing hint, which the framework calls after it
-// has added the node itself, while an event of our own watch may come earlier.
+// MayUse reports whether a node that was just created may take a refused pod. A queueing hint calls MayUse: the framework
+// calls hints after it has added the node to its own cache, while an event of the watch of nodes may come earlier.
 func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	switch {
 	case err != nil:
-		// A new node changes neither an annotation nor an unknown workload.
+		// A new node neither corrects an invalid annotation nor makes a workload known.
 		return false
 	case !fixed:
-		// The other nodes are blocked for the pod, or are strict and have no free address.
+		// The pod was refused because each of the other nodes is blocked for it, or is strict and has no free address.
 		return true
 	}
 	r, err := b.reservationOf(context.Background(), id)

@@ -72,7 +72,7 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 			return nil
 		}
 	}
-	// The scheduler writes the number of nodes in front of the reason: "1 node(s) ...".
+	// The scheduler writes the number of nodes before the reason: "1 node(s) ...".
 	return refuse(wake.And(metrics.Node, node), "node(s) couldn't give the pod its address: %v", err)
 }
 
@@ -81,19 +81,20 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	owner := p.id.Key()
 	if len(b.Cache.Ledger.HeldOn(owner, node)) == 0 {
-		// The pod would have addresses on two nodes.
+		// With another claim on this node, the pod would have addresses on two nodes.
 		if h, ok := b.newHolder(owner, p.reservation.holders); ok {
 			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s in the meantime; the pod is tried again there", address.Join(h.Addrs), h.Node)
 		}
 	}
-	// That claim may take the address from this node. Forget notifies when the claim has ended.
-	if at, ok := b.Cache.Ledger.ClaimedElsewhere(p.uid, owner, node); ok {
+	// A claim on another node may be taking the address from this node. Forget notifies the pod when that claim has ended.
+	if at, ok := b.Cache.Ledger.ClaimedOnOtherNode(p.uid, owner, node); ok {
 		return refuse(p.wakeOn(), "node(s) may be losing the pod's address, which is being claimed on node %s for the former pod of its name; the pod is tried again when that claim has ended", at)
 	}
 	return nil
 }
 
-// newHolder returns addresses that the pools give to a pod on a node that is not among the known ones.
+// newHolder returns the addresses that the pool of a node other than the known ones gives to a pod; false if there is no such
+// node.
 func (b *Binder) newHolder(owner string, known []string) (ledger.NodeAddresses, bool) {
 	for _, h := range b.Cache.Ledger.Held(owner) {
 		if !slices.Contains(known, h.Node) {
@@ -103,8 +104,9 @@ func (b *Binder) newHolder(owner string, known []string) (ledger.NodeAddresses, 
 	return ledger.NodeAddresses{}, false
 }
 
-// Forget drops the claim that Assume made for a pod. An entry that was written stays: a bind that reported failure may have
-// happened, and then the entry is the pod's. Forget may be called at any time, and does no I/O.
+// Forget drops the claim that Assume made for a pod, and notifies the pods that may use its address or slot. An entry that
+// was written stays in the pool: a bind that returned an error may have succeeded, and the pod needs its entry then. Forget
+// may be called at any time, and does no I/O.
 func (b *Binder) Forget(pod *corev1.Pod) {
 	claim, claimed := b.Cache.Ledger.Claimed(pod.UID)
 	if !claimed {
@@ -121,8 +123,9 @@ func (b *Binder) Forget(pod *corev1.Pod) {
 	b.Cache.Notify(e)
 }
 
-// Claimed reports whether Bind has nothing to do: the pod needs no claim, or the pools give it the claimed addresses for
-// certain and it asks for no MAC address.
+// Claimed reports whether Bind would have nothing to do: the pod needs no claim, or the pool of the node has the claimed
+// entries already, the claim needs no check (see certain) and the pod requests no MAC address. For a pod that opted out, Bind
+// always reads the pool. If Claimed returns true because of an existing claim, it counts the claim.
 func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 	claim, claimed := b.Cache.Ledger.Claimed(pod.UID)
 	switch {
@@ -135,19 +138,20 @@ func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 		return false
 	}
 	if b.Cache.Ledger.IsClaimed(claim) && p.certain() {
-		metrics.ClaimEnded(metrics.Standing, 0) // Bind, which counts the others, is not called.
+		// The caller does not call Bind, which counts all other claims.
+		metrics.ClaimEnded(metrics.Existing, 0)
 		return true
 	}
 	return false
 }
 
-// certain reports whether a claim that the cache shows in the pool needs no check at the API server. It needs one while no
-// FixedIP names its addresses: the former pod of the name may have got other addresses than were claimed for it, which a
-// late watch does not show yet.
+// certain reports whether a claim that the cache shows in the pool needs no check at the API server. The claim of a pod
+// with a fixed address needs the check until a FixedIP names its addresses: the controller may have replaced the entries
+// because the former pod of the name ran with other addresses, and a late watch does not show that yet.
 func (p *Plan) certain() bool { return p.Unreserved || p.reservation.recorded }
 
-// Bind writes the claim into the node's pool, or moves the addresses to it, and writes the MAC address into a pod that asks
-// for one. The error is a *LostError if the pod is to be tried again.
+// Bind writes the claim into the node's pool, or moves the addresses to the node, and writes the MAC address into a pod that
+// requests one. The error is a *LostError if the pod has to be tried again.
 func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
 	if err := b.confirmOptedOut(ctx, p, pod, node); err != nil {
 		return err
@@ -157,19 +161,19 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 	case !ok && p.Unreserved:
 		return nil
 	case !ok:
-		return fmt.Errorf("pod %s/%s has no address decided for it on node %s", pod.Namespace, pod.Name, node)
+		return fmt.Errorf("pod %s/%s has no claim in flight for an address on node %s", pod.Namespace, pod.Name, node)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, b.claimTimeout, fmt.Errorf("not done within claimTimeout %v", b.claimTimeout))
 	defer cancel()
-	stood, began := b.Cache.Ledger.IsClaimed(claim), time.Now()
+	existed, began := b.Cache.Ledger.IsClaimed(claim), time.Now()
 	err := b.bind(ctx, p, pod, claim)
 	switch result := resultOf(ctx, err); {
 	case p.moves(node) && err == nil:
 		metrics.MoveEnded(metrics.Moved)
 	case p.moves(node):
 		metrics.MoveEnded(result)
-	case stood && err == nil:
-		metrics.ClaimEnded(metrics.Standing, 0)
+	case existed && err == nil:
+		metrics.ClaimEnded(metrics.Existing, 0)
 	default:
 		metrics.ClaimEnded(result, time.Since(began))
 	}
@@ -205,18 +209,19 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 		return err
 	}
 	// An administrator or another scheduler may have written an entry on another node since the plan. Both entries
-	// stand, and the next cycle chooses.
+	// stay, and the next cycle chooses one of them.
 	if h, ok := b.newHolder(claim.Owner, append(slices.Clone(p.reservation.holders), claim.Node)); ok {
 		return pool.ErrOnOtherNode(claim.Owner, h.Node, h.Addrs)
 	}
 	return nil
 }
 
-// claim writes a claim into the pool of its node, unless the claim stands there for certain.
+// claim writes a claim into the pool of its node. If the cache shows the entries of the claim there already, claim writes
+// nothing, and checks the entries at the API server unless the claim is certain.
 func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 	// planned is read before the pool, because each read of the pool updates the cache.
-	stands, planned := b.Cache.Ledger.IsClaimed(c), b.Cache.Ledger.HeldOn(c.Owner, c.Node)
-	if stands && p.certain() {
+	exists, planned := b.Cache.Ledger.IsClaimed(c), b.Cache.Ledger.HeldOn(c.Owner, c.Node)
+	if exists && p.certain() {
 		return nil
 	}
 	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{
@@ -226,7 +231,7 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 			case p.Unreserved:
 				// If another pod has taken the address meanwhile, any other address will do.
 				return b.Cache.Ledger.ClaimUnreserved(n, c, pool.UnreservedEntry(p.id.Namespace, p.id.PodName))
-			case stands:
+			case exists:
 				return nil, n.CheckBinding(c.Owner, planned)
 			case c.From != "":
 				return n.TakeOver(c.Addrs, c.From, p.id.Entry())
@@ -234,20 +239,20 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 			return n.Claim(c.Addrs, p.id.Entry())
 		},
 		// TakeOver and CheckBinding depend on the addresses in use, which the cache may show late.
-		FromAPIServer: c.From != "" || stands,
-		// The decision requires that no other entry names the pod. A JSON patch cannot test that, so it tests the version of
-		// the spec.
+		FromAPIServer: c.From != "" || exists,
+		// The decision requires that no other entry names the pod. A JSON patch cannot test that, so the patch tests the
+		// generation of the spec.
 		RequireUnchangedSpec: true,
 	})
 }
 
-// resultOf returns the result of a claim that had to be written.
+// resultOf returns the result of a claim or migration that returned err. ctx has the deadline of the claim.
 func resultOf(ctx context.Context, err error) metrics.Result {
 	switch {
 	case err == nil:
 		return metrics.Written
 	case errors.Is(err, pool.ErrUnfenced):
-		return metrics.Unfenced
+		return metrics.OldPodRunning
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUndecided):
 		return metrics.Taken
 	case errors.Is(err, ciliumpool.ErrGone):
@@ -259,16 +264,16 @@ func resultOf(ctx context.Context, err error) metrics.Result {
 	}
 }
 
-// setMAC writes the MAC address of the identity to a pod that asks for one, before the pod is bound: the agent reads it when
-// it creates the interface. (The Binding could carry the annotation, Cilium fact 25, but only a Bind plugin creates the
-// Binding.)
+// setMAC writes the MAC address of the identity into the annotations of a pod that requests one. It has to be there before
+// the pod is bound, because the agent reads it when it creates the interface. (The Binding could carry the annotation, Cilium
+// fact 25, but only a Bind plugin creates the Binding.)
 func (b *Binder) setMAC(ctx context.Context, pod *corev1.Pod, id identity.Identity, addrs []netip.Addr) error {
 	wanted, err := identity.WantsMAC(pod)
 	if err != nil || !wanted {
 		return err
 	}
 	mac := id.MAC(addrs)
-	// Maps of text can always be encoded.
+	// Encoding maps of strings cannot fail.
 	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{
 		// The UID in a patch is a precondition: a later pod of the name is not patched.
 		"uid":         pod.UID,

@@ -21,8 +21,8 @@ import (
 )
 
 // policyOf returns the failover policy of a pod: that of its FixedIP or, before the FixedIP exists, that of the annotations
-// from which the FixedIP will get it, and the scheduler's default if these define none. It returns Wait if the annotations
-// are invalid, the workload is not known, or the pod has a slot.
+// of its workload; if none is defined there, the scheduler's default. It returns Wait if the annotations are invalid, the
+// workload is not known, or the pod has a slot.
 func (b *Binder) policyOf(p *Plan) v1alpha1.Failover {
 	if p.id.Slot {
 		// The pod has claimed its slot, but has never run with it.
@@ -44,8 +44,8 @@ func (b *Binder) policyOf(p *Plan) v1alpha1.Failover {
 	return policy
 }
 
-// whyNotElsewhere returns why a pod whose node cannot take it does not go to another node, and what helps, as the end of a
-// sentence. If why is empty, the pod goes to home, or to any node if home is empty, too.
+// whyNotElsewhere returns why a pod may not leave the node of its reservation, which cannot take it, and what helps, as the
+// end of a sentence. If why is empty, the pod may go to the node home, or to any node if home is empty too.
 func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home string) {
 	if policy == v1alpha1.Wait || policy == v1alpha1.Migrate && !b.movable {
 		home = b.homeNodeIfMoved(p.id, p.reservation)
@@ -78,7 +78,8 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 }
 
 // homeNodeIfMoved returns the home of addresses that were moved to a node that does not exist any more; empty otherwise.
-// They return home even if they may not migrate: nothing runs on a deleted node, and their subnet is at home.
+// The addresses may return home even if migration is not allowed: no pod runs on a deleted node, and the home node has their
+// subnet.
 func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 	if r.node == "" || id.Slot {
 		return ""
@@ -96,8 +97,8 @@ func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 	return home
 }
 
-// nodeUnavailable returns why the node of the reservation cannot take the pod, whatever its free resources, as the end of
-// the sentence that ownedByPrefix begins; empty if Fits has to decide.
+// nodeUnavailable returns why the node of the reservation cannot take the pod, whatever resources it has free, as the end of
+// the sentence that ownedByPrefix begins. It returns "" if that depends on the filters.
 func (b *Binder) nodeUnavailable(p *Plan) string {
 	r := p.reservation
 	if b.node(r.node) == nil {
@@ -111,8 +112,9 @@ func (b *Binder) nodeUnavailable(p *Plan) string {
 	return ""
 }
 
-// widens reports whether the plan of a pod has more nodes than the one with its addresses: once after Explain requested
-// that, and while the pod is nominated to another node, where it may have preempted pods.
+// widens reports whether Find looks for nodes other than node, which has the pod's addresses: once after Explain has added
+// the pod to widenNext, and, for a pod that has had such a plan, while the pod is nominated to another node, where it may
+// have preempted pods.
 func (b *Binder) widens(pod *corev1.Pod, node string) bool {
 	_, next := b.widenNext.LoadAndDelete(pod.UID)
 	_, before := b.widened.Load(pod.UID)
@@ -120,8 +122,8 @@ func (b *Binder) widens(pod *corev1.Pod, node string) bool {
 	return next || before && nominated != "" && nominated != node
 }
 
-// widenSearch changes the plan to other nodes than that of the reservation: to home if it is not empty, to the nodes with
-// requested addresses for the policy Reassign, or to all nodes.
+// widenSearch changes the plan to nodes other than that of the reservation: to home if home is not empty, otherwise to the
+// nodes with requested addresses if the policy is Reassign and the pod requests addresses, otherwise to all nodes.
 func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover, home string) (*Plan, error) {
 	b.remember(&b.widened, pod)
 	p.failover, p.home, p.Nodes = policy, home, nil
@@ -134,9 +136,9 @@ func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover,
 	return p, nil
 }
 
-// wakeOnRemaining returns the causes that help a pod that waits for its node: its reservation, its workload, the node, or
-// the home of its addresses changes.
-func (b *Binder) wakeOnRemaining(p *Plan) requeue.WakeOn {
+// wakeOnOwnNode returns the causes that help a pod that waits for the node of its reservation: the reservation, the workload,
+// that node, the home node, or the home of the addresses changes.
+func (b *Binder) wakeOnOwnNode(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).And(metrics.Node, p.reservation.node).AndHome(p.reservation.addrs...)
 	for _, a := range p.reservation.addrs {
 		if home, ok := b.Cache.Ledger.Home(a); ok {
@@ -146,8 +148,9 @@ func (b *Binder) wakeOnRemaining(p *Plan) requeue.WakeOn {
 	return wake
 }
 
-// wakeOnNowhere returns the causes that help a pod that may leave its node, but that no node could take.
-func (b *Binder) wakeOnNowhere(p *Plan) requeue.WakeOn {
+// wakeOnOtherNodes returns the causes that help a pod that may leave the node of its reservation, but that no node could
+// take.
+func (b *Binder) wakeOnOtherNodes(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn()
 	switch {
 	case p.failover == v1alpha1.Reassign:
@@ -161,13 +164,13 @@ func (b *Binder) wakeOnNowhere(p *Plan) requeue.WakeOn {
 	return wake
 }
 
-// Explain returns why no node could take the pod, and the causes that may help it; nil if the binder knows of none. refused
-// returns the reasons for which filters refused one node. Explain adds to the scheduler's count of nodes which node has the
-// pod's address, and why that node cannot take the pod.
+// Explain returns why no node could take the pod, and the causes that may help the pod; nil if this plugin did not refuse the
+// pod on any node. refused returns the reasons for which filters refused one node. The scheduler reports these reasons with
+// the number of nodes; Explain adds which node has the pod's address, and why that node cannot take the pod.
 //
-// If the pod may leave its node, and the plan had only that node, retry is true and the next plan has all nodes: the pod is
-// to be tried again at once. That does not apply while pods that the pod preempted on its node are still terminating. After
-// a plan with all nodes the pod waits for an event.
+// retry is true if the pod may leave the node of its reservation and the plan had only that node: the next plan has other
+// nodes, and the caller should try the pod again at once. retry is false while pods that the pod preempted on its node are
+// still terminating. After a plan with other nodes, the pod waits for an event.
 func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []string) (why *Refusal, retry bool) {
 	switch {
 	case p.Unreserved:
@@ -179,42 +182,44 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	case p.reservation.node == "":
 		return nil, false
 	}
-	stuck := b.nodeUnavailable(p)
+	unavailable := b.nodeUnavailable(p)
 	switch {
-	case stuck != "" && p.failover == "":
+	case unavailable != "" && p.failover == "":
 		// The node has become unavailable since Find.
-		return &Refusal{WakeOn: b.wakeOnRemaining(p)}, false
-	case stuck != "":
-		return &Refusal{Reason: p.ownedByPrefix() + b.stuckReason(p, stuck, refused), WakeOn: b.wakeOnNowhere(p)}, false
+		return &Refusal{WakeOn: b.wakeOnOwnNode(p)}, false
+	case unavailable != "":
+		return &Refusal{Reason: p.ownedByPrefix() + b.unavailableReason(p, unavailable, refused), WakeOn: b.wakeOnOtherNodes(p)}, false
 	}
 	node := b.node(p.reservation.node)
 	reason, remedy := hindrance(node, refused(node.Name))
 	if p.failover != "" {
-		return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + "; no other node can take the pod now", WakeOn: b.wakeOnNowhere(p)}, false
+		return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + "; no other node can take the pod now", WakeOn: b.wakeOnOtherNodes(p)}, false
 	}
 	policy := b.policyOf(p)
-	remains, _ := b.whyNotElsewhere(p, policy)
-	if remains == "" && !b.preempting(pod, node.Name) {
+	whyNot, _ := b.whyNotElsewhere(p, policy)
+	if whyNot == "" && !b.preempting(pod, node.Name) {
 		b.remember(&b.widenNext, pod)
 		return &Refusal{Reason: p.ownedByPrefix() + reason + "; other nodes are tried"}, true
 	}
 	if policy == v1alpha1.Wait && remedy == "" {
-		remains = ""
+		whyNot = ""
 	}
-	return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + remains, WakeOn: b.wakeOnRemaining(p)}, false
+	return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + whyNot, WakeOn: b.wakeOnOwnNode(p)}, false
 }
 
-// stuckReason returns why no other node can take the pod either, as the end of the sentence that ownedByPrefix begins.
-func (b *Binder) stuckReason(p *Plan, stuck string, refused func(string) []string) string {
+// unavailableReason returns why neither the node of the reservation nor another node of the plan can take the pod, as the end
+// of the sentence that ownedByPrefix begins. unavailable is the result of nodeUnavailable.
+func (b *Binder) unavailableReason(p *Plan, unavailable string, refused func(string) []string) string {
 	home := b.node(p.home)
 	if home == nil {
-		return stuck + "; no other node can take the pod now"
+		return unavailable + "; no other node can take the pod now"
 	}
 	reason, remedy := hindrance(home, refused(home.Name))
-	return fmt.Sprintf("does not exist; the address returns to its home node %s, but that node %s%s", p.home, reason, remedy)
+	return fmt.Sprintf("does not exist; the address was migrated to that node and returns to its home node %s, which %s%s", p.home, reason, remedy)
 }
 
-// hindrance returns why a node cannot take a pod. remedy is what helps, or empty if that depends on the cluster.
+// hindrance returns why a node cannot take a pod. refused contains the reasons of the filters. remedy is the action or event
+// that helps; empty if it depends on the cluster.
 func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
 	switch {
 	case !nodeutil.IsReady(node):

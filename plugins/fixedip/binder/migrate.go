@@ -19,15 +19,16 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// migrateTries bounds how often a step of a migration is decided again because the same pool was written to meanwhile.
+// migrateTries is the maximum number of tries of a migration step. A step is tried again if another writer changed the pool
+// between the read and the write.
 const migrateTries = 8
 
 // errPoolChanged means that the pool was written to after it was read.
 var errPoolChanged = errors.New("the pool has changed since it was read")
 
-// migrate performs the steps of pool.Move that remain. Each step that takes addresses away is decided from the pool at the
-// API server, and the pod is read after it: another scheduler, which writes no entry, may have bound the pod to its old
-// node.
+// migrate performs the steps of pool.Move that remain. Each step is decided from the pool at the API server. After each step
+// that takes addresses away, migrate reads the pod: another scheduler, which writes no entry, may have bound the pod to its
+// old node.
 func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim ledger.Claim) error {
 	if b.Cache.Ledger.IsClaimed(claim) {
 		return nil
@@ -49,13 +50,13 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 	case m.Home:
 		err = b.takeAway(ctx, pod, m.From, m.Home, m.CommitAtHome)
 	case m.To:
-		// The addresses are on To already. This ends a migration that was about to leave it.
+		// The addresses are on To already. This step cancels an interrupted migration that was about to take them from To.
 		err = b.write(ctx, m.Home, m.CommitAtHome)
 	default:
 		err = b.vacate(ctx, pod, m)
 	}
 	if err != nil {
-		return fmt.Errorf("move address %s from node %s to node %s, in the pool of its home node %s: %w", address.Join(m.Addrs), m.From, m.To, m.Home, err)
+		return fmt.Errorf("move address %s from node %s to node %s (home node %s): %w", address.Join(m.Addrs), m.From, m.To, m.Home, err)
 	}
 	if m.To != m.Home {
 		if err := b.complete(ctx, m); err != nil {
@@ -86,15 +87,15 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 	})
 }
 
-// takeAway writes a step that takes addresses away, into the pool of node, and then reads the pod. If a pod of this name was
-// bound to from, the node that the addresses leave, takeAway undoes the edits and returns an error. No other pod can have
-// got the addresses in between.
+// takeAway writes a step that takes addresses away into the pool of node, and then reads the pod. If a pod of this name is
+// bound to from, the node that the addresses leave, takeAway undoes the edits and returns an error: no other pod can have got
+// the addresses in between. If the pod was replaced or bound to another node, takeAway returns an error and undoes nothing.
 func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	var made []pool.EntryChange
 	err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := decide(n)
 		if len(edits) > 0 {
-			// If decide is called again after a write whose answer was lost, it returns no edits.
+			// After a write whose response was lost, decide is called again and returns no edits.
 			made = edits
 		}
 		return edits, err
@@ -111,8 +112,10 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 			return fmt.Errorf("undo the migration of pod %s/%s, which was bound to node %s in the meantime: %w", pod.Namespace, pod.Name, from, err)
 		}
 		return fmt.Errorf("pod %s/%s was bound to node %s in the meantime, and its entries were restored: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
-	case now.UID != pod.UID || now.Spec.NodeName != "":
-		return fmt.Errorf("pod %s/%s was replaced, or bound to node %q, in the meantime: %w", pod.Namespace, pod.Name, now.Spec.NodeName, pool.ErrTaken)
+	case now.UID != pod.UID:
+		return fmt.Errorf("pod %s/%s was replaced by a new pod in the meantime: %w", pod.Namespace, pod.Name, pool.ErrTaken)
+	case now.Spec.NodeName != "":
+		return fmt.Errorf("pod %s/%s was bound to node %s in the meantime: %w", pod.Namespace, pod.Name, now.Spec.NodeName, pool.ErrTaken)
 	}
 	return nil
 }
@@ -122,7 +125,8 @@ func (b *Binder) write(ctx context.Context, node string, decide func(pool.NodePo
 	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: decide})
 }
 
-// writeUnchanged is like write, but returns errPoolChanged if any part of the pool has changed since seen was read.
+// writeUnchanged is like write, but returns errPoolChanged if the CiliumNode was replaced, or any part of its spec has
+// changed, since seen was read.
 func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{Node: seen.Name, FromAPIServer: true, RequireUnchangedSpec: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		if n.UID != seen.UID || n.Generation != seen.Generation {
@@ -136,7 +140,7 @@ func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide 
 // the pool of the target is unchanged: a later migration changes that pool before it commits at the home.
 func (b *Binder) complete(ctx context.Context, m pool.Move) error {
 	return untilUnchanged(m.To, func() error {
-		there, err := b.Cache.Pools.Get(ctx, m.To)
+		target, err := b.Cache.Pools.Get(ctx, m.To)
 		if err != nil {
 			return err
 		}
@@ -144,14 +148,15 @@ func (b *Binder) complete(ctx context.Context, m pool.Move) error {
 		if err != nil {
 			return err
 		}
-		if err := m.IsCommitted(home); err != nil {
+		if err := m.CheckCommitted(home); err != nil {
 			return err
 		}
-		return b.writeUnchanged(ctx, there, m.CompleteAtTarget)
+		return b.writeUnchanged(ctx, target, m.CompleteAtTarget)
 	})
 }
 
-// untilUnchanged repeats a step while it returns errPoolChanged, at most migrateTries times.
+// untilUnchanged repeats step as long as it returns errPoolChanged, at most migrateTries times. node is the node whose pool
+// has to be unchanged.
 func untilUnchanged(node string, step func() error) error {
 	for range migrateTries {
 		if err := step(); !errors.Is(err, errPoolChanged) {

@@ -23,30 +23,30 @@ var (
 	onA    = map[string]pool.Entry{"home": pool.MovedEntry("a", movedOwner), "a": movedID.Entry()}
 )
 
-// TestMoveResumed checks that the next scheduler completes a move whose scheduler died after any of its writes, to the same
-// node or to another, unless an address is in cooldown there.
+// TestMoveResumed checks that, if a scheduler dies after any write of a move, the next scheduler can move the pod to the
+// same or another node, unless an address is in cooldown on that node.
 func TestMoveResumed(t *testing.T) {
-	for name, leg := range map[string]struct {
+	for name, move := range map[string]struct {
 		from   map[string]pool.Entry
 		to     string
 		writes int
 	}{
-		"from home": {atHome, "a", 3},
-		"further":   {onA, "b", 5},
-		"home":      {onA, "home", 3},
+		"from home":       {atHome, "a", 3},
+		"to a third node": {onA, "b", 5},
+		"to home":         {onA, "home", 3},
 	} {
-		for dies := 1; dies <= leg.writes; dies++ {
+		for dies := 1; dies <= move.writes; dies++ {
 			for _, then := range []string{"home", "a", "b"} {
-				t.Run(fmt.Sprintf("%s, dies after %d writes, then to %s", name, dies, then), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s, dies after %d writes, then moved to %s", name, dies, then), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						ctx, cancel := context.WithCancel(t.Context())
 						defer cancel()
 						pod, clients := movedPod()
-						s := newPools(t, 0, leg.from)
+						s := newPools(t, 0, move.from)
 						victim := s.process(ctx, "victim", clients)
 						victim.dies = dies
-						if err := victim.goTo(ctx, pod, leg.to); err == nil {
-							t.Fatal("a process that died has completed the move")
+						if err := victim.goTo(ctx, pod, move.to); err == nil {
+							t.Fatal("got no error from a scheduler that died during the move")
 						}
 						s.actors = nil
 						successor := s.process(ctx, "successor", clients)
@@ -57,14 +57,14 @@ func TestMoveResumed(t *testing.T) {
 						err := successor.goTo(ctx, pod, then)
 						if cooling {
 							if !errors.Is(err, pool.ErrTaken) {
-								t.Errorf("an address is in cooldown on %s, and moving it there returns %v", then, err)
+								t.Errorf("an address is in cooldown on node %s: the move there returned error %v, want %v", then, err, pool.ErrTaken)
 							}
 							return
 						}
 						if err != nil {
-							t.Fatalf("%v\n%s", err, strings.Join(s.log, "\n"))
+							t.Fatalf("the successor could not move the pod to node %s: %v\n%s", then, err, strings.Join(s.log, "\n"))
 						}
-						s.settled(t, then)
+						s.checkMoved(t, then)
 					})
 				})
 			}
@@ -72,8 +72,8 @@ func TestMoveResumed(t *testing.T) {
 	}
 }
 
-// TestMoveTakenBack checks that a pod that another scheduler has bound to its old node meanwhile gets its entries back.
-func TestMoveTakenBack(t *testing.T) {
+// TestMoveUndone checks that a move is undone if another scheduler has bound the pod to its old node in the meantime.
+func TestMoveUndone(t *testing.T) {
 	for name, from := range map[string]map[string]pool.Entry{"home": atHome, "a": onA} {
 		t.Run(name, func(t *testing.T) {
 			pod, clients := movedPod()
@@ -84,17 +84,17 @@ func TestMoveTakenBack(t *testing.T) {
 			}
 			s := newPools(t, 0, from)
 			if err := s.process(t.Context(), "late", clients).goTo(t.Context(), pod, "b"); !errors.Is(err, pool.ErrTaken) {
-				t.Errorf("%v", err)
+				t.Errorf("the move returned error %v, want %v", err, pool.ErrTaken)
 			}
-			s.settled(t, name)
+			s.checkMoved(t, name)
 		})
 	}
 }
 
-// TestMovesAtOnce checks that at no time two pools offer an address, while two schedulers move one pod, an actor removes
-// expired cooldown entries, and another one, for some seeds, releases the addresses and gives them to another pod at home.
-// Requests come in random order, and some watches are late.
-func TestMovesAtOnce(t *testing.T) {
+// TestConcurrentMoves checks that at no time two pools offer an address, while two schedulers move the same pod, an actor
+// removes expired cooldown entries and, for some seeds, another actor releases the addresses and claims them for another
+// pod at their home. Requests come in random order, and some watches are late.
+func TestConcurrentMoves(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -118,9 +118,9 @@ func TestMovesAtOnce(t *testing.T) {
 				}
 				begin(name, func(a *actor) {
 					for _, to := range targets {
-						// An error is fine here: another actor was faster.
+						// The move may fail, because another actor was faster.
 						if err := a.goTo(ctx, pod, to); err != nil {
-							s.note(a.name + " does not go to " + to + ": " + err.Error())
+							s.note(a.name + " could not move the pod to " + to + ": " + err.Error())
 						}
 					}
 				})
@@ -139,7 +139,7 @@ func TestMovesAtOnce(t *testing.T) {
 			if t.Failed() || seed%3 > 0 {
 				return
 			}
-			// The next scheduler completes the move.
+			// After all of that, the next scheduler can move the pod to some node.
 			s.actors = nil
 			s.process(ctx, "expire", clients).expire(ctx)
 			last := s.process(ctx, "last", clients)
@@ -147,15 +147,15 @@ func TestMovesAtOnce(t *testing.T) {
 			for _, to := range []string{"home", "a", "b"} {
 				err := last.goTo(ctx, pod, to)
 				if err == nil {
-					s.settled(t, to)
+					s.checkMoved(t, to)
 					return
 				}
 				errs = append(errs, err)
 			}
-			t.Errorf("seed %d: no node takes it: %v\n%s", seed, errs, strings.Join(s.log, "\n"))
+			t.Errorf("seed %d: the last scheduler could not move the pod to any node: %v\n%s", seed, errs, strings.Join(s.log, "\n"))
 		})
 		if t.Failed() {
-			t.Fatalf("seed %d", seed)
+			t.Fatalf("failed with seed %d", seed)
 		}
 	}
 }

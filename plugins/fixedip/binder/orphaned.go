@@ -29,8 +29,8 @@ func (p *Plan) ForCandidates() *Plan {
 	return &Plan{id: p.id, uid: p.uid, reservation: p.reservation, candidates: true}
 }
 
-// ExplainOrphaned returns what an orphaned pod waits for, and the causes that help. nominated is the node that the pod is
-// nominated to; if it is empty, no node can run the pod, for the reasons in refused.
+// ExplainOrphaned returns why an orphaned pod waits, and the causes that help the pod. nominated is the node that the pod is
+// nominated to. If nominated is empty, no node can run the pod, and refused contains the reasons.
 func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 	addrs := address.Join(p.reservation.addrs)
 	reason := fmt.Sprintf("its address %s was on node %s, which is gone; node %s can run the pod and inherits the subnet of the address when the grace period ends", addrs, p.Lost(), nominated)
@@ -39,13 +39,13 @@ func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 	}
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).AndHome(p.reservation.addrs...)
 	if nominated == "" {
-		// A node that joins is a candidate once it has a subnet of its own: see fitsCandidate.
+		// A node that joins the cluster becomes a candidate when it has a subnet: see fitsCandidate.
 		wake = wake.AndAnySubnet()
 	}
 	return &Refusal{Reason: reason, WakeOn: wake}
 }
 
-// fitsCandidate returns nil for a node that may inherit a subnet: it has a subnet already, is ready, and takes new pods.
+// fitsCandidate returns nil if the node may inherit a subnet: it has a subnet already, is ready, and takes new pods.
 func (b *Binder) fitsCandidate(node *corev1.Node) error {
 	n, ok := b.Cache.Ledger.Node(node.Name)
 	if !ok || len(n.Subnets) == 0 || !nodeutil.IsSchedulable(node) {
@@ -63,7 +63,7 @@ func (b *Binder) noteOrphaned(pod *corev1.Pod, orphaned bool) {
 	}
 }
 
-// IsOrphaned reports whether the last plan of a pod was for an orphaned pod, which a change of any node may help.
+// IsOrphaned reports whether a pod was orphaned at its last plan. A change of any node may help such a pod.
 func (b *Binder) IsOrphaned(pod *corev1.Pod) bool {
 	_, orphaned := b.orphaned.Load(pod.UID)
 	return orphaned

@@ -33,7 +33,7 @@ type Plan struct {
 
 	// exempt is true if the pod uses the host network, and gets no address.
 	exempt bool
-	// blocked contains the nodes that cannot take the unreserved pod, because their pools have an entry for its name.
+	// blocked contains the nodes that cannot take the unreserved pod, because their pools have an entry for the pod's name.
 	blocked []blockedNode
 	// optedOut is true if the unreserved pod could have had a fixed address under its name, and opted out.
 	optedOut bool
@@ -43,7 +43,7 @@ type Plan struct {
 	uid         types.UID
 	reservation reservation
 	// failover is Migrate or Reassign if the node of the reservation cannot take the pod and the plan has other nodes; empty
-	// otherwise. home is the only node of such a plan; empty: all nodes.
+	// otherwise. home is the only node of a plan with which the addresses return home; empty for any other plan.
 	failover v1alpha1.Failover
 	home     string
 	// candidates is true in a plan with which Fits accepts the nodes that may inherit the subnet of an orphaned pod.
@@ -60,19 +60,19 @@ type Plan struct {
 // wakeOn returns a WakeOn for changes of the pod's entries and of its FixedIP.
 func (p *Plan) wakeOn() requeue.WakeOn { return requeue.On(metrics.Owner, p.id.Key()) }
 
-// moves reports whether the addresses of a pod that goes to the node move there, or complete a migration to it.
+// moves reports whether binding the pod to the node moves its addresses there, or completes a migration to the node.
 func (p *Plan) moves(node string) bool {
 	r := p.reservation
 	return r.node != "" && (r.moving && r.node == node || p.failover == v1alpha1.Migrate && r.node != node)
 }
 
-// ownedByPrefix returns the beginning of the sentence that explains why the pod cannot be placed.
+// ownedByPrefix returns the beginning of the sentence that explains why the node of the reservation cannot take the pod.
 func (p *Plan) ownedByPrefix() string {
 	return fmt.Sprintf("its address %s belongs to node %s, which ", address.Join(p.reservation.addrs), p.reservation.node)
 }
 
-// Find returns the plan for a pod. The error is a *Refusal if a change may help the pod. Find changes only what the Binder
-// remembers of the pod: whether it searches for a slot, is orphaned, or has had a plan with other nodes.
+// Find returns the plan for a pod. The error is a *Refusal if a change may help the pod. Find changes no state except that of
+// the pod in the Binder: whether the pod searches for a slot, is orphaned, or has had a plan with other nodes.
 func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	if err != nil {
@@ -98,7 +98,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	p := &Plan{id: id, uid: pod.UID, reservation: r}
 	b.noteOrphaned(pod, p.Orphaned())
 	if p.Orphaned() {
-		// No node has the empty name: the plan has no nodes.
+		// No node has an empty name, so the plan has no node.
 		p.Nodes = sets.New("")
 		return p, nil
 	}
@@ -118,17 +118,17 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		}
 	}
 	p.Nodes = sets.New(r.node)
-	stuck := b.nodeUnavailable(p)
-	if !b.widens(pod, r.node) && stuck == "" {
+	unavailable := b.nodeUnavailable(p)
+	if !b.widens(pod, r.node) && unavailable == "" {
 		return p, nil
 	}
 	policy := b.policyOf(p)
-	remains, home := b.whyNotElsewhere(p, policy)
+	whyNot, home := b.whyNotElsewhere(p, policy)
 	switch {
-	case remains == "":
+	case whyNot == "":
 		return b.widenSearch(p, pod, policy, home)
-	case stuck != "":
-		return nil, &Refusal{Reason: p.ownedByPrefix() + stuck + remains, WakeOn: b.wakeOnRemaining(p)}
+	case unavailable != "":
+		return nil, &Refusal{Reason: p.ownedByPrefix() + unavailable + whyNot, WakeOn: b.wakeOnOwnNode(p)}
 	}
 	return p, nil
 }
@@ -138,9 +138,10 @@ func (b *Binder) Skip(p *Plan) bool {
 	return p.exempt || p.Unreserved && len(p.blocked) == 0 && b.strictNodes.Load() == 0
 }
 
-// Fits returns nil if the node can take the pod: the node has its addresses, the addresses can move there, or, without a
-// reservation, the node has a free address in each family. Otherwise it returns a *Refusal, or ErrNotReady. Its only side
-// effect is on lacked. Preemption does not help a pod that is refused: a pod that is evicted keeps its address.
+// Fits returns nil if the node can take the pod: the node has the pod's addresses, the addresses can move there, or, if the
+// pod gets new addresses, the node has a free address in each family. Otherwise it returns a *Refusal, or ErrNotReady. Fits
+// may set lacked, and has no other side effect. Preemption does not help a refused pod, because an evicted pod keeps its
+// address.
 func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	switch {
 	case p.Unreserved:
@@ -164,7 +165,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 			return &Refusal{Reason: "node(s) couldn't carry the pod's address: " + err.Error()}
 		}
 		if missing := b.missing(r.addrs); len(missing) > 0 && !b.atHome(node.Name, r.addrs) && b.onStrictNode(node.Name) {
-			// Without that address the agent of the strict node would not start the pod.
+			// Without an address of each family, the agent of a strict node cannot start the pod.
 			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %v, which the pod gets only on the home node of its address", missing)
 		}
 		return nil
@@ -177,7 +178,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	return b.fitsRequested(p, node.Name)
 }
 
-// missing returns the families of the cluster of which addrs has no address, because the family was added later.
+// missing returns the families of the profile of which addrs has no address: a family that was added to the cluster later.
 func (b *Binder) missing(addrs []netip.Addr) []address.Family {
 	return slices.DeleteFunc(slices.Clone(b.families), func(f address.Family) bool {
 		return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == f })
@@ -208,7 +209,7 @@ func (b *Binder) Score(p *Plan, node string) float64 {
 	return share
 }
 
-// requests reports whether the plan has requested addresses: see requested.
+// requests reports whether the plan has requested addresses.
 func (p *Plan) requests() bool { return len(p.requested.Families()) > 0 }
 
 // requestOf returns the addresses that a pod requests; the zero value if it requests none. The workload has to be known: it
@@ -222,7 +223,7 @@ func (b *Binder) requestOf(pod *corev1.Pod, id identity.Identity) (request.Reque
 	return requested, err
 }
 
-// workloadOf returns the workload of an identity. It is an error if the workload is not known, or another one has its name.
+// workloadOf returns the workload of an identity, or an error if the workload is not known or another workload has its name.
 // Errors are shown in the events of the pod.
 func (b *Binder) workloadOf(id identity.Identity) (*identity.Workload, error) {
 	if id.IsBarePod() {
@@ -271,7 +272,7 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, which is in no node's subnet; request addresses of a node's subnet", requested)
 	case len(existing) == 0:
 		// The queueing hint for new nodes wakes the pod (MayUse).
-		return nil, refuse(wake, "requests %s, which is in the subnets of node %s, which does not exist; the pod waits for that node to come back", requested, reach[0])
+		return nil, refuse(wake, "requests %s, which is in the subnets of node %s, but that node does not exist; the pod waits for that node to come back", requested, reach[0])
 	}
 	p.Nodes = sets.New(existing...)
 	return p, nil
@@ -281,15 +282,15 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 // which the pod requests some, any address otherwise.
 func (b *Binder) fitsRequested(p *Plan, node string) error {
 	for _, f := range b.families {
-		asks := len(p.requested.Ranges(f)) > 0
-		if asks && b.Cache.Ledger.CanAllocate(node, []address.Family{f}, p.requested.Addresses) || !asks && b.Cache.Ledger.HasAvailable(node, f) {
+		requests := len(p.requested.Ranges(f)) > 0
+		if requests && b.Cache.Ledger.CanAllocate(node, []address.Family{f}, p.requested.Addresses) || !requests && b.Cache.Ledger.HasAvailable(node, f) {
 			continue
 		}
 		p.lacked.Store(true)
 		switch {
 		case b.Cache.Ledger.Unreported(node):
 			return refuse(requeue.WakeOn{}, "node(s) had a Cilium agent that has not reported yet which addresses its pods use")
-		case asks:
+		case requests:
 			return refuse(requeue.WakeOn{}, "node(s) had none of the addresses free that the pod requests: %s", p.requested)
 		case p.Unreserved:
 			return refuse(requeue.WakeOn{}, "strict node(s) had no free %s address for the pod in their subnets", f)
@@ -300,9 +301,9 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 	return nil
 }
 
-// wakeOnFreeAddress returns the causes that help a pod that needs new addresses: an address becomes free, one of the
-// requested addresses if the pod requests some. A pod of a workload with slots is also helped by a free slot, and only by
-// that if it searches for one.
+// wakeOnFreeAddress returns the causes that help a pod that needs new addresses: an address becomes free (one of the
+// requested addresses if the pod requests some) or, for a pod of a workload with slots, a slot becomes free. If the pod
+// searches for a slot, a free address does not help.
 func (b *Binder) wakeOnFreeAddress(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn()
 	if p.id.Slot {

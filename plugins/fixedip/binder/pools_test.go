@@ -51,13 +51,13 @@ var (
 	errDead    = errors.New("the process is dead")
 )
 
-// pools contains CiliumNodes and patches them as the API server does. After each patch it checks that no two of them offer
-// one of the addresses.
+// pools contains CiliumNodes, and patches them as the API server does. After each patch it checks that no two pools offer one
+// of movedAddrs.
 type pools struct {
 	t     *testing.T
 	mu    sync.Mutex
 	nodes map[string]*ciliumv2.CiliumNode
-	// actors are the processes whose watches show every change, some of them late.
+	// actors are the processes whose watches show the changes. A watch may be late.
 	actors []*actor
 	rand   *rand.Rand
 	log    []string
@@ -68,7 +68,7 @@ type actor struct {
 	*pools
 	name   string
 	binder *Binder
-	// dies is the number of patches that are still applied before the process is dead; negative: it does not die.
+	// dies is the number of patches that are still applied before the process dies; negative: the process does not die.
 	dies int
 	// turn lets one request through; nil: requests do not wait.
 	turn    chan struct{}
@@ -162,7 +162,7 @@ func (a *actor) Patch(_ context.Context, obj client.Object, patch client.Patch, 
 	cn.ResourceVersion = strconv.FormatInt(cn.Generation, 10)
 	a.nodes[cn.Name] = &cn
 	a.log = append(a.log, fmt.Sprintf("%s at %s: %v", a.name, cn.Name, cn.Spec.IPAM.Pool))
-	a.judge()
+	a.checkOffers()
 	for _, other := range a.actors {
 		other.late = append(other.late, &cn)
 		if a.turn == nil || a.rand.IntN(2) == 0 {
@@ -173,7 +173,7 @@ func (a *actor) Patch(_ context.Context, obj client.Object, patch client.Patch, 
 		a.dies--
 	}
 	if a.dies == 0 {
-		// The patch is applied, and its answer is lost.
+		// The patch is applied, and its response is lost.
 		return errDead
 	}
 	cn.DeepCopyInto(obj.(*ciliumv2.CiliumNode))
@@ -188,9 +188,9 @@ func (a *actor) show() {
 	a.late = nil
 }
 
-// judge fails the test if two pools offer an address, or if a pool offers an address that its home has not moved there.
-// Called under mu.
-func (s *pools) judge() {
+// checkOffers fails the test if two pools offer an address, or if a pool offers an address that the entry at its home does
+// not show as moved there. Called under mu.
+func (s *pools) checkOffers() {
 	for _, addr := range movedAddrs {
 		var offering []string
 		for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
@@ -198,17 +198,17 @@ func (s *pools) judge() {
 			if ok && !strings.HasPrefix(e.Owner, "fixedip.io/") {
 				offering = append(offering, name)
 				if moved := s.nodes["home"].Spec.IPAM.Pool[addr.String()]; name != "home" && strings.TrimSuffix(moved.Resource, ";leaving") != "node="+name+";pod="+movedOwner {
-					s.t.Errorf("%s is offered by %s, and its home says %v\n%s", addr, name, moved, strings.Join(s.log, "\n"))
+					s.t.Errorf("the pool of node %[2]s offers %[1]s, but the entry at home is %[3]v, want moved to %[2]s\n%[4]s", addr, name, moved, strings.Join(s.log, "\n"))
 				}
 			}
 		}
 		if len(offering) > 1 {
-			s.t.Errorf("%s is offered by %v\n%s", addr, offering, strings.Join(s.log, "\n"))
+			s.t.Errorf("%s is offered by the pools of nodes %v, want at most one\n%s", addr, offering, strings.Join(s.log, "\n"))
 		}
 	}
 }
 
-// goTo does what PreBind does for the pod on a node, from what the actor's ledger shows.
+// goTo plans the pod for a node from the actor's ledger, and moves the addresses there as PreBind does.
 func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
 	r := a.binder.fromPools(a.binder.Cache.Ledger.Held(movedOwner), a.binder.Cache.Ledger.Away(movedOwner), "", nil)
 	p := &Plan{id: movedID, uid: pod.UID, reservation: r}
@@ -228,15 +228,16 @@ func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
 	return a.binder.migrate(ctx, pod, p, claim)
 }
 
-// settled fails the test unless the pool of the node gives the addresses to the pod, and their home has moved them there.
-func (s *pools) settled(t *testing.T, node string) {
+// checkMoved fails the test unless the pool of the node gives the addresses to the pod and, if the node is not their home,
+// the entries at home are moved to the node.
+func (s *pools) checkMoved(t *testing.T, node string) {
 	t.Helper()
 	for _, addr := range movedAddrs {
 		if got := s.nodes[node].Spec.IPAM.Pool[addr.String()].Owner; got != movedOwner {
-			t.Errorf("%s is %q on %s\n%s", addr, got, node, strings.Join(s.log, "\n"))
+			t.Errorf("owner of %s in the pool of node %s: got %q, want %q\n%s", addr, node, got, movedOwner, strings.Join(s.log, "\n"))
 		}
 		if got, want := strings.TrimSuffix(s.nodes["home"].Spec.IPAM.Pool[addr.String()].Resource, ";leaving"), "node="+node+";pod="+movedOwner; node != "home" && got != want {
-			t.Errorf("%s at home is %q, want %q\n%s", addr, got, want, strings.Join(s.log, "\n"))
+			t.Errorf("resource of %s at home: got %q, want %q\n%s", addr, got, want, strings.Join(s.log, "\n"))
 		}
 	}
 }
@@ -248,7 +249,7 @@ func movedPod() (*corev1.Pod, kubernetes.Interface) {
 	return pod, objects
 }
 
-// drive lets one waiting request after the other through, in random order, until all actors are done.
+// drive executes the waiting requests one at a time, in random order, until done is closed.
 func (s *pools) drive(done <-chan struct{}) {
 	for {
 		synctest.Wait()
@@ -300,19 +301,19 @@ func (a *actor) expire(ctx context.Context) {
 	}
 }
 
-// release does what the controller does for a FixedIP that is being deleted, and gives the addresses to another pod at
-// home as soon as they are free there.
+// release releases the addresses as the controller does for a FixedIP that is being deleted, and claims them for another pod
+// at their home as soon as they are free there.
 func (a *actor) release(ctx context.Context) {
 	record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}, Finalizers: []string{v1alpha1.Finalizer}}}
 	l := a.binder.Cache.Ledger
 	write := func(node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) {
-		// A write that fails is decided again.
+		// After a failed write, the loop below decides again.
 		if err := a.binder.write(ctx, node, decide); err != nil {
 			a.note("release: " + err.Error())
 		}
 	}
 	for range 20 {
-		next := reclaim.Decide(reclaim.State{Record: record, Held: l.Held(movedOwner), Arriving: l.Arriving(movedOwner), Away: l.Away(movedOwner)})
+		next := reclaim.Decide(reclaim.State{Record: record, Held: l.Held(movedOwner), MoveTargets: l.MoveTargets(movedOwner), Away: l.Away(movedOwner)})
 		write(cmp.Or(next.Node, "home"), func(n pool.NodePool) ([]pool.EntryChange, error) {
 			switch next.Type {
 			case reclaim.ReleaseEntries:

@@ -24,9 +24,9 @@ func namedPod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(name)}}
 }
 
-// TestPredecessorClaim checks that a pod waits until the claim of the former pod of its name has ended, and not longer, if
-// the former pod was deleted while its address was being moved. Otherwise the pod would rely on an entry that is being taken
-// away.
+// TestPredecessorClaim checks that, if a pod is deleted while its address is being moved, the next pod of the name waits
+// until the claim of the former pod has ended, and not longer. Without the wait, the next pod would rely on an entry that
+// is about to be removed.
 func TestPredecessorClaim(t *testing.T) {
 	const owner = "db/mysql-0"
 	mine := netip.MustParseAddr("10.0.1.6")
@@ -34,10 +34,10 @@ func TestPredecessorClaim(t *testing.T) {
 	l.SetNode(pool.NodePool{Name: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{mine: pool.ForOwner(owner)}})
 	l.SetNode(pool.NodePool{Name: "other", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/29")}})
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: l}}}
-	var told []string
+	var notified []string
 	b.Cache.Subscribe(func(e requeue.Event) {
 		for _, k := range e.Keys {
-			told = append(told, k.Name)
+			notified = append(notified, k.Name)
 		}
 	})
 	former := namedPod("mysql-0")
@@ -46,18 +46,18 @@ func TestPredecessorClaim(t *testing.T) {
 	}
 	p := &Plan{id: identity.Identity{Namespace: "db", PodName: "mysql-0"}, uid: "next", reservation: reservation{holders: []string{"home"}}}
 	if refusal := b.claimedElsewhere(p, "home"); refusal == nil || !strings.Contains(refusal.Reason, "being claimed on node other") {
-		t.Fatalf("refused with %v", refusal)
+		t.Fatalf("during the claim: got %v, want a refusal that names node other", refusal)
 	}
 	b.Forget(former)
-	if !slices.Equal(told, []string{owner}) {
-		t.Errorf("events when the claim has ended: %v", told)
+	if !slices.Equal(notified, []string{owner}) {
+		t.Errorf("Forget of a claim notified %v, want [%s]", notified, owner)
 	}
 	if refusal := b.claimedElsewhere(p, "home"); refusal != nil {
-		t.Errorf("once it has ended: %v", refusal)
+		t.Errorf("after the claim: got refusal %v, want none", refusal)
 	}
-	told = nil
+	notified = nil
 	b.Forget(former)
-	if told != nil {
-		t.Errorf("events without a claim: %v", told)
+	if notified != nil {
+		t.Errorf("Forget without a claim notified %v, want nothing", notified)
 	}
 }

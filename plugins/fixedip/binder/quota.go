@@ -44,7 +44,8 @@ func full(q *corev1.ResourceQuota) bool {
 	return limited && used.Cmp(hard) >= 0
 }
 
-// quotaChanged notifies of a quota that allows further FixedIPs again.
+// quotaChanged notifies the waiting pods of a namespace if its quota allowed no further FixedIP, and allows some now or was
+// deleted.
 func (b *Binder) quotaChanged(before, after *corev1.ResourceQuota) {
 	if full(before) && !full(after) {
 		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Quota, before.Namespace)})

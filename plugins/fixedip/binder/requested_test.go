@@ -17,9 +17,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// TestRequestedAddressIsWaitedFor checks that a pod that requests one address waits for this address and its home, and not
-// for every change of the pool whose subnet contains it.
-func TestRequestedAddressIsWaitedFor(t *testing.T) {
+// TestWakeOnRequestedAddress checks that a pod that requests one address waits for that address and for a change of its
+// home, and not for every change of the home's pool.
+func TestWakeOnRequestedAddress(t *testing.T) {
 	single, set := netip.MustParseAddr("10.0.1.9"), request.Exactly(netip.MustParseAddr("10.0.1.9"), netip.MustParseAddr("10.0.1.11"))
 	l := ledger.New()
 	l.SetNode(pool.NodePool{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}})
@@ -30,13 +30,13 @@ func TestRequestedAddressIsWaitedFor(t *testing.T) {
 		requested request.Addresses
 		want      requeue.WakeOn
 	}{
-		"nothing":          {want: requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{}}},
-		"one address":      {request.Exactly(single), requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{Requested: request.Exactly(single)}}.AndHome(single).And(metrics.Workload, id.Resource())},
-		"one of addresses": {set, requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{Requested: set}}.And(metrics.Workload, id.Resource())},
+		"no request":           {want: requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{}}},
+		"one address":          {request.Exactly(single), requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{Requested: request.Exactly(single)}}.AndHome(single).And(metrics.Workload, id.Resource())},
+		"one of two addresses": {set, requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{Requested: set}}.And(metrics.Workload, id.Resource())},
 	} {
 		p := &Plan{id: id, requested: request.Requested{Addresses: tc.requested}}
 		if got := b.wakeOnFreeAddress(p); !reflect.DeepEqual(got, tc.want) {
-			t.Errorf("%s: waits for %+v, want %+v", name, got, tc.want)
+			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}
 	}
 }

@@ -27,7 +27,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// reservation describes where the addresses of an identity are. The zero value means that there is none: a first placement.
+// reservation describes where the addresses of an identity are. The zero value means that the identity has no reservation:
+// the pod is placed for the first time.
 type reservation struct {
 	node  string
 	addrs []netip.Addr
@@ -39,8 +40,8 @@ type reservation struct {
 	// holders contains the nodes whose pools gave the identity an address when the reservation was read. Several nodes have
 	// entries if a scheduler died after a claim or during a migration.
 	holders []string
-	// unexpected contains addresses in the pool of the node that the FixedIP does not name, although it names another one of
-	// the family. The agent would choose one of the two.
+	// unexpected contains addresses in the pool of the node that the FixedIP does not name, although the FixedIP names another
+	// address of the same family. The agent would choose one of the two at random.
 	unexpected []netip.Addr
 	// recorded is true if the FixedIP is for the pod's own workload and names all of the addresses.
 	recorded bool
@@ -56,8 +57,8 @@ type reservation struct {
 
 func (r *reservation) holds(node string) bool { return slices.Contains(r.holders, node) }
 
-// reservationOf returns the reservation of an identity. It reads the pools first: the pool of its home decides about an
-// address, and a claim may have no FixedIP yet. The error may be a *Refusal.
+// reservationOf returns the reservation of an identity. Pool entries take precedence over the FixedIP: the pool of the home
+// node decides about an address, and a claim may have no FixedIP yet. The error may be a *Refusal.
 func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reservation, error) {
 	fip, err := b.Cache.FixedIP(ctx, id.Namespace, id.PodName)
 	if err != nil {
@@ -100,9 +101,10 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	return r, nil
 }
 
-// fromPools chooses one of the nodes whose pools have addresses of an identity. By decreasing weight: a node with all
-// addresses of the FixedIP (ips), a node that they were migrated to, the preferred node, a node with an entry that a user
-// wrote, and the first node. There are several if a scheduler died between claim and bind, or during a migration.
+// fromPools returns the reservation on one of the nodes whose pools have addresses of an identity, or to which such addresses
+// were migrated; the zero value if there is none. There are several such nodes if a scheduler died between claim and bind, or
+// during a migration. The criteria, by decreasing weight: the node has all addresses of the FixedIP (ips), addresses were
+// migrated to the node, the node is preferred, a user wrote an entry on the node. Among equals, the first node is chosen.
 func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddresses, preferred string, ips []string) reservation {
 	var choice []reservation
 	var holders, byHand []string
@@ -176,9 +178,9 @@ func containsAll(addrs, wanted []netip.Addr) bool {
 	return !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
 }
 
-// A pod that is gone from the API may still run: it was deleted by force, or its node does not answer. The binder does not
-// judge that. It reads the judgement of the controller in the status of a FixedIP: that a slot is vacated, or that the
-// addresses may move.
+// A pod that no longer exists in the API may still run: it may have been deleted by force, or its node may not respond. The
+// controller judges whether such a pod has stopped. The binder reads the result from the status of the FixedIP: vacatedBy
+// for a slot, movableFor for addresses that may move to another node.
 
 // usedByOthers returns a Refusal while another pod may use addresses that the pool of a node gives to the pod; nil if none
 // does.
@@ -224,14 +226,15 @@ func orNil[T any](obj *T, err error) (*T, error) {
 	return obj, err
 }
 
-// formerPod returns why the former pod of the name may still run on its node with the addresses of the reservation; empty if
-// it does not. node is nil if it was deleted. moves is true if the addresses go to another node, which the controller has to
-// allow.
+// formerPod returns why the former pod of the name may still run on the node of the reservation with the addresses; empty if
+// there is no reason to assume that. node is nil if it was deleted. moves is true if the addresses go to another node, which
+// the controller has to allow (status.movableFor).
 func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
 	r := &p.reservation
 	n, known := b.Cache.Ledger.Node(r.node)
-	// The former pod never ran with addresses whose migration to this node was interrupted, unless they cool down here after
-	// a release from that pod. The pool of a CiliumNode that was deleted, or created again, does not show that.
+	// If the migration of the addresses to this node was interrupted, the former pod never ran with them here, unless they are
+	// in cooldown here after a release from that pod. The pool of a CiliumNode that was deleted, or deleted and created again,
+	// does not show that cooldown.
 	wereUsed := !r.moving || !known || n.Unreported || slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return n.Entries[a].CoolsDownFrom(p.id.Key()) })
 	used := slices.IndexFunc(r.addrs, n.InUse)
 	switch {
@@ -252,7 +255,7 @@ func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
 }
 
 // mayLeave reads the node that addresses are about to leave from the API server, and returns an error if the former pod may
-// still run there. down is true if the node is fenced: nothing runs there, whatever its agent reported last.
+// still run there. down is true if the node is fenced: no pod runs there, whatever its agent reported last.
 func (b *Binder) mayLeave(ctx context.Context, p *Plan) (down bool, err error) {
 	node, err := orNil(b.Client.CoreV1().Nodes().Get(ctx, p.reservation.node, metav1.GetOptions{}))
 	if err != nil {
@@ -264,20 +267,20 @@ func (b *Binder) mayLeave(ctx context.Context, p *Plan) (down bool, err error) {
 	return isDown(node), nil
 }
 
-// lives reports whether a pod exists and is not being deleted; leaves reports whether it is being deleted. Both are false
-// for a pod that has ended, because the scheduler's watch leaves it out. If owner is no pod, or the read fails, lives is
-// true.
-func (b *Binder) lives(owner string) (lives, leaves bool) {
+// lives reports whether a pod exists and is not being deleted; terminating reports whether it is being deleted. Both are
+// false for a pod that has ended, because the scheduler's watch leaves out such pods. If owner is no pod, or the read
+// fails, lives is true.
+func (b *Binder) lives(owner string) (lives, terminating bool) {
 	namespace, name, ok := pool.SplitOwnerKey(owner)
 	if !ok {
 		return true, false
 	}
 	pod, err := orNil(b.Pods.Pods(namespace).Get(name))
-	leaves = err == nil && pod != nil && pod.DeletionTimestamp != nil
-	return err != nil || pod != nil && !leaves, leaves
+	terminating = err == nil && pod != nil && pod.DeletionTimestamp != nil
+	return err != nil || pod != nil && !terminating, terminating
 }
 
-// formerGone returns an error unless the API server shows that the former pod of a slot is gone or has ended: another
+// formerGone returns an error unless the API server shows that the former pod of a slot does not exist or has ended: another
 // scheduler may have claimed the slot for a pod that the watch does not show yet.
 func (b *Binder) formerGone(ctx context.Context, owner string) error {
 	namespace, name, ok := pool.SplitOwnerKey(owner)
@@ -287,9 +290,9 @@ func (b *Binder) formerGone(ctx context.Context, owner string) error {
 	pod, err := orNil(b.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}))
 	switch {
 	case err != nil:
-		return fmt.Errorf("read pod %s, which had the address before: %w", owner, err)
+		return fmt.Errorf("read pod %s, the former holder of the slot: %w", owner, err)
 	case pod == nil || podutil.IsTerminal(pod):
 		return nil
 	}
-	return fmt.Errorf("pod %s exists and has the address: %w", owner, pool.ErrTaken)
+	return fmt.Errorf("pod %s, the former holder of the slot, exists and has not ended: %w", owner, pool.ErrTaken)
 }

@@ -28,28 +28,28 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// TestFromFixedIP checks that a FixedIP without pool entries is placed at the home of its addresses. If they have no common
-// home, the pod waits for a change of the subnets that contain them.
+// TestFromFixedIP checks that the node of a FixedIP without pool entries is the home of its addresses. If the addresses
+// have no common home, the pod waits until their home changes.
 func TestFromFixedIP(t *testing.T) {
 	dual := func(name, v4, v6 string) pool.NodePool {
 		return pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
 	}
 	for name, c := range map[string]struct {
 		ips        []string
-		keptOn     string
+		nodeName   string
 		wantNode   string
 		wantReason string
-		// mends contains versions of nodes after which the FixedIP can be placed.
-		mends []pool.NodePool
+		// updates contains versions of nodes after which the addresses have a common home.
+		updates []pool.NodePool
 	}{
-		"any":  {},
-		"one":  {ips: []string{"10.0.2.9"}, wantNode: "node-2"},
-		"both": {ips: []string{"10.0.1.9", "fd00:1::9"}, wantNode: "node-1"},
-		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, mends: []pool.NodePool{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
+		"no address":    {},
+		"one address":   {ips: []string{"10.0.2.9"}, wantNode: "node-2"},
+		"two addresses": {ips: []string{"10.0.1.9", "fd00:1::9"}, wantNode: "node-1"},
+		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, updates: []pool.NodePool{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
 			wantReason: "its addresses [10.0.1.9 fd00:2::9] (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and request addresses of one node"},
-		"nowhere": {ips: []string{"10.0.3.9"}, mends: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
+		"in no subnet": {ips: []string{"10.0.3.9"}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet; the pod waits for a node with that subnet"},
-		"nowhere any more": {ips: []string{"10.0.3.9"}, keptOn: "node-3", mends: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
+		"in no subnet any more": {ips: []string{"10.0.3.9"}, nodeName: "node-3", updates: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet, and was on node node-3; the pod waits for a node with that subnet"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,38 +57,38 @@ func TestFromFixedIP(t *testing.T) {
 			b := &Binder{Shared: &Shared{Cache: c2}}
 			c2.Ledger.SetNode(dual("node-1", "10.0.1.0/24", "fd00:1::/64"))
 			c2.Ledger.SetNode(dual("node-2", "10.0.2.0/24", "fd00:2::/64"))
-			r, err := b.fromFixedIP(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: c.ips, NodeName: c.keptOn}})
+			r, err := b.fromFixedIP(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: c.ips, NodeName: c.nodeName}})
 			if c.wantReason == "" {
 				if err != nil || r.node != c.wantNode || len(r.addrs) != len(c.ips) {
-					t.Fatalf("%+v, %v; want node %q", r, err, c.wantNode)
+					t.Fatalf("got %+v, error %v; want addresses %v on node %q", r, err, c.ips, c.wantNode)
 				}
 				return
 			}
-			var no *Refusal
-			if !errors.As(err, &no) || no.Reason != c.wantReason {
-				t.Fatalf("error %v, want %s", err, c.wantReason)
+			var refusal *Refusal
+			if !errors.As(err, &refusal) || refusal.Reason != c.wantReason {
+				t.Fatalf("got error %v, want refusal %s", err, c.wantReason)
 			}
 			var homes []netip.Addr
-			for _, k := range no.WakeOn.Keys {
+			for _, k := range refusal.WakeOn.Keys {
 				if k.Addr.IsValid() {
 					homes = append(homes, k.Addr)
 				}
 			}
 			if !slices.Equal(homes, address.ParseAll(c.ips)) {
-				t.Errorf("it waits for the home of %v", homes)
+				t.Errorf("the pod waits for the homes of %v, want %v", homes, c.ips)
 			}
-			for _, n := range c.mends {
+			for _, n := range c.updates {
 				c2.Ledger.SetNode(n)
 			}
 			if _, err := b.fromFixedIP(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: c.ips}}); err != nil {
-				t.Errorf("after the subnets have changed: %v", err)
+				t.Errorf("got error %v after the subnets have changed, want none", err)
 			}
 		})
 	}
 }
 
-// TestReleasing checks that a pod that opts out waits for addresses of its name that are being released, and not for those
-// that stay reserved. Finding S8: also if its kind is of another API group than apps.
+// TestReleasing checks that a pod that opts out waits for addresses of its name that are being released, and not for
+// addresses that stay reserved. Finding S8: that also holds for workloads of another API group than apps.
 func TestReleasing(t *testing.T) {
 	kinds := map[string][2]string{"apps": {"apps/v1", "StatefulSet"}, "Kruise": {"apps.kruise.io/v1", "StatefulSet.apps.kruise.io"}}
 	retained := v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
@@ -100,17 +100,17 @@ func TestReleasing(t *testing.T) {
 		workload map[string]string
 		want     string
 	}{
-		"its workload opted out":                  {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{identity.AnnotationEnabled: "false"}, want: "10.0.1.9"},
-		"its workload opted in again":             {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{}},
-		"its workload opted in again, no FixedIP": {held: []string{"10.0.1.9"}, workload: map[string]string{}},
-		"its workload opted in again, beside it":  {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{}, want: "10.0.1.7"},
-		"nothing is left":                         {},
-		"nobody keeps it":                         {held: []string{"10.0.1.9"}, want: "10.0.1.9"},
-		"it is to be released":                    {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), want: "10.0.1.9"},
-		"it is kept for good":                     {held: []string{"10.0.1.9"}, reclaim: &retained},
-		"another in its place":                    {held: []string{"10.0.1.7"}, reclaim: &retained, want: "10.0.1.7"},
-		"another beside it":                       {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: &retained, want: "10.0.1.7"},
-		"it is kept for an hour":                  {held: []string{"10.0.1.9"}, reclaim: &v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}}},
+		"the workload opted out":                       {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{identity.AnnotationEnabled: "false"}, want: "10.0.1.9"},
+		"the workload opted in again":                  {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{}},
+		"the workload opted in again, no FixedIP":      {held: []string{"10.0.1.9"}, workload: map[string]string{}},
+		"the workload opted in again, further address": {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{}, want: "10.0.1.7"},
+		"no address":                            {},
+		"no FixedIP, no workload":               {held: []string{"10.0.1.9"}, want: "10.0.1.9"},
+		"default retention, no workload":        {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), want: "10.0.1.9"},
+		"retained":                              {held: []string{"10.0.1.9"}, reclaim: &retained},
+		"retained, other address in the pool":   {held: []string{"10.0.1.7"}, reclaim: &retained, want: "10.0.1.7"},
+		"retained, further address in the pool": {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: &retained, want: "10.0.1.7"},
+		"retained for an hour":                  {held: []string{"10.0.1.9"}, reclaim: &v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}}},
 	} {
 		for group, kind := range kinds {
 			t.Run(name+", "+group, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestReleasing(t *testing.T) {
 					want = "its former address (" + c.want + " on node node-1) is being released because the pod opted out (annotation fixedip.io/enabled); the pod is placed after the release"
 				}
 				if got != want {
-					t.Errorf("%q, want %q", got, want)
+					t.Errorf("Find returned error %q, want %q", got, want)
 				}
 			})
 		}
@@ -160,8 +160,8 @@ func TestReleasing(t *testing.T) {
 // noNodes is a snapshot of a cluster without nodes.
 func noNodes(string) fwk.NodeInfo { return nil }
 
-// TestHostNetworkIsExempt checks that no node is blocked for a pod on the host network, whatever is reserved for its name.
-// Finding S11.
+// TestHostNetworkIsExempt checks that no node is blocked for a pod on the host network, even if a pool has an entry for its
+// name. Finding S11.
 func TestHostNetworkIsExempt(t *testing.T) {
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes}
 	b.Cache.Ledger.SetNode(pool.NodePool{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}})
@@ -170,7 +170,7 @@ func TestHostNetworkIsExempt(t *testing.T) {
 		pod.Spec.HostNetwork = host
 		p, err := b.Find(t.Context(), pod)
 		if err != nil || len(p.blocked) != blocked {
-			t.Errorf("hostNetwork %t: blocked by %v, %v", host, p.blocked, err)
+			t.Errorf("hostNetwork %t: got blocked nodes %v, error %v; want %d blocked nodes", host, p.blocked, err, blocked)
 		}
 	}
 }

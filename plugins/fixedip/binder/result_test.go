@@ -16,27 +16,27 @@ import (
 )
 
 func TestResultOf(t *testing.T) {
-	late, cancel := context.WithDeadlineCause(t.Context(), time.Unix(0, 0), errors.New("not done within claimTimeout 10s"))
+	expired, cancel := context.WithDeadlineCause(t.Context(), time.Unix(0, 0), errors.New("not done within claimTimeout 10s"))
 	defer cancel()
-	ended, end := context.WithCancel(t.Context())
-	end()
+	canceled, cancelNow := context.WithCancel(t.Context())
+	cancelNow()
 	for name, c := range map[string]struct {
 		ctx  context.Context
 		err  error
 		want metrics.Result
 	}{
-		"written":                       {t.Context(), nil, metrics.Written},
-		"written at the last moment":    {late, nil, metrics.Written},
-		"somebody was faster":           {t.Context(), fmt.Errorf("address 10.0.1.1: %w", pool.ErrTaken), metrics.Taken},
-		"the node went":                 {t.Context(), fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.Gone},
-		"the node went, time went too":  {late, fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.Gone},
-		"no answer in time":             {late, fmt.Errorf("write to CiliumNode n: %w", context.Cause(late)), metrics.TimedOut},
-		"the scheduler ends":            {ended, fmt.Errorf("write to CiliumNode n: %w", context.Cause(ended)), metrics.Failed},
-		"the API server does not agree": {t.Context(), errors.New("forbidden"), metrics.Failed},
+		"written":                                         {t.Context(), nil, metrics.Written},
+		"written, claimTimeout has passed":                {expired, nil, metrics.Written},
+		"another pod has the address":                     {t.Context(), fmt.Errorf("address 10.0.1.1: %w", pool.ErrTaken), metrics.Taken},
+		"the CiliumNode is gone":                          {t.Context(), fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.Gone},
+		"the CiliumNode is gone, claimTimeout has passed": {expired, fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.Gone},
+		"no response within claimTimeout":                 {expired, fmt.Errorf("write to CiliumNode n: %w", context.Cause(expired)), metrics.TimedOut},
+		"the scheduler is stopping":                       {canceled, fmt.Errorf("write to CiliumNode n: %w", context.Cause(canceled)), metrics.Failed},
+		"the API server refuses the write":                {t.Context(), errors.New("forbidden"), metrics.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := resultOf(c.ctx, c.err); got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
+				t.Errorf("got result %s, want %s", got, c.want)
 			}
 		})
 	}

@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestSlotWaiters checks that at most as many pods of a workload search as slots are free, and that each pod counts once.
+// TestSlotWaiters checks that the number of searching pods of a workload is at most the number of free slots, and that each
+// pod counts once.
 func TestSlotWaiters(t *testing.T) {
 	exists := func() bool { return true }
 	type step struct {
@@ -18,31 +19,32 @@ func TestSlotWaiters(t *testing.T) {
 		searches bool
 	}
 	for name, c := range map[string]struct {
-		steps  []step
-		leaves []types.UID
-		others int
+		steps   []step
+		removed []types.UID
+		// count is the number of pods that search at the end.
+		count int
 	}{
-		"none is free":                       {steps: []step{{"a", 0, false}}},
-		"one for one":                        {steps: []step{{"a", 1, true}, {"b", 1, false}}, others: 1},
-		"the same again":                     {steps: []step{{"a", 1, true}, {"a", 1, true}}, others: 1},
-		"one went, the other may":            {steps: []step{{"a", 1, true}}, leaves: []types.UID{"a"}, others: 0},
-		"what was free is not any more":      {steps: []step{{"a", 2, true}, {"b", 2, true}, {"a", 1, false}}, others: 1},
-		"of another workload is no business": {steps: []step{{"a", 2, true}, {"b", 2, true}, {"c", 2, false}}, others: 2},
+		"no slot is free":          {steps: []step{{"a", 0, false}}},
+		"more pods than slots":     {steps: []step{{"a", 1, true}, {"b", 1, false}}, count: 1},
+		"the same pod twice":       {steps: []step{{"a", 1, true}, {"a", 1, true}}, count: 1},
+		"the pod is removed":       {steps: []step{{"a", 1, true}}, removed: []types.UID{"a"}, count: 0},
+		"a slot is no longer free": {steps: []step{{"a", 2, true}, {"b", 2, true}, {"a", 1, false}}, count: 1},
+		"three pods and two slots": {steps: []step{{"a", 2, true}, {"b", 2, true}, {"c", 2, false}}, count: 2},
 	} {
 		var s slotWaiters
 		for i, step := range c.steps {
 			if got := s.search("db/Deployment/web", step.uid, step.free, exists); got != step.searches {
-				t.Errorf("%s: step %d: it searches: %v", name, i, got)
+				t.Errorf("%s: step %d: search returned %v, want %v", name, i, got, step.searches)
 			}
 		}
-		for _, uid := range c.leaves {
+		for _, uid := range c.removed {
 			s.remove(uid)
 		}
-		if got := s.count("db/Deployment/web"); got != c.others {
-			t.Errorf("%s: %d search, want %d", name, got, c.others)
+		if got := s.count("db/Deployment/web"); got != c.count {
+			t.Errorf("%s: got %d searching pods, want %d", name, got, c.count)
 		}
 		if !s.search("db/Deployment/shop", "a", 1, exists) {
-			t.Errorf("%s: the pod of another workload does not search", name)
+			t.Errorf("%s: search returned false for a pod of another workload with a free slot, want true", name)
 		}
 	}
 }
@@ -52,9 +54,9 @@ func TestSlotWaiters(t *testing.T) {
 func TestDeletedPodDoesNotSearch(t *testing.T) {
 	var s slotWaiters
 	if s.search("db/Deployment/web", "deleted", 1, func() bool { return false }) {
-		t.Error("a deleted pod searches")
+		t.Error("search returned true for a deleted pod, want false")
 	}
 	if !s.search("db/Deployment/web", "next", 1, func() bool { return true }) {
-		t.Error("the next pod does not search")
+		t.Error("search returned false for the pod after a deleted pod, want true")
 	}
 }

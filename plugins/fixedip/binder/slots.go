@@ -28,8 +28,8 @@ import (
 // of slots is the largest number of pods that lived at once. A pod that is being deleted frees its slot soon, and a new pod
 // waits for that; otherwise each rollout would need one more address.
 //
-// At most as many pods search for a slot as slots are free: a slot whose node cannot take a pod must not keep a second pod
-// waiting.
+// The number of pods that search for a slot is at most the number of free slots: a free slot whose node cannot take a pod
+// must not make a second pod wait.
 
 // freeSlot is a slot whose pod is gone or being deleted.
 type freeSlot struct {
@@ -37,13 +37,14 @@ type freeSlot struct {
 	from  string
 	node  string
 	addrs []netip.Addr
-	// blocked is why the slot cannot be taken over yet; empty if it can.
+	// blocked is the reason why the slot cannot be taken over yet; empty if it can.
 	blocked string
 }
 
-// freeSlots returns the slots of a workload that no living pod has, sorted by node and then by address, the highest first.
-// asker is the pod that needs a slot, as pool entries name it; empty: no particular pod.
-func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
+// freeSlots returns the slots of a workload whose pods are gone or being deleted, sorted by node and then by address, the
+// highest address first. It leaves out slots that are being claimed, and slots whose FixedIP is being deleted. claimant is
+// the pod that needs a slot, as pool entries name it; empty: no particular pod.
+func (b *Binder) freeSlots(workload, claimant string) ([]freeSlot, error) {
 	records, err := b.Cache.FixedIPsOf(workload)
 	if err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
 			pooled[a.String()] = true
 		}
 		record := reservedBy[s.Addrs[0].String()]
-		if s.Owner == asker || s.Claimed || record != nil && record.DeletionTimestamp != nil {
+		if s.Owner == claimant || s.Claimed || record != nil && record.DeletionTimestamp != nil {
 			continue
 		}
 		if f, ok := b.slotOf(s, record); ok {
@@ -77,7 +78,7 @@ func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
 		if !r.Spec.Slot || r.DeletionTimestamp != nil || slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return pooled[ip] }) {
 			continue
 		}
-		if f, ok := b.freeRecord(r, asker); ok {
+		if f, ok := b.freeRecord(r, claimant); ok {
 			free = append(free, f)
 		}
 	}
@@ -90,12 +91,12 @@ func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
 	return free, nil
 }
 
-// slotOf returns a slot that is in a pool; ok is false if its pod lives. record is the FixedIP of the slot; nil: there is
-// none.
+// slotOf returns a free slot that is in a pool; ok is false if the pod that has the slot exists and is not being deleted.
+// record is the FixedIP of the slot; nil: there is none.
 func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok bool) {
 	f = freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs}
-	switch lives, leaves := b.lives(s.Owner); {
-	case leaves:
+	switch lives, terminating := b.lives(s.Owner); {
+	case terminating:
 		f.blocked = "pod " + s.Owner + ", which is being deleted, still has the address"
 	case lives:
 		return f, false
@@ -107,11 +108,12 @@ func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok
 	return f, true
 }
 
-// freeRecord returns a slot that is in no pool, but has a FixedIP: its entries went with their node, or were lost. ok is
-// false if another pod than asker has the slot and lives, or if the FixedIP names no addresses.
-func (b *Binder) freeRecord(r *v1alpha1.FixedIP, asker string) (f freeSlot, ok bool) {
+// freeRecord returns a free slot that has a FixedIP but no pool entries, because the entries were deleted with their node or
+// lost. ok is false if the pod that has the slot exists and is not being deleted, unless that pod is claimant, or if the
+// FixedIP names no addresses.
+func (b *Binder) freeRecord(r *v1alpha1.FixedIP, claimant string) (f freeSlot, ok bool) {
 	owner := cache.KeyOf(r)
-	if lives, _ := b.lives(owner); lives && owner != asker || len(r.Spec.IPs) == 0 {
+	if lives, _ := b.lives(owner); lives && owner != claimant || len(r.Spec.IPs) == 0 {
 		return freeSlot{}, false
 	}
 	f.from = owner
@@ -135,12 +137,12 @@ func available(free []freeSlot) []freeSlot {
 	return slices.DeleteFunc(slices.Clone(free), func(f freeSlot) bool { return f.blocked != "" })
 }
 
-// findSlot plans for a pod without a slot. The plan has the nodes with a slot that the pod can take over. If as many other
-// pods search as slots are free, the pod gets a slot of its own, on any node with a free address.
+// findSlot plans for a pod without a slot. The plan has the nodes with a slot that the pod can take over. If at least as many
+// other pods search as slots are free, the pod gets a slot of its own, as in a first placement.
 func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	workload := p.id.Resource()
 	if _, err := b.workloadOf(p.id); err != nil {
-		// A pod of a workload that was deleted and created again gets no slot of the new one.
+		// If the workload was deleted and created again, a pod of the old workload gets no slot of the new one.
 		return nil, &Refusal{Reason: err.Error(), WakeOn: p.wakeOn().And(metrics.Workload, workload)}
 	}
 	free, err := b.freeSlots(workload, p.id.Key())
@@ -152,7 +154,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	p.searching, p.slots = true, available(free)
 	if len(p.slots) == 0 {
-		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has %s, and the pod takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
+		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has %s; the pod waits until it can take over such an address: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
 	}
 	var nodes []string
 	for _, f := range p.slots {
@@ -161,7 +163,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has the free address %s, which belongs to node %s, which does not exist; the pod waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)
+		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has the free address %s on node %s, but that node does not exist; the pod waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)
 	}
 	p.Nodes = sets.New(nodes...)
 	return p, nil
@@ -174,10 +176,11 @@ func counted(free int) string {
 	return fmt.Sprintf("%d addresses whose pods are deleted or terminating", free)
 }
 
-// shownSlots is how many slots a message names.
+// shownSlots is the maximum number of slots that a message names.
 const shownSlots = 3
 
-// describe returns where the first shownSlots slots are and why they cannot be taken over, and how many more there are.
+// describe returns the text about free slots that cannot be taken over: the first shownSlots of them with their nodes and the
+// reasons, and the number of the others.
 func describe(free []freeSlot) string {
 	var parts []string
 	for _, f := range free[:min(shownSlots, len(free))] {
@@ -220,13 +223,13 @@ func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
 type slotWaiters struct {
 	mu sync.Mutex
 	// workloads contains the workload of each searching pod, named as in pool entries. Key: the UID of a pod that the watch
-	// shows. The pod is added by search, and removed when an address is decided for it.
+	// shows. search adds a pod; a pod is removed when Assume has reserved its address, or when the pod is deleted.
 	workloads map[types.UID]string
 }
 
-// search registers a pod as searching for one of the free slots, unless as many other pods search already or the pod does
-// not exist any more, and reports whether it did. free is the number of free slots. exists reports whether the watch shows
-// the pod. It is called under mu, so that remove follows if the pod is deleted later.
+// search registers a pod as searching for a free slot, and reports whether it did so: not if at least free other pods search
+// already, and not if the pod does not exist any more. free is the number of free slots. exists reports whether the watch
+// shows the pod. search calls exists under mu, so that a later deletion of the pod leads to a call of remove.
 func (s *slotWaiters) search(workload string, uid types.UID, free int, exists func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,14 +244,14 @@ func (s *slotWaiters) search(workload string, uid types.UID, free int, exists fu
 	return true
 }
 
-// count returns how many pods search for a slot of the workload.
+// count returns the number of pods that search for a slot of the workload.
 func (s *slotWaiters) count(workload string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.searching(workload)
 }
 
-// searching returns how many pods search for a slot of the workload. Called under mu.
+// searching is count without the lock. Called under mu.
 func (s *slotWaiters) searching(workload string) (n int) {
 	for _, w := range s.workloads {
 		if w == workload {
@@ -258,7 +261,7 @@ func (s *slotWaiters) searching(workload string) (n int) {
 	return n
 }
 
-// remove removes a pod, and returns the workload of which it searched for a slot; empty if it did not search.
+// remove removes a pod, and returns the workload for whose slots the pod was searching; empty if it was not searching.
 func (s *slotWaiters) remove(uid types.UID) (workload string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// TestFreeSlots checks that slots are free if their pods are gone or being deleted, that a slot in use cannot be taken over
-// yet, and that a slot whose FixedIP is being deleted is not free. Finding S4: a slot can be taken over only if the
-// controller has published that it is vacated.
+// TestFreeSlots checks that a slot is free if its pod is gone or being deleted, that a slot whose address is in use cannot
+// be taken over yet, and that a slot whose FixedIP is being deleted is not free. Finding S4: a slot can be taken over only
+// if the controller has reported in the status of the FixedIP that the pod has vacated it.
 func TestFreeSlots(t *testing.T) {
 	const addr = "10.0.1.6"
 	entry := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "Deployment", "web") }
@@ -38,9 +38,9 @@ func TestFreeSlots(t *testing.T) {
 		}
 		return r
 	}
-	living := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-x"}}
-	leaving := living.DeepCopy()
-	leaving.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	running := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-x"}}
+	terminating := running.DeepCopy()
+	terminating.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	free := func(blocked string) []freeSlot {
 		return []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, blocked: blocked}}
 	}
@@ -52,32 +52,31 @@ func TestFreeSlots(t *testing.T) {
 		pod     *corev1.Pod
 		record  *v1alpha1.FixedIP
 		claimed bool
-		// asks is the pod that needs a slot; web-y if empty.
-		asks string
-		want []freeSlot
+		// claimant is the pod that needs a slot; empty: web-y.
+		claimant string
+		want     []freeSlot
 	}{
-		"its pod is gone":                         {entry: entry("web-x"), record: record(vacated), want: free("")},
-		"its agent has not confirmed it":          {entry: entry("web-x"), record: record(), want: free(unconfirmed)},
-		"its agent has confirmed it of another":   {entry: entry("web-z"), record: record(vacated), want: []freeSlot{{from: "db/web-z", node: "n", addrs: free("")[0].addrs, blocked: "the controller waits for the agent there to confirm that db/web-z has stopped"}}},
-		"its pod is gone, there is no record yet": {entry: entry("web-x"), want: free(unconfirmed)},
-		"its pod lives":                           {entry: entry("web-x"), record: record(vacated), pod: living},
-		"its pod is being deleted":                {entry: entry("web-x"), record: record(), pod: leaving, want: free("pod db/web-x, which is being deleted, still has the address")},
-		"the agent lists it":                      {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still reports the address as used by db/web-x")},
-		"a claim for it is in flight":             {entry: entry("web-x"), record: record(vacated), claimed: true},
-		"it is being given back":                  {entry: entry("web-x"), record: record(vacated, func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
-		"it is the pod's own":                     {entry: entry("web-x"), record: record(), asks: "web-x", pod: living},
-		"another workload's":                      {entry: pool.OwnedEntry("db", "web-x", "StatefulSet", "web")},
+		"the pod is gone": {entry: entry("web-x"), record: record(vacated), want: free("")},
+		"the agent has not confirmed that the pod has stopped": {entry: entry("web-x"), record: record(), want: free(unconfirmed)},
+		"the agent has confirmed that another pod has stopped": {entry: entry("web-z"), record: record(vacated), want: []freeSlot{{from: "db/web-z", node: "n", addrs: free("")[0].addrs, blocked: "the controller waits for the agent there to confirm that db/web-z has stopped"}}},
+		"the pod is gone, there is no FixedIP yet":             {entry: entry("web-x"), want: free(unconfirmed)},
+		"the pod runs":                          {entry: entry("web-x"), record: record(vacated), pod: running},
+		"the pod is being deleted":              {entry: entry("web-x"), record: record(), pod: terminating, want: free("pod db/web-x, which is being deleted, still has the address")},
+		"the agent reports the address as used": {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still reports the address as used by db/web-x")},
+		"a claim of the slot is in flight":      {entry: entry("web-x"), record: record(vacated), claimed: true},
+		"the FixedIP is being deleted":          {entry: entry("web-x"), record: record(vacated, func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
+		"the slot of the claimant itself":       {entry: entry("web-x"), record: record(), claimant: "web-x", pod: running},
+		"an entry of another workload":          {entry: pool.OwnedEntry("db", "web-x", "StatefulSet", "web")},
 
-		"its entry is lost":                         {record: record(vacated), want: free(unwritten)},
-		"its entry is lost, its pod lives":          {record: record(), pod: living},
-		"its entry is lost, and its pod looks":      {record: record(), pod: living, asks: "web-x", want: free(unwritten)},
-		"its entry is lost, the agent lists it":     {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by pod db/web-x")},
-		"its entry is lost, another's is there":     {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
-		"its node is gone":                          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was on node n; the pod waits for a node with that subnet"}}},
-		"a record that is no slot is no business":   {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
-		"made beforehand, since the start":          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},
-		"a record made beforehand, for no pod yet":  {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},
-		"a record that is another workload's slots": {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
+		"the entry is lost":                                          {record: record(vacated), want: free(unwritten)},
+		"the entry is lost, the pod runs":                            {record: record(), pod: running},
+		"the entry is lost, the pod itself needs a slot":             {record: record(), pod: running, claimant: "web-x", want: free(unwritten)},
+		"the entry is lost, the agent reports the address as used":   {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by pod db/web-x")},
+		"the entry is lost, the address has an entry of another pod": {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
+		"the node is gone":                                           {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was on node n; the pod waits for a node with that subnet"}}},
+		"a FixedIP that is not of a slot":                            {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
+		"a FixedIP without a node":                                   {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},
+		"a FixedIP of another workload":                              {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -103,15 +102,15 @@ func TestFreeSlots(t *testing.T) {
 				}
 			}
 			id := identity.Identity{Namespace: "db", PodName: "web-y", Slot: true, Owner: identity.Owner{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
-			if c.asks != "" {
-				id.PodName = c.asks
+			if c.claimant != "" {
+				id.PodName = c.claimant
 			}
 			got, err := b.freeSlots(id.Resource(), id.Key())
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(freeSlot{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Errorf("(-want +got): %s", diff)
+				t.Errorf("free slots (-want +got): %s", diff)
 			}
 		})
 	}

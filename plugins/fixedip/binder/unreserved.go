@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// liveCheckTimeout bounds the read of a pool for a pod that opted out.
+// liveCheckTimeout is the time limit for reading a pool for a pod that opted out.
 const liveCheckTimeout = 2 * time.Second
 
 // blockedNode is a node that cannot take an unreserved pod, because its pool has an entry for the pod's name. The agent
@@ -83,9 +83,10 @@ func (b *Binder) wakeOnWorkload(pod *corev1.Pod) requeue.WakeOn {
 	return requeue.On(metrics.Workload, owner.Resource(pod.Namespace))
 }
 
-// blockedBy returns the nodes that cannot take the unreserved pod, and the causes that may help it. An entry whose resource
-// names no workload was written by a user for this pod, and the entry of an unreserved pod is for this pod, too: such
-// entries block the pod only while another pod uses the address.
+// blockedBy returns the nodes that cannot take the unreserved pod, and the causes that may help the pod. A node whose pool
+// has an entry with the pod's name for another workload is blocked. Any other entry with the pod's name is for this pod: it
+// is for the pod's own workload or for an unreserved pod, or names no workload because a user wrote it. Such an entry
+// blocks the node only while another pod uses the address.
 func (b *Binder) blockedBy(p *Plan, pod *corev1.Pod) (blocked []blockedNode, wake requeue.WakeOn) {
 	owner := b.controllerOf(pod)
 	wake = p.wakeOn()
@@ -101,9 +102,10 @@ func (b *Binder) blockedBy(p *Plan, pod *corev1.Pod) (blocked []blockedNode, wak
 	return blocked, wake
 }
 
-// releasing returns why a pod that opted out waits; empty if it does not. The agent would give it the address that the pool
-// has for its name, which the controller releases once no pod uses it. The pod does not wait for addresses that a FixedIP
-// keeps because of its retention or TTL, or for the next pod because the workload has opted in again.
+// releasing returns why a pod that opted out has to wait; empty if it need not. The pool may still have an address for the
+// pod's name, which the agent would give to the pod; the controller releases that address when no pod uses it. The pod does
+// not wait for addresses that stay reserved: because of the retention or TTL of the FixedIP, or for the next pod of a
+// workload that has opted in again.
 func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.Owner, held []ledger.NodeAddresses) string {
 	for _, h := range held {
 		kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef()
@@ -114,7 +116,7 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 		if err != nil {
 			continue
 		}
-		// The workload has opted in again if it exists, and the next pods that it creates do not opt out.
+		// The workload has opted in again if it exists and its next pods do not opt out.
 		workload, err := b.Cache.Workloads.Get(owner.GroupKind(), pod.Namespace, owner.Name)
 		released, optedIn := h.Addrs, err == nil && workload != nil && !workload.OptsOut()
 		switch {
@@ -130,7 +132,8 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 	return ""
 }
 
-// fitsUnreserved returns nil if the node is not blocked and, if it is strict, has an entry or a free address for the pod.
+// fitsUnreserved returns nil if the node is not blocked for the pod and, if the node is strict, has an entry or a free
+// address for the pod.
 func (b *Binder) fitsUnreserved(p *Plan, node *corev1.Node) error {
 	if i := slices.IndexFunc(p.blocked, func(n blockedNode) bool { return n.node == node.Name }); i >= 0 {
 		return &Refusal{Reason: p.blocked[i].why}
@@ -146,8 +149,8 @@ func (b *Binder) fitsUnreserved(p *Plan, node *corev1.Node) error {
 	return b.fitsRequested(p, node.Name)
 }
 
-// explainUnreserved returns the causes that help an unreserved pod that no node could take; nil if the plugin refused no
-// node.
+// explainUnreserved returns the causes that help an unreserved pod that no node could take; nil if the plugin did not refuse
+// the pod on any node.
 func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 	if len(p.blocked) == 0 && !p.lacked.Load() {
 		return nil
@@ -160,8 +163,9 @@ func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 }
 
 // confirmOptedOut reads the pool of the node from the API server if the pod opted out. It returns a *LostError if the pool
-// has entries for the pod's name that the cache does not show: the former pod of the name may have got one. If the API
-// server does not answer in time, the pod is bound, and the controller corrects a mismatch later.
+// has entries for the pod's name and these are not exactly those that the cache shows, or another pod uses one of them: an
+// entry may have been written for the former pod of the name. If the pool cannot be read, confirmOptedOut returns nil: the
+// pod is bound, and the controller corrects a mismatch later.
 func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
 	if !p.optedOut {
 		return nil
@@ -169,7 +173,7 @@ func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, 
 	ctx, cancel := context.WithTimeout(ctx, liveCheckTimeout)
 	defer cancel()
 	owner := p.id.Key()
-	// As in claim, this is read before the pool.
+	// planned is read before the pool, so that an entry that is written in between does not count as planned.
 	planned := b.Cache.Ledger.HeldOn(owner, node)
 	n, err := b.Cache.Pools.Get(ctx, node)
 	if err != nil {

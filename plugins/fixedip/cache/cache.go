@@ -80,7 +80,7 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 	}
 	api, err := client.New(cfg, client.Options{Scheme: registered, Mapper: newMapper()})
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, fmt.Errorf("create a client for CiliumNodes and FixedIPs: %w", err)
 	}
 	watches, err := newCache(cfg, cache.Options{
 		Scheme: registered,
@@ -91,7 +91,7 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make a cache: %w", err)
+		return nil, fmt.Errorf("create a cache of CiliumNodes and FixedIPs: %w", err)
 	}
 	c := &Cache{Ledger: ledger.New(), FixedIPs: watches, Kinds: identity.NewKinds(args.Workloads...)}
 	c.WritePools(ctx, ciliumpool.New(api))
@@ -99,7 +99,7 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 		return nil, err
 	}
 	if err := watches.IndexField(ctx, &v1alpha1.FixedIP{}, WorkloadIndex, WorkloadOf); err != nil {
-		return nil, fmt.Errorf("index FixedIPs by workload: %w", err)
+		return nil, fmt.Errorf("add the index of FixedIPs by workload: %w", err)
 	}
 	pools, err := ciliumpool.SyncLedger(ctx, watches, c.Ledger, c.PoolChanged)
 	if err != nil {
@@ -119,8 +119,8 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 	return c, nil
 }
 
-// WritePools sets Pools, and a Writer that works until ctx ends. Every pool that the Writer reads or writes is in the ledger
-// before the call returns.
+// WritePools sets Pools, and a Writer that works until ctx ends. The ledger has every pool that the Writer reads or writes
+// before the call of Writer.Write returns.
 func (c *Cache) WritePools(ctx context.Context, api *ciliumpool.Client) {
 	c.Pools, c.Writer = api, ciliumpool.NewWriter(ctx, api, c.Ledger.Node)
 	c.Writer.OnPatch = metrics.PoolWrite
@@ -169,8 +169,8 @@ func (c *Cache) Notify(e requeue.Event) {
 	}
 }
 
-// PoolChanged notifies of a change of a node's pool, unless no waiting pod can depend on it: most versions of a CiliumNode
-// only report which dynamic addresses are in use.
+// PoolChanged notifies the subscribers of a change of a node's pool, unless no waiting pod can depend on the change: most
+// versions of a CiliumNode are reports of the agent about dynamic addresses.
 func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 	if !change.Appeared && len(change.Subnets) == 0 && !change.Entries && !change.Fixed && change.Freed == 0 {
 		return
@@ -179,7 +179,8 @@ func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 	c.Notify(requeue.Event{Node: node, Freed: change.Freed, Subnets: change.Subnets, Keys: keys})
 }
 
-// fixedIPChanged notifies of a change of a FixedIP. freed contains the nodes of addresses that it does not reserve any more.
+// fixedIPChanged notifies the subscribers of a change of a FixedIP. freed contains the home nodes of addresses that the
+// FixedIP does not reserve any more.
 func (c *Cache) fixedIPChanged(fip *v1alpha1.FixedIP, freed []string) {
 	keys := requeue.Keys(metrics.Owner, KeyOf(fip))
 	if fip.Spec.Slot {
@@ -224,8 +225,8 @@ func (c *Cache) FixedIPsOf(workload string) ([]v1alpha1.FixedIP, error) {
 	return list.Items, nil
 }
 
-// newMapper returns a RESTMapper for the two kinds that the plugin watches. With discovery, the start would fail if the API
-// server is not reachable or a CRD is not installed yet.
+// newMapper returns a RESTMapper for the kinds CiliumNode and FixedIP. With a RESTMapper that uses discovery, the scheduler
+// would not start if the API server is not reachable or a CRD is not installed yet.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{ciliumv2.SchemeGroupVersion, v1alpha1.GroupVersion})
 	m.Add(ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CNKindDefinition), meta.RESTScopeRoot)
@@ -255,7 +256,7 @@ func (c *Cache) join(f informers.SharedInformerFactory) {
 			},
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				if o.SendInitialEvents != nil {
-					// Refuse the initial list as a stream: the informer then lists.
+					// Refuse to stream the initial list: the informer then sends a list request.
 					return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 				}
 				return watch.NewFake(), nil
@@ -269,15 +270,15 @@ func (c *Cache) join(f informers.SharedInformerFactory) {
 func (c *Cache) followWorkloads(ctx context.Context, cfg *restclient.Config, shared informers.SharedInformerFactory) error {
 	web, err := restclient.HTTPClientFor(cfg)
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create an HTTP client for workloads: %w", err)
 	}
 	api, err := dynamic.NewForConfigAndClient(cfg, web)
 	if err != nil {
-		return fmt.Errorf("make a client of workloads: %w", err)
+		return fmt.Errorf("create a dynamic client for workloads: %w", err)
 	}
 	mapper, err := apiutil.NewDynamicRESTMapper(cfg, web)
 	if err != nil {
-		return fmt.Errorf("make a mapper of workloads: %w", err)
+		return fmt.Errorf("create a RESTMapper for workloads: %w", err)
 	}
 	var watched []schema.GroupKind
 	for _, k := range c.Kinds.All() {
@@ -302,8 +303,8 @@ func (c *Cache) followWorkloads(ctx context.Context, cfg *restclient.Config, sha
 	return nil
 }
 
-// workloadChanged notifies of a workload that appears, or changes the addresses, the opt-out or the failover policy of its
-// pods.
+// workloadChanged notifies the subscribers if a workload appears, or if a change of the workload affects the addresses that
+// its pods request, their opt-out or their failover policy.
 func (c *Cache) workloadChanged(before, after *identity.Workload) {
 	if after == nil {
 		return

@@ -18,8 +18,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// TestReportsMakeEvents checks that agents' reports about dynamic addresses cause no event, and that a report about a fixed
-// address causes an event that names the workload. Finding S1.
+// TestReportsMakeEvents checks that reports of an agent about dynamic addresses cause no event, and that a report about a
+// fixed address causes an event that names the workload. Finding S1.
 func TestReportsMakeEvents(t *testing.T) {
 	fixed, dynamic := netip.MustParseAddr("10.0.1.14"), netip.MustParseAddr("10.0.1.1")
 	version := func(generation int64, change func(*pool.NodePool)) pool.NodePool {
@@ -38,7 +38,7 @@ func TestReportsMakeEvents(t *testing.T) {
 		set(version(1, func(n *pool.NodePool) { n.Used[dynamic] = fmt.Sprintf("shop/pod-%d", i) }))
 	}
 	if len(events) != 0 {
-		t.Errorf("reports about a dynamic address: %v", events)
+		t.Errorf("reports about a dynamic address caused events %v, want none", events)
 	}
 	set(version(1, func(n *pool.NodePool) { n.Used[fixed] = "db/web-x" }))
 	set(version(2, func(n *pool.NodePool) { delete(n.Entries, fixed) }))
@@ -47,12 +47,12 @@ func TestReportsMakeEvents(t *testing.T) {
 		{Node: "n", Freed: 1, Keys: append(requeue.Keys(metrics.Owner, "db/web-x"), requeue.Keys(metrics.Slot, "db/Deployment/web")...)},
 	}
 	if diff := cmp.Diff(want, events, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b requeue.Key) bool { return a == b })); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 
-// TestWorkloadChangesMakeEvents checks that a workload causes an event if it appears, or changes the addresses or the
-// failover policy of its pods. Finding S7.
+// TestWorkloadChangesMakeEvents checks that a workload causes an event if it appears, or if the requested addresses or the
+// failover policy in its annotations change. Finding S7.
 func TestWorkloadChangesMakeEvents(t *testing.T) {
 	annotated := func(key, value string) *identity.Workload {
 		return &identity.Workload{Namespace: "db", Name: "web", Annotations: map[string]string{key: value}}
@@ -61,19 +61,19 @@ func TestWorkloadChangesMakeEvents(t *testing.T) {
 		before, after *identity.Workload
 		events        int
 	}{
-		"it appears":               {nil, annotated("", ""), 1},
-		"it is deleted":            {annotated("", ""), nil, 0},
-		"another failover policy":  {annotated("", ""), annotated("fixedip.io/failover", "Reassign"), 1},
-		"a policy that is no word": {annotated("fixedip.io/failover", "Reassign"), annotated("fixedip.io/failover", "Go"), 1},
-		"other addresses":          {annotated("", ""), annotated("fixedip.io/ips", "10.0.0.1"), 1},
-		"something else":           {annotated("", ""), annotated("example.com/x", "y"), 0},
+		"the workload appears":       {nil, annotated("", ""), 1},
+		"the workload is deleted":    {annotated("", ""), nil, 0},
+		"another failover policy":    {annotated("", ""), annotated("fixedip.io/failover", "Reassign"), 1},
+		"an invalid failover policy": {annotated("fixedip.io/failover", "Reassign"), annotated("fixedip.io/failover", "Go"), 1},
+		"other requested addresses":  {annotated("", ""), annotated("fixedip.io/ips", "10.0.0.1"), 1},
+		"another annotation":         {annotated("", ""), annotated("example.com/x", "y"), 0},
 	} {
 		c := &Cache{}
 		events := 0
 		c.Subscribe(func(requeue.Event) { events++ })
 		c.workloadChanged(tc.before, tc.after)
 		if events != tc.events {
-			t.Errorf("%s: %d events, want %d", name, events, tc.events)
+			t.Errorf("%s: got %d events, want %d", name, events, tc.events)
 		}
 	}
 }

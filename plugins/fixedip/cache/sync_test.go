@@ -40,13 +40,13 @@ func TestJoin(t *testing.T) {
 		for _, seen := range []*atomic.Bool{&nodes, &records} {
 			synctest.Wait()
 			if waited.Load() {
-				t.Errorf("the wait was over while %v", c.Synced())
+				t.Errorf("WaitForCacheSync returned before all watches of the cache have synced: %v", c.Synced())
 			}
 			seen.Store(true)
 		}
 		<-done
 		if !waited.Load() {
-			t.Error("the wait ended without success")
+			t.Error("WaitForCacheSync reported that the informer has not synced, want synced")
 		}
 		close(stop)
 		f.Shutdown()
@@ -74,11 +74,11 @@ func TestMapper(t *testing.T) {
 		"fixedip.io/v1alpha1, Resource=fixedips": meta.RESTScopeNameNamespace,
 	}
 	if len(got) != len(want) {
-		t.Errorf("%v, want %v", got, want)
+		t.Errorf("got mappings %v, want %v", got, want)
 	}
 	for resource, scope := range want {
 		if got[resource] != scope {
-			t.Errorf("%s: scope %q, want %q", resource, got[resource], scope)
+			t.Errorf("%s: got scope %q, want %q", resource, got[resource], scope)
 		}
 	}
 }

@@ -17,15 +17,16 @@ import (
 
 const namespace = "fixedip"
 
-// Result is the outcome of a claim.
+// Result is the outcome of a claim or of a migration.
 type Result string
 
 const (
 	// Written means that the claim was written into the pool of the node.
 	Written Result = "written"
-	// Standing means that the pool already had the entries of the pod, and nothing was written.
-	Standing Result = "existing"
-	// Taken means that the address is not available, for example because another pod has it.
+	// Existing means that the pool already had the entries of the pod, and nothing was written.
+	Existing Result = "existing"
+	// Taken means that the address is not available, for example because another pod has it, or that a pool does not have the
+	// entry that a migration requires.
 	Taken Result = "conflict"
 	// Gone means that the CiliumNode does not exist.
 	Gone Result = "node_gone"
@@ -33,8 +34,8 @@ const (
 	TimedOut Result = "timeout"
 	// Moved means that the addresses were moved to the pool of the pod's new node.
 	Moved Result = "migrated"
-	// Unfenced means that the previous pod with these addresses may still run.
-	Unfenced Result = "old_pod_running"
+	// OldPodRunning means that the addresses were not moved because the previous pod may still run with them.
+	OldPodRunning Result = "old_pod_running"
 	// Failed means any other error. The claim may have been written.
 	Failed Result = "error"
 )
@@ -43,7 +44,7 @@ const (
 type Cause string
 
 const (
-	// Owner means that the pod's reservation changed.
+	// Owner means that the pod's reservation changed, or that another pod whose address it waits for changed or ended.
 	Owner Cause = "owner"
 	// Node means that the home node of the pod's address, or its pool, changed.
 	Node Cause = "node"
@@ -116,11 +117,11 @@ func Cycle(narrowed bool) {
 	cycles.WithLabelValues(strconv.FormatBool(narrowed)).Inc()
 }
 
-// Woken counts a pod that was put back into the scheduling queue.
-func Woken(c Cause) { wakeups.WithLabelValues(string(c)).Inc() }
+// Requeued counts a pod that was put back into the scheduling queue.
+func Requeued(c Cause) { wakeups.WithLabelValues(string(c)).Inc() }
 
-// PoolWrite observes a patch of the pool writer: the number of its requests if it was applied, or that it was refused
-// because of a conflict.
+// PoolWrite counts a patch of the pool writer: its number of requests if the patch was applied, or a conflict if it was
+// refused.
 func PoolWrite(requests int, conflict bool) {
 	if conflict {
 		conflicts.Inc()

@@ -14,28 +14,28 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-type someWorld struct {
+// fakeSources is a Sources with fixed values.
+type fakeSources struct {
 	size   ledger.Size
 	synced map[string]bool
 }
 
-func (w someWorld) Size() ledger.Size       { return w.size }
-func (w someWorld) Synced() map[string]bool { return w.synced }
+func (w fakeSources) Size() ledger.Size       { return w.size }
+func (w fakeSources) Synced() map[string]bool { return w.synced }
 
-// TestMetrics compares the metrics that the scheduler serves with the events that were counted. The gauges are read from the
-// source that was registered last.
+// TestMetrics checks that the scheduler serves the counted values, and the gauges of the Sources that were registered last.
 func TestMetrics(t *testing.T) {
-	Register(someWorld{size: ledger.Size{Nodes: 99}})
-	Register(someWorld{
+	Register(fakeSources{size: ledger.Size{Nodes: 99}})
+	Register(fakeSources{
 		size:   ledger.Size{Nodes: 3, Entries: 20, Claims: 2},
 		synced: map[string]bool{"ciliumnodes": true, "fixedips": false},
 	})
-	for _, r := range []Result{Written, Standing, Taken, Gone, TimedOut, Failed} {
+	for _, r := range []Result{Written, Existing, Taken, Gone, TimedOut, Failed} {
 		ClaimEnded(r, 125*time.Millisecond)
 	}
 	ClaimEnded(Written, 250*time.Millisecond)
 	for _, c := range []Cause{Owner, Node, FreeAddress, Annotation, Missed} {
-		Woken(c)
+		Requeued(c)
 	}
 	Cycle(true)
 	Cycle(true)
@@ -102,7 +102,7 @@ fixedip_requeues_total{reason="free_address"} 1
 		t.Error(err)
 	}
 	if problems, err := testutil.NewPromLinter(strings.NewReader(want)).Lint(); err != nil || len(problems) > 0 {
-		t.Errorf("names and help texts: %v, %v", problems, err)
+		t.Errorf("linting the metrics: problems %v, error %v; want none", problems, err)
 	}
 
 	duration, err := testutil.GetHistogramVecFromGatherer(legacyregistry.DefaultGatherer, "fixedip_claim_duration_seconds", nil)
@@ -110,6 +110,6 @@ fixedip_requeues_total{reason="free_address"} 1
 		t.Fatal(err)
 	}
 	if n, sum := duration.GetAggregatedSampleCount(), duration.GetAggregatedSampleSum(); n != 2 || sum != 0.375 {
-		t.Errorf("durations: %d, %v s together; want those of the two claims that were written, 0.375 s", n, sum)
+		t.Errorf("claim durations: got %d samples with a sum of %v s, want 2 samples with a sum of 0.375 s", n, sum)
 	}
 }

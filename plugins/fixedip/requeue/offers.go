@@ -15,12 +15,13 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
-// Domain answers the questions of a queue that depend on the cluster. One goroutine calls it, without the lock of the queue.
+// Domain makes the decisions of a Queue that depend on the state of the cluster. One goroutine calls it, without the lock
+// of the Queue.
 type Domain interface {
 	// CanRun reports whether the node's labels let the pod run there, and the node is not cordoned.
 	CanRun(pod *corev1.Pod, node string) bool
-	// HasFreeAddress reports whether the node has an address that room describes and that the pod can use.
-	HasFreeAddress(pod *corev1.Pod, room FreeAddress, node string) bool
+	// HasFreeAddress reports whether the free addresses of the node help the pod, which waits for wanted.
+	HasFreeAddress(pod *corev1.Pod, wanted FreeAddress, node string) bool
 	// FreeSlots returns the free slots of a workload, named as in pool entries.
 	FreeSlots(workload string) (FreeSlots, error)
 }
@@ -36,7 +37,8 @@ type FreeSlots struct {
 // window selects the pods whose arrival is greater than after, and at most until.
 type window struct{ after, until uint64 }
 
-// offer is a free address or slot for which a pod was woken. If the pod does not use it, the next pod in the window gets it.
+// offer is a free address or slot for which a pod was woken. If that pod does not use it, the next pod in the window is
+// woken.
 type offer struct {
 	// by is the key that the pods wait for: a kind of free address, or the slots of a workload.
 	by Key
@@ -45,13 +47,13 @@ type offer struct {
 	window window
 }
 
-// task is a look at the cluster that has to be taken on behalf of waiting pods.
+// task is a decision about waiting pods for which the queue has to call the Domain.
 type task struct {
 	offer
 	// count is the number of addresses that became free. It has no meaning for slots.
 	count int
-	// moment is the moment of the event, so that two equal events are two tasks. It is zero for slots, because one look
-	// serves all events before it, and for an offer that a pod passed on.
+	// moment is the moment of the event, so that two equal events are two tasks. It is zero for slots, because one task serves
+	// all earlier events, and for an offer that a pod passed on.
 	moment uint64
 }
 
@@ -98,7 +100,8 @@ func (q *Queue) offerFreeAddress(t task) {
 }
 
 // offerSlots wakes one pod for each slot that can be taken over and is not offered to a woken pod yet. If more pods search
-// than slots are free, it also wakes the surplus, the last arrivals first: they get slots of their own.
+// than slots are free, offerSlots also wakes the surplus of the searching pods, the last arrivals first, so that they get
+// slots of their own.
 func (q *Queue) offerSlots(t task) {
 	free, err := q.domain.FreeSlots(t.by.Name)
 	if err != nil {
@@ -134,20 +137,22 @@ func (q *Queue) candidates(k Key, in window) []*waitingPod {
 	return slices.DeleteFunc(waiting, func(w *waitingPod) bool { return w.arrival <= in.after || w.arrival > in.until })
 }
 
-// notOffered returns the elements of nodes, each the node of a free slot, without those that are offered to woken pods.
+// notOffered returns the nodes of the free slots that are not offered to woken pods yet. nodes contains the node of each free
+// slot.
 func (q *Queue) notOffered(by Key, nodes []string) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	left := slices.Clone(nodes)
+	remaining := slices.Clone(nodes)
 	for _, o := range q.offers {
-		if i := slices.Index(left, o.node); o.by == by && i >= 0 {
-			left = slices.Delete(left, i, i+1)
+		if i := slices.Index(remaining, o.node); o.by == by && i >= 0 {
+			remaining = slices.Delete(remaining, i, i+1)
 		}
 	}
-	return left
+	return remaining
 }
 
-// give wakes a pod for an offer. It returns false if the pod does not wait any more, or already has an offer.
+// give wakes a pod for an offer. It returns false, and wakes no pod, if the pod does not wait any more or has an offer
+// already.
 func (q *Queue) give(w *waitingPod, o offer, reason metrics.Cause) bool {
 	q.mu.Lock()
 	defer q.unlock()

@@ -25,8 +25,8 @@ import (
 const (
 	// wakeInterval is the shortest time between two wake-ups of a pod. It equals the scheduler's default initial backoff.
 	wakeInterval = time.Second
-	// recentEvents is the number of events that the queue remembers. If more events occur while a pod is being refused, the
-	// pod is tried again whatever they are.
+	// recentEvents is the number of events that the queue remembers. If more events occur between the decision about a pod and
+	// Add, the pod is woken in any case.
 	recentEvents = 128
 )
 
@@ -71,12 +71,12 @@ type waitingPod struct {
 	timer *time.Timer
 }
 
-// New returns a queue that activates pods with the given function, and runs until ctx ends. pods is the informer
-// of all pods that the scheduler watches.
+// New returns a queue that activates pods with the given function, and runs until ctx ends. pods is the informer of all pods
+// that the scheduler watches.
 func New(ctx context.Context, pods toolscache.SharedIndexInformer, domain Domain, activate func(map[string]*corev1.Pod)) (*Queue, error) {
 	q := newQueue(pods.GetStore(), domain, activate)
 	if _, err := pods.AddEventHandler(watch.Handler(q.podChanged)); err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
+		return nil, fmt.Errorf("add an event handler for pods: %w", err)
 	}
 	context.AfterFunc(ctx, q.work.ShutDown)
 	q.served.Go(func() {
@@ -131,8 +131,9 @@ func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
 	}
 }
 
-// missed reports whether an event between the decision and Add helps the pod. Events that only Domain can judge become
-// tasks. Called under mu.
+// missed reports whether a pod has to be woken at once: an event between the decision and Add helps the pod, the queue no
+// longer remembers all of these events, or the annotations of the pod have changed. For events about free addresses, missed
+// adds tasks, because only the Domain can decide about them. Called under mu.
 func (q *Queue) missed(w *waitingPod, now *corev1.Pod, decided uint64) bool {
 	// The scheduler may have decided from an older version of the pod than the watch shows.
 	if !maps.Equal(now.Annotations, w.pod.Annotations) || q.moment-decided > recentEvents {
@@ -150,7 +151,7 @@ func (q *Queue) missed(w *waitingPod, now *corev1.Pod, decided uint64) bool {
 	return false
 }
 
-// current returns the pod as the watch shows it; nil if it is gone, or another pod has its name.
+// current returns the pod as the watch shows it; nil if the pod does not exist any more.
 func (q *Queue) current(pod *corev1.Pod) *corev1.Pod {
 	obj, _, err := q.cached.Get(pod)
 	if now, ok := obj.(*corev1.Pod); ok && err == nil && now.UID == pod.UID {
@@ -202,7 +203,7 @@ func (q *Queue) wake(w *waitingPod, reason metrics.Cause) {
 	}
 	q.drop(w.pod.UID)
 	q.woken[w.pod.UID] = time.Now()
-	metrics.Woken(reason)
+	metrics.Requeued(reason)
 	q.activateLater(w.pod)
 }
 
@@ -223,7 +224,8 @@ func (q *Queue) unlock() {
 	}
 }
 
-// Retry removes a pod from the queue and activates it at once: its next cycle tries other nodes.
+// Retry removes a pod from the queue, passes on its offer, and activates the pod at once: the next cycle tries other nodes.
+// It does not activate a pod that was deleted.
 func (q *Queue) Retry(pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -232,7 +234,7 @@ func (q *Queue) Retry(pod *corev1.Pod) {
 	if q.current(pod) == nil {
 		return
 	}
-	metrics.Woken(metrics.Failover)
+	metrics.Requeued(metrics.Failover)
 	q.activateLater(pod)
 }
 
@@ -268,7 +270,8 @@ func (q *Queue) drop(uid types.UID) {
 }
 
 // podChanged wakes a pod whose annotations changed, which the scheduling queue does not do, and the pods that wait until
-// this pod has ended. It forgets a deleted pod: after is nil, or another pod with the same name.
+// this pod has ended. If before was deleted, podChanged forgets it and passes on its offer; after is then nil, or a new pod
+// with the same name.
 func (q *Queue) podChanged(before, after *corev1.Pod) {
 	if before == nil {
 		return

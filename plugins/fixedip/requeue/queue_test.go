@@ -86,16 +86,18 @@ func (c *cluster) wakes(t *testing.T, what string, e Event, want ...string) {
 	c.expect(t, what, want...)
 }
 
-// settle handles all tasks.
-func (c *cluster) settle() {
+// processAll handles all tasks.
+func (c *cluster) processAll() {
 	for c.work.Len() > 0 {
 		c.process()
 	}
 }
 
+// expect handles all tasks, and fails the test unless exactly the pods want were activated since the last call. what
+// describes the events before.
 func (c *cluster) expect(t *testing.T, what string, want ...string) {
 	t.Helper()
-	c.settle()
+	c.processAll()
 	c.activations.Lock()
 	defer c.activations.Unlock()
 	slices.Sort(c.activations.pods)
@@ -123,16 +125,16 @@ func TestEachCauseWakes(t *testing.T) {
 		event Event
 		want  []string
 	}{
-		"its reservation":        {Event{Keys: Keys(metrics.Owner, "db/other", "db/owner")}, []string{"db/owner"}},
-		"one of its nodes":       {Event{Node: "node-2"}, []string{"db/carried", "db/nodes", "db/requested"}},
-		"a subnet with its home": {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}, []string{"db/addrs"}},
-		"another subnet":         {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}, nil},
-		"its workload":           {Event{Keys: Keys(metrics.Workload, "db/StatefulSet/web")}, []string{"db/workload"}},
-		"a slot":                 {Event{Keys: Keys(metrics.Slot, "db/Deployment/web")}, []string{"db/slots"}},
-		"an address":             {Event{Node: "node-9", Freed: 1}, []string{"db/carried", "db/room"}},
-		"an address on its node": {Event{Node: "node-1", Freed: 1}, []string{"db/carried", "db/nodes", "db/room"}},
-		"other objects":          {Event{Keys: slices.Concat(Keys(metrics.Owner, "db/x"), Keys(metrics.Workload, "db/x"), Keys(metrics.Slot, "db/x", ""))}, nil},
-		"nothing":                {Event{}, nil},
+		"a change of the reservation":  {Event{Keys: Keys(metrics.Owner, "db/other", "db/owner")}, []string{"db/owner"}},
+		"a change of one of two nodes": {Event{Node: "node-2"}, []string{"db/carried", "db/nodes", "db/requested"}},
+		"a subnet with the address":    {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}, []string{"db/addrs"}},
+		"another subnet":               {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}, nil},
+		"a change of the workload":     {Event{Keys: Keys(metrics.Workload, "db/StatefulSet/web")}, []string{"db/workload"}},
+		"a free slot":                  {Event{Keys: Keys(metrics.Slot, "db/Deployment/web")}, []string{"db/slots"}},
+		"a free address":               {Event{Node: "node-9", Freed: 1}, []string{"db/carried", "db/room"}},
+		"a free address on node-1":     {Event{Node: "node-1", Freed: 1}, []string{"db/carried", "db/nodes", "db/room"}},
+		"changes of other objects":     {Event{Keys: slices.Concat(Keys(metrics.Owner, "db/x"), Keys(metrics.Workload, "db/x"), Keys(metrics.Slot, "db/x", ""))}, nil},
+		"an empty event":               {Event{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster()
@@ -141,8 +143,8 @@ func TestEachCauseWakes(t *testing.T) {
 			for pod, w := range on {
 				c.waits(pod, w)
 			}
-			c.wakes(t, "first", tc.event, tc.want...)
-			c.wakes(t, "again", tc.event)
+			c.wakes(t, "the event", tc.event, tc.want...)
+			c.wakes(t, "the same event again", tc.event)
 			if want := len(on) - len(tc.want); len(c.waiting) != want {
 				t.Errorf("%d pods wait, want %d", len(c.waiting), want)
 			}
@@ -150,8 +152,8 @@ func TestEachCauseWakes(t *testing.T) {
 	}
 }
 
-// TestNoEventIsMissed checks that an event between the decision and Add wakes the pod if it helps, and does not if it does
-// not help. More events than the queue remembers wake the pod in any case.
+// TestNoEventIsMissed checks that Add wakes a pod at once if an event since the decision helps the pod, and only then. If
+// more events occurred than the queue remembers, Add wakes the pod in any case.
 func TestNoEventIsMissed(t *testing.T) {
 	idle := slices.Repeat([]Event{{Node: "node-9"}}, recentEvents-1)
 	helps := Event{Node: "node-1", Freed: 1}
@@ -176,26 +178,26 @@ func TestNoEventIsMissed(t *testing.T) {
 			c.Add(c.pod("mysql-0"), WakeOn{FreeAddress: &FreeAddress{}}, decided)
 			c.expect(t, "after Add", tc.want...)
 			if len(c.waiting) != 1-len(tc.want) {
-				t.Errorf("%d pods wait", len(c.waiting))
+				t.Errorf("%d pods wait, want %d", len(c.waiting), 1-len(tc.want))
 			}
 		})
 	}
 }
 
-// TestOutdatedPodIsNotRefused checks that a pod whose annotations changed while it was refused is tried again, once.
+// TestOutdatedPodIsNotRefused checks that a pod whose annotations changed while it was being refused is woken, once.
 func TestOutdatedPodIsNotRefused(t *testing.T) {
 	c := newCluster()
 	before := c.pod("mysql-0")
 	now := c.pod("mysql-0")
 	now.Annotations = map[string]string{"fixedip.io/ips": "10.0.1.10"}
 	c.Add(before, On(metrics.Owner, "db/mysql-0"), c.Now())
-	c.expect(t, "refused as it was", "db/mysql-0")
+	c.expect(t, "Add of the pod without the annotation", "db/mysql-0")
 	c.Add(now, On(metrics.Owner, "db/mysql-0"), c.Now())
-	c.expect(t, "refused as it is")
+	c.expect(t, "Add of the pod with the annotation")
 }
 
-// TestPodsThatEndWake checks that a pod that waits for another pod is woken when the other pod has ended or is deleted, even
-// if that happens while the first one is being refused.
+// TestPodsThatEndWake checks that a pod that waits for another pod is woken when the other pod has ended or is deleted,
+// even if that happens while the waiting pod is being refused.
 func TestPodsThatEndWake(t *testing.T) {
 	with := func(uid types.UID, phase corev1.PodPhase) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "other", UID: uid}, Status: corev1.PodStatus{Phase: phase}}
@@ -206,30 +208,30 @@ func TestPodsThatEndWake(t *testing.T) {
 		now  *corev1.Pod
 		want []string
 	}{
-		"it stays":            {now: with("other", corev1.PodRunning)},
-		"it ends":             {now: with("other", corev1.PodFailed), want: []string{"db/mysql-0"}},
-		"it is deleted":       {want: []string{"db/mysql-0"}},
-		"it is created again": {now: with("another", corev1.PodRunning), want: []string{"db/mysql-0"}},
+		"the other pod runs":        {now: with("other", corev1.PodRunning)},
+		"the other pod fails":       {now: with("other", corev1.PodFailed), want: []string{"db/mysql-0"}},
+		"the other pod is deleted":  {want: []string{"db/mysql-0"}},
+		"the other pod is replaced": {now: with("another", corev1.PodRunning), want: []string{"db/mysql-0"}},
 	} {
-		for _, refused := range []string{"before", "after"} {
-			t.Run(name+" "+refused, func(t *testing.T) {
+		for _, when := range []string{"after", "before"} {
+			t.Run(name+", event "+when+" Add", func(t *testing.T) {
 				c := newCluster()
 				pod, decided := c.pod("mysql-0"), c.Now()
-				if refused == "before" {
+				if when == "after" {
 					c.Add(pod, On(metrics.Owner, "db/other"), decided)
 				}
 				c.podChanged(running, tc.now)
-				if refused == "after" {
+				if when == "before" {
 					c.Add(pod, On(metrics.Owner, "db/other"), decided)
 				}
-				c.expect(t, "then", tc.want...)
+				c.expect(t, name, tc.want...)
 			})
 		}
 	}
 }
 
-// TestSlotsAreEvaluatedOncePerEvent checks, with 100 waiting slot pods, that reports about unreserved pods need no look at
-// the cluster, and that a burst of reports about a slot needs one. Finding S1.
+// TestSlotsAreEvaluatedOncePerEvent checks, with 100 pods that wait for a slot, that events about nodes cause no call of the
+// Domain, and that a burst of events about the slots causes one call. Finding S1.
 func TestSlotsAreEvaluatedOncePerEvent(t *testing.T) {
 	c := newCluster()
 	c.slots = FreeSlots{Count: 100, Searching: 100}
@@ -239,16 +241,16 @@ func TestSlotsAreEvaluatedOncePerEvent(t *testing.T) {
 	for i := range 300 {
 		c.Notify(Event{Node: fmt.Sprintf("node-%d", i)})
 	}
-	c.settle()
+	c.processAll()
 	if len(c.evaluations) != 0 {
-		t.Errorf("events that concern no waiting pod: %v", c.evaluations)
+		t.Errorf("events that concern no waiting pod caused calls of the Domain: %v, want none", c.evaluations)
 	}
 	for range 300 {
 		c.Notify(Event{Keys: Keys(metrics.Slot, "db/Deployment/web")})
 	}
 	c.expect(t, "no slot can be taken over")
 	if want := map[string]int{"FreeSlots": 1}; !maps.Equal(c.evaluations, want) {
-		t.Errorf("a burst of events about the workload: %v, want %v", c.evaluations, want)
+		t.Errorf("a burst of events about the slots caused calls of the Domain: %v, want %v", c.evaluations, want)
 	}
 }
 
@@ -265,15 +267,15 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 		for _, name := range []string{"a", "b", "c", "d"} {
 			c.unfit[name+"/other-group"] = true
 		}
-		c.wakes(t, "an address of another node group", Event{Node: "other-group", Freed: 1})
-		c.wakes(t, "an address", Event{Node: "node-1", Freed: 1}, "db/b")
+		c.wakes(t, "a free address on a node that no pod can run on", Event{Node: "other-group", Freed: 1})
+		c.wakes(t, "a free address", Event{Node: "node-1", Freed: 1}, "db/b")
 		// Pod b could not be placed for another reason, and waits for a free address again.
 		c.Add(pods["b"], WakeOn{FreeAddress: &FreeAddress{}}, c.Now())
-		c.expect(t, "the first pod could not use it", "db/c")
+		c.expect(t, "the first pod could not use the address", "db/c")
 		c.PassOn("c")
-		c.expect(t, "the second pod could not use it", "db/d")
+		c.expect(t, "the second pod could not use the address", "db/d")
 		c.Add(pods["d"], WakeOn{FreeAddress: &FreeAddress{}}, c.Now())
-		c.expect(t, "each pod was tried")
+		c.expect(t, "the last pod could not use the address")
 		c.Remove("c")
 		c.Notify(Event{Node: "node-1", Freed: 1})
 		c.wakes(t, "two addresses, one by one", Event{Node: "node-1", Freed: 1})
@@ -287,22 +289,22 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 }
 
 // TestRequestedAddressWakes checks that a pod that requests an address is woken when this address becomes free, even if the
-// node has no more free addresses than before, and by no other change of the node. One change wakes one pod, since the claim
-// of the first pod wakes the next.
+// number of free addresses of the node does not grow, and by no other change of the node. One event wakes one pod, because
+// the claim of the first pod causes the event that wakes the next.
 func TestRequestedAddressWakes(t *testing.T) {
 	c := newCluster()
-	asks := WakeOn{FreeAddress: &FreeAddress{Requested: request.Exactly(netip.MustParseAddr("10.0.1.9"))}}
+	on := WakeOn{FreeAddress: &FreeAddress{Requested: request.Exactly(netip.MustParseAddr("10.0.1.9"))}}
 	c.full["node-1"] = true
-	c.waits("a", asks)
-	c.waits("b", asks)
+	c.waits("a", on)
+	c.waits("b", on)
 	c.waits("other", WakeOn{FreeAddress: &FreeAddress{}})
 	c.wakes(t, "another address changes", Event{Node: "node-1"})
 	c.full["node-1"] = false
 	c.wakes(t, "the address becomes free, and another one is taken", Event{Node: "node-1"}, "db/a")
 	c.Remove("a")
-	c.wakes(t, "the pod has claimed one address", Event{Node: "node-1"}, "db/b")
+	c.wakes(t, "the first pod has claimed an address", Event{Node: "node-1"}, "db/b")
 	c.PassOn("b")
-	c.wakes(t, "both are free", Event{Node: "node-1", Freed: 2}, "db/other")
+	c.wakes(t, "two addresses become free", Event{Node: "node-1", Freed: 2}, "db/other")
 }
 
 // TestFreeSlotWakesOnePod checks that a free slot wakes one pod, that searching pods are woken if more pods search than
@@ -315,17 +317,17 @@ func TestFreeSlotWakesOnePod(t *testing.T) {
 	c.waits("d", WakeOn{Keys: Keys(metrics.Slot, "w"), FreeAddress: &FreeAddress{}})
 	event := Event{Keys: Keys(metrics.Slot, "w")}
 	c.slots = FreeSlots{Count: 3, Searching: 3}
-	c.wakes(t, "none can be taken over", event)
+	c.wakes(t, "no slot can be taken over", event)
 	c.slots.Nodes = []string{"node-1"}
-	c.wakes(t, "one can be taken over", event, "db/a")
-	c.wakes(t, "it is about to be taken over", event)
+	c.wakes(t, "one slot can be taken over", event, "db/a")
+	c.wakes(t, "the slot is offered to a pod already", event)
 	c.PassOn("a")
-	c.expect(t, "it could not be used", "db/b")
+	c.expect(t, "the first pod could not use the slot", "db/b")
 	c.Remove("b")
 	c.slots = FreeSlots{Count: 1, Searching: 2}
-	c.wakes(t, "one pod too many searches", event, "db/c")
+	c.wakes(t, "more pods search than slots are free", event, "db/c")
 	c.slots = FreeSlots{Count: 2, Searching: 1, Nodes: []string{"node-1"}}
-	c.wakes(t, "more slots than pods that search", event, "db/d")
+	c.wakes(t, "fewer pods search than slots are free", event, "db/d")
 }
 
 // TestWakeInterval checks that a pod is woken at most once per wakeInterval. Finding S7.
@@ -335,12 +337,12 @@ func TestWakeInterval(t *testing.T) {
 		on := On(metrics.Owner, "db/a")
 		pod := c.waits("a", on)
 		event := Event{Keys: Keys(metrics.Owner, "db/a")}
-		c.wakes(t, "the first", event, "db/a")
+		c.wakes(t, "the first event", event, "db/a")
 		c.Add(pod, on, c.Now())
 		for range 10 {
 			c.Notify(event)
 		}
-		c.expect(t, "within the interval")
+		c.expect(t, "further events within the interval")
 		time.Sleep(wakeInterval)
 		synctest.Wait()
 		c.expect(t, "after the interval", "db/a")
@@ -362,9 +364,9 @@ func TestDeletedPodsDoNotRemain(t *testing.T) {
 	c.Add(during, On(metrics.Owner, "db/during"), c.Now())
 	c.Retry(during)
 	if len(c.waiting) != 0 || len(c.byKey)+len(c.woken)+len(c.offers) != 0 {
-		t.Errorf("%d pods wait; keys %v, woken %v, offers %v", len(c.waiting), c.byKey, c.woken, c.offers)
+		t.Errorf("the queue remembers deleted pods: %d pods wait, keys %v, woken %v, offers %v", len(c.waiting), c.byKey, c.woken, c.offers)
 	}
-	c.expect(t, "deleted pods")
+	c.expect(t, "Add and Retry of a deleted pod")
 }
 
 // TestAnnotationsWake checks that a pod is woken if its annotations change, whatever it waits for.
@@ -374,5 +376,5 @@ func TestAnnotationsWake(t *testing.T) {
 	after := before.DeepCopy()
 	after.Annotations = map[string]string{"fixedip.io/enabled": "true"}
 	c.podChanged(before, after)
-	c.expect(t, "changed", "db/a")
+	c.expect(t, "a change of the annotations", "db/a")
 }

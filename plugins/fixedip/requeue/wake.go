@@ -13,7 +13,7 @@ import (
 
 // Key is one cause that pods wait for and that events are about.
 type Key struct {
-	// Cause determines what Name is. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, or which ends.
+	// Cause determines the meaning of Name. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, or which ends.
 	// Workload: a workload, named as in pool entries, that becomes known or whose annotations change. Node: a node whose
 	// pool or readiness changes. Slot: a workload, named as in pool entries, of which a slot becomes free. Quota: a
 	// namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
@@ -53,10 +53,10 @@ func (w WakeOn) And(cause metrics.Cause, names ...string) WakeOn {
 	return w
 }
 
-// anySubnet is the key of pods that any node may help when it gets a subnet.
+// anySubnet is the key of pods that any change of the subnets of any node may help.
 var anySubnet = Key{Cause: metrics.Node, Name: "*"}
 
-// AndAnySubnet returns w with a further cause: any node gets or loses a subnet.
+// AndAnySubnet returns w with a further cause: the subnets of any node change.
 func (w WakeOn) AndAnySubnet() WakeOn {
 	w.Keys = append(slices.Clip(w.Keys), anySubnet)
 	return w
@@ -101,7 +101,7 @@ func (w WakeOn) index() []Key {
 	return append(slices.Clip(w.Keys), anyFreeAddress)
 }
 
-// Event is a change of the cluster. Each field that is set may help pods.
+// Event is a change of the cluster. Each field that is set may wake pods.
 type Event struct {
 	Keys []Key
 	// Node is a node whose pool or readiness has changed; empty: none.

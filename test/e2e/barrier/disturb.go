@@ -23,13 +23,13 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// disturbance disturbs an agent while a barrier asks it.
+// disturbance is one way to disturb an agent during a barrier.
 type disturbance struct {
 	name string
-	// calm is true if no pods are created and deleted meanwhile.
+	// calm is true if no pods are created and deleted during the disturbance.
 	calm bool
-	// run withholds addresses, asks the agent, and returns when the disturbance is over. No answer can have been given
-	// before the time impossible; if it is zero, an answer can have been given at any time.
+	// run withholds addresses, writes the probe, and returns when the disturbance is over. The agent cannot answer before
+	// the time impossible; the zero time means that the agent can answer at any time.
 	run func(ctx context.Context, a *attempt) (impossible time.Time, err error)
 }
 
@@ -59,12 +59,12 @@ func choose(names []string) ([]disturbance, error) {
 	return chosen, nil
 }
 
-// some returns a random duration between a quarter and one and a quarter of the update rate, plus up to one second.
-func (s *site) some() time.Duration {
+// randomWait returns a random duration between a quarter and one and a quarter of the update rate, plus up to one second.
+func (s *site) randomWait() time.Duration {
 	return s.options.updateRate/4 + rand.N(s.options.updateRate+time.Second)
 }
 
-// quiet withholds addresses and asks, without a disturbance.
+// quiet withholds addresses and writes the probe. It does not disturb the agent.
 func quiet(ctx context.Context, a *attempt) (time.Time, error) {
 	if err := a.withhold(ctx); err != nil {
 		return time.Time{}, err
@@ -72,8 +72,8 @@ func quiet(ctx context.Context, a *attempt) (time.Time, error) {
 	return time.Time{}, a.ask(ctx)
 }
 
-// restart kills the agent at a random step and starts it again: before the addresses are withheld, before the agent is
-// asked, or after that.
+// restart kills the agent and starts it again. It kills the agent before the addresses are withheld, before the probe is
+// written, or after that, at random.
 func restart(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	kill := rand.IntN(3)
 	for step, do := range []func(context.Context) error{a.withhold, a.ask, func(context.Context) error { return nil }} {
@@ -122,8 +122,8 @@ func labels(ctx context.Context, a *attempt) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// between calls stop at a random step and resume some time later. The step is before the addresses are withheld, before the
-// agent is asked, or after that.
+// between calls stop before the addresses are withheld, before the probe is written, or after that, at random. It calls
+// resume some time later.
 func between(ctx context.Context, a *attempt, stop, resume func() error) (impossible time.Time, err error) {
 	when := rand.IntN(3)
 	for step, do := range []func(context.Context) error{a.withhold, a.ask, func(context.Context) error { return nil }} {
@@ -136,7 +136,7 @@ func between(ctx context.Context, a *attempt, stop, resume func() error) (imposs
 			return time.Time{}, errors.Join(err, resume())
 		}
 	}
-	pause(ctx, a.some())
+	pause(ctx, a.randomWait())
 	if when < 2 {
 		impossible = time.Now()
 	}
@@ -154,8 +154,8 @@ func partitioned(ctx context.Context, a *attempt) (time.Time, error) {
 	return between(ctx, a, a.node.Partition, a.node.Heal)
 }
 
-// noPool asks while the CiliumNode has no pool, and restores the pool. An agent without a pool ignores the probe, but each
-// of its reports is an answer, and a pod that ends makes it report.
+// noPool removes the pool of the CiliumNode, writes the probe, and restores the pool. An agent without a pool ignores the
+// probe, but each report of the agent is an answer, and the agent reports when a pod ends.
 func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	if err := a.withhold(ctx); err != nil {
 		return time.Time{}, err
@@ -169,7 +169,7 @@ func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	}
 	err = a.ask(ctx)
 	if err == nil {
-		pause(ctx, a.some())
+		pause(ctx, a.randomWait())
 	}
 	entries := ipamtypes.AllocationMap{}
 	for addr, e := range n.Entries {

@@ -36,8 +36,8 @@ const (
 	// poolSize is the number of entries of a pool. It is small, so that a new pod is likely to take an address that was
 	// withheld a moment ago.
 	poolSize = 9
-	// podsPerNode is the number of pods that are created and deleted on each node. Of the other addresses, the router has
-	// one, and two are withheld.
+	// podsPerNode is the number of pods that are created and deleted on each node. The pool also has entries for the
+	// router and for two withheld addresses.
 	podsPerNode = 4
 )
 
@@ -103,7 +103,8 @@ func (l *lab) stop() {
 	l.cluster.Stop()
 }
 
-// connect creates the clients, and a first pool for each node that joins, without which its agent does not become ready.
+// connect creates the clients and starts to write the first pool of each node. An agent without a pool does not become
+// ready.
 func (l *lab) connect(ctx context.Context, c *realcluster.Cluster) error {
 	cfg, err := c.RESTConfig(cluster.Admin)
 	if err != nil {
@@ -114,7 +115,7 @@ func (l *lab) connect(ctx context.Context, c *realcluster.Cluster) error {
 		return err
 	}
 	if l.api, err = client.NewWithWatch(cfg, client.Options{Scheme: kinds}); err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create a client: %w", err)
 	}
 	l.pools = ciliumpool.New(l.api)
 	for _, s := range l.nodes {
@@ -146,8 +147,8 @@ func (s *site) patchSpec(ctx context.Context, ipam map[string]any) error {
 	return s.api.Patch(ctx, cn, client.RawPatch(types.MergePatchType, data))
 }
 
-// get reads the CiliumNode from the API server. It retries until ctx ends, because the API server of a busy machine may not
-// answer in time.
+// get reads the CiliumNode from the API server. It retries errors until ctx ends, because the API server of a busy machine
+// may not respond in time.
 func (s *site) get(ctx context.Context) (pool.NodePool, error) {
 	for {
 		n, err := s.getOnce(ctx)
@@ -181,7 +182,8 @@ func (s *site) watch(ctx context.Context) {
 	}
 }
 
-// churn creates a pod with this name on the node and deletes it after some seconds, repeatedly until ctx ends.
+// churn creates a pod with this name on the node and deletes it after some seconds, repeatedly until ctx ends. It
+// pauses while calm is true.
 func (s *site) churn(ctx context.Context, name string) {
 	meta := metav1.ObjectMeta{Namespace: "default", Name: name}
 	for ctx.Err() == nil {
@@ -218,7 +220,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// add stores a result and appends it to the file of results, if there is one.
+// add stores a result and appends it to the file options.out, if that is set.
 func (l *lab) add(r result) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

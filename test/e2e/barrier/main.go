@@ -6,17 +6,18 @@
 //
 //	barrier -cilium 1.19 -update-rate 15s -nodes 4 -barriers 70
 //
-// It prints one line for each disturbance: how many barriers were answered, how fast, with how many writes, and how many
-// answers were wrong. An answer is wrong if
+// It prints one line for each disturbance, with the number of barriers that were answered, the latency of the answers, the
+// number of writes, and the number of wrong answers. An answer is wrong if
 //
 //   - a container uses an address that the answer calls clear,
-//   - a container gets an address after the answer although it was withheld before the agent was asked,
-//   - the answer lacks an address that a container has had since before that,
-//   - the answer ignores a withheld entry, or
+//   - a container gets an address after the answer although the address was withheld before the probe was
+//     written,
+//   - the answer lacks an address that a container has had since before the probe was written,
+//   - the answer shows a withheld entry as dynamic, or
 //   - the agent could not have answered at that time.
 //
-// Exit status 1: an answer was wrong, or a barrier was not answered. Exit status 2: this machine lacks a prerequisite,
-// which is named.
+// Exit status 1: an answer was wrong, or a barrier was not answered. Exit status 2: a prerequisite is missing on
+// this machine; the message names it.
 package main
 
 import (
@@ -70,11 +71,11 @@ func run() error {
 	flag.StringVar(&o.dir, "dir", ".barrier", "work folder of the cluster")
 	flag.StringVar(&o.source, "source", ".", "folder of this repository")
 	flag.StringVar(&o.cilium, "cilium", "1.19", "line of Cilium: 1.18, 1.19 or 1.20")
-	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "how often an agent reports at most")
-	flag.IntVar(&o.nodes, "nodes", 4, "number of nodes; each is asked independently of the others")
+	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
+	flag.IntVar(&o.nodes, "nodes", 4, "number of nodes; each has its own barriers")
 	flag.IntVar(&o.barriers, "barriers", 70, "number of barriers, spread over the disturbances and the nodes")
 	flag.StringVar(&o.only, "only", "", "run only these disturbances, separated by commas")
-	flag.StringVar(&o.out, "out", "", "file that gets each barrier as a line of JSON")
+	flag.StringVar(&o.out, "out", "", "file to which the result of each barrier is appended as a line of JSON")
 	flag.Parse()
 	// Warnings of the API server and logs of libraries would be mixed with the report.
 	klog.SetLogger(logr.Discard())
@@ -114,11 +115,11 @@ func appendResult(o options, r result) error {
 		result
 	}{o.cilium, o.updateRate.String(), r})
 	if err != nil {
-		return fmt.Errorf("write a result: %w", err)
+		return fmt.Errorf("encode a result: %w", err)
 	}
 	file, err := os.OpenFile(o.out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return fmt.Errorf("write a result: %w", err)
+		return fmt.Errorf("open the file of results: %w", err)
 	}
 	_, err = fmt.Fprintf(file, "%s\n", line)
 	if err := errors.Join(err, file.Close()); err != nil {
@@ -127,12 +128,12 @@ func appendResult(o options, r result) error {
 	return nil
 }
 
-// clusterOptions returns the options of the cluster. No program of fixedip runs on it: product prepares the pools, which the
-// lab writes.
+// clusterOptions returns the options of the cluster. No program of fixedip runs on the cluster: the lab writes the pools,
+// and product starts that.
 func (o options) clusterOptions(product func(context.Context, *realcluster.Cluster) error) (realcluster.Options, error) {
 	source, err := filepath.Abs(o.source)
 	if err != nil {
-		return realcluster.Options{}, fmt.Errorf("find the folder %q: %w", o.source, err)
+		return realcluster.Options{}, fmt.Errorf("resolve the path of the folder %q: %w", o.source, err)
 	}
 	c := realcluster.Options{Options: layout.Defaults(), Dir: o.dir, Bin: o.bin, Source: source, Product: product}
 	c.Cilium, c.Nodes, c.UpdateRate = o.cilium, o.nodes, o.updateRate

@@ -58,7 +58,7 @@ func (t *truth) look() {
 	now := time.Now()
 	files, err := os.ReadDir(t.dir)
 	if err != nil {
-		return // No pod has had a network yet.
+		return // The folder does not exist before the first pod has a network.
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +141,7 @@ func (t *truth) endpoints(ctx context.Context) (map[netip.Addr]bool, error) {
 	}
 	answer, err := agent.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent of node %s for its endpoints: %w", t.node, err)
+		return nil, fmt.Errorf("request the endpoints of the agent of node %s: %w", t.node, err)
 	}
 	defer answer.Body.Close()
 	var list []struct {
@@ -152,7 +152,7 @@ func (t *truth) endpoints(ctx context.Context) (map[netip.Addr]bool, error) {
 		}
 	}
 	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil {
-		return nil, fmt.Errorf("ask the agent of node %s for its endpoints: %w", t.node, err)
+		return nil, fmt.Errorf("decode the endpoints of the agent of node %s: %w", t.node, err)
 	}
 	found := map[netip.Addr]bool{}
 	for _, e := range list {

@@ -26,8 +26,8 @@ const (
 	withheldOwner = "fixedip.io/withheld"
 	// hold is the time for which the containers are watched after an answer.
 	hold = 2 * time.Second
-	// patience is the time limit for an answer after the disturbance is over, in addition to three report intervals.
-	patience = 90 * time.Second
+	// answerTimeout is the time limit for an answer after the disturbance is over, in addition to three report intervals.
+	answerTimeout = 90 * time.Second
 )
 
 // result is the result of one barrier.
@@ -40,7 +40,8 @@ type result struct {
 	// Versions the reads of the CiliumNode while waiting for the answer.
 	Writes, Conflicts, Versions int
 	Answered                    bool
-	// Last is the last answer before Complete. Incomplete and NoPool are true if there was such an answer before Complete.
+	// Last is the last state of the barrier before Complete. Incomplete and NoPool are true if the barrier was in that state
+	// before Complete.
 	Last               string
 	Incomplete, NoPool bool
 	Clear, InUse       int
@@ -64,7 +65,7 @@ type attempt struct {
 	giveUp   context.Context
 }
 
-// try tries one barrier: it withholds addresses, asks the agent while it is disturbed, checks the answer, and makes the
+// try tries one barrier: it withholds addresses, writes the probe during the disturbance, checks the answer, and makes the
 // withheld entries dynamic again.
 func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 	giveUp, cancel := context.WithCancel(ctx)
@@ -77,7 +78,7 @@ func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 	over := time.Now()
 	select {
 	case <-a.answered:
-	case <-time.After(3*s.options.updateRate + patience):
+	case <-time.After(3*s.options.updateRate + answerTimeout):
 		cancel()
 		<-a.answered
 	case <-ctx.Done():
@@ -87,7 +88,7 @@ func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 		a.Latency = a.at.Sub(a.asked)
 		a.After = max(0, a.at.Sub(latest(over, a.asked)))
 		if !impossible.IsZero() && a.at.Before(impossible) {
-			a.Wrong = append(a.Wrong, "answered while the agent could not")
+			a.Wrong = append(a.Wrong, "the barrier was answered before the agent could process the probe")
 		}
 		if err := a.check(ctx); err != nil {
 			return a.result, err
@@ -106,8 +107,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// withhold writes withheldOwner into the entries of one free address and of one address in use, if there are such dynamic
-// entries.
+// withhold writes withheldOwner into the dynamic entries of one free address and of one address in use, if they exist.
 func (a *attempt) withhold(ctx context.Context) error {
 	n, err := a.get(ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func (a *attempt) ask(ctx context.Context) error {
 		}
 		a.Writes++
 		a.asked = time.Now()
-		a.barrier = agentview.Barrier{AskedNode: asked, Probe: probe}
+		a.barrier = agentview.Barrier{ProbedNode: asked, Probe: probe}
 		go a.await()
 		return nil
 	}
@@ -201,8 +201,8 @@ func (a *attempt) await() {
 	}
 }
 
-// check judges the withheld addresses, compares the answer with the containers of the node until hold after the answer, and
-// adds the errors to Wrong.
+// check judges the withheld addresses, waits for the time hold, compares the answer with the sandboxes that were seen after
+// the answer, and adds the errors to Wrong.
 func (a *attempt) check(ctx context.Context) error {
 	pods, err := a.pods(ctx)
 	for err != nil && ctx.Err() == nil {
@@ -224,7 +224,7 @@ func (a *attempt) check(ctx context.Context) error {
 		default:
 			a.Unknown++
 			if a.evidence.Entries[addr].Kind == pool.Dynamic && !a.NoPool {
-				a.Wrong = append(a.Wrong, fmt.Sprintf("%s was withheld before the question, and the answer is: %s", addr, v.Why))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("the use of %s is unknown (%s), although its entry was withheld before the probe was written; want clear or in use", addr, v.Why))
 			}
 		}
 	}
@@ -236,11 +236,11 @@ func (a *attempt) check(ctx context.Context) error {
 			switch {
 			case asked && v.State == agentview.InUse && v.By == box.pod:
 			case asked && box.first.After(a.at):
-				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s got %s after the agent's answer was judged %q, although the entry was withheld from all pods", box.pod, addr, v.State))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s got %s after the use of that address was judged %q, although the entry was withheld from all pods", box.pod, addr, v.State))
 			case asked && v.State == agentview.Clear && box.last.After(now) && a.truth.endpoint(ctx, addr):
-				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s still has %s, but the agent's answer was judged %q", box.pod, addr, v.State))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s still has %s, although the use of that address was judged %q", box.pod, addr, v.State))
 			case !asked && box.first.Before(a.asked) && !has(a.evidence.Used, addr) && a.truth.endpoint(ctx, addr):
-				a.Wrong = append(a.Wrong, fmt.Sprintf("%s has had %s since before the question, and the answer does not list it", box.pod, addr))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s has had %s since before the probe was written, but the answer does not report that address as used", box.pod, addr))
 			}
 		}
 	}

@@ -19,8 +19,9 @@ import (
 
 // Scenarios about the addresses that pods get: requested addresses, entries written by hand, the last free address.
 
-// ask returns n addresses of each family without an entry on a node, from the upper half of its subnets.
-func (s *scene) ask(ctx context.Context, node string, n int) (v4, v6 []string, err error) {
+// unusedAddresses returns n addresses of each family that have no entry in the pool of a node, from the upper half of its
+// subnets.
+func (s *scene) unusedAddresses(ctx context.Context, node string, n int) (v4, v6 []string, err error) {
 	var cn ciliumv2.CiliumNode
 	if err := s.api.Get(ctx, client.ObjectKey{Name: node}, &cn); err != nil {
 		return nil, nil, fmt.Errorf("read the CiliumNode %s: %w", node, err)
@@ -28,7 +29,7 @@ func (s *scene) ask(ctx context.Context, node string, n int) (v4, v6 []string, e
 	for _, cidr := range cn.Spec.IPAM.PodCIDRs {
 		subnet, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return nil, nil, fmt.Errorf("read the subnet of node %s: %w", node, err)
+			return nil, nil, fmt.Errorf("parse a subnet of node %s: %w", node, err)
 		}
 		list := &v4
 		if subnet.Addr().Is6() {
@@ -46,13 +47,13 @@ func (s *scene) ask(ctx context.Context, node string, n int) (v4, v6 []string, e
 		}
 	}
 	if len(v4) < n || len(v6) < n {
-		return nil, nil, fmt.Errorf("node %s has no %d addresses of each family to ask for: %v", node, n, cn.Spec.IPAM.PodCIDRs)
+		return nil, nil, fmt.Errorf("node %s does not have %d addresses of each family without an entry in its subnets %v", node, n, cn.Spec.IPAM.PodCIDRs)
 	}
 	return v4, v6, nil
 }
 
-func askedFor(ctx context.Context, s *scene) error {
-	v4, v6, err := s.ask(ctx, otherNode, 2)
+func requestedAddresses(ctx context.Context, s *scene) error {
+	v4, v6, err := s.unusedAddresses(ctx, otherNode, 2)
 	if err != nil {
 		return err
 	}
@@ -64,13 +65,13 @@ func askedFor(ctx context.Context, s *scene) error {
 	}
 	for n, name := range podNames("web", 2) {
 		if want := []string{v4[n], v6[n]}; !same(before[name].addresses, want) || before[name].node != otherNode {
-			return fmt.Errorf("pod %s asked for %v on %s and has %+v", name, want, otherNode, before[name])
+			return fmt.Errorf("pod %s has %+v, want the requested addresses %v on node %s", name, before[name], want, otherNode)
 		}
 	}
 	if err := s.deletePods(ctx, false, before.names()...); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, before.names()...)
+	_, err = s.awaitReplaced(ctx, before, before.names()...)
 	return err
 }
 
@@ -94,21 +95,21 @@ func lastAddress(ctx context.Context, s *scene) error {
 				continue
 			}
 			if a := ofFamily(i.addresses, false); a != last {
-				return fmt.Errorf("pod %s-0 has %s, and only %s is free", pair[0], a, last)
+				return fmt.Errorf("pod %s-0 has %s, want %s, the only free address", pair[0], a, last)
 			}
 			winner, loser = pair[0], pair[1]
 			return nil
 		}
-		return fmt.Errorf("no pod has the last address %s of node %s", last, victimNode)
+		return fmt.Errorf("no pod has the last free address %s of node %s", last, victimNode)
 	}); err != nil {
 		return err
 	}
-	told, err := s.waiting(ctx, loser+"-0")
+	message, err := s.waiting(ctx, loser+"-0")
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(told, "IPv4") {
-		return fmt.Errorf("pod %s-0 waits for an address with the message: %s", loser, told)
+	if !strings.Contains(message, "IPv4") {
+		return fmt.Errorf("pod %s-0: the condition PodScheduled has the message %q, want it to contain %q", loser, message, "IPv4")
 	}
 	if err := stays(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, loser+"-0"); pod.Spec.NodeName != "" {
@@ -121,12 +122,12 @@ func lastAddress(ctx context.Context, s *scene) error {
 	if err := s.removeSet(ctx, winner); err != nil {
 		return err
 	}
-	after, err := s.settled(ctx, loser, 1)
+	after, err := s.awaitSet(ctx, loser, 1)
 	if err != nil {
 		return err
 	}
 	if a := ofFamily(after[loser+"-0"].addresses, false); a != last {
-		return fmt.Errorf("pod %s-0 has %s, and only %s was free", loser, a, last)
+		return fmt.Errorf("pod %s-0 has %s, want %s, the address that was released", loser, a, last)
 	}
 	s.note = last
 	return nil
@@ -182,7 +183,7 @@ func (s *scene) fill(ctx context.Context, node string) (string, error) {
 	return last, eventually(ctx, func() error {
 		for _, name := range names {
 			if len(s.witness.Entries(s.namespace, name)) == 0 {
-				return fmt.Errorf("FixedIP %s of %d is not in the pool of node %s", name, len(names), node)
+				return fmt.Errorf("FixedIP %s, one of %d, has no pool entry, want one on node %s", name, len(names), node)
 			}
 		}
 		return nil
@@ -191,7 +192,7 @@ func (s *scene) fill(ctx context.Context, node string) (string, error) {
 
 // handWritten writes owned pool entries as an administrator would, before the pods exist.
 func handWritten(ctx context.Context, s *scene) error {
-	v4, v6, err := s.ask(ctx, calmNode, 2)
+	v4, v6, err := s.unusedAddresses(ctx, calmNode, 2)
 	if err != nil {
 		return err
 	}
@@ -202,7 +203,7 @@ func handWritten(ctx context.Context, s *scene) error {
 			cn := &ciliumv2.CiliumNode{}
 			cn.Name = calmNode
 			if err := s.api.Patch(ctx, cn, client.RawPatch("application/json-patch+json", patch)); err != nil {
-				return fmt.Errorf("write %s into the pool of %s: %w", a, calmNode, err)
+				return fmt.Errorf("write %s into the pool of node %s: %w", a, calmNode, err)
 			}
 		}
 	}
@@ -212,13 +213,13 @@ func handWritten(ctx context.Context, s *scene) error {
 	}
 	for n, name := range names {
 		if want := []string{v4[n], v6[n]}; !same(before[name].addresses, want) || before[name].node != calmNode {
-			return fmt.Errorf("%v on %s was written for pod %s, which has %+v", want, calmNode, name, before[name])
+			return fmt.Errorf("pod %s has %+v, want the addresses %v of its entries on node %s", name, before[name], want, calmNode)
 		}
 	}
 	if err := s.deletePods(ctx, false, names...); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, names...)
+	_, err = s.awaitReplaced(ctx, before, names...)
 	return err
 }
 
@@ -240,7 +241,7 @@ func adopted(ctx context.Context, s *scene) error {
 			if err := s.deletePods(ctx, force, before.names()...); err != nil {
 				return err
 			}
-			if before, err = s.back(ctx, before, before.names()...); err != nil {
+			if before, err = s.awaitReplaced(ctx, before, before.names()...); err != nil {
 				return err
 			}
 		}
@@ -262,10 +263,10 @@ func burst(ctx context.Context, s *scene) error {
 	if err := s.deletePods(ctx, false, before.names()...); err != nil {
 		return err
 	}
-	if before, err = s.back(ctx, before, before.names()...); err != nil {
+	if before, err = s.awaitReplaced(ctx, before, before.names()...); err != nil {
 		return err
 	}
-	if err := within(ctx, 2*patience, func() error {
+	if err := within(ctx, 2*stepTimeout, func() error {
 		if err := s.api.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
 			return err
 		}
@@ -282,7 +283,7 @@ func burst(ctx context.Context, s *scene) error {
 	if err := s.deletePods(ctx, false, before.names()...); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, before.names()...)
+	_, err = s.awaitReplaced(ctx, before, before.names()...)
 	return err
 }
 
@@ -297,7 +298,7 @@ func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
 		for _, ip := range pod.Status.PodIPs {
 			addresses[ip.IP] = true
 			if err := within(ctx, fetchTimeout*3, func() error {
-				a, err := s.watch.askers()[0].fetch(ctx, ip.IP)
+				a, err := s.watch.clients()[0].fetch(ctx, ip.IP)
 				if err == nil && a.Hostname != pod.Name {
 					err = fmt.Errorf("pod %s answers instead", a.Hostname)
 				}
@@ -308,7 +309,7 @@ func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
 		}
 	}
 	if len(addresses) != 2*pods {
-		return fmt.Errorf("%d unreserved pods have %d addresses", len(list.Items), len(addresses))
+		return fmt.Errorf("%d unreserved pods have %d different addresses, want %d", len(list.Items), len(addresses), 2*pods)
 	}
 	return nil
 }

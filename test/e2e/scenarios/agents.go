@@ -25,7 +25,8 @@ import (
 
 // Scenarios about agents and their connection to the API server.
 
-// agentRestarted kills the agents of both calm nodes while pods are replaced there, and starts them again.
+// agentRestarted kills the agents of both calm nodes, deletes the pods there, and starts the agents again. Then it deletes
+// the replacements and restarts the agents.
 func agentRestarted(ctx context.Context, s *scene) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 4})
 	if err != nil {
@@ -42,7 +43,7 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	if err := s.startAgents(ctx); err != nil {
 		return err
 	}
-	after, err := s.back(ctx, before, before.names()...)
+	after, err := s.awaitReplaced(ctx, before, before.names()...)
 	if err != nil {
 		return err
 	}
@@ -53,12 +54,13 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	if err := s.startAgents(ctx); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, after, before.names()...)
+	_, err = s.awaitReplaced(ctx, after, before.names()...)
 	return err
 }
 
-// agentRestartedOften restarts the agent of a node ten times. Each time it must have the same addresses for the node: in CRD
-// mode an agent that does not find the address of its router in the pool takes another one (cilium #17691, #20879).
+// agentRestartedOften restarts the agent of a node ten times. After each restart the addresses of the node itself must be
+// the same: in CRD mode an agent that does not find the address of its router in the pool takes another one (cilium #17691,
+// #20879).
 func agentRestartedOften(ctx context.Context, s *scene) error {
 	name := calmNodes[0]
 	node := s.cluster.Node(name)
@@ -71,7 +73,7 @@ func agentRestartedOften(ctx context.Context, s *scene) error {
 			return err
 		}
 		// If an agent is killed while it regenerates the eBPF programs of a pod, the pod has no network until the agent has
-		// started again and completed that.
+		// started again and has regenerated them.
 		if err := errors.Join(node.WaitReady(ctx), node.WaitEndpoints(ctx)); err != nil {
 			return err
 		}
@@ -80,7 +82,7 @@ func agentRestartedOften(ctx context.Context, s *scene) error {
 			return err
 		}
 		if !slices.Equal(before, after) {
-			return fmt.Errorf("node %s had %v and has %v after %d restarts", name, before, after, n)
+			return fmt.Errorf("node %s has the addresses %v after %d restarts of its agent, want %v", name, after, n, before)
 		}
 	}
 	return nil
@@ -108,7 +110,7 @@ func (s *scene) nodeAddresses(ctx context.Context, name string) (found []string,
 		}
 		n := ciliumpool.FromCiliumNode(&cn)
 		if slices.Contains(n.Probes, probe) || n.Unreported {
-			return fmt.Errorf("the agent of node %s has not answered", name)
+			return fmt.Errorf("the agent of node %s has not answered the barrier", name)
 		}
 		found = nil
 		for a, owner := range n.Used {
@@ -150,7 +152,7 @@ func apiServerRestarted(ctx context.Context, s *scene) error {
 	if err := s.cluster.ControlPlane().Restart(ctx); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, before.names()...)
+	_, err = s.awaitReplaced(ctx, before, before.names()...)
 	return err
 }
 
@@ -220,11 +222,11 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	if err := errors.Join(err, heal()); err != nil {
 		return err
 	}
-	s.note = fmt.Sprintf("%v was claimed, the agent gave %v", claimed, got)
-	if _, err := s.back(ctx, before, "old-0"); err != nil {
+	s.note = fmt.Sprintf("claimed %v, got %v from the agent", claimed, got)
+	if _, err := s.awaitReplaced(ctx, before, "old-0"); err != nil {
 		return err
 	}
-	after, err := s.settled(ctx, "new", 1)
+	after, err := s.awaitSet(ctx, "new", 1)
 	if err != nil {
 		return err
 	}
@@ -232,12 +234,12 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	if err := s.deletePods(ctx, false, "new-0"); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, after, "new-0")
+	_, err = s.awaitReplaced(ctx, after, "new-0")
 	return err
 }
 
-// placeWhileCut deletes the old pod, creates the new one, and waits until it is bound and then for a while longer. It
-// returns the claimed and the actual addresses of the new pod.
+// placeWhileCut deletes pod old-0, creates pod new-0, and waits until new-0 is bound and then for the time stayFor. It
+// returns the claimed addresses of new-0 and the addresses of its status.
 func (s *scene) placeWhileCut(ctx context.Context) (claimed, got []string, err error) {
 	if err := s.deletePods(ctx, false, "old-0"); err != nil {
 		return nil, nil, err
@@ -294,21 +296,21 @@ func (s *scene) strictCut(ctx context.Context) error {
 	}
 	claimed, got, err := s.placeWhileCut(ctx)
 	if err == nil && len(got) > 0 && !same(got, claimed) {
-		err = fmt.Errorf("on a strict node pod new-0 has %v, and %v was claimed for it", got, claimed)
+		err = fmt.Errorf("pod new-0 on a strict node has %v, want the claimed addresses %v", got, claimed)
 	}
-	s.note = fmt.Sprintf("%v was claimed, the agent gave %v", claimed, got)
+	s.note = fmt.Sprintf("claimed %v, got %v from the agent", claimed, got)
 	if err := errors.Join(err, heal()); err != nil {
 		return err
 	}
-	if _, err := s.back(ctx, before, "old-0"); err != nil {
+	if _, err := s.awaitReplaced(ctx, before, "old-0"); err != nil {
 		return err
 	}
-	after, err := s.settled(ctx, "new", 1)
+	after, err := s.awaitSet(ctx, "new", 1)
 	if err != nil {
 		return err
 	}
 	if !same(after["new-0"].addresses, claimed) {
-		return fmt.Errorf("on a strict node pod new-0 has %v, and %v was claimed for it", after["new-0"].addresses, claimed)
+		return fmt.Errorf("pod new-0 on a strict node has %v, want the claimed addresses %v", after["new-0"].addresses, claimed)
 	}
 	return nil
 }

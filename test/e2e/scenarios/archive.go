@@ -39,11 +39,11 @@ func (t *trial) saveArchive(name string) string {
 func (t *trial) writeArchive(path string) error {
 	file, err := os.Create(path)
 	if err != nil {
-		return fmt.Errorf("write an archive: %w", err)
+		return fmt.Errorf("create an archive: %w", err)
 	}
 	zip := gzip.NewWriter(file)
 	a := &archive{tar: tar.NewWriter(zip)}
-	// An incomplete archive is better than none.
+	// Errors do not end the collection: an incomplete archive is better than none.
 	a.problem(t.addObjects(a))
 	a.problem(a.addFolder("logs", filepath.Join(t.dir, "logs")))
 	nodes, err := filepath.Glob(filepath.Join(t.dir, "nodes", "*"))
@@ -136,7 +136,7 @@ func (t *trial) addObjects(a *archive) error {
 		}
 		data, err := yaml.Marshal(list)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("write %s: %w", kind, err))
+			errs = append(errs, fmt.Errorf("encode %s: %w", kind, err))
 			continue
 		}
 		a.add("objects/"+kind+".yaml", data)
@@ -144,7 +144,7 @@ func (t *trial) addObjects(a *archive) error {
 	return errors.Join(errs...)
 }
 
-// addKernels adds the network state of the nodes and the kernel log of the machine, which shows whether it was stalled.
+// addKernels adds the network state of the nodes and the kernel log, which shows whether the machine was stalled.
 func (t *trial) addKernels(a *archive) error {
 	if t.cluster == nil || t.wire == nil {
 		return nil

@@ -91,7 +91,7 @@ func writeCompatibility(o options, all []summary) error {
 	}
 	var b strings.Builder
 	if err := compatibilityPage.Execute(&b, page); err != nil {
-		return fmt.Errorf("write the page of versions: %w", err)
+		return fmt.Errorf("render the page of versions: %w", err)
 	}
 	if err := os.WriteFile(o.compatibility, []byte(b.String()), 0o644); err != nil {
 		return fmt.Errorf("write the page of versions: %w", err)

@@ -15,31 +15,31 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// podLanes is the number of scenarios with the need itsPods that run at the same time. Scenarios that need the third node
+// podLanes is the number of scenarios with the need ownPods that run at the same time. Scenarios that need the third node
 // run in one more lane.
 const podLanes = 2
 
-// scenarioPatience is the time limit of a scenario; its steps have shorter limits.
-const scenarioPatience = 10 * time.Minute
+// scenarioTimeout is the time limit of a scenario. The limits of its steps are shorter.
+const scenarioTimeout = 10 * time.Minute
 
-// patience returns the time limit of the scenario. ratio needs more time than the others.
-func (s scenario) patience() time.Duration {
+// timeout returns the time limit of the scenario. The scenario ratio needs more time than the others.
+func (s scenario) timeout() time.Duration {
 	if s.name == ratioScenario {
 		return ratioTimes[len(ratioTimes)-1] + 2*time.Minute
 	}
-	return scenarioPatience
+	return scenarioTimeout
 }
 
 // runAll runs all scenarios: first those that can run in parallel, then one by one those that need the whole cluster; then
-// it repeats both while our programs are killed. Scenarios that leave a changed cluster behind come last, also twice. A
-// failed scenario does not end the run.
+// it repeats both while our programs are killed. Scenarios that leave a changed cluster behind come last; it also runs them
+// twice. A failed scenario does not end the run.
 func (t *trial) runAll(ctx context.Context) {
-	t.runTwice(ctx, []need{itsPods, theVictim, everything}, func(kills bool, m *murder) {
-		t.runBeside(ctx, kills, m)
-		t.runLane(ctx, kills, m, everything)
+	t.runTwice(ctx, []need{ownPods, thirdNode, wholeCluster}, func(kills bool, m *killer) {
+		t.runParallel(ctx, kills, m)
+		t.runLane(ctx, kills, m, wholeCluster)
 	})
-	t.runTwice(ctx, []need{everythingForGood}, func(kills bool, m *murder) {
-		t.runLane(ctx, kills, m, everythingForGood)
+	t.runTwice(ctx, []need{changedCluster}, func(kills bool, m *killer) {
+		t.runLane(ctx, kills, m, changedCluster)
 	})
 	end, err := t.watch.finish(ctx)
 	t.results.watch = end
@@ -47,12 +47,12 @@ func (t *trial) runAll(ctx context.Context) {
 }
 
 // runTwice runs the scenarios with these needs, and repeats those that allow it while our programs are killed.
-func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool, m *murder)) {
+func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool, m *killer)) {
 	run(false, nil)
 	if !t.options.kills || len(t.chosen(true, needs...)) == 0 {
 		return
 	}
-	m := t.startMurder(ctx)
+	m := t.startKiller(ctx)
 	run(true, m)
 	if err := m.stop(ctx); err != nil && ctx.Err() == nil {
 		t.record(outcome{name: "killing our programs", err: err}, "killing")
@@ -72,8 +72,8 @@ func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	return list
 }
 
-// runBeside runs the scenarios that need only pods or the third node, in parallel lanes.
-func (t *trial) runBeside(ctx context.Context, kills bool, m *murder) {
+// runParallel runs the scenarios that need only pods or the third node, in parallel lanes.
+func (t *trial) runParallel(ctx context.Context, kills bool, m *killer) {
 	queue := make(chan scenario)
 	var lanes sync.WaitGroup
 	for range podLanes {
@@ -83,8 +83,8 @@ func (t *trial) runBeside(ctx context.Context, kills bool, m *murder) {
 			}
 		})
 	}
-	lanes.Go(func() { t.runLane(ctx, kills, m, theVictim) })
-	for _, s := range t.chosen(kills, itsPods) {
+	lanes.Go(func() { t.runLane(ctx, kills, m, thirdNode) })
+	for _, s := range t.chosen(kills, ownPods) {
 		queue <- s
 	}
 	close(queue)
@@ -92,9 +92,9 @@ func (t *trial) runBeside(ctx context.Context, kills bool, m *murder) {
 }
 
 // runLane runs the scenarios with this need, one after the other.
-func (t *trial) runLane(ctx context.Context, kills bool, m *murder, n need) {
+func (t *trial) runLane(ctx context.Context, kills bool, m *killer, n need) {
 	nodes := []string{calmNode, otherNode, victimNode, spareNode}
-	if n == theVictim {
+	if n == thirdNode {
 		nodes = []string{victimNode}
 	}
 	for _, s := range t.chosen(kills, n) {
@@ -102,9 +102,9 @@ func (t *trial) runLane(ctx context.Context, kills bool, m *murder, n need) {
 	}
 }
 
-// runOne runs a scenario in its own namespace, after it has restarted programs of the nodes that have exited. If m is not
-// nil, our programs are killed meanwhile.
-func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []string) {
+// runOne restarts the programs of the nodes that have exited, and then runs a scenario in its own namespace. If m is not
+// nil, the scenario starts shortly before m kills our programs.
+func (t *trial) runOne(parent context.Context, s scenario, m *killer, nodes []string) {
 	if s.name == ratioScenario {
 		t.options.machine.Lock()
 		defer t.options.machine.Unlock()
@@ -115,7 +115,7 @@ func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []st
 	if parent.Err() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(parent, s.patience(), fmt.Errorf("not done after %s", s.patience()))
+	ctx, cancel := context.WithTimeoutCause(parent, s.timeout(), fmt.Errorf("the scenario is not done after %s", s.timeout()))
 	defer cancel()
 	name := s.name
 	if m != nil {
@@ -139,7 +139,7 @@ func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []st
 	o.detail = sc.note
 	// Violations seen during the scenario are part of its result.
 	if broken := t.newViolations(); len(broken) > 0 {
-		err = errors.Join(err, fmt.Errorf("a promise was broken:\n%s", strings.Join(broken, "\n")))
+		err = errors.Join(err, fmt.Errorf("violations during the scenario:\n%s", strings.Join(broken, "\n")))
 	}
 	t.watch.leave(name)
 	o.err = err
@@ -156,7 +156,7 @@ func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []st
 func killed(name string) string { return name + ", our programs killed" }
 
 // supervise restarts the programs of nodes that have exited, so that the next scenario finds them running. It returns an
-// error for each.
+// error for each of them.
 func (t *trial) supervise(ctx context.Context, nodes []string) error {
 	var errs []error
 	for _, name := range nodes {

@@ -22,7 +22,7 @@ func (s *scene) placed(ctx context.Context, w workload) (identities, error) {
 	if err := s.create(ctx, s.statefulSet(w)); err != nil {
 		return nil, err
 	}
-	return s.settled(ctx, w.name, int(w.replicas))
+	return s.awaitSet(ctx, w.name, int(w.replicas))
 }
 
 // placedOn creates a StatefulSet whose first pods run on one node, and returns when they are whole. Pods that replace them
@@ -35,7 +35,7 @@ func (s *scene) placedOn(ctx context.Context, node string, w workload) (identiti
 	if err := s.create(ctx, set); err != nil {
 		return nil, err
 	}
-	before, err := s.settled(ctx, w.name, int(w.replicas))
+	before, err := s.awaitSet(ctx, w.name, int(w.replicas))
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func firstPlacement(ctx context.Context, s *scene) error {
 		}
 	}
 	if len(nodes) != 2 || len(addresses) != 8 {
-		return fmt.Errorf("4 pods are on %d nodes with %d addresses: %v", len(nodes), len(addresses), pods)
+		return fmt.Errorf("got 4 pods on %d nodes with %d addresses, want 2 nodes and 8 addresses: %v", len(nodes), len(addresses), pods)
 	}
 	return nil
 }
@@ -72,14 +72,14 @@ func deleted(ctx context.Context, s *scene, force bool) error {
 	if err := s.deletePods(ctx, force, "web-1"); err != nil {
 		return err
 	}
-	if before, err = s.back(ctx, before, "web-1"); err != nil {
+	if before, err = s.awaitReplaced(ctx, before, "web-1"); err != nil {
 		return err
 	}
 	// Delete all pods at once, so that their waits run in parallel.
 	if err := s.deletePods(ctx, force, before.names()...); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, before.names()...)
+	_, err = s.awaitReplaced(ctx, before, before.names()...)
 	return err
 }
 
@@ -93,7 +93,7 @@ func rollingUpdate(ctx context.Context, s *scene) error {
 	}); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, before.names()...)
+	_, err = s.awaitReplaced(ctx, before, before.names()...)
 	return err
 }
 
@@ -113,7 +113,7 @@ func scaledDownAndUp(ctx context.Context, s *scene) error {
 	if err := s.scale(ctx, "web", 3); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, "web-1", "web-2")
+	_, err = s.awaitReplaced(ctx, before, "web-1", "web-2")
 	return err
 }
 
@@ -134,7 +134,7 @@ func recreatedWithinTTL(ctx context.Context, s *scene) error {
 	if err := s.create(ctx, s.statefulSet(w)); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, before.names()...)
+	_, err = s.awaitReplaced(ctx, before, before.names()...)
 	return err
 }
 
@@ -147,13 +147,13 @@ func recreatedAfterTTL(ctx context.Context, s *scene) error {
 	if err := s.removeSet(ctx, "web"); err != nil {
 		return err
 	}
-	if err := s.noRecord(ctx, before.names()...); err != nil {
+	if err := s.noFixedIP(ctx, before.names()...); err != nil {
 		return err
 	}
 	if err := s.create(ctx, s.statefulSet(w)); err != nil {
 		return err
 	}
-	_, err = s.settled(ctx, "web", 2)
+	_, err = s.awaitSet(ctx, "web", 2)
 	return err
 }
 
@@ -186,7 +186,7 @@ func sandboxKilled(ctx context.Context, s *scene) error {
 	}); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before)
+	_, err = s.awaitReplaced(ctx, before)
 	return err
 }
 
@@ -199,13 +199,13 @@ func stickyMAC(ctx context.Context, s *scene) error {
 		if err := s.deletePods(ctx, false, before.names()...); err != nil {
 			return err
 		}
-		after, err := s.back(ctx, before, before.names()...)
+		after, err := s.awaitReplaced(ctx, before, before.names()...)
 		if err != nil {
 			return err
 		}
 		for name, i := range after {
 			if i.mac != before[name].mac {
-				return fmt.Errorf("the interface of pod %s had the MAC address %s and has %s", name, before[name].mac, i.mac)
+				return fmt.Errorf("the interface of pod %s has the MAC address %s, want %s", name, i.mac, before[name].mac)
 			}
 		}
 		before = after
@@ -244,7 +244,7 @@ func deploymentSlots(ctx context.Context, s *scene) error {
 	n := <-most
 	s.note = fmt.Sprintf("%d slots after %d rollouts, %d pods at once at most", slots, rollouts, n)
 	if slots > n {
-		return fmt.Errorf("the Deployment has %d addresses, and never had more than %d pods at once", slots, n)
+		return fmt.Errorf("the Deployment has %d slots, want at most %d, the maximum number of pods at the same time", slots, n)
 	}
 	return nil
 }
@@ -290,7 +290,7 @@ func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, 
 			return err
 		}
 		if st := d.Status; st.ObservedGeneration != d.Generation || int(st.UpdatedReplicas) != replicas || int(st.Replicas) != replicas || int(st.ReadyReplicas) != replicas {
-			return fmt.Errorf("the Deployment %s: %d of %d pods are of the last revision, %d ready, %d in all", name, st.UpdatedReplicas, replicas, st.ReadyReplicas, st.Replicas)
+			return fmt.Errorf("the Deployment %s is not rolled out: %d of %d pods have the last revision, %d are ready, %d exist", name, st.UpdatedReplicas, replicas, st.ReadyReplicas, st.Replicas)
 		}
 		pods := 0
 		for _, row := range s.witness.State(s.namespace) {
@@ -303,19 +303,19 @@ func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, 
 			}
 		}
 		if pods != replicas {
-			return fmt.Errorf("the Deployment %s has %d pods, not %d", name, pods, replicas)
+			return fmt.Errorf("the Deployment %s has %d pods, want %d", name, pods, replicas)
 		}
 		return nil
 	})
 	return len(s.witness.Records(s.namespace)), err
 }
 
-// soon is the time for which stays watches for an event that must not happen. The event would happen sooner.
-const soon = 5 * time.Second
+// stayFor is the time for which stays checks a condition. A violation would happen within a shorter time.
+const stayFor = 5 * time.Second
 
-// stays returns an error if the condition does not hold throughout the time soon.
+// stays returns an error if the condition does not hold throughout the time stayFor.
 func stays(ctx context.Context, holds func() error) error {
-	end := time.Now().Add(soon)
+	end := time.Now().Add(stayFor)
 	for time.Now().Before(end) {
 		if err := holds(); err != nil {
 			return err

@@ -44,27 +44,27 @@ func quotaReached(ctx context.Context, s *scene) error {
 	if err := s.scale(ctx, "web", 3); err != nil {
 		return err
 	}
-	told, err := s.waiting(ctx, "web-2")
+	message, err := s.waiting(ctx, "web-2")
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(told, "ResourceQuota addresses allows 2 FixedIPs") {
-		return fmt.Errorf("pod web-2 waits for the quota with the message: %s", told)
+	if want := "ResourceQuota addresses allows 2 FixedIPs"; !strings.Contains(message, want) {
+		return fmt.Errorf("pod web-2: the condition PodScheduled has the message %q, want it to contain %q", message, want)
 	}
 	if entries := s.witness.Entries(s.namespace, "web-2"); len(entries) > 0 {
-		return fmt.Errorf("pod web-2 waits for the quota, and the pools have %v for it", entries)
+		return fmt.Errorf("the pools have the entries %v for pod web-2, want none while the pod waits for the quota", entries)
 	}
 	// A pod that has a FixedIP is not affected by the quota.
 	if err := s.deletePods(ctx, false, "web-0"); err != nil {
 		return err
 	}
-	if _, err := s.back(ctx, before, "web-0"); err != nil {
+	if _, err := s.awaitReplaced(ctx, before, "web-0"); err != nil {
 		return err
 	}
 	if err := change(ctx, s, quota, func(q *corev1.ResourceQuota) { q.Spec.Hard[fixedIPCount] = resource.MustParse("3") }); err != nil {
 		return err
 	}
-	_, err = s.settled(ctx, "web", 3)
+	_, err = s.awaitSet(ctx, "web", 3)
 	return err
 }
 
@@ -96,37 +96,37 @@ func volume(ctx context.Context, s *scene) error {
 	if err := s.create(ctx, set); err != nil {
 		return err
 	}
-	before, err := s.settled(ctx, "web", 1)
+	before, err := s.awaitSet(ctx, "web", 1)
 	if err != nil {
 		return err
 	}
 	if before["web-0"].node != victimNode {
-		return fmt.Errorf("the volume is on node %s, and the pod on node %s", victimNode, before["web-0"].node)
+		return fmt.Errorf("pod web-0 is on node %s, want %s, the node of its volume", before["web-0"].node, victimNode)
 	}
 	if err := s.deletePods(ctx, false, "web-0"); err != nil {
 		return err
 	}
-	if _, err := s.back(ctx, before, "web-0"); err != nil {
+	if _, err := s.awaitReplaced(ctx, before, "web-0"); err != nil {
 		return err
 	}
-	// The address and the volume are on a node that takes no pods.
+	// Cordon the node of the address and the volume.
 	if err := s.cordon(ctx, victimNode); err != nil {
 		return err
 	}
 	if err := s.evict(ctx, "web-0"); err != nil {
 		return err
 	}
-	told, err := s.waiting(ctx, "web-0")
+	message, err := s.waiting(ctx, "web-0")
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned") {
-		return fmt.Errorf("pod web-0 waits for node %s with the message: %s", victimNode, told)
+	if want := "belongs to node " + victimNode + ", which is cordoned"; !strings.Contains(message, want) {
+		return fmt.Errorf("pod web-0: the condition PodScheduled has the message %q, want it to contain %q", message, want)
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {
 		return err
 	}
-	if _, err := s.back(ctx, before, "web-0"); err != nil {
+	if _, err := s.awaitReplaced(ctx, before, "web-0"); err != nil {
 		return err
 	}
 	for _, o := range []client.Object{disk, class} {

@@ -8,13 +8,13 @@
 //	e2e -cilium 1.19                          one version
 //	e2e -cilium 1.18,1.19,1.20 -table FILE    one after the other, and a table of the results
 //	e2e -cilium 1.18,1.19,1.20 -beside 3      all at the same time
-//	e2e -cilium 1.18,1.19 -last -table FILE   the table, of the last whole runs
+//	e2e -cilium 1.18,1.19 -last -table FILE   the table, of the last complete runs
 //	e2e -run 'drained|rebooted'               some scenarios only
 //	e2e -kills=false                          each scenario once, without kills
 //	e2e -routing native                       without tunnels between the nodes
 //
-// Exit status 1: a scenario failed; an archive of logs and objects is in the work folder. Exit status 2: this machine
-// lacks a prerequisite, which is named.
+// Exit status 1: a scenario failed; an archive of logs and objects is in the work folder. Exit status 2: a
+// prerequisite is missing on this machine; the message names it.
 package main
 
 import (
@@ -48,12 +48,12 @@ type options struct {
 	updateRate            time.Duration
 	profile
 	only *regexp.Regexp
-	// table and compatibility are the paths of files for the results; empty if they are not to be written.
+	// table and compatibility are the paths of files for the results; empty if they are not written.
 	table, compatibility string
 	// kills is true if scenarios that allow it run a second time while our programs are killed.
 	kills bool
-	// beside is the number of versions that run at the same time.
-	beside int
+	// parallel is the number of versions that run at the same time.
+	parallel int
 	// machine is locked by a scenario that measures, and read-locked by all others: while one measures, the other versions wait.
 	machine *sync.RWMutex
 }
@@ -82,7 +82,7 @@ func run() error {
 	flag.StringVar(&o.kubernetes, "kubernetes", layout.OwnKubernetes, "minor version of the control plane and the kubelets: 1.34 or 1.35")
 	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
 	flag.BoolVar(&o.kills, "kills", true, "run scenarios that allow it a second time while our programs are killed")
-	flag.IntVar(&o.beside, "beside", 1, "number of versions that run at the same time; each takes 3 GB of memory and one core")
+	flag.IntVar(&o.parallel, "beside", 1, "number of versions that run at the same time; each takes 3 GB of memory and one core")
 	flag.StringVar(&o.table, "table", "", "file for a table of the last complete runs on these versions")
 	flag.StringVar(&o.compatibility, "compatibility", "", "file for the versions of the last complete runs; needs -table")
 	last := flag.Bool("last", false, "write the files of -table and -compatibility from the last complete runs, and run nothing")
@@ -94,12 +94,12 @@ func run() error {
 	for _, path := range []*string{&o.bin, &o.dir, &o.source} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
-			return fmt.Errorf("find the folder %q: %w", *path, err)
+			return fmt.Errorf("resolve the path of the folder %q: %w", *path, err)
 		}
 		*path = absolute
 	}
-	if o.beside < 1 {
-		return fmt.Errorf("-beside %d: must be at least 1", o.beside)
+	if o.parallel < 1 {
+		return fmt.Errorf("-beside %d: must be at least 1", o.parallel)
 	}
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
@@ -144,7 +144,7 @@ func (o options) whole() bool { return o.kills && o.only.String() == "" }
 func runVersions(ctx context.Context, o options) ([]results, error) {
 	all := make([]results, len(o.cilium))
 	running, ctx := errgroup.WithContext(ctx)
-	running.SetLimit(o.beside)
+	running.SetLimit(o.parallel)
 	for i, line := range o.cilium {
 		running.Go(func() error {
 			if ctx.Err() != nil {

@@ -45,36 +45,36 @@ func nodeDrained(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	var away []string
+	var evicted []string
 	for name, i := range before {
 		if i.node == victimNode {
-			away = append(away, name)
+			evicted = append(evicted, name)
 		}
 	}
-	if len(away) == 0 {
-		return fmt.Errorf("no pod is on %s: %v", victimNode, before)
+	if len(evicted) == 0 {
+		return fmt.Errorf("no pod is on node %s: %v", victimNode, before)
 	}
 	if err := s.cordon(ctx, victimNode); err != nil {
 		return err
 	}
-	for _, name := range away {
+	for _, name := range evicted {
 		if err := s.evict(ctx, name); err != nil {
 			return err
 		}
 	}
-	for _, name := range away {
-		told, err := s.waiting(ctx, name)
+	for _, name := range evicted {
+		message, err := s.waiting(ctx, name)
 		if err != nil {
 			return err
 		}
-		if !strings.Contains(told, victimNode) {
-			return fmt.Errorf("pod %s waits for node %s with the message: %s", name, victimNode, told)
+		if !strings.Contains(message, victimNode) {
+			return fmt.Errorf("pod %s: the condition PodScheduled has the message %q, want it to contain %q", name, message, victimNode)
 		}
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, away...)
+	_, err = s.awaitReplaced(ctx, before, evicted...)
 	return err
 }
 
@@ -94,7 +94,7 @@ func migratedAndBack(ctx context.Context, s *scene) error {
 		if err := s.evict(ctx, "web-0"); err != nil {
 			return err
 		}
-		after, err := s.back(ctx, before, "web-0")
+		after, err := s.awaitReplaced(ctx, before, "web-0")
 		if err != nil {
 			return err
 		}
@@ -107,14 +107,14 @@ func migratedAndBack(ctx context.Context, s *scene) error {
 		before = after
 	}
 	if before["web-0"].node != home {
-		return fmt.Errorf("pod web-0 began on %s and ended on %s", home, before["web-0"].node)
+		return fmt.Errorf("pod web-0 is on node %s after two moves, want node %s", before["web-0"].node, home)
 	}
 	s.note = fmt.Sprintf("from %s and back to it", home)
 	return nil
 }
 
 func kubeletStopped(ctx context.Context, s *scene) error {
-	before, err := s.placed(ctx, workload{name: "web", replicas: 1, nodes: []string{victimNode}, leaves: true})
+	before, err := s.placed(ctx, workload{name: "web", replicas: 1, nodes: []string{victimNode}, evictAtOnce: true})
 	if err != nil {
 		return err
 	}
@@ -122,20 +122,20 @@ func kubeletStopped(ctx context.Context, s *scene) error {
 	if err := node.Kill(realcluster.Kubelet); err != nil {
 		return err
 	}
-	err = errors.Join(s.nodeReady(ctx, victimNode, false), s.silent(ctx, before["web-0"]))
+	err = errors.Join(s.nodeReady(ctx, victimNode, false), s.checkNotReplaced(ctx, before["web-0"]))
 	if err := errors.Join(err, node.Start(ctx, realcluster.Kubelet), s.nodeReady(ctx, victimNode, true)); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, "web-0")
+	_, err = s.awaitReplaced(ctx, before, "web-0")
 	return err
 }
 
-// silent checks a deleted pod whose kubelet is dead: no evidence shows that the pod has stopped, so it is not replaced and
-// its addresses stay reserved.
-func (s *scene) silent(ctx context.Context, i identity) error {
+// checkNotReplaced checks a deleted pod whose kubelet is dead: no evidence shows that the pod has stopped, so it is not
+// replaced and its addresses stay reserved.
+func (s *scene) checkNotReplaced(ctx context.Context, i identity) error {
 	if err := eventually(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || pod.DeletionTimestamp == nil {
-			return errors.New("pod web-0 was not deleted from the node that is not ready")
+			return errors.New("pod web-0 has no deletionTimestamp, although its node is not ready")
 		}
 		return nil
 	}); err != nil {
@@ -143,7 +143,7 @@ func (s *scene) silent(ctx context.Context, i identity) error {
 	}
 	return stays(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || string(pod.UID) != i.uid {
-			return errors.New("pod web-0 was replaced, and its kubelet has not said that it ended")
+			return errors.New("pod web-0 is gone or replaced, although its kubelet has not reported that the pod stopped")
 		}
 		return s.checkEntries("web-0", i)
 	})
@@ -166,7 +166,7 @@ func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	if err := s.nodeReady(ctx, victimNode, true); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before)
+	_, err = s.awaitReplaced(ctx, before)
 	return err
 }
 
@@ -178,23 +178,23 @@ func drainedWithBudget(ctx context.Context, s *scene) error {
 		return err
 	}
 	first, second := before.names()[0], before.names()[1]
-	told, err := s.waiting(ctx, first)
+	message, err := s.waiting(ctx, first)
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned") {
-		return fmt.Errorf("pod %s waits for node %s with the message: %s", first, victimNode, told)
+	if want := "belongs to node " + victimNode + ", which is cordoned"; !strings.Contains(message, want) {
+		return fmt.Errorf("pod %s: the condition PodScheduled has the message %q, want it to contain %q", first, message, want)
 	}
-	if err := s.nodeTells(ctx, victimNode, "PodsWaitForNode", s.namespace+"/"+first); err != nil {
+	if err := s.nodeEvent(ctx, victimNode, "PodsWaitForNode", s.namespace+"/"+first); err != nil {
 		return err
 	}
 	if err := s.evict(ctx, second); !apierrors.IsTooManyRequests(err) {
-		return fmt.Errorf("pod %s waits, and the budget allows one: evicting %s gives: %w", first, second, err)
+		return fmt.Errorf("pod %s waits and uses up the budget: got the error %[3]w from the eviction of pod %[2]s, want TooManyRequests", first, second, err)
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {
 		return err
 	}
-	_, err = s.back(ctx, before, first)
+	_, err = s.awaitReplaced(ctx, before, first)
 	return err
 }
 
@@ -208,13 +208,13 @@ func drainedWithBudgetAndMoved(ctx context.Context, s *scene) error {
 	if err := eventually(ctx, func() error { return s.evict(ctx, second) }); err != nil {
 		return fmt.Errorf("the drain does not end: %w", err)
 	}
-	after, err := s.back(ctx, before, first, second)
+	after, err := s.awaitReplaced(ctx, before, first, second)
 	if err != nil {
 		return err
 	}
 	for _, i := range after {
 		if i.node != otherNode {
-			return fmt.Errorf("after the drain of %s all pods must run on %s; they are: %v", victimNode, otherNode, after)
+			return fmt.Errorf("after the drain of node %s: got the pods %v, want all on node %s", victimNode, after, otherNode)
 		}
 	}
 	return s.uncordon(ctx, victimNode)
@@ -244,7 +244,7 @@ func (s *scene) drainBegun(ctx context.Context, w workload) (identities, error) 
 // nodeRemoved removes a node for good without a new one: a node that joined at the start inherits its subnet. In the end a
 // reinstalled node joins under the name of the removed one.
 func nodeRemoved(ctx context.Context, s *scene) error {
-	old, _, err := s.standing(ctx)
+	old, _, err := s.joinedNode(ctx)
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func nodeRemoved(ctx context.Context, s *scene) error {
 	if err := s.deleteNode(ctx, old); err != nil {
 		return err
 	}
-	after, err := s.back(ctx, before, before.names()...)
+	after, err := s.awaitReplaced(ctx, before, before.names()...)
 	for name, i := range after {
 		if i.node != otherNode {
 			err = errors.Join(err, fmt.Errorf("pod %s is on node %s, want node %s", name, i.node, otherNode))
@@ -265,9 +265,9 @@ func nodeRemoved(ctx context.Context, s *scene) error {
 	return errors.Join(err, node.Reboot(ctx, false), node.WaitReady(ctx))
 }
 
-// standing returns the one of the victim and the spare node that is in the cluster, and the other one: earlier scenarios may
-// have replaced one by the other.
-func (s *scene) standing(ctx context.Context) (node, other string, err error) {
+// joinedNode returns victimNode or spareNode, whichever is in the cluster, and the other one. Earlier scenarios may have
+// replaced one by the other.
+func (s *scene) joinedNode(ctx context.Context) (node, other string, err error) {
 	switch err := s.api.Get(ctx, client.ObjectKey{Name: victimNode}, &corev1.Node{}); {
 	case err == nil:
 		return victimNode, spareNode, nil
@@ -290,11 +290,11 @@ func (s *scene) deleteNode(ctx context.Context, name string) error {
 // node is the removed one, the reinstalled victim.
 func nodeReplaced(ctx context.Context, s *scene) error { return s.replaceNode(ctx, false) }
 
-// nodeSurged does the same as nodeReplaced, but the other node joins before the removal, longer ago than the grace period.
+// nodeSurged does the same as nodeReplaced, but the other node joins more than the grace period before the removal.
 func nodeSurged(ctx context.Context, s *scene) error { return s.replaceNode(ctx, true) }
 
 func (s *scene) replaceNode(ctx context.Context, surge bool) error {
-	old, next, err := s.standing(ctx)
+	old, next, err := s.joinedNode(ctx)
 	if err != nil {
 		return err
 	}
@@ -324,7 +324,7 @@ func (s *scene) replaceNode(ctx context.Context, surge bool) error {
 			return err
 		}
 	}
-	after, err := s.back(ctx, before, before.names()...)
+	after, err := s.awaitReplaced(ctx, before, before.names()...)
 	if err != nil {
 		return err
 	}

@@ -99,10 +99,10 @@ func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
 	dir := filepath.Join(t.dir, "installation")
 	manifests, err := filepath.Rel(dir, filepath.Join(t.options.source, "manifests"))
 	if err != nil {
-		return fmt.Errorf("find the manifests: %w", err)
+		return fmt.Errorf("make the path of the manifests relative: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("write the installation: %w", err)
+		return fmt.Errorf("create the folder of the installation: %w", err)
 	}
 	for name, text := range map[string]string{
 		"kustomization.yaml": fmt.Sprintf(installation, manifests, t.options.tag, t.options.tag),
@@ -110,7 +110,7 @@ func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
 		"scheduler.yaml":     fmt.Sprintf(schedulerConfig, t.options.routing == layout.Tunnel),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			return fmt.Errorf("write the installation: %w", err)
+			return fmt.Errorf("write a file of the installation: %w", err)
 		}
 	}
 	return c.Apply(ctx, dir)
@@ -136,7 +136,7 @@ func (t *trial) killProduct(ctx context.Context) error {
 	errs := make([]error, len(pods))
 	for i, pod := range pods {
 		wg.Go(func() {
-			// A container that does not run need not be killed.
+			// A container that does not run does not have to be killed.
 			if err := t.killContainer(ctx, &pod); err != nil && !strings.Contains(err.Error(), "not found") {
 				errs[i] = err
 			}
@@ -192,8 +192,8 @@ func (t *trial) productReady(ctx context.Context) error {
 	})
 }
 
-// murder kills our programs repeatedly.
-type murder struct {
+// killer kills our programs repeatedly.
+type killer struct {
 	trial *trial
 	end   context.CancelFunc
 	done  chan struct{}
@@ -213,9 +213,9 @@ const (
 	killAfter = time.Second
 )
 
-func (t *trial) startMurder(ctx context.Context) *murder {
+func (t *trial) startKiller(ctx context.Context) *killer {
 	ctx, cancel := context.WithCancel(ctx)
-	m := &murder{trial: t, end: cancel, done: make(chan struct{}), soon: make(chan struct{})}
+	m := &killer{trial: t, end: cancel, done: make(chan struct{}), soon: make(chan struct{})}
 	go func() {
 		defer close(m.done)
 		for {
@@ -241,7 +241,7 @@ func (t *trial) startMurder(ctx context.Context) *murder {
 	return m
 }
 
-func (m *murder) fail(err error) {
+func (m *killer) fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.errs = append(m.errs, err)
@@ -258,7 +258,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 }
 
 // next returns killAfter before the next kill, so that no scenario ends before its first kill.
-func (m *murder) next(ctx context.Context) error {
+func (m *killer) next(ctx context.Context) error {
 	m.mu.Lock()
 	soon := m.soon
 	m.mu.Unlock()
@@ -273,7 +273,7 @@ func (m *murder) next(ctx context.Context) error {
 }
 
 // stop stops the kills and returns when our programs are ready, with the errors of all kills.
-func (m *murder) stop(ctx context.Context) error {
+func (m *killer) stop(ctx context.Context) error {
 	m.end()
 	<-m.done
 	return errors.Join(errors.Join(m.errs...), m.trial.productReady(ctx))

@@ -15,16 +15,16 @@ func TestTagsAreText(t *testing.T) {
 	for _, tag := range []string{"v1.0.0", "3200406", "12e4567", "0x10", "1_000"} {
 		var k types.Kustomization
 		if err := k.Unmarshal([]byte(fmt.Sprintf(installation, "../manifests", tag, tag))); err != nil {
-			t.Errorf("%s: %v", tag, err)
+			t.Errorf("unmarshal the kustomization with the tag %s: %v", tag, err)
 			continue
 		}
 		for _, image := range k.Images {
 			if image.NewTag != tag {
-				t.Errorf("the tag of image %s is %q, and was to be %q", image.Name, image.NewTag, tag)
+				t.Errorf("image %s has the tag %q, want %q", image.Name, image.NewTag, tag)
 			}
 		}
 		if len(k.Images) != 2 {
-			t.Errorf("%s: %d images", tag, len(k.Images))
+			t.Errorf("the kustomization with the tag %s has %d images, want 2", tag, len(k.Images))
 		}
 	}
 }

@@ -28,8 +28,8 @@ const (
 // prove nothing.
 var ratioTimes = []time.Duration{8 * time.Minute, 24 * time.Minute}
 
-// comeback contains the times from the deletion of a pod until its replacement was seen created, bound and ready.
-type comeback struct{ made, bound, ready time.Duration }
+// replacement contains the times from the deletion of a pod until its replacement was seen created, bound and ready.
+type replacement struct{ created, bound, ready time.Duration }
 
 // ratio compares the time from the deletion of pods until their replacements are ready, for two StatefulSets on one node
 // that differ only in their scheduler. The StatefulSets take turns, because pods that start together delay each other.
@@ -45,7 +45,7 @@ func ratio(ctx context.Context, s *scene) error {
 			return err
 		}
 	}
-	before, err := s.settled(ctx, "ours", ratioReplicas)
+	before, err := s.awaitSet(ctx, "ours", ratioReplicas)
 	if err != nil {
 		return err
 	}
@@ -59,8 +59,8 @@ func ratio(ctx context.Context, s *scene) error {
 	}); err != nil {
 		return err
 	}
-	seen := map[string][]comeback{} // by StatefulSet
-	total := func(c comeback) time.Duration { return c.ready }
+	seen := map[string][]replacement{} // by StatefulSet
+	total := func(c replacement) time.Duration { return c.ready }
 	var ours, stock time.Duration
 	var r float64
 	began, looks := time.Now(), 0
@@ -71,7 +71,7 @@ func ratio(ctx context.Context, s *scene) error {
 			if looks++; r <= maxRatio || looks == len(ratioTimes) {
 				break
 			}
-			s.say(fmt.Sprintf("       the ratio is %.3f after %s, of %d each: three times as many will tell\n", r, ratioTimes[0], len(seen["ours"])))
+			s.printLines(fmt.Sprintf("       the ratio is %.3f after %s with %d replacements each; measuring until %s\n", r, ratioTimes[0], len(seen["ours"]), ratioTimes[looks]))
 		}
 		// Multiples of the golden ratio are spread evenly, whatever their number.
 		_, moment := math.Modf(float64(i) * math.Phi)
@@ -86,21 +86,21 @@ func ratio(ctx context.Context, s *scene) error {
 			seen[set] = append(seen[set], round...)
 		}
 	}
-	if _, err := s.back(ctx, before, before.names()...); err != nil {
+	if _, err := s.awaitReplaced(ctx, before, before.names()...); err != nil {
 		return err
 	}
-	placing := func(c comeback) time.Duration { return c.bound - c.made }
-	s.note = fmt.Sprintf("of %d each, the median is %s with a fixed address and %s without, a ratio of %.3f; of this, it takes %s and %s to be placed",
+	placing := func(c replacement) time.Duration { return c.bound - c.created }
+	s.note = fmt.Sprintf("the median of %d replacements each is %s with a fixed address and %s without, a ratio of %.3f; the median time until a pod is bound is %s and %s of it",
 		len(seen["ours"]), ours, stock, r, median(seen["ours"], placing), median(seen["stock"], placing))
 	if r > maxRatio {
-		return fmt.Errorf("the ratio %.3f is more than %.2f", r, maxRatio)
+		return fmt.Errorf("the ratio is %.3f, want at most %.2f", r, maxRatio)
 	}
 	return nil
 }
 
 // timeReplacements deletes pods and returns the times of their replacements when all are ready, in no particular order.
-func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comeback, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not so after %s", patience))
+func (s *scene) timeReplacements(ctx context.Context, names []string) ([]replacement, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("the replacements are not ready after %s", stepTimeout))
 	defer cancel()
 	before := map[string]types.UID{}
 	for _, name := range names {
@@ -112,7 +112,7 @@ func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comebac
 	if err := s.deletePods(ctx, false, names...); err != nil {
 		return nil, err
 	}
-	came := map[string]comeback{}
+	found := map[string]replacement{}
 	_, err := s.witness.Await(ctx, s.namespace, func([]witness.Row) bool {
 		now, ready := time.Since(began), 0
 		for _, name := range names {
@@ -120,9 +120,9 @@ func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comebac
 			if pod == nil || pod.UID == before[name] {
 				continue
 			}
-			c := came[name]
-			if c.made == 0 {
-				c.made = now
+			c := found[name]
+			if c.created == 0 {
+				c.created = now
 			}
 			if c.bound == 0 && pod.Spec.NodeName != "" {
 				c.bound = now
@@ -130,17 +130,17 @@ func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comebac
 			if c.ready == 0 && isReady(pod) {
 				c.ready = now
 			}
-			if came[name] = c; c.ready > 0 {
+			if found[name] = c; c.ready > 0 {
 				ready++
 			}
 		}
 		return ready == len(names)
 	})
-	return slices.Collect(maps.Values(came)), err
+	return slices.Collect(maps.Values(found)), err
 }
 
 // median returns the median of the times that of returns, rounded to milliseconds; 0 for an empty list.
-func median(list []comeback, of func(comeback) time.Duration) time.Duration {
+func median(list []replacement, of func(replacement) time.Duration) time.Duration {
 	var sorted []time.Duration
 	for _, c := range list {
 		sorted = append(sorted, of(c))

@@ -32,15 +32,15 @@ type results struct {
 	took       time.Duration
 	outcomes   []outcome
 	watch      sums
-	// told contains the violations that are already part of an outcome. Key: the text.
-	told map[string]bool
+	// reported contains the violations that are already part of an outcome. Key: the text.
+	reported map[string]bool
 }
 
-func (r *results) tell(violation string) {
-	if r.told == nil {
-		r.told = map[string]bool{}
+func (r *results) markReported(violation string) {
+	if r.reported == nil {
+		r.reported = map[string]bool{}
 	}
-	r.told[violation] = true
+	r.reported[violation] = true
 }
 
 func (r results) failures() int {
@@ -53,8 +53,8 @@ func (r results) failures() int {
 	return n
 }
 
-// passed reports whether no outcome is a failure. It is false if no scenario ran, and only the checks throughout have an
-// outcome: a misspelt -run proves nothing.
+// passed reports whether no outcome is a failure. It is false if no scenario ran and only the checks throughout have an
+// outcome, as with a misspelt -run.
 func (r results) passed() bool { return r.failures() == 0 && len(r.outcomes) > 1 }
 
 func (o outcome) String() string {

@@ -23,8 +23,8 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// Names of the nodes. The first two are the calm nodes: only their agents are restarted, and pods there that no scenario
-// touches must answer throughout. Scenarios about nodes use the third node, and the fourth node replaces it.
+// Names of the nodes. The first two are the calm nodes: only their agents are restarted, and the control pods there must
+// answer throughout. Scenarios about nodes use the third node, and the fourth node replaces it.
 const (
 	calmNode, otherNode, victimNode, spareNode = "node-1", "node-2", "node-3", "node-4"
 )
@@ -32,8 +32,8 @@ const (
 var calmNodes = []string{calmNode, otherNode}
 
 const (
-	// setUpPatience is the time limit for everything before the first scenario.
-	setUpPatience = 10 * time.Minute
+	// setUpTimeout is the time limit for everything before the first scenario.
+	setUpTimeout = 10 * time.Minute
 )
 
 // trial is a run of the scenarios on one cluster.
@@ -57,26 +57,26 @@ type trial struct {
 // runVersion starts a cluster, runs all scenarios on it and stops it. The results are complete only if the error is nil.
 func runVersion(ctx context.Context, o options, line string) (results, error) {
 	t := &trial{options: o, line: line, dir: o.folder(line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
-	t.say(fmt.Sprintf("Cilium %s, Kubernetes %s, %s routing, agents report every %s\n", line, o.kubernetes, o.routing, o.updateRate))
+	t.printLines(fmt.Sprintf("Cilium %s, Kubernetes %s, %s routing, agents report every %s\n", line, o.kubernetes, o.routing, o.updateRate))
 	if err := t.setUp(ctx); err != nil {
 		if t.cluster != nil {
 			t.saveArchive("set-up")
 			t.cluster.Stop()
 		}
-		return t.results, fmt.Errorf("with Cilium %s: %w", line, err)
+		return t.results, fmt.Errorf("set up the cluster with Cilium %s: %w", line, err)
 	}
 	defer t.cluster.Stop()
 	t.runAll(ctx)
 	t.results.took = time.Since(t.results.began)
-	t.say(t.results.String())
+	t.printLines(t.results.String())
 	if ctx.Err() != nil || !o.whole() {
 		return t.results, ctx.Err()
 	}
-	return t.results, t.results.keep(o)
+	return t.results, t.results.save(o)
 }
 
 func (t *trial) setUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, setUpPatience, fmt.Errorf("not done after %s", setUpPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, setUpTimeout, fmt.Errorf("the set-up is not done after %s", setUpTimeout))
 	defer cancel()
 	began := time.Now()
 	o := realcluster.Options{
@@ -103,7 +103,7 @@ func (t *trial) setUp(ctx context.Context) error {
 		return err
 	}
 	if t.api, err = client.New(admin, client.Options{Scheme: kinds}); err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create a client: %w", err)
 	}
 	t.wire = newWire(t.cluster)
 	if t.witness, err = witness.Start(context.WithoutCancel(ctx), admin); err != nil {
@@ -112,23 +112,23 @@ func (t *trial) setUp(ctx context.Context) error {
 	if t.watch, err = startWatch(context.WithoutCancel(ctx), t); err != nil {
 		return err
 	}
-	t.progress("pods that are left alone are up after %s", time.Since(began).Round(100*time.Millisecond))
+	t.progress("the control pods are up after %s", time.Since(began).Round(100*time.Millisecond))
 	t.running.Store(true)
 	return nil
 }
 
-// notInNames matches characters that a namespace name cannot contain.
+// notInNames matches the parts of a scenario's name that a hyphen replaces in the name of its namespace.
 var notInNames = regexp.MustCompile("[^a-z0-9]+")
 
-// newViolations returns the violations that were not reported before.
+// newViolations returns the violations that were not reported before, and marks them as reported.
 func (t *trial) newViolations() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var list []string
 	for _, v := range append(t.witness.Violations(), t.watch.violations()...) {
-		if !t.results.told[v] {
+		if !t.results.reported[v] {
 			list = append(list, v)
-			t.results.tell(v)
+			t.results.markReported(v)
 		}
 	}
 	return list
@@ -142,7 +142,7 @@ func (t *trial) record(o outcome, archive string) {
 		o.archive = t.saveArchive(archive)
 	}
 	t.results.outcomes = append(t.results.outcomes, o)
-	t.say(o.String())
+	t.printLines(o.String())
 }
 
 // progress prints a step of the cluster until the first scenario starts.
@@ -151,12 +151,12 @@ func (t *trial) progress(format string, args ...any) {
 		return
 	}
 	line := strings.ReplaceAll(fmt.Sprintf(format, args...), t.options.source+string(filepath.Separator), "")
-	t.say(fmt.Sprintf("%6.1fs  %s\n", time.Since(t.results.began).Seconds(), line))
+	t.printLines(fmt.Sprintf("%6.1fs  %s\n", time.Since(t.results.began).Seconds(), line))
 }
 
-// say prints lines of the report. If versions run in parallel, each line names its version.
-func (t *trial) say(text string) {
-	if t.options.beside > 1 {
+// printLines prints lines of the report. If versions run in parallel, each line names its version.
+func (t *trial) printLines(text string) {
+	if t.options.parallel > 1 {
 		text = t.line + "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+t.line+"  ") + "\n"
 	}
 	_, _ = os.Stdout.WriteString(text) // the reader may be gone

@@ -8,53 +8,53 @@ package main
 type need int
 
 const (
-	// itsPods needs only pods of its namespace on the calm nodes.
-	itsPods need = iota
-	// theVictim needs the third node.
-	theVictim
-	// everything is for scenarios that measure, or that would affect all other scenarios.
-	everything
-	// everythingForGood is for scenarios that leave a changed cluster behind.
-	everythingForGood
+	// ownPods is for scenarios that use only pods of their namespace on the calm nodes.
+	ownPods need = iota
+	// thirdNode is for scenarios that use the third node.
+	thirdNode
+	// wholeCluster is for scenarios that measure, or that would affect all other scenarios.
+	wholeCluster
+	// changedCluster is for scenarios that leave a changed cluster behind.
+	changedCluster
 )
 
-// scenarios contains all scenarios. Scenarios with the same need run in this order: long ones first, so that others run
-// beside them until the end, and those that use up the addresses of a node last.
+// scenarios contains all scenarios. Scenarios with the same need run in this order: long scenarios first, so that others run
+// at the same time until the end, and scenarios that use up the addresses of a node last.
 var scenarios = []scenario{
-	{"first placement", "pods get an address of each family, claimed before they are bound", firstPlacement, itsPods, true, false},
-	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, itsPods, true, false},
-	{"pod deleted by force", "its addresses wait until the pod has provably stopped", podForceDeleted, itsPods, true, false},
-	{"pod deleted", "it comes back with its addresses", podDeleted, itsPods, true, false},
-	{"rolling update", "all pods are replaced, all keep their addresses", rollingUpdate, itsPods, true, false},
-	{"scaled down and up", "the addresses of pods that are left out wait for them", scaledDownAndUp, itsPods, true, false},
-	{"deleted and recreated within the TTL", "the new StatefulSet has the addresses of the old one", recreatedWithinTTL, itsPods, true, false},
-	{"deleted and recreated after the TTL", "the addresses went back, and nothing remembers them", recreatedAfterTTL, itsPods, true, false},
-	{"asked-for address", "a pod gets the addresses that its template asks for", askedFor, itsPods, true, false},
-	{"pool written by hand", "an entry that an administrator wrote is respected, and recorded", handWritten, itsPods, true, false},
-	{"quota reached", "a pod waits with a reason, and is placed when the quota allows its FixedIP", quotaReached, itsPods, true, false},
-	{"sticky MAC", "the interface has the MAC address that it had before", stickyMAC, itsPods, true, false},
-	{"sandbox killed", "the pod runs on in a new sandbox with the addresses of the old one", sandboxKilled, itsPods, true, false},
+	{"first placement", "pods get an address of each family, claimed before they are bound", firstPlacement, ownPods, true, false},
+	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, ownPods, true, false},
+	{"pod deleted by force", "its addresses are reused only after the pod has provably stopped", podForceDeleted, ownPods, true, false},
+	{"pod deleted", "its replacement has the same addresses", podDeleted, ownPods, true, false},
+	{"rolling update", "all pods are replaced, all keep their addresses", rollingUpdate, ownPods, true, false},
+	{"scaled down and up", "the addresses of the removed pods stay reserved for them", scaledDownAndUp, ownPods, true, false},
+	{"deleted and recreated within the TTL", "the new StatefulSet has the addresses of the old one", recreatedWithinTTL, ownPods, true, false},
+	{"deleted and recreated after the TTL", "the addresses are released, and no FixedIP is left", recreatedAfterTTL, ownPods, true, false},
+	{"asked-for address", "a pod gets the addresses that its template requests", requestedAddresses, ownPods, true, false},
+	{"pool written by hand", "a pod gets the addresses of the entries that an administrator wrote, and a FixedIP", handWritten, ownPods, true, false},
+	{"quota reached", "a pod waits with a reason, and is placed when the quota allows its FixedIP", quotaReached, ownPods, true, false},
+	{"sticky MAC", "the interface has the MAC address that it had before", stickyMAC, ownPods, true, false},
+	{"sandbox killed", "the pod continues in a new sandbox with the same addresses", sandboxKilled, ownPods, true, false},
 
-	{"node drained", "the pod waits for its node and has its addresses there again", nodeDrained, theVictim, true, false},
-	{"drained with a budget", "a waiting pod and the node name each other, and the drain stops", drainedWithBudget, theVictim, true, false},
-	{"drained with a budget, Migrate", "the pods move, and the drain ends", drainedWithBudgetAndMoved, theVictim, true, true},
-	{"volume", "the pod runs where its volume and its address are", volume, theVictim, true, false},
-	{"agent cut off", "who had an address has it again; who gets a first one keeps what it got", agentCutOff, theVictim, true, false},
-	{"agent cut off, strict", "no pod ever has another address than its own", agentCutOffStrict, theVictim, true, false},
-	{"kubelet stopped", "a node that is silent keeps its pods' addresses", kubeletStopped, theVictim, true, false},
-	{"node rebooted", "its pods have their addresses again", nodeRebooted, theVictim, true, false},
-	{"node rebooted, its disk lost", "so they have on a machine that knows nothing", nodeReinstalled, theVictim, true, false},
-	{"two want the last address", "one pod gets it, the other waits with a reason and gets it next", lastAddress, theVictim, true, false},
+	{"node drained", "the pod waits for its node and has its addresses there again", nodeDrained, thirdNode, true, false},
+	{"drained with a budget", "a waiting pod and the node name each other, and the drain stops", drainedWithBudget, thirdNode, true, false},
+	{"drained with a budget, Migrate", "the pods move, and the drain ends", drainedWithBudgetAndMoved, thirdNode, true, true},
+	{"volume", "the pod runs where its volume and its address are", volume, thirdNode, true, false},
+	{"agent cut off", "a replaced pod has its addresses again, and a new pod ends up with fixed addresses", agentCutOff, thirdNode, true, false},
+	{"agent cut off, strict", "a pod never runs with an address other than the claimed one", agentCutOffStrict, thirdNode, true, false},
+	{"kubelet stopped", "the addresses of a pod whose node does not report stay reserved", kubeletStopped, thirdNode, true, false},
+	{"node rebooted", "its pods have their addresses again", nodeRebooted, thirdNode, true, false},
+	{"node rebooted, its disk lost", "its pods have their addresses again, although the disk is empty", nodeReinstalled, thirdNode, true, false},
+	{"two want the last address", "one pod gets it, the other waits with a reason and gets it next", lastAddress, thirdNode, true, false},
 
-	{ratioScenario, "a fixed address costs no time", ratio, everything, false, false},
-	{"burst of 60", "60 unreserved pods on one node start, and pods with fixed addresses between them keep theirs", burst, everything, true, false},
-	{"migrated and back", "the pod takes its addresses along, twice", migratedAndBack, everything, true, true},
-	{"agent restarted", "pods that are replaced meanwhile come back with their addresses", agentRestarted, everything, true, false},
-	{"agent restarted ten times", "router and health keep their addresses, and get no others", agentRestartedOften, everything, false, false},
-	{"API server restarted", "pods that are replaced meanwhile come back with their addresses", apiServerRestarted, everything, true, false},
+	{ratioScenario, "a pod with a fixed address is replaced as fast as another pod", ratio, wholeCluster, false, false},
+	{"burst of 60", "60 unreserved pods start on one node, and pods with fixed addresses there keep their addresses", burst, wholeCluster, true, false},
+	{"migrated and back", "the pod keeps its addresses when it moves to another node and back", migratedAndBack, wholeCluster, true, true},
+	{"agent restarted", "pods that are replaced during the restart have the same addresses", agentRestarted, wholeCluster, true, false},
+	{"agent restarted ten times", "the router and the health endpoint keep their addresses", agentRestartedOften, wholeCluster, false, false},
+	{"API server restarted", "pods that are replaced during the restart have the same addresses", apiServerRestarted, wholeCluster, true, false},
 
-	{"node surged", "a node that joined before inherits the subnet, and the pods follow their addresses", nodeSurged, everythingForGood, true, false},
-	{"node removed", "a node that joined at the start inherits the subnet", nodeRemoved, everythingForGood, true, false},
-	{"node replaced", "another node inherits the subnet, and the pods follow their addresses", nodeReplaced, everythingForGood, true, false},
-	{"placed by another scheduler", "the address that a pod runs with is the one it keeps", adopted, everythingForGood, true, false},
+	{"node surged", "a node that joined before inherits the subnet, and the pods follow their addresses", nodeSurged, changedCluster, true, false},
+	{"node removed", "a node that joined at the start inherits the subnet", nodeRemoved, changedCluster, true, false},
+	{"node replaced", "another node inherits the subnet, and the pods follow their addresses", nodeReplaced, changedCluster, true, false},
+	{"placed by another scheduler", "a pod keeps the address that it runs with", adopted, changedCluster, true, false},
 }

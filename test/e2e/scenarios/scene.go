@@ -43,22 +43,22 @@ type scene struct {
 	note string
 }
 
-// patience is how long one step may take without progress. The slowest step waits for an agent that reports every 15 s, on a
-// busy machine; a rollout has one such step for each pod.
-const patience = 3 * time.Minute
+// stepTimeout is the maximum time of one step without progress. The slowest step waits for an agent that reports every 15 s,
+// on a busy machine; a rollout has one such step for each pod.
+const stepTimeout = 3 * time.Minute
 
-// eventually calls try until it returns nil. It returns the last error when ctx ends, or when no new error has come for the
-// time patience: an error that differs from all before is progress. Ten times patience is the limit in any case, because an
-// error may contain a number that always changes.
-func eventually(ctx context.Context, try func() error) error { return within(ctx, patience, try) }
+// eventually calls try until it returns nil. It returns the last error when ctx ends or when there is no progress for the
+// time stepTimeout. An error that differs from all earlier errors counts as progress. Because an error may contain a number
+// that always changes, eventually gives up after ten times stepTimeout in any case.
+func eventually(ctx context.Context, try func() error) error { return within(ctx, stepTimeout, try) }
 
-// within is eventually with another patience.
-func within(ctx context.Context, patience time.Duration, try func() error) error {
+// within is eventually with another time limit.
+func within(ctx context.Context, timeout time.Duration, try func() error) error {
 	// seen are the errors so far. Key: the text.
 	seen := map[string]bool{}
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(timeout)
 	defer limit.Stop()
-	end := time.NewTimer(10 * patience)
+	end := time.NewTimer(10 * timeout)
 	defer end.Stop()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -69,15 +69,15 @@ func within(ctx context.Context, patience time.Duration, try func() error) error
 		}
 		if !seen[err.Error()] {
 			seen[err.Error()] = true
-			limit.Reset(patience)
+			limit.Reset(timeout)
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("ended by %w: %w", context.Cause(ctx), err)
 		case <-limit.C:
-			return fmt.Errorf("not so, and no progress, after %s: %w", patience, err)
+			return fmt.Errorf("no progress for %s: %w", timeout, err)
 		case <-end.C:
-			return fmt.Errorf("not so after %s, and errors that always differ: %w", 10*patience, err)
+			return fmt.Errorf("not successful after %s, although the errors differed: %w", 10*timeout, err)
 		case <-tick.C:
 		}
 	}
@@ -86,7 +86,7 @@ func within(ctx context.Context, patience time.Duration, try func() error) error
 func (s *scene) open(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
 	if err := s.api.Create(ctx, ns); err != nil {
-		return fmt.Errorf("make the namespace %s: %w", s.namespace, err)
+		return fmt.Errorf("create the namespace %s: %w", s.namespace, err)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (s *scene) close(ctx context.Context) error {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("the namespace %s is still there: %v", s.namespace, ns.Status.Conditions)
+		return fmt.Errorf("the namespace %s is not gone: %v", s.namespace, ns.Status.Conditions)
 	})
 }
 
@@ -132,11 +132,11 @@ func (s *scene) remove(ctx context.Context, obj client.Object, options ...client
 		if err != nil {
 			return fmt.Errorf("check whether %T %s is gone: %w", obj, obj.GetName(), err)
 		}
-		return fmt.Errorf("%T %s is still there", obj, obj.GetName())
+		return fmt.Errorf("%T %s still exists", obj, obj.GetName())
 	})
 }
 
-// change updates an object, and retries on conflicts.
+// change updates an object. It retries after errors, such as conflicts, with a time limit of a minute.
 func change[T client.Object](ctx context.Context, s *scene, obj T, f func(T)) error {
 	err := within(ctx, time.Minute, func() error {
 		if err := s.api.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
@@ -191,7 +191,7 @@ func (t *trial) setCordon(ctx context.Context, node string, on bool) error {
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, on))
 	err := t.api.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch)
 	if err != nil {
-		return fmt.Errorf("cordon or uncordon node %s: %w", node, err)
+		return fmt.Errorf("set spec.unschedulable of node %s to %t: %w", node, on, err)
 	}
 	return nil
 }
@@ -221,7 +221,7 @@ func (t *trial) nodeReady(ctx context.Context, name string, want bool) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("node %s: ready is not %t", name, want)
+		return fmt.Errorf("node %s: the condition Ready is not %t yet", name, want)
 	})
 }
 
@@ -231,7 +231,7 @@ func (s *scene) waiting(ctx context.Context, name string) (string, error) {
 	err := eventually(ctx, func() error {
 		pod := s.witness.Pod(s.namespace, name)
 		if pod == nil || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
-			return fmt.Errorf("pod %s does not wait to be placed", name)
+			return fmt.Errorf("pod %s does not exist, is bound or is being deleted, want it to be unschedulable", name)
 		}
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -239,13 +239,13 @@ func (s *scene) waiting(ctx context.Context, name string) (string, error) {
 				return nil
 			}
 		}
-		return fmt.Errorf("pod %s was not tried yet", name)
+		return fmt.Errorf("pod %s does not have the condition PodScheduled with the status False yet", name)
 	})
 	return message, err
 }
 
-// nodeTells returns when a Node has an event with this reason whose message contains text.
-func (s *scene) nodeTells(ctx context.Context, node, reason, text string) error {
+// nodeEvent returns when a Node has an event with this reason whose message contains text.
+func (s *scene) nodeEvent(ctx context.Context, node, reason, text string) error {
 	return eventually(ctx, func() error {
 		var list corev1.EventList
 		if err := s.api.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
@@ -254,21 +254,21 @@ func (s *scene) nodeTells(ctx context.Context, node, reason, text string) error 
 		if !slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
 			return e.InvolvedObject.Kind == "Node" && e.InvolvedObject.Name == node && e.Reason == reason && strings.Contains(e.Message, text)
 		}) {
-			return fmt.Errorf("node %s has no event %s that says %q", node, reason, text)
+			return fmt.Errorf("node %s has no event %s with the text %q", node, reason, text)
 		}
 		return nil
 	})
 }
 
-// noRecord returns when the named pods have no FixedIP and no pool entry.
-func (s *scene) noRecord(ctx context.Context, names ...string) error {
+// noFixedIP returns when the named pods have no FixedIP and no pool entry.
+func (s *scene) noFixedIP(ctx context.Context, names ...string) error {
 	return eventually(ctx, func() error {
 		for _, name := range names {
 			if r := s.witness.Record(s.namespace, name); r != nil {
-				return fmt.Errorf("FixedIP %s is still there, %s", name, r.Status.Phase)
+				return fmt.Errorf("FixedIP %s still exists in the phase %q", name, r.Status.Phase)
 			}
 			if e := s.witness.Entries(s.namespace, name); len(e) > 0 {
-				return fmt.Errorf("the pools still have %v for %s", e, name)
+				return fmt.Errorf("the pools still have the entries %v for pod %s", e, name)
 			}
 		}
 		return nil
@@ -280,7 +280,7 @@ func (s *scene) reserved(ctx context.Context, name string, addresses []string) e
 	return eventually(ctx, func() error {
 		r := s.witness.Record(s.namespace, name)
 		if r == nil || r.Status.Phase != v1alpha1.PhaseReserved || !same(r.Spec.IPs, addresses) {
-			return fmt.Errorf("FixedIP %s does not reserve %v: %+v", name, addresses, r)
+			return fmt.Errorf("FixedIP %s is %+v, want the phase Reserved and the IPs %v", name, r, addresses)
 		}
 		return nil
 	})

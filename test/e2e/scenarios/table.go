@@ -65,8 +65,8 @@ func (o options) folder(version string) string {
 
 func (o options) summaryFile(version string) string { return o.folder(version) + ".json" }
 
-// keep stores the summary of the results.
-func (r results) keep(o options) error {
+// save writes the summary of the results to a file.
+func (r results) save(o options) error {
 	s := summary{Cilium: r.cilium, Routing: o.routing, Kubernetes: r.kubernetes, Commit: o.tag, UpdateRate: r.updateRate, Began: r.began, Took: r.took, Watch: r.watch.String()}
 	for _, x := range r.outcomes {
 		s.Scenarios = append(s.Scenarios, line{Name: x.name, Detail: x.detail, Took: x.took, Failed: x.err != nil})
@@ -76,12 +76,13 @@ func (r results) keep(o options) error {
 		err = os.WriteFile(o.summaryFile(r.line), data, 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("keep the results of Cilium %s: %w", r.line, err)
+		return fmt.Errorf("save the results of Cilium %s: %w", r.line, err)
 	}
 	return nil
 }
 
-// lastRuns returns the summaries of the last complete runs, by profile and version. Runs of optional profiles may be missing.
+// lastRuns returns the summaries of the last complete runs, by profile and version. Runs of optional profiles may be
+// missing.
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
 	for i, p := range profiles {
@@ -96,10 +97,10 @@ func lastRuns(o options) ([]summary, error) {
 				err = json.Unmarshal(data, &s)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("read the results of the last whole run on Cilium %s with %s routing and Kubernetes %s: %w", version, p.routing, p.kubernetes, err)
+				return nil, fmt.Errorf("read the results of the last complete run on Cilium %s with %s routing and Kubernetes %s: %w", version, p.routing, p.kubernetes, err)
 			}
 			if s.Kubernetes == "" {
-				return nil, fmt.Errorf("the last whole run on Cilium %s does not say its version of Kubernetes; run it again", version)
+				return nil, fmt.Errorf("the results of the last complete run on Cilium %s lack the version of Kubernetes; run it again", version)
 			}
 			all = append(all, s)
 		}
@@ -120,7 +121,7 @@ func (s summary) title() string {
 }
 
 // writeTable writes the last complete run on each version as a page of the documentation, and the page of compatibility if
-// it is wanted.
+// o.compatibility is set.
 func writeTable(o options) error {
 	all, err := lastRuns(o)
 	if err != nil {

@@ -35,17 +35,17 @@ type sums struct {
 }
 
 func (s sums) String() string {
-	return fmt.Sprintf("%d samples of %d pods' addresses in status, CiliumEndpoint and interface; %d pings between untouched pods, %d lost and %d not judged because the machine stood still, the slowest after %s; %d times a pod's sandbox was still there when its replacement had the address",
+	return fmt.Sprintf("%d samples of %d pods' addresses in status, CiliumEndpoint and interface; %d pings between control pods, %d lost and %d not judged because the machine was stalled, the slowest after %s; %d times the sandbox of a pod still existed when its replacement had the address",
 		s.samples, s.pods, s.pings, s.lost, s.stalled, s.slowest.Round(time.Millisecond), s.overlaps)
 }
 
 // watch checks all pods of the cluster from before the first scenario until after the last: no two pods may share an address
-// at any time, and the bystanders must answer.
+// at any time, and the control pods must answer.
 type watch struct {
-	trial      *trial
-	bystanders *bystanders
-	end        context.CancelFunc
-	done       sync.WaitGroup
+	trial       *trial
+	controlPods *controlPods
+	end         context.CancelFunc
+	done        sync.WaitGroup
 
 	mu sync.Mutex
 	// scenarios contains the names of the running scenarios.
@@ -57,13 +57,13 @@ type watch struct {
 	differs map[string]time.Time
 }
 
-// startWatch creates the bystanders, waits until they are whole, and starts the watch.
+// startWatch creates the control pods, waits until they are whole, and starts the watch.
 func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{trial: t, end: cancel, differs: map[string]time.Time{}}
 	t.watch = w
 	var err error
-	if w.bystanders, err = startBystanders(ctx, t); err != nil {
+	if w.controlPods, err = startControlPods(ctx, t); err != nil {
 		cancel()
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func startWatch(ctx context.Context, t *trial) (*watch, error) {
 			}
 		}
 	})
-	for _, p := range w.bystanders.pairs() {
+	for _, p := range w.controlPods.pairs() {
 		w.done.Go(func() { w.ping(ctx, p) })
 	}
 	return w, nil
@@ -112,16 +112,16 @@ func (w *watch) violate(format string, args ...any) {
 	w.found = append(w.found, fmt.Sprintf("%s, during %q: %s", time.Now().Format("15:04:05.000"), w.scenarios, text))
 }
 
-// askers returns the bystanders that send requests, one on each calm node; nil before the bystanders run.
-func (w *watch) askers() []sandbox {
-	if w.bystanders == nil {
+// clients returns the control pods that send requests, one on each calm node; nil before the control pods run.
+func (w *watch) clients() []sandbox {
+	if w.controlPods == nil {
 		return nil
 	}
-	return w.bystanders.askers
+	return w.controlPods.clients
 }
 
-// finish ends the watch. It returns the counters, and an error for violations that were not reported before, for bystanders
-// that are not undisturbed, and if nothing was watched.
+// finish ends the watch. It returns the counters, and an error for violations that were not reported before, for control
+// pods that were disturbed, and if there was no sample or no ping.
 func (w *watch) finish(ctx context.Context) (sums, error) {
 	w.end()
 	w.done.Wait()
@@ -129,7 +129,7 @@ func (w *watch) finish(ctx context.Context) (sums, error) {
 	if list := w.trial.newViolations(); len(list) > 0 {
 		errs = append(errs, errors.New(strings.Join(list, "\n")))
 	}
-	errs = append(errs, w.bystanders.undisturbed(ctx))
+	errs = append(errs, w.controlPods.undisturbed(ctx))
 	if w.sums.samples == 0 || w.sums.pings == 0 {
 		errs = append(errs, fmt.Errorf("the watch is incomplete: %d samples and %d pings; both must be more than 0", w.sums.samples, w.sums.pings))
 	}
@@ -182,7 +182,7 @@ func (w *watch) checkWire(boxes []sandbox) {
 				w.count(func(s *sums) { s.overlaps++ })
 				continue
 			}
-			w.violate("the address %s is at two pods on the wire: %s and %s", a, other, b)
+			w.violate("the interfaces of two pods have the address %s: %s and %s", a, other, b)
 		}
 	}
 }
@@ -255,7 +255,7 @@ func (w *watch) compare(pods []corev1.Pod, ceps []ciliumv2.CiliumEndpoint, boxes
 	}
 	w.mu.Unlock()
 	for _, text := range late {
-		w.violate("for more than %s %s", disagreement, text)
+		w.violate("%s, for more than %s", text, disagreement)
 	}
 	return n
 }

@@ -46,8 +46,8 @@ type wire struct {
 	cluster *realcluster.Cluster
 
 	mu sync.Mutex
-	// known contains the containers whose configuration was read; path is empty if one is not a sandbox with its own
-	// network. Key: the path of the configuration.
+	// known contains the containers whose configuration was read. The field path is empty if a container is not a sandbox
+	// with its own network. Key: the path of the configuration.
 	known map[string]sandbox
 }
 
@@ -76,7 +76,7 @@ func (w *wire) sandboxes(node string) ([]sandbox, error) {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			return nil, nil // the node is being powered on or off
 		}
-		return nil, fmt.Errorf("look for the pods of node %s: %w", node, err)
+		return nil, fmt.Errorf("list the containers of node %s: %w", node, err)
 	}
 	var found []sandbox
 	for _, entry := range entries {
@@ -92,8 +92,8 @@ func (w *wire) sandboxes(node string) ([]sandbox, error) {
 	return found, nil
 }
 
-// read returns the sandbox of a container from its configuration. The second result is false if the container is no sandbox
-// with its own network, or its configuration cannot be read.
+// read returns the sandbox of a container from its configuration. The second result is false if the container is not a
+// sandbox with its own network, or its configuration cannot be read.
 func (w *wire) read(root, node, id string) (sandbox, bool) {
 	path := filepath.Join(root, tasks, id, "config.json")
 	w.mu.Lock()
@@ -169,10 +169,10 @@ func (w *wire) sandboxOf(node, uid string) (sandbox, error) {
 			return s, nil
 		}
 	}
-	return sandbox{}, fmt.Errorf("node %s has no network of the pod %s", node, uid)
+	return sandbox{}, fmt.Errorf("node %s has no sandbox with addresses for the pod with the UID %s", node, uid)
 }
 
-// fetchTimeout is longer than any answer takes, including three lost packets in a row.
+// fetchTimeout is the time limit of a request. It is longer than an answer takes even if three packets in a row are lost.
 const fetchTimeout = 8 * time.Second
 
 // answer is the answer of a test pod: its hostname and addresses. See hack/realcluster/testpod.

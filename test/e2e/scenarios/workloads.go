@@ -34,8 +34,8 @@ type workload struct {
 	// cpu is the CPU request of each pod; 10m if empty. A pod without a request gets a 500th of the CPU share of any other
 	// program, and cannot answer on a busy machine.
 	cpu string
-	// leaves is true if pods are evicted from a node as soon as it is not ready, and not after 5 minutes.
-	leaves bool
+	// evictAtOnce is true if pods are evicted from a node as soon as the node is not ready, instead of after 5 minutes.
+	evictAtOnce bool
 }
 
 func (s *scene) statefulSet(w workload) *appsv1.StatefulSet {
@@ -107,7 +107,7 @@ func (w workload) template() corev1.PodTemplateSpec {
 			LabelSelector: w.selector(),
 		}},
 	}
-	if w.leaves {
+	if w.evictAtOnce {
 		now := int64(0)
 		for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 			spec.Tolerations = append(spec.Tolerations, corev1.Toleration{

@@ -19,10 +19,10 @@ import (
 // Allocator behaves like Cilium's allocator of the CRD mode (pkg/ipam/crd.go), without its goroutines. If the choice of
 // Cilium's allocator depends on the order of a map, Allocator calls choose.
 type Allocator struct {
-	// Node is the CiliumNode as the agent last saw it, with the agent's own answers in the release handshakes; nil: there is
+	// Node is the CiliumNode as the agent last saw it, with the agent's own answers in the release handshakes; nil if there is
 	// none.
 	Node *ciliumv2.CiliumNode
-	// seen is the CiliumNode as the watch last delivered it, without the agent's answers; nil: there is none.
+	// seen is the CiliumNode as the watch last delivered it, without the agent's answers; nil if there is none.
 	seen *ciliumv2.CiliumNode
 	// Allocated contains the addresses in use. Key: the address. Value: the owner for which it was allocated.
 	Allocated map[string]string
@@ -34,7 +34,7 @@ func New(choose func(n int) int) *Allocator {
 	return &Allocator{Allocated: map[string]string{}, choose: choose}
 }
 
-// See processes a version of the CiliumNode; nil: the CiliumNode is gone. It reports whether the agent has answered a
+// See processes a version of the CiliumNode, or its deletion if cn is nil. It reports whether the agent has answered a
 // handshake, so that the status has to be written (updateLocalNodeResource).
 //
 // Until the answers are written, only the agent's copy contains them. A version whose spec and status are unchanged replaces
@@ -71,7 +71,7 @@ func (a *Allocator) See(cn *ciliumv2.CiliumNode) (answered bool) {
 	return answered
 }
 
-// withheld reports whether an address is not allocated because of a release handshake (isIPInReleaseHandshake).
+// withheld reports whether a release handshake forbids to allocate an address (isIPInReleaseHandshake).
 func (a *Allocator) withheld(ip string) bool {
 	switch a.Node.Status.IPAM.ReleaseIPs[ip] {
 	case ipamoption.IPAMMarkForRelease, ipamoption.IPAMReadyForRelease, ipamoption.IPAMReleased:
@@ -89,7 +89,7 @@ func (a *Allocator) Take(ip, owner string) error {
 	case a.Node == nil:
 		return fmt.Errorf("CiliumNode for own node is not available")
 	case a.Node.Spec.IPAM.Pool == nil:
-		return fmt.Errorf("the pool is not there yet")
+		return fmt.Errorf("spec.ipam.pool of the CiliumNode is not set")
 	case a.withheld(ip):
 		return fmt.Errorf("IP not available, marked or ready for release")
 	}
@@ -148,7 +148,7 @@ func (a *Allocator) entries(v6 bool, which func(string, ipamtypes.AllocationIP) 
 	return found
 }
 
-// Release frees an address, whichever owner it is allocated for (Release).
+// Release frees an address, regardless of the owner for which it is allocated (Release).
 func (a *Allocator) Release(ip string) error {
 	if _, used := a.Allocated[ip]; !used {
 		return fmt.Errorf("IP %s is not allocated", ip)

@@ -74,9 +74,9 @@ func (a *api) UpdateStatus(_ context.Context, cn *ciliumv2.CiliumNode, _ metav1.
 	a.tried = cn.ResourceVersion
 	switch {
 	case a.refuses:
-		return nil, fmt.Errorf("no report is taken")
+		return nil, fmt.Errorf("reports are refused")
 	case cn.ResourceVersion != a.node.ResourceVersion:
-		return nil, fmt.Errorf("conflict: %s is not %s", cn.ResourceVersion, a.node.ResourceVersion)
+		return nil, fmt.Errorf("conflict: the resource version is %s, want %s", cn.ResourceVersion, a.node.ResourceVersion)
 	case !equality.Semantic.DeepEqual(cn.Status, a.node.Status):
 		a.reports++
 		a.write(func(n *ciliumv2.CiliumNode) { n.Status = *cn.Status.DeepCopy() })
@@ -102,7 +102,7 @@ func (a *api) write(change func(*ciliumv2.CiliumNode)) {
 var cilium = sync.OnceValue(func() *real {
 	nodetypes.SetName("n")
 	r := &real{server: &api{events: watch.NewRaceFreeFake(), node: &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1"}}}}
-	r.server.node.Spec.IPAM.Pool = ipamtypes.AllocationMap{r.marker(): {Owner: marking}}
+	r.server.node.Spec.IPAM.Pool = ipamtypes.AllocationMap{r.marker(): {Owner: markerOwner}}
 	r.IPAM = ipam.NewIPAM(ipam.NewIPAMParams{
 		Logger:        slog.New(slog.DiscardHandler),
 		AgentConfig:   &option.DaemonConfig{IPAM: ipamoption.IPAMCRD, EnableIPv4: true, IPAMCiliumNodeUpdateRate: time.Millisecond},
@@ -119,8 +119,8 @@ type real struct {
 	marks  int
 }
 
-// marking is the owner of the marker's entry.
-const marking = "marker"
+// markerOwner is the owner of the marker's entry.
+const markerOwner = "marker"
 
 // marker returns the marker of the next version: an address whose entry shows that Cilium's allocator has processed the
 // version.
@@ -129,20 +129,20 @@ func (r *real) marker() string {
 	return fmt.Sprintf("10.%d.%d.%d", 9+r.marks/62500, r.marks/250%250, r.marks%250+1)
 }
 
-// write makes a version with a new marker, and returns when Cilium's allocator has processed it.
+// write stores a version with a new marker, and returns when Cilium's allocator has processed the version.
 func (r *real) write(t *testing.T, change func(*ciliumv2.CiliumNode)) {
 	t.Helper()
 	marker := r.marker()
 	r.server.mu.Lock()
 	r.server.write(func(cn *ciliumv2.CiliumNode) {
 		change(cn)
-		maps.DeleteFunc(cn.Spec.IPAM.Pool, func(_ string, e ipamtypes.AllocationIP) bool { return e.Owner == marking })
-		cn.Spec.IPAM.Pool[marker] = ipamtypes.AllocationIP{Owner: marking}
+		maps.DeleteFunc(cn.Spec.IPAM.Pool, func(_ string, e ipamtypes.AllocationIP) bool { return e.Owner == markerOwner })
+		cn.Spec.IPAM.Pool[marker] = ipamtypes.AllocationIP{Owner: markerOwner}
 	})
 	r.server.mu.Unlock()
-	until(t, "a version is seen", func() bool {
+	until(t, "Cilium's allocator has processed the version", func() bool {
 		ip := net.ParseIP(marker)
-		if _, err := r.AllocateIPWithoutSyncUpstream(ip, marking, ipam.PoolDefault()); err != nil {
+		if _, err := r.AllocateIPWithoutSyncUpstream(ip, markerOwner, ipam.PoolDefault()); err != nil {
 			return false
 		}
 		// ReleaseIP makes the allocator report.
@@ -150,15 +150,15 @@ func (r *real) write(t *testing.T, change func(*ciliumv2.CiliumNode)) {
 	})
 }
 
-// touch makes a version with the same spec and status, and returns when Cilium's allocator has seen it. Reports must be
-// refused meanwhile: the allocator then retries, and each try shows on which version it is based.
+// touch stores a version with the same spec and status, and returns when Cilium's allocator has seen the version. Call it only
+// while reports are refused: the allocator then retries, and each try shows the version on which it is based.
 func (r *real) touch(t *testing.T) {
 	t.Helper()
 	r.server.mu.Lock()
 	r.server.write(func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"version": cn.ResourceVersion} })
 	last := r.server.node.ResourceVersion
 	r.server.mu.Unlock()
-	until(t, "a version of the same spec and status is seen", func() bool {
+	until(t, "Cilium's allocator has seen a version with the same spec and status", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return r.server.tried == last
@@ -172,20 +172,20 @@ func (r *real) refuse(all bool) {
 	r.server.refuses = all
 }
 
-// settle lets the model process the versions that Cilium's allocator gets, and returns when the report of Cilium's allocator
-// equals that of the model. Both then have the same state.
-func (r *real) settle(t *testing.T, model *Allocator) {
+// compare lets the model process the versions that Cilium's allocator gets, and returns when the stored report of Cilium's
+// allocator equals that of the model. Both then have the same state.
+func (r *real) compare(t *testing.T, model *Allocator) {
 	t.Helper()
 	var diff string
-	until(t, "the report says what the model's would", func() bool {
+	until(t, "the reports of the model and of Cilium's allocator are equal", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		for _, cn := range r.server.unseen {
 			model.See(cn)
 		}
 		r.server.unseen = nil
-		said := r.server.node
-		diff = cmp.Diff(status(model.Used(), model.Node.Status.IPAM.ReleaseIPs), status(said.Status.IPAM.Used, said.Status.IPAM.ReleaseIPs))
+		got := r.server.node
+		diff = cmp.Diff(status(model.Used(), model.Node.Status.IPAM.ReleaseIPs), status(got.Status.IPAM.Used, got.Status.IPAM.ReleaseIPs))
 		return diff == ""
 	}, &diff)
 }
@@ -203,25 +203,25 @@ func status(used ipamtypes.AllocationMap, handshakes map[string]ipamtypes.IPRele
 	return all
 }
 
-const patience = 60 * time.Second
+const timeout = 60 * time.Second
 
-// until waits for goroutines of Cilium until holds returns true. After patience it fails the test with what and the texts of
-// why.
+// until waits until holds returns true, which depends on goroutines of Cilium. After timeout it fails the test with what, which
+// describes the condition, and the texts of why.
 func until(t *testing.T, what string, holds func() bool, why ...*string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			for _, text := range why {
 				what += " (-model +cilium):\n" + *text
 			}
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("timeout of %v while waiting until %s", timeout, what)
 		}
 	}
 }
 
 // TestAgainstCilium gives the model and Cilium's allocator the same pools and requests, and compares their allocations and
-// reports. If the choice of Cilium's allocator depends on the order of a map, the model has to allow that choice, and then
-// makes the same.
+// reports. If the choice of Cilium's allocator depends on the order of a map, that choice has to be one of the model's choices,
+// and the model then makes the same choice.
 func TestAgainstCilium(t *testing.T) {
 	real, model := cilium(), New(func(int) int { return 0 })
 	real.refuse(false)
@@ -234,7 +234,7 @@ func TestAgainstCilium(t *testing.T) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.0.1": {}, "10.0.0.2": {}}
 		cn.Status.IPAM.ReleaseIPs = nil
 	})
-	real.settle(t, model)
+	real.compare(t, model)
 	from := rand.New(rand.NewPCG(1, 2))
 	pods := []string{"db/a-0", "db/a-1", "db/b-0", "router"}
 	marks := []ipamtypes.IPReleaseStatus{ipamoption.IPAMMarkForRelease, ipamoption.IPAMReleased, ipamoption.IPAMReadyForRelease, ipamoption.IPAMDoNotRelease}
@@ -259,18 +259,18 @@ func TestAgainstCilium(t *testing.T) {
 			}
 			got, err := real.AllocateNextFamily(ipam.IPv4, owner, ipam.PoolDefault())
 			if (err == nil) != (len(choice) > 0) {
-				t.Fatalf("step %d: %s: %v, and the model has %v", n, owner, err, choice)
+				t.Fatalf("step %d: allocation for %s: Cilium's allocator returned error %v, the choices of the model are %v", n, owner, err, choice)
 			}
 			if err != nil {
 				continue
 			}
 			i := slices.Index(choice, got.IP.String())
 			if i < 0 {
-				t.Fatalf("step %d: %s gets %s, and the model gives %v", n, owner, got.IP, choice)
+				t.Fatalf("step %d: allocation for %s: Cilium's allocator returned %s, want one of the choices of the model, %v", n, owner, got.IP, choice)
 			}
 			model.choose = func(int) int { return i }
 			if gives, err := model.Next(owner, false); err != nil || gives != got.IP.String() {
-				t.Fatalf("step %d: the model gives %s, %v", n, gives, err)
+				t.Fatalf("step %d: allocation for %s: the model returned %q and error %v, want %s", n, owner, gives, err, got.IP)
 			}
 		case "release":
 			// Cilium returns no error if there was nothing to release.
@@ -281,7 +281,7 @@ func TestAgainstCilium(t *testing.T) {
 		case "take":
 			want := model.Take(ip, owner)
 			if _, err := real.AllocateIPWithoutSyncUpstream(net.ParseIP(ip), owner, ipam.PoolDefault()); (want == nil) != (err == nil) {
-				t.Fatalf("step %d: take %s: %v, and in the model %v", n, ip, err, want)
+				t.Fatalf("step %d: allocation of %s: Cilium's allocator returned error %v, the model %v", n, ip, err, want)
 			}
 			// AllocateIPWithoutSyncUpstream triggers no report, as when the agent restores endpoints. A write does.
 			real.write(t, func(*ciliumv2.CiliumNode) {})
@@ -304,7 +304,7 @@ func TestAgainstCilium(t *testing.T) {
 			real.touch(t)
 			real.refuse(false)
 		}
-		real.settle(t, model)
+		real.compare(t, model)
 		for _, s := range model.Node.Status.IPAM.ReleaseIPs {
 			if s == ipamoption.IPAMMarkForRelease {
 				done["unanswered"]++
@@ -312,7 +312,7 @@ func TestAgainstCilium(t *testing.T) {
 		}
 	}
 	if done["unanswered"] == 0 {
-		t.Error("no answer was ever forgotten")
+		t.Error("no write of labels made the allocator lose an answer, want at least one lost answer")
 	}
 	t.Log(done, real.server.reports)
 }

@@ -39,7 +39,8 @@ func (p patches) Status() client.SubResourceWriter { return statusPatches{patche
 func (p patches) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The API server does not store empty maps, and a patch of a path in one fails.
+	// The conversion removes empty maps. The API server does not store them either, so that a patch of a path in an empty map
+	// fails.
 	data, err := json.Marshal(p.node)
 	if err != nil {
 		return err
@@ -94,14 +95,14 @@ func (s statusPatches) Patch(ctx context.Context, obj client.Object, patch clien
 	return s.patches.Patch(ctx, obj, patch)
 }
 
-// holders tracks which pod has which address. wrong notes each pod that has an address that was judged Clear and is
-// withheld.
+// holders tracks which pod has which address, and compares that with the judgement of each address.
 type holders struct {
 	mu sync.Mutex
 	// by contains the pod that has each address. Key: the address.
 	by map[netip.Addr]string
-	// clear contains the addresses that were judged Clear and are withheld. Key: the address.
+	// clear contains the addresses that were judged Clear and are not offered again yet.
 	clear map[netip.Addr]bool
+	// wrong contains a message for each pod that had an address in clear.
 	wrong []string
 }
 
@@ -110,7 +111,7 @@ func (h *holders) got(a netip.Addr, pod string) {
 	defer h.mu.Unlock()
 	h.by[a] = pod
 	if h.clear[a] {
-		h.wrong = append(h.wrong, fmt.Sprintf("%s got %s after it was called clear", pod, a))
+		h.wrong = append(h.wrong, fmt.Sprintf("pod %s got IP %s after the IP was judged Clear", pod, a))
 	}
 }
 
@@ -128,7 +129,7 @@ func (h *holders) judged(a netip.Addr, v agentview.AddressUse) {
 	}
 	h.clear[a] = true
 	if pod, used := h.by[a]; used {
-		h.wrong = append(h.wrong, fmt.Sprintf("%s has %s, which was called clear", pod, a))
+		h.wrong = append(h.wrong, fmt.Sprintf("pod %s has IP %s, which was judged Clear", pod, a))
 	}
 }
 
@@ -138,8 +139,8 @@ func (h *holders) offered(a netip.Addr) {
 	delete(h.clear, a)
 }
 
-// TestBarrierAgainstCilium asks Cilium's own allocator by agent barriers while pods come and go and the labels of the node
-// change. It checks that each barrier is answered and no answer is wrong.
+// TestBarrierAgainstCilium sends agent barriers to Cilium's own allocator while pods come and go and the labels of the node
+// change. It checks that each barrier is acknowledged, and that no address is judged Clear while a pod has it.
 func TestBarrierAgainstCilium(t *testing.T) {
 	real := cilium()
 	real.refuse(false)
@@ -193,7 +194,7 @@ func TestBarrierAgainstCilium(t *testing.T) {
 		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i%size)})
 		edit(t, pools, a, pool.ForOwner("fixedip.io/withheld"))
 		began := time.Now()
-		evidence := ask(t, pools)
+		evidence := runBarrier(t, pools)
 		longest = max(longest, time.Since(began))
 		v := evidence.Judge(a, "", nil)
 		count[v.State]++
@@ -208,9 +209,9 @@ func TestBarrierAgainstCilium(t *testing.T) {
 		t.Error(w)
 	}
 	if count[agentview.Clear] == 0 || count[agentview.InUse] == 0 || count[agentview.Unknown] > 0 {
-		t.Errorf("the answers are %v", count)
+		t.Errorf("judgements are %v, want some Clear, some InUse and no Unknown", count)
 	}
-	t.Logf("%v, the longest took %s", count, longest.Round(time.Millisecond))
+	t.Logf("judgements: %v; the longest barrier took %s", count, longest.Round(time.Millisecond))
 	if err := real.ReleaseIP(router.IP, ipam.PoolDefault()); err != nil {
 		t.Error(err)
 	}
@@ -219,7 +220,7 @@ func TestBarrierAgainstCilium(t *testing.T) {
 	}
 }
 
-// edit changes the entry of one address. It retries if the CiliumNode was changed meanwhile.
+// edit changes the entry of one address. It tries again if the CiliumNode was changed meanwhile.
 func edit(t *testing.T, pools *ciliumpool.Client, a netip.Addr, to pool.Entry) {
 	t.Helper()
 	for {
@@ -235,8 +236,8 @@ func edit(t *testing.T, pools *ciliumpool.Client, a netip.Addr, to pool.Entry) {
 	}
 }
 
-// ask writes a probe and returns the evidence in the agent's answer.
-func ask(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
+// runBarrier writes a probe and returns the evidence in the report that acknowledges it.
+func runBarrier(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
 	t.Helper()
 	var b agentview.Barrier
 	for b.Probe == (netip.Addr{}) {
@@ -246,13 +247,13 @@ func ask(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
 		}
 		probe := agentview.NewProbe(n)
 		if asked, err := pools.Ask(t.Context(), n, probe); err == nil {
-			b = agentview.Barrier{AskedNode: asked, Probe: probe}
+			b = agentview.Barrier{ProbedNode: asked, Probe: probe}
 		} else if !errors.Is(err, ciliumpool.ErrChanged) {
 			t.Fatal(err)
 		}
 	}
 	var evidence agentview.Evidence
-	until(t, "the barrier is answered", func() bool {
+	until(t, "the barrier is acknowledged", func() bool {
 		n, err := pools.Get(t.Context(), "n")
 		if err != nil {
 			t.Fatal(err)
@@ -264,7 +265,7 @@ func ask(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
 	return evidence
 }
 
-// barriers returns how often the agent is asked: FIXEDIP_BARRIERS, or 200, for which make test has time.
+// barriers returns the number of barriers: FIXEDIP_BARRIERS, or 200 if it is not set.
 func barriers(t *testing.T) int {
 	text, ok := os.LookupEnv("FIXEDIP_BARRIERS")
 	if !ok {
@@ -272,7 +273,7 @@ func barriers(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		t.Fatalf("FIXEDIP_BARRIERS is %q, which is not a number", text)
+		t.Fatalf("FIXEDIP_BARRIERS is %q, want a number", text)
 	}
 	return n
 }

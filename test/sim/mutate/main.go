@@ -5,7 +5,7 @@
 //
 //	go run ./test/sim/mutate [-checks N] [name ...]
 //
-// A bug that is not noticed is an error: the model does not check what it claims to check.
+// The command fails if a bug is not noticed: the model then lacks a check.
 package main
 
 import (
@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// mutation is a bug: the text from in file is replaced with to. Each one breaks a promise by itself. A change that another
-// guard of the product compensates is no bug that could be noticed.
+// mutation is a bug: the text from in file is replaced with to. Each mutation, with its second place in also if there is one,
+// breaks a promise. A change that another check of the product compensates could not be noticed.
 type mutation struct{ name, file, from, to string }
 
 var mutations = []mutation{
@@ -32,45 +32,47 @@ var mutations = []mutation{
 		"	return ops\n}\n\n// expect returns", "	return slices.DeleteFunc(ops, func(o operation) bool { return o.Op == \"test\" && o.Path != uidPath })\n}\n\n// expect returns"},
 	{"give away the subnet of a node that has lost its CiliumNode", "ipam/controller/subnet/assign.go",
 		"[]client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}}", "[]client.Object{&ciliumv2.CiliumNode{}}"},
+	{"give a subnet to a node in another zone", "ipam/core/subnetplan/subnet.go",
+		`if lost.Zone != "" && h.Zone != lost.Zone || `, "if "},
 	{"make a new pool without the addresses of running pods", "ipam/core/subnetplan/firstpool.go",
 		"running = slices.Clone(running)", "running = nil"},
-	{"release a record without the live read", "ipam/controller/release/controller.go",
+	{"release a FixedIP without the live read", "ipam/controller/release/controller.go",
 		"s, ok, err := c.Gatherer.Identity(callCtx, reader, key)", "_ = reader\n\t\t\ts, ok, err := c.Gatherer.Identity(callCtx, c.FromCaches(), key)"},
-	{"release what a pod may have", "ipam/core/reclaim/decide.go",
+	{"release addresses that a pod may use", "ipam/core/reclaim/decide.go",
 		"return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs)", "return v.isHeld && len(v.held.Addrs) == 0"},
 	{"let moved entries expire", "ipam/core/nodepool/state.go",
 		"if e.Kind != pool.Cooldown {", "if e.Kind != pool.Cooldown && e.Kind != pool.Moved {"},
-	{"trust used: what the agent does not list is free at once", "ipam/core/nodepool/state.go",
-		"due := at.Add(rest)", "none := func(netip.Addr) bool { return false }\n\t\tdue, s := at.Add(0*rest), &State{Now: s.Now, CoolDown: s.CoolDown, OnOtherNode: none, Held: none, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}"},
+	{"trust used: free an address at once that the agent does not report", "ipam/core/nodepool/state.go",
+		"due := at.Add(cooldown)", "none := func(netip.Addr) bool { return false }\n\t\tdue, s := at.Add(0*cooldown), &State{Now: s.Now, Cooldown: s.Cooldown, OnOtherNode: none, Held: none, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}"},
 	{"end a cooldown that the agent has not seen", "ipam/core/nodepool/state.go",
 		"case s.Acknowledged(n, a):", "default:"},
-	{"trust used: take out what is asked for without the agent's consent", "ipam/core/nodepool/watermark.go",
-		"if state != pool.ReadyForRelease || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {\n\t\t\tedit.ReadyForRelease = true", "if state == pool.OtherState || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {"},
+	{"remove an entry in a release handshake without the agent's answer", "ipam/core/nodepool/watermark.go",
+		"if state != pool.ReadyForRelease || address.Of(a) != f || withdrawn[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {\n\t\t\tedit.ReadyForRelease = true", "if state == pool.OtherState || address.Of(a) != f || withdrawn[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {"},
 	{"wait for the answer of an agent for ever", "ipam/core/nodepool/watermark.go",
 		"n.AwaitsAgent(a) && unanswered(a):", "false:"},
 	{"move an address without a fence", "ipam/core/pool/move.go",
 		"if !m.Down && n.InUse(a) {", "if false {"},
 	{"let addresses move without an answer of the agent", "ipam/controller/internal/gather/prove.go",
 		"if answered.IsZero() {", "if false {"},
-	{"count what an agent said before it was asked as its answer", "ipam/core/agentview/agentview.go",
+	{"count a report from before the probe as the acknowledgement", "ipam/core/agentview/agentview.go",
 		"case slices.Contains(n.Probes, b.Probe):", "case false:"},
-	{"take the answer of an agent that has not restored its endpoints", "ipam/core/agentview/agentview.go",
+	{"accept the acknowledgement of an agent that has not restored its endpoints", "ipam/core/agentview/agentview.go",
 		"case n.Unreported:", "case false:"},
-	{"take addresses as free before the agent has reported", "ipam/store/ciliumpool/entries.go",
-		"n.Unreported = !pool.ListsNode(n.Used)", "n.Unreported = false"},
-	{"never make a withdrawn address its pod's own", "ipam/controller/conformance/adopt.go",
+	{"count addresses as free before the agent has reported", "ipam/store/ciliumpool/entries.go",
+		"n.Unreported = !pool.ReportsNode(n.Used)", "n.Unreported = false"},
+	{"never make a pod the owner of its withdrawn address", "ipam/controller/conformance/adopt.go",
 		"if err := c.Allocator.Allocate(ctx, r); err != nil {", "if err := error(errNotReported); err != nil {"},
-	{"make an address that is offered to all pods a pod's own at once", "ipam/core/reclaim/entries.go",
+	{"make a pod the owner of an address that is offered to all pods at once", "ipam/core/reclaim/entries.go",
 		"n.Set(a, pool.CooldownEntry(\"\", at))", "n.Set(a, pool.ForOwner(owner))"},
-	{"forget at home where a moved address lives", "ipam/core/subnetplan/firstpool.go",
-		"if node, ok := elsewhere[k.Addr]; ok {", "if node, ok := elsewhere[k.Addr]; ok && false {"},
-	{"leave pods alone that have lost their entry", "ipam/core/identity/identity.go",
+	{"do not mark moved addresses in the first pool of their home node", "ipam/core/subnetplan/firstpool.go",
+		"if node, ok := runningOn[k.Addr]; ok {", "if node, ok := runningOn[k.Addr]; ok && false {"},
+	{"do not correct pods that have lost their entry", "ipam/core/identity/identity.go",
 		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
 	{"bind before the claim", "plugins/fixedip/binder/claim.go",
 		"if b.Cache.Ledger.IsClaimed(claim) && p.certain() {", "if claim.Owner != \"\" {"},
-	{"delete records of pods that are there", "ipam/core/reclaim/decide.go",
+	{"delete the FixedIPs of existing pods", "ipam/core/reclaim/decide.go",
 		"case v.Pod != nil:\n\t\treturn false\n\tcase !v.Workload.Exists:", "case !v.Workload.Exists:"},
-	{"claim in one's own ledger alone", "ipam/core/pool/claim.go",
+	{"claim an address without a check of its entry in the pool", "ipam/core/pool/claim.go",
 		"n.Blocker(a, entry.Owner, nil)", "n.Blocker(a, entry.Owner, func(Entry) bool { return true })"},
 	// Slots.
 	{"keep the slots of a workload that opted out", "ipam/controller/internal/gather/gather.go",
@@ -79,9 +81,9 @@ var mutations = []mutation{
 		"surplus[i] = true", "surplus[i] = false"},
 	{"release the slots of a workload that retains them", "ipam/core/reclaim/decide.go",
 		"return v.Workload.Excludes && v.spec.Reclaim.WhenScaled == v1alpha1.Delete", "return v.Workload.Excludes"},
-	{"record two slots with one address", "ipam/core/reclaim/identities.go",
+	{"create two slots with one address", "ipam/core/reclaim/identities.go",
 		"taken[j], s.Held, s.Holder = true,", "taken[j], s.Held, s.Holder = false,"},
-	{"let the record of a slot name its former pod", "ipam/core/reclaim/decide.go",
+	{"let the FixedIP of a slot name its former pod", "ipam/core/reclaim/decide.go",
 		"if v.Slot {\n\t\tspec.PodName = v.Holder", "if false {\n\t\tspec.PodName = v.Holder"},
 	// Strict nodes.
 	{"place pods without a fixed address on strict nodes without an entry", "plugins/fixedip/binder/claim.go",
@@ -90,20 +92,20 @@ var mutations = []mutation{
 		"stale := map[netip.Addr]pool.Entry{}", "stale := map[netip.Addr]pool.Entry{}\n\tstays = func(string, string) bool { return true }"},
 	// Adoption.
 	{"adopt no pod that the selector matches", "ipam/core/identity/identity.go",
-		"if !asks && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {", "if !asks {"},
+		"if !optsIn && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {", "if !optsIn {"},
 	// Findings.
-	{"take a new record for a restored one (finding C6)", "ipam/core/reclaim/decide.go",
+	{"treat a new FixedIP as a restored one (finding C6)", "ipam/core/reclaim/decide.go",
 		"return ok && uid != string(r.UID)", "return uid != string(r.UID) || !ok"},
 	{"restart no pod that runs with a wrong address (invariant 3)", "ipam/core/conformance/conformance.go",
 		"if where != \"\" && !returns {\n\t\t\tf.reason", "if where != \"\" && !returns || true {\n\t\t\tf.reason"},
 	{"keep the addresses of replicas that are gone", "ipam/core/identity/workload.go",
 		"return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)", "return ordinal < first"},
-	{"keep no address of a running pod on its node in a new pool (finding C2)", "ipam/core/subnetplan/firstpool.go",
+	{"leave addresses of running pods out of a new pool (finding C2)", "ipam/core/subnetplan/firstpool.go",
 		"case r.unrecorded(a) && !double:", "case r.unrecorded(a):\n\t\t\t\tcontinue"},
 	// CiliumEndpoints.
 	{"delete CiliumEndpoints without a precondition", "ipam/controller/ciliumendpoint/keeper.go",
 		"err := k.Live.Delete(ctx, cep, client.Preconditions{UID: &cep.UID, ResourceVersion: &cep.ResourceVersion})", "err := k.Live.Delete(ctx, cep)"},
-	{"correct the owner of whatever CiliumEndpoint has the name by then", "ipam/controller/ciliumendpoint/keeper.go",
+	{"correct the owner of a CiliumEndpoint without a precondition", "ipam/controller/ciliumendpoint/keeper.go",
 		"client.MergeFromWithOptions(cep, client.MergeFromWithOptimisticLock{})", "client.MergeFrom(cep)"},
 	{"read the pod before its CiliumEndpoint", "ipam/controller/ciliumendpoint/keeper.go",
 		"cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)\n\tif err != nil {\n\t\treturn Healthy, nil, nil, err\n\t}\n\tpod, err := index.Get[corev1.Pod](ctx, from, key)", "pod, err := index.Get[corev1.Pod](ctx, from, key)\n\tif err != nil {\n\t\treturn Healthy, nil, nil, err\n\t}\n\tcep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)"},
@@ -135,7 +137,7 @@ var also = map[string]mutation{
 }
 
 func main() {
-	checks := flag.Int("checks", 1500, "runs of the model for each bug at most")
+	checks := flag.Int("checks", 1500, "maximum number of runs of the model for each bug")
 	flag.Parse()
 	if err := run(*checks, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -168,7 +170,7 @@ func run(checks int, only []string) error {
 		found := failed.FindStringSubmatch(out)
 		if found == nil {
 			if !strings.HasPrefix(out, "ok ") && !strings.Contains(out, "OK, passed") {
-				fmt.Printf("the model did not run: %s\n%s", m.name, out)
+				fmt.Printf("the test of the model did not run to its end: %s\n%s", m.name, out)
 			}
 			unnoticed = append(unnoticed, m.name)
 			fmt.Printf("NOT NOTICED in %d runs, %v: %s\n", checks, time.Since(began).Round(time.Second), m.name)

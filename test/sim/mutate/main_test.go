@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// TestMutationsApply checks that each mutation changes exactly one place of the source, so that the long run does not fail at a
-// line that was rewritten.
+// TestMutationsApply checks that the text that each mutation replaces occurs exactly once in its file. Otherwise make
+// sim-mutations would fail after a change of that line.
 func TestMutationsApply(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
-	// names contains the mutations so far. Key: the name.
+	// names contains the names of the mutations.
 	names := map[string]bool{}
 	for _, m := range mutations {
 		if names[m.name] {
@@ -21,16 +21,16 @@ func TestMutationsApply(t *testing.T) {
 		names[m.name] = true
 		for _, place := range m.places() {
 			if place.from == place.to {
-				t.Errorf("%s changes nothing in %s", m.name, place.file)
+				t.Errorf("mutation %q replaces a text of %s with the same text", m.name, place.file)
 			}
 		}
 		if _, err := m.texts(root); err != nil {
-			t.Errorf("%s: %v", m.name, err)
+			t.Errorf("mutation %q: %v", m.name, err)
 		}
 	}
 	for name := range also {
 		if !names[name] {
-			t.Errorf("mutation %q of also is not among the mutations", name)
+			t.Errorf("also has a place of mutation %q, which does not exist", name)
 		}
 	}
 }

@@ -1,7 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command preflight lists the missing prerequisites for a cluster of real nodes and exits with status 2, or prints nothing.
+// Command preflight prints the missing prerequisites of a cluster of real nodes and exits with status 2. If none is missing,
+// it prints nothing.
 //
 //	preflight [-nodes 2]
 package main
@@ -16,7 +17,7 @@ import (
 )
 
 func main() {
-	nodes := flag.Int("nodes", 2, "How many nodes the cluster is to have")
+	nodes := flag.Int("nodes", 2, "Number of nodes of the cluster")
 	flag.Parse()
 	err := preflight.Check(*nodes)
 	if err == nil {

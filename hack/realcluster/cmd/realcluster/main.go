@@ -1,10 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command realcluster starts and ends a cluster of real nodes on this machine, see package realcluster.
+// Command realcluster starts and stops a cluster of real nodes on this machine, see package realcluster.
 //
 //	realcluster up     starts a cluster, replaces an earlier one, and returns when it is ready
-//	realcluster down   stops it and deletes its work folder
+//	realcluster down   stops the cluster and deletes its work folder
 //
 // If a prerequisite is missing, the exit status is 2.
 package main
@@ -49,12 +49,12 @@ func command() *cobra.Command {
 	o := realcluster.Options{Options: layout.Defaults(), Detach: true, Log: progress(time.Now())}
 	families, routing := strings.Join(o.Families, ","), string(o.Routing)
 	root := &cobra.Command{
-		Use: "realcluster", Short: "A cluster of real nodes on this machine",
+		Use: "realcluster", Short: "Runs a cluster of real nodes on this machine",
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&o.Dir, "dir", ".cluster", "Work folder")
 	up := &cobra.Command{
-		Use: "up", Short: "Starts a cluster, in place of an earlier one of the folder", Args: cobra.NoArgs,
+		Use: "up", Short: "Starts a cluster and replaces an earlier cluster of the same work folder", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Families, o.Routing = strings.Split(families, ","), layout.Routing(routing)
 			running, err := realcluster.Start(c.Context(), o)
@@ -65,25 +65,26 @@ func command() *cobra.Command {
 			return nil
 		},
 	}
-	up.Flags().IntVar(&o.Nodes, "nodes", o.Nodes, "How many nodes")
+	up.Flags().IntVar(&o.Nodes, "nodes", o.Nodes, "Number of nodes")
 	up.Flags().StringVar(&o.Bin, "bin", "bin", "Folder of the programs")
 	up.Flags().StringVar(&o.Source, "source", ".", "Folder of this repository")
-	up.Flags().StringVar(&o.Cilium, "cilium", o.Cilium, "Line of Cilium: 1.18, 1.19 or 1.20")
+	up.Flags().StringVar(&o.Cilium, "cilium", o.Cilium, "Minor version of Cilium: 1.18, 1.19 or 1.20")
 	up.Flags().StringVar(&o.Kubernetes, "kubernetes", o.Kubernetes, "Minor version of Kubernetes: 1.34 or 1.35")
 	up.Flags().StringVar(&families, "families", families, "Families of addresses: IPv4, IPv6 or both, the preferred one first")
-	up.Flags().StringVar(&routing, "routing", routing, "How nodes reach one another's pods: tunnel (VXLAN) or native")
-	up.Flags().DurationVar(&o.UpdateRate, "update-rate", o.UpdateRate, "How often agents report the addresses that they use, at most; Cilium's default is 15s")
-	up.Flags().StringArrayVar(&o.Images, "image", nil, "Archive of images that all nodes get; may be given more than once")
+	up.Flags().StringVar(&routing, "routing", routing, "Routing between nodes: tunnel (VXLAN) or native")
+	up.Flags().DurationVar(&o.UpdateRate, "update-rate", o.UpdateRate, "Minimum interval between two reports of an agent; Cilium's default is 15s")
+	up.Flags().StringArrayVar(&o.Images, "image", nil, "Archive of images that every node imports; may be given more than once")
 	root.AddCommand(up,
 		&cobra.Command{
-			Use: "down", Short: "Ends the cluster and deletes its work folder", Args: cobra.NoArgs,
+			Use: "down", Short: "Stops the cluster and deletes its work folder", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error { return realcluster.Down(o.Dir) },
 		},
 	)
 	return root
 }
 
-// progress returns a function that prints a step with the time since began.
+// progress returns a function that prints a step with the time since began. Paths are printed relative to the current
+// folder.
 func progress(began time.Time) func(string, ...any) {
 	dir, err := os.Getwd()
 	return func(format string, args ...any) {

@@ -31,7 +31,7 @@ type Allocator struct {
 	Clock clock.PassiveClock
 }
 
-// Request names the addresses that a pod gets on a node.
+// Request describes the addresses that a pod gets on a node.
 type Request struct {
 	Node  string
 	Addrs []netip.Addr
@@ -39,29 +39,29 @@ type Request struct {
 	Entry pool.Entry
 	// Pod is the pod, which may run with some of the addresses; nil: it does not exist.
 	Pod *corev1.Pod
-	// Seen are the entries that the agent has confirmed to have seen; may be nil. Key: the address. An address in cooldown
-	// is allocated only if its entry is still the one in Seen.
+	// Seen are the entries that the agent has acknowledged; may be nil. Key: the address. An address in cooldown is allocated
+	// only if its entry is still the one in Seen.
 	Seen map[netip.Addr]pool.Entry
-	// Check returns why the pool can't give the addresses to the pod; it may be nil.
+	// Check returns an error if the pool must not give the addresses to the pod; it may be nil.
 	Check func(n pool.NodePool) error
 }
 
-// runsWith reports whether the pod runs with an address.
+// runsWith reports whether the pod runs on the node with an address.
 func (r Request) runsWith(a netip.Addr) bool {
 	return podutil.Runs(r.Pod) && r.Pod.Spec.NodeName == r.Node && podutil.RunsWith(r.Pod, a)
 }
 
-// Withdraw puts dynamic entries of addresses that the pod runs with into cooldown, so that no pod is offered them. Its
-// errors are those of Allocate.
+// Withdraw puts the dynamic entries of addresses that the pod runs with into cooldown, so that the pool offers the addresses to
+// no pod. Its errors are those of Allocate.
 func (l *Allocator) Withdraw(ctx context.Context, r Request) error {
 	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return reclaim.WithdrawEntries(n, r.Addrs, r.Entry.Owner, l.Clock.Now())
 	})
 }
 
-// Allocate writes the entries of all addresses or, if one cannot be written, of none. Request.Seen has to prove that the pod
-// has the addresses in cooldown. The error matches gather.ErrSuperseded if the pool or the pod has changed, or the error of
-// Check if that fails.
+// Allocate writes the entries of all addresses or, if one entry cannot be written, none of them. For addresses in cooldown,
+// Request.Seen has to contain the entries for which the evidence was sufficient. The error matches gather.ErrSuperseded if the
+// pool or the pod has changed, or the error of Check if Check failed.
 func (l *Allocator) Allocate(ctx context.Context, r Request) error {
 	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return reclaim.AllocateEntries(n, r.Addrs, r.Entry, func(a netip.Addr) bool {
@@ -71,9 +71,9 @@ func (l *Allocator) Allocate(ctx context.Context, r Request) error {
 	})
 }
 
-// write writes the edits that decide returns. If the pod runs with some of the addresses, it checks at the API server that
-// the pod still does: if not before the write, nothing is written; if not after it, the edits of existing entries of these
-// addresses are undone.
+// write writes the edits that decide returns. If the pod runs with some of the addresses, write checks before and after the
+// write that the API server still shows this. If the check before the write fails, write writes nothing. If the check after
+// the write fails, write undoes the edits of existing entries of these addresses.
 func (l *Allocator) write(ctx context.Context, r Request, decide func(n pool.NodePool) ([]pool.EntryChange, error)) error {
 	if err := l.stillRuns(ctx, r); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (l *Allocator) stillRuns(ctx context.Context, r Request) error {
 	live := Request{Node: r.Node, Pod: now}
 	lost := func(a netip.Addr) bool { return r.runsWith(a) && !live.runsWith(a) }
 	if now == nil || now.UID != r.Pod.UID || slices.ContainsFunc(r.Addrs, lost) {
-		return fmt.Errorf("pod %s does not run with %s any more: %w", key, address.Join(r.Addrs), gather.ErrSuperseded)
+		return fmt.Errorf("pod %s was replaced or no longer runs with %s: %w", key, address.Join(r.Addrs), gather.ErrSuperseded)
 	}
 	return nil
 }

@@ -4,8 +4,8 @@
 // Package gather collects the state of an identity into a reclaim.State: from the caches, from the API server, or from a
 // Reader that a controller provides.
 //
-// It only reads, and asks agents if the objects are not sufficient evidence (Prove). Pools always come from the ledger: this
-// is safe because a writer tests the entries that the decision was made from.
+// It writes no object itself. If the objects are not sufficient evidence, it makes barrier requests (Prove). Pools always come
+// from the ledger: this is safe because each write has the entries of the decision as a precondition.
 package gather
 
 import (
@@ -53,7 +53,7 @@ type Gatherer struct {
 	Clock  clock.Clock
 	// Failover is the policy of FixedIPs that have none.
 	Failover v1alpha1.Failover
-	// Deadline is reclaim.State.Deadline.
+	// Deadline is the value of reclaim.State.Deadline.
 	Deadline time.Duration
 }
 
@@ -61,17 +61,18 @@ type Gatherer struct {
 type Reader struct {
 	// Objects reads FixedIPs and pods.
 	Objects client.Reader
-	// Workload returns a workload, or nil if there is none. It returns workloads.ErrUnknown if that is not known.
+	// Workload returns a workload, or nil if the workload does not exist. It returns workloads.ErrUnknown if it is not known
+	// whether the workload exists.
 	Workload func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
 	// cached is true if Objects has the indexes of package index.
 	cached bool
 }
 
-// Workloads reads workloads: Get from their watches, and Live from the API server.
+// Workloads reads workloads: Get from the caches, and Live from the API server.
 type Workloads interface {
 	Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
 	Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
-	// Controller is identity.Controllers.
+	// Controller implements identity.Controllers.
 	Controller(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, known bool)
 }
 
@@ -88,7 +89,7 @@ func (g *Gatherer) FromAPIServer() Reader {
 	return Reader{Objects: g.Live, Workload: g.Workloads.Live}
 }
 
-// slots returns the FixedIPs of the slots of a workload. resource names the workload as pool entries do:
+// slots returns the FixedIPs of the slots of a workload. resource is the name of the workload in pool entries:
 // "namespace/Kind/name".
 func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error) {
 	opts := []client.ListOption{client.InNamespace(namespace)}
@@ -104,18 +105,19 @@ func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alph
 	}), nil
 }
 
-// Identity returns the state of a pod's identity. ok is false if the identity has neither a FixedIP nor entries, if the
-// workload of its entries is not known, or if the name is that of a slot: Slots returns these.
+// Identity returns the state of the identity with the namespace and the name of a pod. ok is false if the identity has neither
+// a FixedIP nor entries, if the workload of its entries cannot be determined, or if the FixedIP or the entries are those of a
+// slot: Slots returns the state of slots.
 func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectKey) (s reclaim.State, ok bool, err error) {
 	owner := pool.OwnerKey(key.Namespace, key.Name)
 	s = reclaim.State{
-		Holder:   key.Name,
-		Held:     g.Ledger.Held(owner),
-		Arriving: g.Ledger.Arriving(owner),
-		Away:     g.Ledger.Away(owner),
-		Failover: g.Failover,
-		Now:      g.Clock.Now(),
-		Deadline: g.Deadline,
+		Holder:      key.Name,
+		Held:        g.Ledger.Held(owner),
+		MoveTargets: g.Ledger.MoveTargets(owner),
+		Away:        g.Ledger.Away(owner),
+		Failover:    g.Failover,
+		Now:         g.Clock.Now(),
+		Deadline:    g.Deadline,
 	}
 	if s.Record, err = index.Get[v1alpha1.FixedIP](ctx, from.Objects, key); err != nil {
 		return s, false, err
@@ -135,7 +137,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 		if named && known && kind.GroupKind() != identity.StatefulSets {
 			gk, s.Workload.OwnerReference = kind.GroupKind(), v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}
 		}
-	case len(s.Arriving)+len(s.Away) > 0:
+	case len(s.MoveTargets)+len(s.Away) > 0:
 		// These entries name the pod, but not its workload.
 		name, named := identity.StatefulSetOf(key.Name)
 		if !named {
@@ -155,7 +157,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 			return s, false, nil
 		}
 		gk, s.Workload.OwnerReference = identity.StatefulSets, workload
-		s.Guessed = !reclaim.NamesWorkload(entry, workload)
+		s.OwnerInferred = !reclaim.NamesWorkload(entry, workload)
 	}
 	g.reports(owner, &s)
 	if s.Homes, err = g.addressHomes(ctx, s.Record); err != nil {
@@ -180,13 +182,13 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	} else {
 		s.Workload.Failover = &failover
 	}
-	// The annotations of the pod do not count for Workload.OptsOut: they do not apply to the next pod of its name.
+	// The annotations of the pod do not count for Workload.OptsOut: the next pod of the name may have others.
 	s.RequestsIPs = s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 	return s, true, nil
 }
 
-// Slots returns the states of all slots of a workload. key.Name names the workload as pool entries do within its namespace:
-// "Kind/name". How many slots the workload needs can only be decided for all of them together.
+// Slots returns the states of all slots of a workload. key.Name is "Kind/name" of the workload, as in pool entries. The number
+// of slots that the workload needs can only be decided for all of them together.
 func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey) ([]reclaim.State, error) {
 	label, name, _ := strings.Cut(key.Name, "/")
 	kind, ok := g.Kinds.Labelled(label)
@@ -218,7 +220,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 				return nil, err
 			}
 			if s.Pod != nil && podutil.IsTerminal(s.Pod) {
-				// A pod that the kubelet has evicted exists until it is deleted, but it does not run again: its slot is free.
+				// A pod that the kubelet has evicted exists until it is deleted, but does not run again: its slot is free.
 				s.Pod = nil
 			}
 		}
@@ -249,7 +251,7 @@ func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.Reclaim = &policy
 }
 
-// ownWorkload sets the workload of the identity of a bare pod, which is the pod.
+// ownWorkload sets the workload of the identity of a bare pod to the pod itself.
 func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	if s.Pod == nil {
 		return
@@ -267,7 +269,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	s.Workload.Reclaim = &policy
 }
 
-// Object returns the reference to a workload in events.
+// Object returns a reference to a workload, for events.
 func Object(w *identity.Workload) runtime.Object {
 	return &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: w.APIVersion, Kind: w.Kind},
@@ -275,23 +277,23 @@ func Object(w *identity.Workload) runtime.Object {
 	}
 }
 
-// addressHomes returns what the ledger and the caches show about the home of each address of a FixedIP; nil if there is no
-// FixedIP or it is being deleted. A later write tests the entries that were seen.
+// addressHomes returns the state of each address of a FixedIP at its home, from the ledger and the caches; nil if there is no
+// FixedIP or the FixedIP is being deleted. A later write has the entries in the result as a precondition.
 func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) ([]reclaim.AddressHome, error) {
 	if record == nil || record.DeletionTimestamp != nil {
 		return nil, nil
 	}
 	owner := pool.OwnerKey(record.Namespace, record.Spec.PodName)
 	var homes []reclaim.AddressHome
-	for _, kept := range reservation.Of(record) {
-		h := reclaim.AddressHome{Addr: kept.Addr}
-		if node, ok := g.Ledger.Home(kept.Addr); ok {
+	for _, reserved := range reservation.Of(record) {
+		h := reclaim.AddressHome{Addr: reserved.Addr}
+		if node, ok := g.Ledger.Home(reserved.Addr); ok {
 			h.Node = node
 			n, _ := g.Ledger.Node(node)
-			if e, exists := n.Entries[kept.Addr]; exists {
+			if e, exists := n.Entries[reserved.Addr]; exists {
 				h.Entry = &e
 			}
-			user, used := n.Used[kept.Addr]
+			user, used := n.Used[reserved.Addr]
 			h.Reported = used && user == owner
 			if used && user != owner {
 				h.User = user
@@ -299,7 +301,7 @@ func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) (
 					h.User = "(unknown)"
 				}
 			}
-			pods, err := index.PodsWithIP(ctx, g.Cached, kept.Addr)
+			pods, err := index.PodsWithIP(ctx, g.Cached, reserved.Addr)
 			if err != nil {
 				return nil, err
 			}
@@ -311,7 +313,7 @@ func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) (
 			}
 		}
 		var err error
-		if h.ConflictingFixedIP, err = g.conflictingFixedIP(ctx, record, kept.Addr); err != nil {
+		if h.ConflictingFixedIP, err = g.conflictingFixedIP(ctx, record, reserved.Addr); err != nil {
 			return nil, err
 		}
 		homes = append(homes, h)
@@ -330,7 +332,7 @@ func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (s
 		}
 		var list v1alpha1.NodeSubnetList
 		if err := g.Cached.List(ctx, &list); err != nil {
-			return "", fmt.Errorf("list NodeSubnets: %w", err)
+			return "", fmt.Errorf("list NodeSubnets from the cache: %w", err)
 		}
 		for _, s := range list.Items {
 			if cidr, err := address.ParseSubnet(s.Spec.CIDR); err != nil || !cidr.Contains(a) {
@@ -344,8 +346,8 @@ func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (s
 	return "", nil
 }
 
-// conflictingFixedIP returns another FixedIP, "namespace/name", that names the address and precedes the given one (see
-// reclaim.Precedes); empty: there is none.
+// conflictingFixedIP returns another FixedIP, as "namespace/name", that names the address and precedes record (see
+// reclaim.Precedes), or an empty string if there is none.
 func (g *Gatherer) conflictingFixedIP(ctx context.Context, record *v1alpha1.FixedIP, a netip.Addr) (string, error) {
 	records, err := index.FixedIPsWithIP(ctx, g.Cached, a)
 	if err != nil {
@@ -362,7 +364,8 @@ func (g *Gatherer) conflictingFixedIP(ctx context.Context, record *v1alpha1.Fixe
 	return "", nil
 }
 
-// reports adds the held addresses that agents report as used to the state, and a blocker for each that has another user.
+// reports adds to the state the held addresses that agents report as used, and a blocker for each of them that another pod
+// uses.
 func (g *Gatherer) reports(owner string, s *reclaim.State) {
 	for _, h := range s.Held {
 		n, _ := g.Ledger.Node(h.Node)

@@ -28,15 +28,16 @@ func TestReports(t *testing.T) {
 	claimed := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	for name, c := range map[string]struct {
 		entry pool.Entry
-		// user is the owner for which the agent reports the address as used; empty: it does not report it.
-		user   string
+		// user is the owner for which the agent reports the address as used; empty: the agent does not report the address.
+		user string
+		// why and blocks are the reason and the user of the blocker; empty: there is none.
 		why    string
 		blocks string
 	}{
-		"it was claimed":                  {entry: claimed},
-		"its pod has it":                  {entry: claimed, user: owner},
-		"another has it":                  {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by db/other-0 on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
-		"one of another namespace has it": {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
+		"not used":                           {entry: claimed},
+		"used by its pod":                    {entry: claimed, user: owner},
+		"used by another pod":                {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by db/other-0 on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
+		"used by a pod of another namespace": {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &Gatherer{Ledger: ledger.New()}
@@ -53,14 +54,14 @@ func TestReports(t *testing.T) {
 			got := reclaim.State{Held: g.Ledger.Held(owner)}
 			g.reports(owner, &got)
 			if diff := cmp.Diff(want, got, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
+				t.Errorf("state (-want +got): %s", diff)
 			}
 		})
 	}
 }
 
-// TestHomeMissing checks that a FixedIP whose address may be on another node waits while its home has no CiliumNode. Seed
-// 217105 of the model.
+// TestHomeMissing checks that homeMissing returns the home node of a deleted FixedIP, whose address may be on another node, while
+// the home Node exists and has no CiliumNode. Seed 217105 of the model.
 func TestHomeMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.FixedIP)
@@ -68,10 +69,10 @@ func TestHomeMissing(t *testing.T) {
 		node, hasPool bool
 		want          string
 	}{
-		"its CiliumNode is missing":        {node: true, want: "home"},
-		"it has its CiliumNode":            {node: true, hasPool: true},
-		"its Node is gone too":             {},
-		"the address never could move":     {func(r *v1alpha1.FixedIP) { r.Status.MovableFor = "" }, true, false, ""},
+		"the home has no CiliumNode":       {node: true, want: "home"},
+		"the home has its CiliumNode":      {node: true, hasPool: true},
+		"the home Node is gone too":        {},
+		"the address could never move":     {func(r *v1alpha1.FixedIP) { r.Status.MovableFor = "" }, true, false, ""},
 		"the FixedIP is not deleted":       {func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = nil }, true, false, ""},
 		"the address is in another subnet": {func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.9"} }, true, false, ""},
 	} {
@@ -98,7 +99,7 @@ func TestHomeMissing(t *testing.T) {
 			}
 			got, err := g.homeMissing(t.Context(), record)
 			if got != c.want || err != nil {
-				t.Errorf("%q, %v, want %q", got, err, c.want)
+				t.Errorf("got %q and error %v, want %q", got, err, c.want)
 			}
 		})
 	}

@@ -16,20 +16,20 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Agents asks Cilium agents: see barrier.Service.
+// Agents makes barrier requests to Cilium agents: see barrier.Service.
 type Agents interface {
-	Ask(node, question string, notify func()) (evidence agentview.Evidence, answered time.Time)
-	Forget(node, question string)
+	Ask(node, key string, notify func()) (evidence agentview.Evidence, answered time.Time)
+	Forget(node, key string)
 }
 
-// ErrAsked is the error of Prove as long as the agent has not answered.
+// ErrAsked is the error of Prove while the agent has not answered.
 var ErrAsked = errors.New("the agent has not answered yet")
 
-// NotProvedError is the error of Prove if the agent has answered and the evidence is not sufficient. That may change without
-// an event.
+// NotProvedError is the error of Prove if the agent has answered and the evidence is not sufficient. The evidence may become
+// sufficient without an event.
 type NotProvedError struct {
 	Why string
-	// Answered is when the agent answered.
+	// Answered is the time at which the agent answered.
 	Answered time.Time
 }
 
@@ -38,28 +38,28 @@ func (e *NotProvedError) Error() string { return "the evidence is not sufficient
 // minRetry is the minimum of RetryAfter.
 const minRetry = 5 * time.Second
 
-// RetryAfter returns how long to wait before the pods of the node are read again: the age of the answer, at least minRetry.
-// The interval doubles each time, because a pod that cannot start may have no address for hours.
+// RetryAfter returns the time after which the pods of the node should be read again: the age of the answer, at least minRetry.
+// So the interval doubles each time, because a pod that cannot start may have no address for hours.
 func (e *NotProvedError) RetryAfter(now time.Time) time.Duration {
 	return max(minRetry, now.Sub(e.Answered))
 }
 
-// Prove returns the evidence of the agent of a node if it shows that no pod but owner uses the addresses; if owner is empty,
-// no pod at all. If the agent has to be asked, the error is ErrAsked, and notify is called when there is an answer. If the
-// answer does not prove enough, the error is a *NotProvedError. about lists everything else that the answer depends on,
-// besides the CiliumNode and the entries of the addresses, such as the UID of a pod.
+// Prove returns the evidence of the agent of a node if the evidence shows that no pod other than owner uses the addresses. If
+// owner is empty, no pod at all may use them. If the agent has not answered yet, the error is ErrAsked, and notify is called
+// when it has answered. If the evidence is not sufficient, the error is a *NotProvedError. about contains everything that the
+// answer depends on besides the CiliumNode and the entries of the addresses, such as the UID of a pod.
 func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, owner string, notify func(), about ...any) (agentview.Evidence, error) {
 	n, _ := g.Ledger.Node(node)
 	parts := append(about, n.UID)
 	for _, a := range addrs {
 		parts = append(parts, a, n.Entries[a])
 	}
-	question := fmt.Sprint(parts...)
-	evidence, answered := g.Agents.Ask(node, question, notify)
+	key := fmt.Sprint(parts...)
+	evidence, answered := g.Agents.Ask(node, key, notify)
 	if answered.IsZero() {
 		return evidence, ErrAsked
 	}
-	// Read after the answer, as Evidence.Judge requires.
+	// Evidence.Judge requires pods that were read after the answer.
 	list, err := index.LivePodsOnNode(ctx, g.Live, node)
 	if err != nil {
 		return evidence, err
@@ -72,9 +72,9 @@ func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, o
 	}
 	for _, a := range addrs {
 		if v := evidence.Judge(a, owner, pods); v.State != agentview.Clear {
-			if user, listed := evidence.Used[a]; listed && user != owner {
-				// This answer will never be sufficient, whatever happens to the pods. The next Prove asks the agent again.
-				g.Agents.Forget(node, question)
+			if user, used := evidence.Used[a]; used && user != owner {
+				// No change of the pods can make this answer sufficient. The next Prove makes a new request.
+				g.Agents.Forget(node, key)
 			}
 			return evidence, &NotProvedError{Why: v.Why, Answered: answered}
 		}

@@ -4,7 +4,7 @@
 // Package index finds pods and FixedIPs by IP, node and workload in the cache, and reads single objects that may not
 // exist.
 //
-// It returns objects of the cache: callers may not change them.
+// The results of lists are objects of the cache: callers must not change them.
 package index
 
 import (
@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// Pods and FixedIPs are indexed by blocks of eight IPs. An index by IP would hold a set with one element for each pod,
-	// which needs more memory than the rest of the cached pod.
+	// Pods and FixedIPs are indexed by blocks of eight IPs. An index by single IP would contain a set with one element for each
+	// pod, which needs more memory than the rest of the cached pod.
 	podIPBlock     = "podIPBlock"
 	fixedIPBlock   = "ipBlock"
 	podNode        = "place"
@@ -73,13 +73,13 @@ var indexes = []struct {
 func Setup(ctx context.Context, indexer client.FieldIndexer) error {
 	return Each(func(of client.Object, name string, fn client.IndexerFunc) error {
 		if err := indexer.IndexField(ctx, of, name, fn); err != nil {
-			return fmt.Errorf("index %T by %s: %w", of, name, err)
+			return fmt.Errorf("add the index %s of %T: %w", name, of, err)
 		}
 		return nil
 	})
 }
 
-// Each calls add for each index, such as to add the indexes to a fake client.
+// Each calls add for each index, for example to add the indexes to a fake client.
 func Each(add func(of client.Object, name string, fn client.IndexerFunc) error) error {
 	for _, i := range indexes {
 		if err := add(i.of, i.name, i.fn); err != nil {
@@ -132,7 +132,7 @@ func LivePodsOnNode(ctx context.Context, live client.Reader, node string, opts .
 	return pods.Items, nil
 }
 
-// FixedIPsWithIP returns the FixedIPs that reserve the IP.
+// FixedIPsWithIP returns the FixedIPs whose spec names the IP.
 func FixedIPsWithIP(ctx context.Context, cached client.Reader, a netip.Addr) ([]*v1alpha1.FixedIP, error) {
 	var records v1alpha1.FixedIPList
 	if err := cached.List(ctx, &records, client.MatchingFields{fixedIPBlock: block(a)}, client.UnsafeDisableDeepCopy); err != nil {
@@ -147,7 +147,8 @@ func FixedIPsWithIP(ctx context.Context, cached client.Reader, a netip.Addr) ([]
 	return found, nil
 }
 
-// OfWorkload selects the FixedIPs of a workload, named as in pool entries, in a list from the cache.
+// OfWorkload returns a list option that selects the FixedIPs of a workload in the cache. resource is the name of the workload in
+// pool entries.
 func OfWorkload(resource string) client.ListOption {
 	return client.MatchingFields{fixedIPOwner: resource}
 }
@@ -158,7 +159,7 @@ type Object[T any] interface {
 	client.Object
 }
 
-// Get reads an object from the cache or the API server. It returns nil if there is none.
+// Get reads an object from the cache or the API server. It returns nil if the object does not exist.
 func Get[T any, P Object[T]](ctx context.Context, from client.Reader, key client.ObjectKey) (*T, error) {
 	var obj T
 	switch err := from.Get(ctx, key, P(&obj)); {
@@ -170,8 +171,8 @@ func Get[T any, P Object[T]](ctx context.Context, from client.Reader, key client
 	return &obj, nil
 }
 
-// Node reads a Node from the cache or the API server, and from the next reader if there is none. It returns nil if no
-// reader has it.
+// Node reads a Node from the cache or the API server. If the Node does not exist there, it tries the next readers. It returns nil
+// if no reader has the Node.
 func Node(ctx context.Context, from client.Reader, name string, next ...client.Reader) (*corev1.Node, error) {
 	node, err := Get[corev1.Node](ctx, from, client.ObjectKey{Name: name})
 	if node == nil && err == nil && len(next) > 0 {

@@ -3,10 +3,9 @@
 
 // Package informers defines which objects the controller watches and which of their fields its cache holds.
 //
-// The informers themselves are client-go's, run by controller-runtime's cache. Before an object is stored, a transform
-// strips it to the fields that the controller reads, because a cluster has far more pods and CiliumEndpoints than anything
-// else. The package makes no decisions and reads no objects. A field that a decision needs must be added to the transform of
-// its kind.
+// The informers are those of client-go, run by controller-runtime's cache. Before an object is stored, a transform removes the
+// fields that the controller does not read: a large cluster has very many pods and CiliumEndpoints. The package makes no
+// decisions and reads no objects. If a decision needs another field, add the field to the transform of its kind.
 package informers
 
 import (
@@ -30,8 +29,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// Options returns the options of the controller's cache: a transform for each kind that every replica watches.
-// CiliumEndpoints are among them only if endpoints is true.
+// Options returns the options of the controller's cache: the kinds to watch with their own transforms. The cache watches
+// CiliumEndpoints only if endpoints is true.
 func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	o := cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -47,12 +46,13 @@ func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	return o
 }
 
-// Synced has, for each resource, a function that reports whether the cache has every object that existed at the start. Key:
-// the plural name of the resource. A replica that does not lead fills its caches as well, so that it need not list
-// everything when it takes over.
+// Synced contains a function for each resource that reports whether the cache has every object that existed at the start. Key:
+// the plural name of the resource. A replica that does not lead fills its caches as well, so that it does not have to list all
+// objects when it takes over.
 type Synced map[string]func() bool
 
-// Start starts the informer of FixedIPs and of every kind in o, and makes readiness wait for all of them.
+// Start starts the informers of FixedIPs, of NodeSubnets and of every kind in o, and adds a readiness check that waits for all
+// of them.
 func Start(ctx context.Context, mgr ctrl.Manager, o cache.Options) (Synced, error) {
 	s := Synced{}
 	kinds := []client.Object{&v1alpha1.FixedIP{}, &v1alpha1.NodeSubnet{}}
@@ -62,12 +62,12 @@ func Start(ctx context.Context, mgr ctrl.Manager, o cache.Options) (Synced, erro
 	for _, kind := range kinds {
 		gvk, err := mgr.GetClient().GroupVersionKindFor(kind)
 		if err != nil {
-			return nil, fmt.Errorf("find the kind of %T: %w", kind, err)
+			return nil, fmt.Errorf("look up the kind of %T in the scheme: %w", kind, err)
 		}
-		// BlockUntilSynced false: the cache is not started yet.
+		// Do not wait for the informer to sync: the cache has not started yet.
 		informer, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {
-			return nil, fmt.Errorf("watch %ss: %w", gvk.Kind, err)
+			return nil, fmt.Errorf("start the informer of %ss: %w", gvk.Kind, err)
 		}
 		resource, _ := meta.UnsafeGuessKindToResource(gvk)
 		s[resource.Resource] = informer.HasSynced
@@ -108,7 +108,7 @@ var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.c
 // nodeAnnotationDomains are the prefixes of the Node annotations that the controller reads.
 var nodeAnnotationDomains = []string{"fixedip.io/", "cluster-autoscaler.kubernetes.io/", "karpenter.sh/"}
 
-// keepAnnotations copies the annotations whose keys begin with one of domains.
+// keepAnnotations copies the annotations whose keys begin with one of the domains.
 func keepAnnotations(to *metav1.ObjectMeta, from map[string]string, domains []string) {
 	for key, value := range from {
 		if slices.ContainsFunc(domains, func(d string) bool { return strings.HasPrefix(key, d) }) {
@@ -117,7 +117,7 @@ func keepAnnotations(to *metav1.ObjectMeta, from map[string]string, domains []st
 	}
 }
 
-// transform returns a transform that applies trim to objects of type T and returns any other object unchanged, such as the
+// transform returns a transform that applies trim to objects of type T. It returns any other object unchanged, such as the
 // DeletedFinalStateUnknown of a missed deletion.
 func transform[T any](trim func(T) T) func(obj any) (any, error) {
 	return func(obj any) (any, error) {
@@ -128,8 +128,8 @@ func transform[T any](trim func(T) T) func(obj any) (any, error) {
 	}
 }
 
-// podTransform returns a transform that keeps the fields of a pod that identity.Of and the decisions read, and
-// its labels and scheduler name only if the adoption rules read them.
+// podTransform returns a transform that keeps the fields of a pod that identity.Of and the decisions read. It keeps
+// the labels and the scheduler name only if the adoption rules read them.
 func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 	return transform(func(pod *corev1.Pod) *corev1.Pod {
 		trimmed := &corev1.Pod{
@@ -140,7 +140,7 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 		}
 		keepAnnotations(&trimmed.ObjectMeta, pod.Annotations, annotationDomains)
 		if podutil.IsUnschedulable(pod) {
-			// A node that inherits the subnet of the pod's address has to be able to run the pod.
+			// The controller chooses a node that can run the pod to inherit the subnet of its address.
 			trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 			trimmed.Status.NominatedNodeName = pod.Status.NominatedNodeName
 			trimmed.Spec.NodeSelector, trimmed.Spec.Affinity, trimmed.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations

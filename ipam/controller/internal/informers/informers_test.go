@@ -49,10 +49,10 @@ func pod(name string) *corev1.Pod {
 	return p
 }
 
-// apiServer has three pods. It answers the first page of a list with one pod and a continue token, which has
-// expired when the second page is asked for: etcd has compacted that version meanwhile.
+// apiServer is an API server with three pods. Its first page of a list has one pod and a continue token that has
+// expired at the request for the second page, as if etcd had compacted that version.
 type apiServer struct {
-	// streams says whether the API server has the feature WatchList.
+	// streams is true if the API server has the feature WatchList.
 	streams bool
 
 	mu sync.Mutex
@@ -80,11 +80,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 
 	w.Header().Set("Content-Type", "application/json")
-	answer := json.NewEncoder(w)
+	encoder := json.NewEncoder(w)
 	fail := func(err *apierrors.StatusError) {
 		err.ErrStatus.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 		w.WriteHeader(int(err.ErrStatus.Code))
-		_ = answer.Encode(err.ErrStatus)
+		_ = encoder.Encode(err.ErrStatus)
 	}
 	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
 	switch kind {
@@ -94,11 +94,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		for _, name := range podNames {
-			_ = answer.Encode(event("ADDED", pod(name)))
+			_ = encoder.Encode(event("ADDED", pod(name)))
 		}
 		bookmark := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
 		bookmark.ResourceVersion, bookmark.Annotations = "7", map[string]string{metav1.InitialEventsAnnotationKey: "true"}
-		_ = answer.Encode(event("BOOKMARK", bookmark))
+		_ = encoder.Encode(event("BOOKMARK", bookmark))
 		fallthrough
 	case "watch":
 		w.(http.Flusher).Flush()
@@ -114,7 +114,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			list.Items = append(list.Items, *pod(name))
 		}
 	}
-	_ = answer.Encode(list)
+	_ = encoder.Encode(list)
 }
 
 func event(kind string, object runtime.Object) metav1.WatchEvent {
@@ -127,9 +127,9 @@ func TestInitialList(t *testing.T) {
 		client, server bool
 		want           []string
 	}{
-		"the list is streamed and needs no token":           {client: true, server: true, want: []string{"stream"}},
-		"a server that does not stream is asked for a list": {client: true, want: []string{"stream", "page", "continued page", "whole list", "watch"}},
-		"a list completes after its token has expired":      {server: true, want: []string{"page", "continued page", "whole list", "watch"}},
+		"the list is streamed and needs no token":        {client: true, server: true, want: []string{"stream"}},
+		"a server that cannot stream gets list requests": {client: true, want: []string{"stream", "page", "continued page", "whole list", "watch"}},
+		"a list completes after its token has expired":   {server: true, want: []string{"page", "continued page", "whole list", "watch"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			featurestesting.SetFeatureDuringTest(t, clientfeatures.WatchListClient, c.client)
@@ -140,7 +140,7 @@ func TestInitialList(t *testing.T) {
 			mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 			o := Options(identity.Adoption{}, false)
 			o.Scheme, o.Mapper = scheme.Scheme, mapper
-			// The scheme has no CiliumNodes, and the server has pods only.
+			// The scheme has no CiliumNodes, and the server has only pods.
 			for kind := range o.ByObject {
 				if _, ok := kind.(*corev1.Pod); !ok {
 					delete(o.ByObject, kind)
@@ -160,7 +160,7 @@ func TestInitialList(t *testing.T) {
 			})
 
 			if !pods.WaitForCacheSync(ctx) {
-				t.Fatal("the cache has not started")
+				t.Fatal("the cache has not synced")
 			}
 			var got corev1.PodList
 			if err := pods.List(ctx, &got); err != nil {
@@ -188,7 +188,7 @@ func TestInitialList(t *testing.T) {
 					break
 				}
 				if time.Now().After(deadline) {
-					t.Fatalf("requests: %q, want %q", requests, c.want)
+					t.Fatalf("got requests %q, want %q", requests, c.want)
 				}
 			}
 		})
@@ -222,15 +222,15 @@ func TestTransforms(t *testing.T) {
 		MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"node-1"}}},
 	}}}}}
 	status := corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "172.16.0.1", StartTime: &at, PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}}
-	wordy := *status.DeepCopy()
-	wordy.Message, wordy.ContainerStatuses = "long", []corev1.ContainerStatus{{Name: "main"}}
+	fullStatus := *status.DeepCopy()
+	fullStatus.Message, fullStatus.ContainerStatuses = "long", []corev1.ContainerStatus{{Name: "main"}}
 	for name, c := range map[string]struct {
 		transform func(any) (any, error)
 		of, want  any
 	}{
 		"pod": {
 			podTransform(identity.Adoption{}),
-			&corev1.Pod{ObjectMeta: full, Spec: corev1.PodSpec{NodeName: "node-1", HostNetwork: true, SchedulerName: "fixedip-scheduler", Containers: []corev1.Container{{Name: "main"}}, Affinity: pinned}, Status: wordy},
+			&corev1.Pod{ObjectMeta: full, Spec: corev1.PodSpec{NodeName: "node-1", HostNetwork: true, SchedulerName: "fixedip-scheduler", Containers: []corev1.Container{{Name: "main"}}, Affinity: pinned}, Status: fullStatus},
 			&corev1.Pod{ObjectMeta: bare(withAnnotations), Spec: corev1.PodSpec{NodeName: "node-1", HostNetwork: true}, Status: status},
 		},
 		"pod of a DaemonSet before it is bound, and adoption by label": {
@@ -269,10 +269,10 @@ func TestTransforms(t *testing.T) {
 		}
 		// client-go may transform an object more than once.
 		if again, _ := c.transform(got); cmp.Diff(got, again, cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })) != "" {
-			t.Errorf("%s: a second transform changes the object", name)
+			t.Errorf("%s: a second transform changed the object, want no change", name)
 		}
 		if other, err := c.transform(fmt.Stringer(nil)); other != any(fmt.Stringer(nil)) || err != nil {
-			t.Errorf("%s: an object of another kind became %v: %v", name, other, err)
+			t.Errorf("%s: got object %v and error %v for an object of another type, want the same object", name, other, err)
 		}
 	}
 }

@@ -5,7 +5,7 @@ package informers
 
 import "testing"
 
-// TestReadiness checks that the readiness check names exactly the informers that are not synced.
+// TestReadiness checks that the readiness check fails while an informer is not synced, and names these informers.
 func TestReadiness(t *testing.T) {
 	synced := map[string]bool{}
 	w := Synced{}
@@ -24,7 +24,7 @@ func TestReadiness(t *testing.T) {
 			message = err.Error()
 		}
 		if message != step.want {
-			t.Errorf("after %q: %q, want %q", step.synced, message, step.want)
+			t.Errorf("after informer %q has synced: got error %q, want %q", step.synced, message, step.want)
 		}
 	}
 }

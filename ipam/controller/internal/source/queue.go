@@ -16,7 +16,8 @@ import (
 // Queue is the queue of a controller.
 type Queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
-// AddWithPriority adds requests to a queue. Requests of events have priority 0. A queue without priorities ignores priority.
+// AddWithPriority adds requests to a queue. Requests of events have priority 0. A queue without priorities ignores the
+// priority.
 func AddWithPriority(queue Queue, priority int, requests ...ctrl.Request) {
 	if q, ok := queue.(priorityqueue.PriorityQueue[ctrl.Request]); ok {
 		q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)
@@ -34,7 +35,7 @@ func Workers(n int) controller.Options {
 
 // requestQueue is a priority queue that releases its workers when it is shut down. The queue of controller-runtime, up to
 // v0.24, may hand an item to a worker that has ended. It then blocks for ever with locks held, and the other workers block
-// on these locks. The process ends after 30 seconds with an error, and keeps its lease until then (controller-runtime#3538).
+// on these locks. The process ends after 30 seconds with an error, and holds its lease until then (controller-runtime#3538).
 type requestQueue struct {
 	priorityqueue.PriorityQueue[ctrl.Request]
 	shutDown sync.Once
@@ -52,26 +53,26 @@ func newQueue(name string, limiter workqueue.TypedRateLimiter[ctrl.Request]) Que
 
 // GetWithPriority returns the next request. It returns at once when the queue is shut down.
 func (q *requestQueue) GetWithPriority() (r ctrl.Request, priority int, shutdown bool) {
-	type handed struct {
+	type item struct {
 		request  ctrl.Request
 		priority int
 		shutdown bool
 	}
-	got := make(chan handed, 1)
+	got := make(chan item, 1)
 	go func() {
-		var h handed
-		h.request, h.priority, h.shutdown = q.PriorityQueue.GetWithPriority()
-		got <- h
+		var i item
+		i.request, i.priority, i.shutdown = q.PriorityQueue.GetWithPriority()
+		got <- i
 	}()
 	select {
-	case h := <-got:
-		return h.request, h.priority, h.shutdown
+	case i := <-got:
+		return i.request, i.priority, i.shutdown
 	case <-q.down:
 		return ctrl.Request{}, 0, true
 	}
 }
 
-// Get is GetWithPriority without the priority.
+// Get returns the next request. It returns at once when the queue is shut down.
 func (q *requestQueue) Get() (r ctrl.Request, shutdown bool) {
 	r, _, shutdown = q.GetWithPriority()
 	return r, shutdown
@@ -90,7 +91,7 @@ func (q *requestQueue) Done(r ctrl.Request) {
 	}
 }
 
-// ShutDown releases all workers. Requests that wait are dropped.
+// ShutDown shuts the queue down, drops the waiting requests and releases all workers.
 func (q *requestQueue) ShutDown() {
 	q.shutDown.Do(func() {
 		close(q.down)
@@ -98,5 +99,5 @@ func (q *requestQueue) ShutDown() {
 	})
 }
 
-// ShutDownWithDrain is ShutDown: the priority queue does not drain either.
+// ShutDownWithDrain calls ShutDown: the priority queue does not drain either.
 func (q *requestQueue) ShutDownWithDrain() { q.ShutDown() }

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// TestQueueReleasesWorkers checks that busy workers end when the queue is shut down.
+// TestQueueReleasesWorkers checks that all workers end when the queue is shut down while they are busy.
 func TestQueueReleasesWorkers(t *testing.T) {
 	for round := range 200 {
 		limiter := workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()
@@ -34,28 +34,28 @@ func TestQueueReleasesWorkers(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		q.ShutDown()
-		gone := make(chan struct{})
+		ended := make(chan struct{})
 		go func() {
 			busy.Wait()
-			close(gone)
+			close(ended)
 		}()
 		select {
-		case <-gone:
+		case <-ended:
 		case <-time.After(time.Minute):
 			t.Fatalf("round %d: workers still run a minute after the queue was shut down", round)
 		}
 	}
 }
 
-// TestQueueOrder checks that the queue returns requests by priority, each to one worker at a time, and again if the request
-// was added meanwhile.
+// TestQueueOrder checks that the queue returns requests by priority, that only one worker has a request at a time, and that a
+// request that is added while a worker has it is returned again.
 func TestQueueOrder(t *testing.T) {
 	q := newQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()).(priorityqueue.PriorityQueue[reconcile.Request])
 	defer q.ShutDownWithDrain()
 	low, high := ForOwner("db/low")[0], ForOwner("db/high")[0]
-	prior := 1
+	priority := 1
 	q.Add(low)
-	q.AddWithOpts(priorityqueue.AddOpts{Priority: &prior}, high)
+	q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, high)
 	want := func(r reconcile.Request, priority int) {
 		t.Helper()
 		if got, p, shutdown := q.GetWithPriority(); got != r || p != priority || shutdown {
@@ -69,7 +69,7 @@ func TestQueueOrder(t *testing.T) {
 	want(high, 0)
 	q.ShutDown()
 	if _, shutdown := q.Get(); !shutdown {
-		t.Fatal("a queue that was shut down returned a request")
+		t.Fatal("Get did not report the shutdown of the queue")
 	}
 	q.Done(high)
 }

@@ -1,11 +1,11 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source feeds the queues of controllers: from changes of the ledger (Requests), from a periodic resync of every
-// identity (Resync), and from watches, through predicates that leave out the events that these two cover. It also creates
-// the queues.
+// Package source adds requests to the queues of controllers: for changes of the ledger (Requests), in a periodic resync of
+// every identity (Resync), and for events of watches, through predicates that leave out the events that these two cover. It
+// also creates the queues.
 //
-// It may not read an object or decide what a controller does with a request.
+// It may not read an object or decide the action of a controller for a request.
 package source
 
 import (
@@ -31,14 +31,14 @@ import (
 )
 
 // Requests passes requests from the event handlers that fill the ledger to the queue of one controller, so that the ledger
-// has each change before the controller reconciles it. The zero Requests is ready to use.
+// has each change before the controller reconciles it. The zero value is ready to use.
 type Requests struct {
 	mu sync.Mutex
-	// queue is nil until the controller starts, which is when this replica leads.
+	// queue is nil until the controller starts. Controllers start when this replica becomes the leader.
 	queue Queue
 }
 
-// Add queues the requests. It drops them if the controller has not started.
+// Add queues the requests, or drops them if the controller has not started.
 func (f *Requests) Add(requests ...ctrl.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,8 +56,8 @@ func (f *Requests) Source(ready func() bool, initial func() []ctrl.Request) sour
 	return f.opened(ready, func(context.Context, Queue) { f.Add(initial()...) })
 }
 
-// Resynced is Source with a resync instead of initial requests. The resync begins after the queue is set, so that no
-// identity is missed in between.
+// Resynced returns a source like Source, with a resync instead of initial requests. The resync begins after the queue is set,
+// so that no identity is missed in between.
 func (f *Requests) Resynced(r Resync) source.Source {
 	return f.opened(r.Ready, func(ctx context.Context, queue Queue) { go r.run(ctx, queue) })
 }
@@ -66,7 +66,7 @@ func (f *Requests) Resynced(r Resync) source.Source {
 func (f *Requests) opened(ready func() bool, start func(context.Context, Queue)) source.Source {
 	return source.Func(func(ctx context.Context, queue Queue) error {
 		if ready != nil && !toolscache.WaitForCacheSync(ctx.Done(), ready) {
-			return fmt.Errorf("stopped before the caches were filled: %w", context.Cause(ctx))
+			return fmt.Errorf("wait for the caches to be filled: %w", context.Cause(ctx))
 		}
 		f.mu.Lock()
 		f.queue = queue
@@ -76,7 +76,7 @@ func (f *Requests) opened(ready func() bool, start func(context.Context, Queue))
 	})
 }
 
-// ForOwner returns the requests for the pods that own entries. Owners that are not pods are left out.
+// ForOwner returns a request for each owner of pool entries that is a pod.
 func ForOwner(owners ...string) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, owner := range owners {
@@ -92,8 +92,8 @@ func ForName(name string) ctrl.Request {
 	return ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// Identities returns every identity that has a FixedIP, or an owned, moved or move-target entry, each once and sorted, for
-// Resync.All.
+// Identities returns every identity that has a FixedIP or an owned, moved or move-target entry, sorted and without duplicates,
+// for Resync.All.
 func Identities(l *ledger.Ledger) []string {
 	all := l.OwnersAndMoving()
 	for _, k := range l.Reservations() {
@@ -103,9 +103,9 @@ func Identities(l *ledger.Ledger) []string {
 	return slices.Compact(all)
 }
 
-// BesideLedger leaves out the events of FixedIPs that change a reservation: creations, deletions and some updates. The
-// ledger reports these after it has them, and a Resync queues the FixedIPs that existed at the start.
-var BesideLedger = predicate.Funcs{
+// NotReservations leaves out the events of FixedIPs that change a reservation: creations, deletions and some updates. A handler
+// of the ledger queues these changes when the ledger has them, and a Resync queues the FixedIPs that existed at the start.
+var NotReservations = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -113,32 +113,33 @@ var BesideLedger = predicate.Funcs{
 	},
 }
 
-// AfterStart leaves out the create events of objects that existed at the start, which a Resync queues.
+// AfterStart leaves out the create events of objects that existed at the start: the initial requests or the first resync of the
+// controller cover these objects.
 var AfterStart = predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList }}
 
 // ResyncPeriod is the default interval at which a controller reconciles each object without an event.
 const ResyncPeriod = 5 * time.Minute
 
-// AfterConflict is the time until the next reconcile of an object if its state has changed since the decision.
+// AfterConflict is the time until the next reconcile of an object whose state has changed since the decision.
 const AfterConflict = time.Second
 
 const (
-	// resyncBatch is the number of identities that a resync queues at once, and the length of the queue at which it pauses
-	// for resyncPause. A queue never frees its memory, so that it should not hold all identities of a large cluster.
+	// resyncBatch is the number of identities that a resync queues at once, and the length of the queue at which the resync
+	// pauses for resyncPause. A queue never frees its memory, so that it should not contain all identities of a large cluster.
 	resyncBatch = 256
 	resyncPause = 10 * time.Millisecond
 )
 
-// Resync queues every identity: all of them when the controller starts, as fast as it works through them, and then each once
-// per period, evenly spread. It covers changes whose events were missed and, at the start, the existing objects, whose
-// events the predicates leave out.
+// Resync queues every identity: all of them when the controller starts, as fast as the controller processes them, and then
+// each once per period, evenly spread. It covers changes whose events were missed and, at the start, the existing objects,
+// whose events the predicates leave out.
 type Resync struct {
 	Clock  clock.Clock
 	Period time.Duration
-	// All returns the identities, "namespace/name", each once.
+	// All returns the identities, as "namespace/name", without duplicates.
 	All func() []string
-	// Ready must report true before the first resync, when all objects that existed at the start are known; nil: it begins
-	// at once.
+	// Ready reports whether all objects that existed at the start are known. The first resync waits until Ready reports true;
+	// nil: it does not wait.
 	Ready func() bool
 }
 

@@ -24,14 +24,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestResync checks that a resync begins when the caches are filled, queues each identity once per period, and keeps the
-// queue short.
+// TestResync checks that a resync begins when the caches are filled, queues each identity once per period, and limits the
+// length of the queue.
 func TestResync(t *testing.T) {
 	for name, newQueue := range map[string]func() workqueue.TypedRateLimitingInterface[reconcile.Request]{
 		"a queue with priorities": func() workqueue.TypedRateLimitingInterface[reconcile.Request] {
 			return priorityqueue.New[reconcile.Request]("resync")
 		},
-		"a queue without": func() workqueue.TypedRateLimitingInterface[reconcile.Request] {
+		"a queue without priorities": func() workqueue.TypedRateLimitingInterface[reconcile.Request] {
 			return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		},
 	} {
@@ -46,8 +46,8 @@ func TestResync(t *testing.T) {
 				}()
 				const many = 10*resyncBatch + 3
 				var ready atomic.Bool
-				// mu guards seen, the number of times that each identity was queued, and waiting, the maximum length of the
-				// queue.
+				// mu guards seen and waiting. seen is the number of times that each identity was queued, and waiting the
+				// maximum length of the queue.
 				var mu sync.Mutex
 				seen, waiting := map[string]int{}, 0
 				f := &Requests{}
@@ -61,7 +61,7 @@ func TestResync(t *testing.T) {
 				go f.Resynced(s).Start(ctx, queue)
 				time.Sleep(time.Second)
 				if queue.Len() > 0 {
-					t.Errorf("%d are queued before the caches are filled", queue.Len())
+					t.Errorf("got %d queued requests before the caches are filled, want none", queue.Len())
 				}
 				ready.Store(true)
 				time.Sleep(time.Second)
@@ -90,27 +90,27 @@ func TestResync(t *testing.T) {
 					}
 					return counts
 				}
-				// Within the first minute the first resync is done, and half a minute later half of the second.
+				// In the first minute the first resync is done. Half a minute later half of the second resync is done.
 				if diff := cmp.Diff(map[int]int{1: many + 1}, count(50*time.Second)); diff != "" {
-					t.Errorf("identities by how often they were queued (-want +got): %s", diff)
+					t.Errorf("number of identities by number of times queued, after the first resync (-want +got): %s", diff)
 				}
 				half := count(40 * time.Second)
 				if half[2] < many/3 || half[2] > 2*many/3 || half[1]+half[2] != many+1 {
-					t.Errorf("identities by how often they were queued, halfway through the second resync: %v", half)
+					t.Errorf("number of identities by number of times queued: got %v halfway through the second resync, want about half of %d queued twice", half, many)
 				}
 				if diff := cmp.Diff(map[int]int{1: 1, 2: many}, count(28*time.Second)); diff != "" {
-					t.Errorf("identities by how often they were queued after the second resync (-want +got): %s", diff)
+					t.Errorf("number of identities by number of times queued, after the second resync (-want +got): %s", diff)
 				}
 				if waiting > 2*resyncBatch {
-					t.Errorf("%d requests waited at once", waiting)
+					t.Errorf("got a queue of %d requests, want at most %d", waiting, 2*resyncBatch)
 				}
 			})
 		})
 	}
 }
 
-// TestIdentities checks that Identities returns every identity with a FixedIP or with an owned, moved or move-target entry,
-// once.
+// TestIdentities checks that Identities returns every identity with a FixedIP or with an owned, moved or move-target entry
+// exactly once.
 func TestIdentities(t *testing.T) {
 	l := ledger.New()
 	at := netip.MustParseAddr
@@ -118,10 +118,10 @@ func TestIdentities(t *testing.T) {
 		at("10.0.1.1"): pool.ForOwner("db/held-0"), at("10.0.1.2"): pool.MovedEntry("m", "db/away-0"), at("10.0.1.3"): pool.MoveTargetEntry("db/arriving-0"),
 		at("10.0.1.4"): {}, at("10.0.1.5"): pool.ForOwner("router"), at("10.0.1.6"): pool.CooldownEntry("", time.Unix(1, 0)),
 	}})
-	l.SetRecord(ledger.Reservation{Record: "db/held-0", Owner: "db/held-0"})
-	l.SetRecord(ledger.Reservation{Record: "db/web-slot-0a000109", Owner: "db/web-x7k"})
+	l.SetReservation(ledger.Reservation{Record: "db/held-0", Owner: "db/held-0"})
+	l.SetReservation(ledger.Reservation{Record: "db/web-slot-0a000109", Owner: "db/web-x7k"})
 	want := []string{"db/arriving-0", "db/away-0", "db/held-0", "db/web-slot-0a000109", "db/web-x7k"}
 	if got := Identities(l); !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

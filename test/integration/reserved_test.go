@@ -12,27 +12,27 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// TestKeptBeforehand checks that an address of a FixedIP is reserved before any pool has its entry: no first placement takes
-// it although it is the next address, it does not become a dynamic entry, and no other pod that requests it gets it. When
-// the FixedIP is deleted, the pod that requests the address gets it.
-func TestKeptBeforehand(t *testing.T) {
+// TestReservedBeforehand checks that an address of a FixedIP is reserved before any pool has its entry: no first placement
+// takes it although it is the next address, it does not become a dynamic entry, and no other pod that requests it gets it.
+// When the FixedIP is deleted, the pod that requests the address gets it.
+func TestReservedBeforehand(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Used == 2 && p.Dynamic > 0 }))
-	next, due, given := e.in("node-1", "254"), e.in("node-1", "12"), e.in("node-1", "200")
-	e.create(beforehand("other", "other-0", next), beforehand("low", "low-0", due), beforehand("never", "never-0", given))
+	next, due, requested := e.in("node-1", "254"), e.in("node-1", "12"), e.in("node-1", "200")
+	e.create(beforehand("other", "other-0", next), beforehand("low", "low-0", due), beforehand("never", "never-0", requested))
 	for _, name := range []string{"other-0", "low-0", "never-0"} {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 	}
 
-	e.create(statefulSet("web", 2), statefulSet("out", 8, onTemplate("fixedip.io/enabled", "false")), statefulSet("wants", 1, onTemplate("fixedip.io/ips", given)))
+	e.create(statefulSet("web", 2), statefulSet("out", 8, onTemplate("fixedip.io/enabled", "false")), statefulSet("wants", 1, onTemplate("fixedip.io/ips", requested)))
 	before := e.awaitRunning(nil, "web-0", "web-1")
 	for name, r := range before {
 		if r.Address != e.in("node-1", "253") && r.Address != e.in("node-1", "252") {
-			t.Errorf("pod %s has %s, want one of the two below %s, which is kept", name, r.Address, next)
+			t.Errorf("pod %s has %s, want one of the two addresses below %s, which is reserved", name, r.Address, next)
 		}
 	}
-	e.await("wait for the pods without fixed addresses", func(rows []witness.Row) bool {
+	e.await("wait for the pods without fixed addresses to run", func(rows []witness.Row) bool {
 		running := 0
 		for _, r := range rows {
 			if strings.HasPrefix(r.Pod, "out-") && r.Running {
@@ -43,21 +43,21 @@ func TestKeptBeforehand(t *testing.T) {
 	})
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic > 12 }))
 	if owner, ok := e.witness.Owner("node-1", due); ok && owner != "default/low-0" {
-		t.Errorf("%s, which is kept for low-0, has an entry of %q", due, owner)
+		t.Errorf("%s, which is reserved for low-0, has an entry with the owner %q", due, owner)
 	}
-	e.podMessage("wants-0", "requests "+given+" (annotation fixedip.io/ips): IP "+given+" on node node-1 belongs to pod default/never-0; request another address, or release this one")
+	e.podMessage("wants-0", "requests "+requested+" (annotation fixedip.io/ips): IP "+requested+" on node node-1 belongs to pod default/never-0; request another address, or release this one")
 
 	e.create(statefulSet("other", 1), statefulSet("low", 1))
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: aPod("never-0").ObjectMeta})
 	for name, r := range e.awaitRunning(nil, "other-0", "low-0", "wants-0") {
-		if want := map[string]string{"other-0": next, "low-0": due, "wants-0": given}[name]; r.Address != want {
+		if want := map[string]string{"other-0": next, "low-0": due, "wants-0": requested}[name]; r.Address != want {
 			t.Errorf("pod %s has %s, want %s", name, r.Address, want)
 		}
 	}
 }
 
-// TestSecondFamily checks that a pod whose FixedIP has an address of one family gets one of the other family with its first
-// claim, from a /64, and keeps both.
+// TestSecondFamily checks that a pod whose FixedIP has an address of one family gets an address of the other family, from a
+// /64, with its first claim, and keeps both.
 func TestSecondFamily(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{
@@ -70,15 +70,15 @@ func TestSecondFamily(t *testing.T) {
 	for _, n := range []string{"node-1", "node-2"} {
 		e.must(e.WaitNodeReady(e.whileAllRun(), n))
 	}
-	asked := e.in("node-2", "60")
-	e.create(beforehand("web", "web-0", asked))
+	requested := e.in("node-2", "60")
+	e.create(beforehand("web", "web-0", requested))
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 	e.create(statefulSet("web", 1))
 	before := e.awaitRunning(nil, "web-0")
 	r := before["web-0"]
 	both := strings.Split(r.Address, ",")
-	if len(both) != 2 || both[0] != asked || !strings.HasPrefix(both[1], "fd00:240:") || r.Node != "node-2" || len(r.Entries) != 2 {
-		t.Fatalf("web-0 has %s on %s and the entries %v, want %s and an IPv6 address", r.Address, r.Node, r.Entries, asked)
+	if len(both) != 2 || both[0] != requested || !strings.HasPrefix(both[1], "fd00:240:") || r.Node != "node-2" || len(r.Entries) != 2 {
+		t.Fatalf("web-0 has %s on %s and the entries %v, want %s and an IPv6 address", r.Address, r.Node, r.Entries, requested)
 	}
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return slices.Equal(f.Spec.IPs, both) && f.Spec.NodeName == "node-2" })
 	e.deletePods("web-0")

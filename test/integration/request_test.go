@@ -65,79 +65,79 @@ func aPod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
-// TestG11Annotations checks that annotations decide whether a pod has a fixed address, and which (G11).
+// TestG11Annotations checks that annotations decide whether a pod has a fixed address, and which address (G11).
 func TestG11Annotations(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
 	// The pod of another scheduler gets its entry after its bind.
 	e.witness.AnyOrder()
-	e.part("in and out", (*env).optedInAndOut)
-	e.part("addresses asked for", (*env).askedFor)
-	e.part("pods of their own", (*env).alone)
+	e.part("opted in and out", (*env).optedInAndOut)
+	e.part("requested addresses", (*env).requestedAddresses)
+	e.part("bare pods", (*env).barePods)
 }
 
-// alone checks that a bare pod that requests an address, or enables a fixed one, has the same address in each incarnation,
-// and that its address stays reserved in between.
-func (e *env) alone() {
-	alone := func(name string, pairs ...string) *corev1.Pod {
-		pod := ordinaryPod(name, "fixedip-scheduler", "")
+// barePods checks that a bare pod that requests an address, or enables a fixed one, has the same address after it is created
+// again, and that the address stays reserved until then. With when-deleted Delete the address is released.
+func (e *env) barePods() {
+	barePod := func(name string, pairs ...string) *corev1.Pod {
+		pod := unreservedPod(name, "fixedip-scheduler", "")
 		pod.Annotations = annotations(pairs)
 		return pod
 	}
-	asked := map[string]string{"calico": e.in("node-2", "90"), "ours": e.in("node-3", "91"), "several": e.in("node-1", "93")}
+	requested := map[string]string{"calico": e.in("node-2", "90"), "ours": e.in("node-3", "91"), "several": e.in("node-1", "93")}
 	pods := func() []client.Object {
 		return []client.Object{
-			alone("calico", "cni.projectcalico.org/ipAddrs", `["`+asked["calico"]+`"]`), alone("ours", "fixedip.io/ips", asked["ours"]),
-			alone("several", "fixedip.io/ips", e.in("node-1", "92")+"-"+e.in("node-1", "93")), alone("any", "fixedip.io/enabled", "true"),
-			alone("none"), alone("given-back", "fixedip.io/enabled", "true", "fixedip.io/when-deleted", "Delete"),
+			barePod("calico", "cni.projectcalico.org/ipAddrs", `["`+requested["calico"]+`"]`), barePod("ours", "fixedip.io/ips", requested["ours"]),
+			barePod("several", "fixedip.io/ips", e.in("node-1", "92")+"-"+e.in("node-1", "93")), barePod("any", "fixedip.io/enabled", "true"),
+			barePod("none"), barePod("released", "fixedip.io/enabled", "true", "fixedip.io/when-deleted", "Delete"),
 		}
 	}
 	e.create(pods()...)
-	kept := []string{"calico", "ours", "several", "any"}
-	before := e.awaitRunning(nil, append(kept, "given-back")...)
-	for name, address := range asked {
+	retained := []string{"calico", "ours", "several", "any"}
+	before := e.awaitRunning(nil, append(retained, "released")...)
+	for name, address := range requested {
 		if before[name].Address != address {
-			e.t.Errorf("pod %s asked for %s and has %s", name, address, before[name].Address)
+			e.t.Errorf("pod %s has %s, want the requested address %s", name, before[name].Address, address)
 		}
 	}
 	if e.awaitPods("none"); len(e.witness.Entries(namespace, "none")) > 0 {
-		e.t.Errorf("a pod that says nothing has the entries %v", e.witness.Entries(namespace, "none"))
+		e.t.Errorf("pod none, which has no annotation, has the entries %v, want none", e.witness.Entries(namespace, "none"))
 	}
-	all := append(kept, "given-back", "none")
+	all := append(retained, "released", "none")
 	e.deletePods(all...)
 	e.awaitGone(all...)
-	for _, name := range kept {
+	for _, name := range retained {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
 			return f.Status.Phase == v1alpha1.PhaseReserved && f.Spec.Owner.Kind == "Pod" && slices.Equal(e.witness.Entries(namespace, name), before[name].Entries)
 		})
 	}
-	e.await("wait for what was to go back", func(rows []witness.Row) bool {
-		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "given-back" })
+	e.await("wait for the address of pod released to be released", func(rows []witness.Row) bool {
+		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "released" })
 	})
 	e.create(pods()...)
-	e.sameAddresses(subset(before, kept...), e.awaitRunning(before, kept...))
+	e.sameAddresses(subset(before, retained...), e.awaitRunning(before, retained...))
 }
 
 func (e *env) optedInAndOut() {
 	const enabled = "fixedip.io/enabled"
-	elsewhere := func(s *appsv1.StatefulSet) {
+	otherScheduler := func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.SchedulerName, s.Spec.Template.Spec.NodeName = "default-scheduler", "node-2"
 	}
 	all := []*appsv1.StatefulSet{
 		statefulSet("out", 1, onTemplate(enabled, "false")), statefulSet("in", 1, onTemplate(enabled, "true")),
-		statefulSet("unsaid", 1), statefulSet("wrong", 1, onTemplate(enabled, "yes please")),
-		statefulSet("elsewhere-out", 1, elsewhere, onTemplate(enabled, "false")), statefulSet("elsewhere-in", 1, elsewhere, onTemplate(enabled, "true")),
-		statefulSet("elsewhere-unsaid", 1, elsewhere),
+		statefulSet("unset", 1), statefulSet("wrong", 1, onTemplate(enabled, "yes please")),
+		statefulSet("other-out", 1, otherScheduler, onTemplate(enabled, "false")), statefulSet("other-in", 1, otherScheduler, onTemplate(enabled, "true")),
+		statefulSet("other-unset", 1, otherScheduler),
 	}
 	for _, s := range all {
 		e.create(s)
 	}
-	before := e.awaitRunning(nil, "in-0", "unsaid-0", "elsewhere-in-0")
-	without := []string{"out-0", "elsewhere-out-0", "elsewhere-unsaid-0"}
+	before := e.awaitRunning(nil, "in-0", "unset-0", "other-in-0")
+	without := []string{"out-0", "other-out-0", "other-unset-0"}
 	e.awaitPods(without...)
 	for _, r := range e.witness.State(namespace) {
 		if slices.Contains(without, r.Pod) && len(r.Entries)+len(r.Phase) > 0 {
-			e.t.Errorf("pod %s was not to have a fixed address: %+v", r.Pod, r)
+			e.t.Errorf("pod %s has a FixedIP or entries, want neither: %+v", r.Pod, r)
 		}
 	}
 	e.podMessage("wrong-0", `annotation fixedip.io/enabled of pod default/wrong-0 is "yes please"; write "true" or "false"`)
@@ -145,16 +145,17 @@ func (e *env) optedInAndOut() {
 	// The pod is placed after its annotation is corrected.
 	e.annotate(aPod("wrong-0"), enabled, "true")
 	e.awaitRunning(nil, "wrong-0")
-	e.deletePods("in-0", "unsaid-0", "elsewhere-in-0")
-	e.sameAddresses(before, e.awaitRunning(before, "in-0", "unsaid-0", "elsewhere-in-0"))
+	e.deletePods("in-0", "unset-0", "other-in-0")
+	e.sameAddresses(before, e.awaitRunning(before, "in-0", "unset-0", "other-in-0"))
 	for _, s := range all {
 		e.delete(s, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	}
-	e.await("wait for all to leave nothing behind", nothingLeft)
+	e.await("wait for nothing to be left", nothingLeft)
 }
 
-// askedFor checks for each way to request addresses that the pods get them, keep them, and have FixedIPs of them.
-func (e *env) askedFor() {
+// requestedAddresses checks for each way to request addresses that the pods get the addresses, have FixedIPs with them, and
+// have the same addresses after a restart.
+func (e *env) requestedAddresses() {
 	const ips, by = "fixedip.io/ips", "fixedip.io/ips-assignment"
 
 	// These FixedIPs exist before their StatefulSet, which must not count as deleted.
@@ -183,7 +184,7 @@ func (e *env) askedFor() {
 	before := e.awaitRunning(nil, all...)
 	for name, address := range want {
 		if before[name].Address != address {
-			e.t.Errorf("pod %s asked for %s and has %s", name, address, before[name].Address)
+			e.t.Errorf("pod %s has %s, want the requested address %s", name, before[name].Address, address)
 		}
 	}
 	var got []string
@@ -192,7 +193,7 @@ func (e *env) askedFor() {
 	}
 	slices.Sort(got)
 	if highest := []string{e.in("node-3", "132"), e.in("node-3", "133"), e.in("node-3", "134")}; !slices.Equal(got, highest) {
-		e.t.Errorf("the pods that share a set have %v, want %v", got, highest)
+		e.t.Errorf("the pods of a StatefulSet that requests a set of addresses have %v, want %v", got, highest)
 	}
 	for _, name := range []string{"early-0", "early-1"} {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
@@ -206,17 +207,17 @@ func (e *env) askedFor() {
 	e.sameAddresses(before, e.awaitRunning(before, all...))
 }
 
-// TestAskedForInVain checks that a pod reports why a requested address is not available, and is placed as soon as the
-// address is available or the request changes. Within the time limit of the test only the requeueing of the plugin can do
-// that: the scheduler flushes its queue every five minutes.
-func TestAskedForInVain(t *testing.T) {
+// TestRequestedAddressUnavailable checks that a pod reports why a requested address is not available, and is placed as soon
+// as the address is available or the request changes. Within the time limit of the test only the requeueing of the plugin
+// can do that: the scheduler flushes its queue every five minutes.
+func TestRequestedAddressUnavailable(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
 	const ips = "fixedip.io/ips"
 	held := e.in("node-1", "50")
 	e.create(statefulSet("holder", 1, onTemplate(ips, held)))
 	e.awaitRunning(nil, "holder-0")
-	e.must(e.ownerEntry("node-2", ".50", namespace+"/somebody", "by hand"))
+	e.must(e.ownerEntry("node-2", ".50", namespace+"/other", "by hand"))
 	outside := func(s *appsv1.StatefulSet) { s.Annotations = map[string]string{ips: "192.168.9.9"} }
 	e.create(beforehand("taken", "taken-0", e.in("node-2", "50")), beforehand("far", "far-0", "192.168.9.10"))
 	e.create(
@@ -234,21 +235,21 @@ func TestAskedForInVain(t *testing.T) {
 	const annotated = " (annotation fixedip.io/ips)"
 	for name, message := range map[string]string{
 		"wants-0":     "requests " + held + annotated + ": IP " + held + " on node node-1 belongs to pod default/holder-0; request another address, or release this one",
-		"outside-0":   "requests 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside): IP 192.168.9.9 is in no node's subnet; it becomes available when a node gets that subnet",
+		"outside-0":   "requests 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside): IP 192.168.9.9 is in no node's subnet; it becomes available when a node gets a subnet that contains it",
 		"malformed-0": `requests addresses by annotation fixedip.io/ips, which is invalid: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
 		"few-1":       "requests addresses " + e.in("node-1", "60") + annotated + ", which have no IPv4 address for ordinal 1 (the first is for ordinal 0); add one or scale down",
 		"dynamic-0":   "requests " + e.in("node-1", "1") + annotated + ": IP " + e.in("node-1", "1") + " on node node-1 is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet",
 		"family-0":    "requests fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; remove them, or add IPv6 to ipFamilies of the scheduler",
 		"broadcast-0": "requests " + e.in("node-1", "255") + annotated + ": IP " + e.in("node-1", "255") + " is the first or last address of a subnet of node node-1, which no pod can have; request another address",
-		"calico-0":    `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: it is not a JSON list of addresses; write ["10.240.1.10"]`,
+		"calico-0":    `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: the value is not a JSON list of addresses; write ["10.240.1.10"]`,
 		"far-0":       "its address 192.168.9.10 (FixedIP far-0) is in no node's subnet; the pod waits for a node with that subnet",
-		"taken-0":     "node(s) couldn't give the pod its address: IP " + e.in("node-2", "50") + " on node node-2 belongs to pod default/somebody.",
+		"taken-0":     "node(s) couldn't give the pod its address: IP " + e.in("node-2", "50") + " on node node-2 belongs to pod default/other.",
 	} {
 		e.podMessage(name, message)
 	}
 	e.awaitRunning(nil, "few-0")
 	// One of the two pods that share a list gets the free address; the other waits for the address of holder-0.
-	e.await("wait for one of shares-0 and shares-1 to run and the other to say why not", func([]witness.Row) bool {
+	e.await("wait for one of shares-0 and shares-1 to run and the other to report why it waits", func([]witness.Row) bool {
 		waits, runs := e.witness.Pod(namespace, "shares-0"), e.witness.Pod(namespace, "shares-1")
 		if waits == nil || runs == nil {
 			return false
@@ -285,12 +286,12 @@ func TestAskedForInVain(t *testing.T) {
 	e.deletePods("few-0", "wants-0")
 	e.awaitRunning(before, "few-0", "wants-0")
 	if again := e.refusals(waiting); !maps.Equal(again, attempts) {
-		t.Errorf("pods that no news could help were tried again: refused %v times, then %v", attempts, again)
+		t.Errorf("pods that these events do not help were tried again: got %v refusals, want %v", again, attempts)
 	}
 }
 
-// refusals returns how often the scheduler has refused each pod, from its log, and fails the test if it has not refused one.
-// Key: the pod name.
+// refusals returns the number of times that the scheduler has refused each pod, from its log. It fails the test if the
+// scheduler has never refused one of the pods. Key: the pod name.
 func (e *env) refusals(pods []string) map[string]int {
 	e.t.Helper()
 	log, err := os.ReadFile(e.scheduler.LogPath())
@@ -299,15 +300,15 @@ func (e *env) refusals(pods []string) map[string]int {
 	for _, p := range pods {
 		out[p] = bytes.Count(log, fmt.Appendf(nil, "\"Unable to schedule pod; no fit; waiting\" pod=\"%s/%s\"", namespace, p))
 		if out[p] == 0 {
-			e.t.Errorf("the log of the scheduler does not say that %s was refused", p)
+			e.t.Errorf("the log of the scheduler contains no refusal of pod %s", p)
 		}
 	}
 	return out
 }
 
-// TestAskedForOneOfTwoFamilies checks that a pod that requests an address of one family gets any address of the other
-// one, on the same node.
-func TestAskedForOneOfTwoFamilies(t *testing.T) {
+// TestRequestOfOneFamily checks that a pod that requests an address of one family gets any address of the other family, on
+// the same node.
+func TestRequestOfOneFamily(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{
 		controllerArgs: append([]string{"--cluster-pool-ipv6-cidr=fd00:240::/112", "--cluster-pool-ipv6-mask-size=120"}, defaultPool...),

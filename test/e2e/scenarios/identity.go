@@ -30,8 +30,8 @@ type identities map[string]identity
 
 func (i identities) names() []string { return slices.Sorted(maps.Keys(i)) }
 
-// settled returns when all pods of a StatefulSet are whole.
-func (s *scene) settled(ctx context.Context, set string, replicas int) (identities, error) {
+// awaitSet returns when all pods of a StatefulSet are whole.
+func (s *scene) awaitSet(ctx context.Context, set string, replicas int) (identities, error) {
 	all := identities{}
 	err := eventually(ctx, func() error {
 		for _, name := range podNames(set, replicas) {
@@ -46,9 +46,9 @@ func (s *scene) settled(ctx context.Context, set string, replicas int) (identiti
 	return all, err
 }
 
-// back returns when the pods in replaced were replaced and all pods in before are whole again. It returns an error if a pod
-// has other addresses than before, or was replaced although it is not in replaced.
-func (s *scene) back(ctx context.Context, before identities, replaced ...string) (identities, error) {
+// awaitReplaced returns when the pods in replaced were replaced and all pods in before are whole again. It returns an error
+// if a pod has other addresses than before, or was replaced although it is not in replaced.
+func (s *scene) awaitReplaced(ctx context.Context, before identities, replaced ...string) (identities, error) {
 	after := identities{}
 	err := eventually(ctx, func() error {
 		for _, name := range before.names() {
@@ -69,7 +69,7 @@ func (s *scene) back(ctx context.Context, before identities, replaced ...string)
 	}
 	for _, name := range before.names() {
 		if !same(before[name].addresses, after[name].addresses) {
-			return after, fmt.Errorf("pod %s had %v and came back with %v", name, before[name].addresses, after[name].addresses)
+			return after, fmt.Errorf("pod %s has %v, want %v as before", name, after[name].addresses, before[name].addresses)
 		}
 		if !slices.Contains(replaced, name) && before[name].uid != after[name].uid {
 			return after, fmt.Errorf("pod %s was replaced unexpectedly", name)
@@ -85,7 +85,7 @@ func (s *scene) whole(ctx context.Context, name string) (identity, error) {
 	if err != nil {
 		return i, err
 	}
-	if err := errors.Join(s.checkRecord(name, i), s.checkEntries(name, i), s.checkEndpoint(ctx, name, i)); err != nil {
+	if err := errors.Join(s.checkFixedIP(name, i), s.checkEntries(name, i), s.checkEndpoint(ctx, name, i)); err != nil {
 		return i, err
 	}
 	return s.answers(ctx, name, i)
@@ -107,33 +107,33 @@ func (s *scene) running(name string) (identity, error) {
 		i.addresses = append(i.addresses, ip.IP)
 	}
 	if len(i.addresses) != 2 {
-		return i, fmt.Errorf("pod %s has the addresses %v, not one of each family", name, i.addresses)
+		return i, fmt.Errorf("pod %s has the addresses %v, want one of each family", name, i.addresses)
 	}
 	return i, nil
 }
 
-// checkRecord compares a pod with its FixedIP.
-func (s *scene) checkRecord(name string, i identity) error {
-	record := s.witness.Record(s.namespace, name)
-	if record == nil {
+// checkFixedIP compares a pod with its FixedIP.
+func (s *scene) checkFixedIP(name string, i identity) error {
+	fip := s.witness.Record(s.namespace, name)
+	if fip == nil {
 		for _, r := range s.witness.Records(s.namespace) {
 			if r.Spec.Slot && r.Spec.PodName == name {
-				record = r
+				fip = r
 			}
 		}
 	}
-	if record == nil {
+	if fip == nil {
 		return fmt.Errorf("pod %s has no FixedIP", name)
 	}
-	if !same(record.Spec.IPs, i.addresses) || record.Spec.NodeName != i.node ||
-		record.Status.Phase != v1alpha1.PhaseInUse || string(record.Status.PodUID) != i.uid {
-		return fmt.Errorf("pod %s is %+v, but FixedIP %s says %v on %s, %s by %s",
-			name, i, record.Name, record.Spec.IPs, record.Spec.NodeName, record.Status.Phase, record.Status.PodUID)
+	if !same(fip.Spec.IPs, i.addresses) || fip.Spec.NodeName != i.node ||
+		fip.Status.Phase != v1alpha1.PhaseInUse || string(fip.Status.PodUID) != i.uid {
+		return fmt.Errorf("pod %s is %+v, but FixedIP %s has the IPs %v, the node %q, the phase %q and the pod UID %q",
+			name, i, fip.Name, fip.Spec.IPs, fip.Spec.NodeName, fip.Status.Phase, fip.Status.PodUID)
 	}
-	for _, c := range record.Status.Conditions {
+	for _, c := range fip.Status.Conditions {
 		bad := c.Type == v1alpha1.ConditionConflict || c.Type == v1alpha1.ConditionMismatch
 		if bad == (c.Status == "True") {
-			return fmt.Errorf("FixedIP %s: %s is %s: %s", record.Name, c.Type, c.Status, c.Message)
+			return fmt.Errorf("FixedIP %s has the condition %s with the status %s: %s", fip.Name, c.Type, c.Status, c.Message)
 		}
 	}
 	return nil
@@ -147,7 +147,7 @@ func (s *scene) checkEntries(name string, i identity) error {
 		want = append(want, i.node+"/"+a)
 	}
 	if got := s.witness.Entries(s.namespace, name); !same(got, want) {
-		return fmt.Errorf("the pools have %v for pod %s, not %v", got, name, want)
+		return fmt.Errorf("the pools have %v for pod %s, want %v", got, name, want)
 	}
 	return nil
 }
@@ -156,14 +156,14 @@ func (s *scene) checkEntries(name string, i identity) error {
 func (s *scene) checkEndpoint(ctx context.Context, name string, i identity) error {
 	var cep ciliumv2.CiliumEndpoint
 	if err := s.api.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &cep); err != nil {
-		return fmt.Errorf("the CiliumEndpoint of pod %s: %w", name, err)
+		return fmt.Errorf("read the CiliumEndpoint of pod %s: %w", name, err)
 	}
 	if got := endpointAddresses(&cep); !same(got, i.addresses) {
-		return fmt.Errorf("the CiliumEndpoint of pod %s has %v, not %v", name, got, i.addresses)
+		return fmt.Errorf("the CiliumEndpoint of pod %s has %v, want %v", name, got, i.addresses)
 	}
 	for _, owner := range cep.OwnerReferences {
 		if owner.Kind == "Pod" && string(owner.UID) != i.uid {
-			return fmt.Errorf("the CiliumEndpoint of pod %s belongs to the former pod %s", name, owner.UID)
+			return fmt.Errorf("the CiliumEndpoint of pod %s has an owner with the UID %s, want %s", name, owner.UID, i.uid)
 		}
 	}
 	return nil
@@ -184,32 +184,33 @@ func endpointAddresses(cep *ciliumv2.CiliumEndpoint) []string {
 	return list
 }
 
-// answers checks that the interface of a pod has its addresses, and that the pod answers there to one pod on each calm node.
-// It returns the identity with the MAC address.
+// answers checks that the interface of a pod has the addresses of its status, and that the pod answers requests at each of
+// them from one control pod on each calm node. It returns the identity with the MAC address.
 func (s *scene) answers(ctx context.Context, name string, i identity) (identity, error) {
 	box, err := s.wire.sandboxOf(i.node, i.uid)
 	if err != nil {
 		return i, err
 	}
 	if !same(box.addresses, i.addresses) {
-		return i, fmt.Errorf("pod %s has the addresses %v, and its interface has %v", name, i.addresses, box.addresses)
+		return i, fmt.Errorf("the interface of pod %s has %v, want the addresses %v of its status", name, box.addresses, i.addresses)
 	}
 	i.mac = box.mac
-	for _, from := range s.watch.askers() {
+	for _, from := range s.watch.clients() {
 		for _, address := range i.addresses {
 			a, err := from.fetch(ctx, address)
 			if err != nil {
 				return i, fmt.Errorf("pod %s does not answer: %w", name, err)
 			}
 			if a.Hostname != name {
-				return i, fmt.Errorf("at the address %s of pod %s answers %s", address, name, a.Hostname)
+				return i, fmt.Errorf("pod %s answers at %s, which is an address of pod %s", a.Hostname, address, name)
 			}
 		}
 	}
 	return i, nil
 }
 
-// reasons returns why a pod is not ready, from its status.
+// reasons returns the phase of a pod, the messages of its conditions that are not true, and the reasons of its containers
+// that wait.
 func reasons(pod *corev1.Pod) string {
 	var list []string
 	for _, c := range pod.Status.Conditions {

@@ -1,0 +1,126 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// zones are the zones of the nodes if pods have volumes.
+var zones = []string{"east", "west"}
+
+// minNodesOfZone is the number of nodes that each zone with volumes has at rest, so that all its pods get addresses.
+const minNodesOfZone = 2
+
+// volumeWorld contains the volumes of the pods of StatefulSets, if the setup has volumes. A volume is in the zone of the node
+// that the pod was first placed on, as with the binding mode WaitForFirstConsumer, and stays there when the pod and its
+// StatefulSet are deleted.
+type volumeWorld struct {
+	// volumes contains the zone of each volume. Key: the pod, as namespace/name.
+	volumes map[string]string
+	// apart are the pods whose volume was provisioned while their reserved addresses were in another zone. Key: the pod, as
+	// namespace/name.
+	apart map[string]bool
+}
+
+func newVolumeWorld() volumeWorld {
+	return volumeWorld{volumes: map[string]string{}, apart: map[string]bool{}}
+}
+
+// nextZone returns the zone of the next node; empty if the setup has no volumes. Every second node is strict if there are
+// strict nodes, so that the zones do not alternate in the same way.
+func (w *world) nextZone() string {
+	if !w.setup.volumes {
+		return ""
+	}
+	return zones[(w.machinesMade+1)/2%2]
+}
+
+// hasVolume reports whether a pod has a volume or gets one with its first placement.
+func (w *world) hasVolume(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	return w.setup.volumes && owner != nil && owner.Kind == statefulSets.gvk.Kind
+}
+
+// outsideZone reports whether the volume of a pod is in another zone than a node.
+func (w *world) outsideZone(pod, zone string) bool {
+	at, ok := w.volumes[pod]
+	return ok && at != zone
+}
+
+// zoneOf returns the zone of the node whose subnet contains an address; empty if there is none.
+func (w *world) zoneOf(ip string) string {
+	for _, m := range w.machines {
+		if cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name); ok && serves(cn, ip) {
+			return m.zone
+		}
+	}
+	return ""
+}
+
+// provision creates the volume of a pod in the zone of the node that a scheduler has chosen, unless it exists. It fails if
+// the volume exists in another zone.
+func (w *world) provision(pod *corev1.Pod, node string) *fwk.Status {
+	if !w.hasVolume(pod) {
+		return nil
+	}
+	key, zone := keyOf(pod), w.machine(node).zone
+	if w.outsideZone(key, zone) {
+		return fwk.AsStatus(fmt.Errorf("the volume of pod %s is in zone %s, and node %s in zone %s", key, w.volumes[key], node, zone))
+	}
+	if _, exists := w.volumes[key]; !exists {
+		w.logf("the volume of pod %s is provisioned in zone %s", key, zone)
+		w.volumes[key] = zone
+		delete(w.apart, key)
+		if r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, key); ok && w.machine(r.Spec.NodeName) != nil && w.machine(r.Spec.NodeName).zone != zone {
+			w.apart[key] = true
+		}
+	}
+	return nil
+}
+
+// volumeUserActions returns what users can do with volumes now.
+func (w *world) volumeUserActions() []action {
+	var d []action
+	for _, key := range slices.Sorted(maps.Keys(w.volumes)) {
+		if _, exists := one[*corev1.Pod](w.server, pods, key); !exists {
+			d = append(d, action{"delete volume: of " + key, func() { delete(w.volumes, key) }})
+		}
+	}
+	return d
+}
+
+// provideNodes creates nodes in the zones of volumes, until each zone has minNodesOfZone nodes.
+func (w *world) provideNodes() {
+	for _, zone := range zones {
+		if !slices.Contains(slices.Collect(maps.Values(w.volumes)), zone) {
+			continue
+		}
+		has := 0
+		for _, m := range w.machines {
+			if m.zone == zone && w.hasNode(m) {
+				has++
+			}
+		}
+		for ; has < minNodesOfZone; has++ {
+			w.newMachineIn(zone)
+		}
+	}
+}
+
+// waitsForVolume reports whether a pod may wait because its address and its volume are in different zones and its failover
+// policy keeps it at its address: a migration had provisioned the volume elsewhere and failed, and a user has changed the
+// policy since. Only a user can decide which of the two to give up.
+func (w *world) waitsForVolume(r *v1alpha1.FixedIP) bool {
+	return w.apart[keyOf(r)] && r.Spec.Failover != v1alpha1.Migrate && r.Spec.Failover != v1alpha1.Reassign
+}
