@@ -26,10 +26,13 @@ const (
 // report. A write that changes neither spec nor status replaces that copy, and the agent evaluates the handshake again only
 // after the spec or the status has changed (Cilium fact 28).
 //
-// The state is in memory only: a replica that takes over starts all timeouts again.
+// The state is in memory only. A replica that takes over starts all timeouts again, and asks the agent at once: see
+// resumeHandshakes.
 type memory struct {
 	// uid is the UID of the CiliumNode. A CiliumNode that is created again has handshakes of its own.
 	uid string
+	// resumed is true after the first pass of this process over the CiliumNode: later handshakes are its own.
+	resumed bool
 	// since contains the handshakes in which the agent has to act next. Value: the time at which the handshake was first
 	// seen in that state, or at which its last timeout was reported.
 	since map[pendingReply]time.Time
@@ -89,6 +92,24 @@ func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.T
 		}
 	}
 	return overdue, next
+}
+
+// resumeHandshakes sends a barrier request to the agent of a node if the first pass of this process finds handshakes in which
+// the agent has to act next. Its answers may be lost, and the process does not know since when they are pending: controllers
+// that are killed more often than once per replyTimeout would never withdraw such a handshake. The probe of the request
+// changes the status of the CiliumNode, so that the agent evaluates all handshakes again.
+func (r *Reconciler) resumeHandshakes(n pool.NodePool) {
+	r.mu.Lock()
+	m := r.remember(n)
+	first := !m.resumed
+	m.resumed = true
+	r.mu.Unlock()
+	for a := range n.Handshakes {
+		if first && n.AwaitsAgent(a) {
+			r.Agents.Ask(n.Name, "handshakes of CiliumNode "+n.UID, func() {})
+			return
+		}
+	}
 }
 
 // restart starts a new timeout for overdue answers, which is twice as long as the last one, but at most maxDoublings times. A

@@ -115,6 +115,29 @@ func TestUnansweredHandshake(t *testing.T) {
 	s.wantReconcile("the handshake is over", 0, 0)
 }
 
+// TestHandshakeOfFormerLeader checks that a controller that finds handshakes of another process sends one barrier request to
+// the agent, and none for its own handshakes. Otherwise an answer that is lost is missing for ever if the controller is
+// killed more often than once per replyTimeout.
+func TestHandshakeOfFormerLeader(t *testing.T) {
+	s := newShrinking(t)
+	for range 3 {
+		s.reconcile()
+	}
+	s.wantHandshake("marked-for-release", true)
+	if len(s.asked) > 0 {
+		t.Errorf("a handshake of this process: got barrier requests to %v, want none", s.asked)
+	}
+	s.r = s.reconciler(func(r *Reconciler) {
+		r.Watermark, r.Cooldown = s.r.Watermark, s.r.Cooldown
+	})
+	for range 3 {
+		s.wantReconcile("a handshake of a former leader", 0, replyTimeout)
+	}
+	if len(s.asked) != 1 {
+		t.Errorf("a handshake of a former leader: got barrier requests to %v, want one to n", s.asked)
+	}
+}
+
 // TestUnansweredHandshakeOnNodeNotReady checks that the controller writes nothing for an overdue handshake while the node is
 // not ready, and that it withdraws the handshake after the node has become ready, without a watch event.
 func TestUnansweredHandshakeOnNodeNotReady(t *testing.T) {

@@ -118,6 +118,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; no IP in them is assigned until the podCIDRs of one of the two nodes are changed", n.PodCIDRs, other)
 		return ctrl.Result{}, nil
 	}
+	if !s.NotReady {
+		r.resumeHandshakes(n)
+	}
 	// Decide from the caches first: they show in most passes that nothing has to be done.
 	edits, marks, strip := s.Edits(n), s.Marks(n), r.shouldStrip(n)
 	if s.NeedsLive(edits) {
