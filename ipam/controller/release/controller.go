@@ -92,9 +92,10 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err = c.releaseBatch(ctx, node, identities); err != nil {
 		// The error makes the queue retry, with increasing delays.
 		c.Batches.add(node, identities...)
+		return ctrl.Result{}, err
 	}
 	metrics.Reconciled("release", c.Clock.Now())
-	return ctrl.Result{}, err
+	return ctrl.Result{}, nil
 }
 
 // terminating reports whether a pod with an entry is terminating on the node.
@@ -221,11 +222,13 @@ func Node(s reclaim.State, a reclaim.Action) string {
 // already gone. It records the event on the workload, so that the event remains visible after the FixedIP is gone and the
 // events of a thousand FixedIPs become one event with a count.
 func DeleteRecord(ctx context.Context, api client.Client, events events.EventRecorder, s reclaim.State) error {
+	if err := api.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion}); err != nil {
+		return client.IgnoreNotFound(err)
+	}
 	owner := identity.OwnerOf(s.Record)
 	workload := &identity.Workload{GroupKind: owner.GroupKind(), APIVersion: owner.APIVersion, Namespace: s.Record.Namespace, Name: owner.Name, UID: owner.UID}
 	events.Eventf(gather.Object(workload), nil, corev1.EventTypeNormal, "AddressReleased", "DeleteRecord", "IP %v of pod %s is released: the pod is gone, and the workload is gone, has no such replica or opted out", s.Record.Spec.IPs, s.Record.Name)
-	err := api.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
-	return client.IgnoreNotFound(err)
+	return nil
 }
 
 // Finish removes the finalizer of a FixedIP. It returns nil if the FixedIP is already gone.

@@ -162,7 +162,7 @@ func TestFindings(t *testing.T) {
 			w.pools, w.Pod.Status.NominatedNodeName = w.pools[1:], "node-2"
 			delete(w.Nodes, "node-1")
 		}, []explain.Finding{
-			ok("Address 10.0.1.6 of the pod was on node node-1, which is gone; node node-2 can run the pod and inherits the subnet when the grace period ends"),
+			ok("Address 10.0.1.6 of the pod is in no node's subnet; it was on node node-1; node node-2 can run the pod and inherits the subnet when the grace period ends"),
 		}},
 
 		// First case: the pod has no fixed address.

@@ -138,14 +138,10 @@ func (e *explanation) waiting() {
 	case e.Record != nil && e.Record.DeletionTimestamp != nil:
 		e.wrong("", "The previous address %s of the pod is being released; the pod gets a new one when FixedIP %s is gone", strings.Join(e.Record.Spec.IPs, ", "), e.Record.Name)
 	case len(e.reserved) > 0 && e.owner == "" && e.Pod.Status.NominatedNodeName != "":
-		e.fine("Address %s of the pod was on node %s, which is gone; node %s can run the pod and inherits the subnet when the grace period ends", address.Join(e.reserved), e.Record.Spec.NodeName, e.Pod.Status.NominatedNodeName)
+		e.fine("Address %s of the pod is in no node's subnet%s; node %s can run the pod and inherits the subnet when the grace period ends", address.Join(e.reserved), e.formerNode(), e.Pod.Status.NominatedNodeName)
 	case len(e.reserved) > 0 && e.owner == "":
-		was := ""
-		if e.Record.Spec.NodeName != "" {
-			was = "; it was on node " + e.Record.Spec.NodeName
-		}
 		e.wrong(fmt.Sprintf("add a node with the previous name, which gets the subnet again; kubectl -n %s delete fixedip %s releases the address", e.Namespace, e.Record.Name),
-			"Address %s of the pod is in no node's subnet%s", address.Join(e.reserved), was)
+			"Address %s of the pod is in no node's subnet%s", address.Join(e.reserved), e.formerNode())
 	case len(e.reserved) > 0:
 		e.ownerNode()
 	default:
@@ -196,6 +192,14 @@ func (e *explanation) ownerNode() {
 	}
 	e.overlap(e.owner)
 	e.usedByOther(e.reserved)
+}
+
+// formerNode returns which node had the address of the FixedIP, as the end of a sentence; empty if the FixedIP does not name it.
+func (e *explanation) formerNode() string {
+	if e.Record.Spec.NodeName == "" {
+		return ""
+	}
+	return "; it was on node " + e.Record.Spec.NodeName
 }
 
 // nodeIs returns the state of a node as the end of a sentence, such as "is cordoned" or "does not exist".

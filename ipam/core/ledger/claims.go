@@ -133,7 +133,7 @@ func (l *Ledger) carry(n *node, r ClaimRequest) error {
 	}
 	for _, a := range r.Addrs {
 		if by, assumed := n.assumed[a]; assumed {
-			return fmt.Errorf("the pod's address %s on node %s is being claimed for %s", a, r.Node, l.claims[by].Owner)
+			return fmt.Errorf("the pod's address %s on node %s is being claimed for %s", a, r.Node, pool.RedactOwner(l.claims[by].Owner, r.Owner))
 		}
 	}
 	return nil
