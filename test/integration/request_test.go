@@ -236,12 +236,12 @@ func TestRequestedAddressUnavailable(t *testing.T) {
 	for name, message := range map[string]string{
 		"wants-0":     "requests " + held + annotated + ": IP " + held + " on node node-1 belongs to pod default/holder-0; request another address, or release this one",
 		"outside-0":   "requests 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside): IP 192.168.9.9 is in no node's subnet; it becomes available when a node gets a subnet that contains it",
-		"malformed-0": `requests addresses by annotation fixedip.io/ips, which is invalid: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
+		"malformed-0": `requests addresses, but the value of annotation fixedip.io/ips is invalid: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
 		"few-1":       "requests addresses " + e.in("node-1", "60") + annotated + ", which have no IPv4 address for ordinal 1 (the first is for ordinal 0); add one or scale down",
 		"dynamic-0":   "requests " + e.in("node-1", "1") + annotated + ": IP " + e.in("node-1", "1") + " on node node-1 is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet",
 		"family-0":    "requests fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; remove them, or add IPv6 to ipFamilies of the scheduler",
 		"broadcast-0": "requests " + e.in("node-1", "255") + annotated + ": IP " + e.in("node-1", "255") + " is the first or last address of a subnet of node node-1, which no pod can have; request another address",
-		"calico-0":    `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: the value is not a JSON list of addresses; write ["10.240.1.10"]`,
+		"calico-0":    `requests addresses, but the value of annotation cni.projectcalico.org/ipAddrs is invalid: the value is not a JSON list of addresses; write ["10.240.1.10"]`,
 		"far-0":       "its address 192.168.9.10 (FixedIP far-0) is in no node's subnet; the pod waits for a node with that subnet",
 		"taken-0":     "node(s) couldn't give the pod its address: IP " + e.in("node-2", "50") + " on node node-2 belongs to pod default/other.",
 	} {

@@ -134,8 +134,8 @@ type ReclaimPolicy struct {
 	// +optional
 	// +kubebuilder:default=Retain
 	WhenScaled Retention `json:"whenScaled,omitempty"`
-	// ttl delays the release, in case a pod with the same name returns. It is counted from the time at which
-	// the controller observed that the pod was gone.
+	// ttl delays the release. It starts when the controller observes that whenDeleted or whenScaled requires the
+	// release, and is cancelled if the workload expects the pod again.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -200,7 +200,7 @@ type FixedIPStatus struct {
 	// podUID is the pod that uses the addresses.
 	// +optional
 	PodUID types.UID `json:"podUID,omitempty"`
-	// expiresAt is when the addresses are released, unless a pod with the same name returns before.
+	// expiresAt is the time at which the addresses are released, unless the workload expects the pod again before.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 	// vacatedBy is the name of the last pod of a slot, once it is gone and the agent of its node has confirmed that

@@ -55,7 +55,8 @@ const (
 	// Incomplete means that the agent has reported, and that the report contains no address of the node itself. The agent
 	// has just started, and may not have restored its endpoints.
 	Incomplete
-	// Complete means that the agent has answered and that its report contains an address of the node itself.
+	// Complete means that the agent has removed the probe, and that its report contains an address of the node itself: the
+	// Evidence is valid.
 	Complete
 	// Void means that the CiliumNode was deleted, and perhaps created again. A new barrier is needed.
 	Void

@@ -74,16 +74,16 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (requested
 	}
 	if wanted, where, given := lookup(pod, workload, AnnotationBy); given {
 		if wanted != byOrdinal && wanted != bySet {
-			return Requested{}, false, fmt.Errorf("requests addresses by %s, which is %q; write %q or %q", where, wanted, byOrdinal, bySet)
+			return Requested{}, false, fmt.Errorf("requests addresses, but the value %q of %s is invalid; write %q or %q", wanted, where, byOrdinal, bySet)
 		}
 		if wanted == byOrdinal && unnumbered {
-			return Requested{}, false, fmt.Errorf("requests addresses by %s, which is %q, and pods of a %s have no ordinals; write %q", where, wanted, workload.Kind, bySet)
+			return Requested{}, false, fmt.Errorf("requests addresses, but pods of a %s have no ordinals, and the value of %s is %q; write %q", workload.Kind, where, wanted, bySet)
 		}
 		by = wanted
 	}
 	addrs, err := parse(text)
 	if err != nil {
-		return Requested{}, false, fmt.Errorf("requests addresses by %s, which is invalid: %w", source, err)
+		return Requested{}, false, fmt.Errorf("requests addresses, but the value of %s is invalid: %w", source, err)
 	}
 	requested = Requested{Addresses: addrs, Source: source}
 	if by == bySet {

@@ -56,16 +56,16 @@ func TestOf(t *testing.T) {
 		"the pod name has no ordinal": {pod: "web", onPod: annotations{ips: "10.0.1.10"},
 			wantErr: `requests addresses by ordinal, but its name "web" does not have the form web-ORDINAL; set annotation fixedip.io/ips-assignment to "any"`},
 		"unknown assignment": {pod: "web-0", onPod: annotations{ips: "10.0.1.10", by: "name"},
-			wantErr: `requests addresses by annotation fixedip.io/ips-assignment, which is "name"; write "ordinal" or "any"`},
+			wantErr: `requests addresses, but the value "name" of annotation fixedip.io/ips-assignment is invalid; write "ordinal" or "any"`},
 		"invalid annotation of the pod": {pod: "web-0", onPod: annotations{ips: "FD00::1"}, onSet: annotations{ips: "10.0.1.10"},
-			wantErr: `requests addresses by annotation fixedip.io/ips, which is invalid: "FD00::1" is not in canonical form; write fd00::1`},
+			wantErr: `requests addresses, but the value of annotation fixedip.io/ips is invalid: "FD00::1" is not in canonical form; write fd00::1`},
 		"invalid annotation of the StatefulSet": {pod: "web-0", onSet: annotations{ips: ""},
-			wantErr: `requests addresses by annotation fixedip.io/ips of StatefulSet web, which is invalid: the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation`},
+			wantErr: `requests addresses, but the value of annotation fixedip.io/ips of StatefulSet web is invalid: the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation`},
 		"a slot gets any address": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.10-10.0.1.19 (annotation fixedip.io/ips)"},
 		"a slot by ordinal": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, onSet: annotations{by: "ordinal"},
-			wantErr: `requests addresses by annotation fixedip.io/ips-assignment of Deployment web, which is "ordinal", and pods of a Deployment have no ordinals; write "any"`},
+			wantErr: `requests addresses, but pods of a Deployment have no ordinals, and the value of annotation fixedip.io/ips-assignment of Deployment web is "ordinal"; write "any"`},
 		"invalid annotation of Calico": {pod: "web-0", onPod: annotations{calico: "10.0.1.10"},
-			wantErr: `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: the value is not a JSON list of addresses; write ["10.240.1.10"]`},
+			wantErr: `requests addresses, but the value of annotation cni.projectcalico.org/ipAddrs is invalid: the value is not a JSON list of addresses; write ["10.240.1.10"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: c.pod, Annotations: c.onPod}}

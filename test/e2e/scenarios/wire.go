@@ -231,7 +231,7 @@ func (s sandbox) dial(ctx context.Context, network, address string) (net.Conn, e
 	}()
 	r := <-done
 	if r.err != nil {
-		return nil, fmt.Errorf("from %s on %s to %s: %w", s.key(), s.node, address, r.err)
+		return nil, fmt.Errorf("connect from %s on node %s to %s: %w", s.key(), s.node, address, r.err)
 	}
 	return r.conn, nil
 }
