@@ -56,6 +56,19 @@ func TestPools(t *testing.T) {
 // at the end of the test.
 func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodePool {
 	t.Helper()
+	cn := e.unreportedNode(t, name, subnet...)
+	if err := report(within(t), e.api, name); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.api.Get(within(t), client.ObjectKeyFromObject(cn), cn); err != nil {
+		t.Fatal(err)
+	}
+	return ciliumpool.FromCiliumNode(cn)
+}
+
+// unreportedNode does the same as ciliumNode, but the agent has not reported.
+func (e *env) unreportedNode(t *testing.T, name string, subnet ...string) *ciliumv2.CiliumNode {
+	t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	cn.Spec.IPAM.PodCIDRs = subnet
 	if err := e.api.Create(within(t), cn); err != nil {
@@ -66,13 +79,7 @@ func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodeP
 			t.Error(err)
 		}
 	})
-	if err := report(within(t), e.api, name); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.api.Get(within(t), client.ObjectKeyFromObject(cn), cn); err != nil {
-		t.Fatal(err)
-	}
-	return ciliumpool.FromCiliumNode(cn)
+	return cn
 }
 
 func owned(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "StatefulSet", "mysql") }
@@ -176,8 +183,7 @@ func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Pa
 }
 
 // usedMeanwhile checks that a write that requires an unused address is refused exactly if the agent reports the address as
-// used between the read and the write. All CiliumNodes here have a first report. The tests of package ciliumpool cover those
-// without one.
+// used between the read and the write, whether or not the agent has reported before.
 func (e *env) usedMeanwhile(t *testing.T) {
 	report := func(node, status string) {
 		t.Helper()
@@ -206,17 +212,17 @@ func (e *env) usedMeanwhile(t *testing.T) {
 		before, meanwhile func(i int) string
 		refused           bool
 	}{
-		{what: "no report after the first"},
-		{what: "the address is reported before the write", meanwhile: used(200), refused: true},
+		{what: "no report"},
+		{what: "no report before the read, the address before the write", meanwhile: used(200), refused: true},
 		{what: "an operator status is written before the read", before: operatorStatus},
-		{what: "a report without further addresses before the read", before: used()},
-		{what: "a report without further addresses before the read, the address before the write", before: used(), meanwhile: used(200), refused: true},
+		{what: "a report without addresses before the read", before: used()},
+		{what: "a report without addresses before the read, the address before the write", before: used(), meanwhile: used(200), refused: true},
 		{what: "another address is reported before the read", before: used(1)},
 		{what: "another address is reported before the read, a third before the write", before: used(1), meanwhile: used(2)},
 		{what: "another address is reported before the read, both before the write", before: used(1), meanwhile: used(1, 200), refused: true},
 	} {
 		name := fmt.Sprintf("reports-%d", i)
-		e.ciliumNode(t, name, fmt.Sprintf("10.18.%d.0/24", i))
+		e.unreportedNode(t, name, fmt.Sprintf("10.18.%d.0/24", i))
 		if c.before != nil {
 			report(name, c.before(i))
 		}

@@ -57,7 +57,7 @@ func TestAgentBehindClaim(t *testing.T) {
 			if err != nil {
 				t.Errorf("seed %d: %v\n%s", seed, err, history)
 			}
-			waits += strings.Count(history, "waiting for the Cilium agent")
+			waits += strings.Count(history, "waits for the agent")
 			restarts += strings.Count(history, "; the pod was evicted")
 			userDeletions += strings.Count(history, "** a user deletes")
 			cancel()

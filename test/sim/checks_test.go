@@ -38,6 +38,8 @@ type checks struct {
 	had map[[2]string]bool
 	// boundTooLate contains the pods that were bound after their entry was removed. Key: the UID.
 	boundTooLate map[types.UID]bool
+	// claimed contains the owners that entries have had. Key: the IP and the owner.
+	claimed map[[2]string]bool
 	// byUser contains the FixedIPs that a user has created or deleted. Key: the UID.
 	byUser map[types.UID]bool
 	// lastUse is the last time at which a sandbox of the owner stopped using the address.
@@ -53,7 +55,7 @@ type checks struct {
 type running struct{ node, ip, owner string }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, workloadChanged: map[string]time.Time{}, had: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{},
+	return &checks{w: w, included: map[string]time.Time{}, workloadChanged: map[string]time.Time{}, had: map[[2]string]bool{}, claimed: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{},
 		lastUse: map[running]time.Time{}, claimedTooEarly: map[running]bool{}}
 }
 
@@ -107,8 +109,9 @@ func (c *checks) checkPool(e event, by string) {
 	var was ipamtypes.AllocationMap
 	if before, ok := e.before.(*ciliumv2.CiliumNode); ok {
 		was = before.Spec.IPAM.Pool
-		for _, entry := range was {
+		for ip, entry := range was {
 			c.had[[2]string{before.Name, entry.Owner}] = true
+			c.claimed[[2]string{ip, entry.Owner}] = true
 		}
 	}
 	after, ok := e.after.(*ciliumv2.CiliumNode)

@@ -223,7 +223,17 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 		return w.mayWaitForSlot(owner)
 	}
 	r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, keyOf(pod))
-	return ok && (w.byUser[r.UID] || w.stranded(r) || w.waitsForVolume(r)) || !ok && w.writtenOnFull(keyOf(pod))
+	return ok && (w.byUser[r.UID] || w.stranded(r) || w.waitsForVolume(r) || w.lostToUser(r)) || !ok && w.writtenOnFull(keyOf(pod))
+}
+
+// lostToUser reports whether a FixedIP has no address of one family because a FixedIP that a user has made reserves the address
+// that its pod had claimed, and the node is full: a user has to delete one of the two FixedIPs.
+func (w *world) lostToUser(r *v1alpha1.FixedIP) bool {
+	return w.full(r.Spec.NodeName) && slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(other *v1alpha1.FixedIP) bool {
+		return w.byUser[other.UID] && other.UID != r.UID && slices.ContainsFunc(other.Spec.IPs, func(ip string) bool {
+			return w.claimed[[2]string{ip, keyOf(r)}] && !namesFamily(r, ip)
+		})
+	})
 }
 
 // writtenOnFull reports whether a full node has an entry of only one of two families for a pod: a user has written the entry,
