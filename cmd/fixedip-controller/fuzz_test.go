@@ -172,7 +172,7 @@ func FuzzConfigFile(f *testing.F) {
 		}
 		cfg, err := o.config()
 		if err != nil {
-			if message := sources.explain(err).Error(); !strings.HasPrefix(message, "--") || strings.Contains(message, "\n") {
+			if message := sources.withOrigin(err).Error(); !strings.HasPrefix(message, "--") || strings.Contains(message, "\n") {
 				t.Errorf("file %q: got error %q, want one line that starts with --", text, message)
 			}
 			return

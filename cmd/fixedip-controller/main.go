@@ -71,7 +71,7 @@ func command() *cobra.Command {
 			for _, w := range sources.warnings {
 				klog.Warning(w)
 			}
-			return sources.explain(run(o))
+			return sources.withOrigin(run(o))
 		},
 	}
 	o.addFlags(cmd.Flags())

@@ -154,8 +154,8 @@ func (s *settings) set(flag *pflag.Flag, origin string) {
 	s.origins[flag.Name] = origin
 }
 
-// explain adds the source of the value to an error about a flag, unless the source is the command line.
-func (s *settings) explain(err error) error {
+// withOrigin adds the source of the value to an error about a flag, unless the source is the command line.
+func (s *settings) withOrigin(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -280,7 +280,7 @@ func (s *settings) useGuideDefaults() error {
 		used = append(used, fmt.Sprintf("--%s=%s", a.new, target.Value))
 	}
 	if len(used) > 0 {
-		s.warnings = append(s.warnings, fmt.Sprintf("Flags have the guide's names, so the guide's defaults apply: %s; set these flags for other values", strings.Join(used, " ")))
+		s.warnings = append(s.warnings, fmt.Sprintf("Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operating.md): %s; set a flag to use another value", strings.Join(used, " ")))
 	}
 	s.warnings = append(s.warnings, "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderElectionLost are FixedIPPoolLow and FixedIPNoLeader in manifests/prometheus/rules.yaml")
 	return nil

@@ -101,7 +101,7 @@ func TestSettings(t *testing.T) {
 				"Flag --ipRateNum is deprecated; use --min-free-ips",
 				"Flag --maxAllocatedIP is deprecated; use --max-dynamic-ips",
 				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
-				`Flags have the guide's names, so the guide's defaults apply: --label-selector={"matchLabels":{"noStatic":"true"}} --enable-static-pod-ipv6=false --v=2; set these flags for other values`,
+				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operating.md): --label-selector={"matchLabels":{"noStatic":"true"}} --enable-static-pod-ipv6=false --v=2; set a flag to use another value`,
 				guideAlerts,
 			},
 		},
@@ -125,7 +125,7 @@ func TestSettings(t *testing.T) {
 			},
 			warnings: []string{
 				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
-				`Flags have the guide's names, so the guide's defaults apply: --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-static-pod-ipv6=false --v=2; set these flags for other values`,
+				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operating.md): --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-static-pod-ipv6=false --v=2; set a flag to use another value`,
 				guideAlerts,
 			},
 		},
@@ -135,7 +135,7 @@ func TestSettings(t *testing.T) {
 			v:     "4",
 			warnings: []string{
 				"Flag --logLevel is deprecated; use --v",
-				`Flags have the guide's names, so the guide's defaults apply: --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-ipv6=false --enable-static-pod-ipv6=false; set these flags for other values`,
+				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operating.md): --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-ipv6=false --enable-static-pod-ipv6=false; set a flag to use another value`,
 				guideAlerts,
 			},
 		},
@@ -241,7 +241,7 @@ func TestErrorSource(t *testing.T) {
 	}
 	_, err = o.config()
 	want := `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16 (from the variable CLUSTER_POOL_IPV4_CIDR)`
-	if got := s.explain(err); got == nil || got.Error() != want {
+	if got := s.withOrigin(err); got == nil || got.Error() != want {
 		t.Errorf("got error %v, want %s", got, want)
 	}
 }

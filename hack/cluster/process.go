@@ -184,10 +184,10 @@ func (p *Process) Wait(ctx context.Context) error {
 func (p *Process) Signal(sig os.Signal) error {
 	r := p.current()
 	if r == nil {
-		return fmt.Errorf("send %s to %s: %w", sig, p.Name, errNotStarted)
+		return fmt.Errorf("send signal %q to process %s: %w", sig, p.Name, errNotStarted)
 	}
 	if err := r.cmd.Process.Signal(sig); err != nil {
-		return fmt.Errorf("send %s to %s: %w", sig, p.Name, err)
+		return fmt.Errorf("send signal %q to process %s: %w", sig, p.Name, err)
 	}
 	return nil
 }

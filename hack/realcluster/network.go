@@ -86,7 +86,7 @@ func release(dir string) error {
 	return nil
 }
 
-// hub is a network namespace with a bridge that connects all nodes. The process pid keeps the namespace.
+// hub is a network namespace with a bridge that connects all nodes. The namespace exists as long as the process pid runs.
 type hub struct {
 	options layout.Options
 	pid     int
@@ -107,7 +107,7 @@ func withNetwork(pid int, f func(*netlink.Handle) error) error {
 	return f(handle)
 }
 
-// setUp creates the bridge and connects the machine to it.
+// setUp creates the bridge in the hub and connects the machine to the bridge.
 func (h *hub) setUp() error {
 	err := withNetwork(h.pid, func(n *netlink.Handle) error {
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}

@@ -355,7 +355,7 @@ func (n *Node) program(part Part) (cluster.Program, error) {
 		p.Bin = filepath.Join(n.cluster.ciliumBin(), "cilium-agent")
 		p.Args = []string{"--config-dir=" + n.config(string(Agent))}
 	default:
-		return p, fmt.Errorf("a node has no part %q", part)
+		return p, fmt.Errorf("start a part of node %s: unknown part %q", n.Name, part)
 	}
 	return p, nil
 }

@@ -92,7 +92,7 @@ func linkTools(dir string) error {
 			err = os.Symlink(target, filepath.Join(dir, name))
 		}
 		if err != nil {
-			return fmt.Errorf("link the compiler program %s: %w", name, err)
+			return fmt.Errorf("link compiler tool %s for the Cilium agents: %w", name, err)
 		}
 	}
 	return nil

@@ -49,7 +49,7 @@ func newOptions() *options {
 	}
 }
 
-// AddFlags adds the flags.
+// AddFlags adds a flag for each option to fs. The current values of o are the defaults.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Kubeconfig of a user with the rights of a kubelet and an agent.")
 	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of the node.")

@@ -123,9 +123,9 @@ func (h history) taken(node, pod string, from, by uint64) bool {
 	return false
 }
 
-// Stray describes a pod that had an address, although the pool entry of its node was not owned by the pod for the whole
+// WrongUse describes a pod that had an address, although the pool entry of its node was not owned by the pod for the whole
 // time.
-type Stray struct {
+type WrongUse struct {
 	Pod, Node, Address string
 	// Others are the other pods that owned the entry while this pod had the address and that became owner after this pod got
 	// the address, or got the address as well. Others does not contain an earlier owner that did not get the address: an
@@ -133,21 +133,21 @@ type Stray struct {
 	Others []string
 }
 
-func (s Stray) String() string {
+func (s WrongUse) String() string {
 	if len(s.Others) > 0 {
 		return fmt.Sprintf("pod %s had %s on node %s while the pool entry was owned by %s", s.Pod, s.Address, s.Node, strings.Join(s.Others, " and "))
 	}
 	return fmt.Sprintf("pod %s had %s on node %s while the pool entry was not owned by the pod", s.Pod, s.Address, s.Node)
 }
 
-// Strays returns one Stray for each such UID and address, sorted by pod and address.
-func (w *Witness) Strays() []Stray {
+// WrongUses returns one WrongUse for each such UID and address, sorted by pod and address.
+func (w *Witness) WrongUses() []WrongUse {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var found []Stray
+	var found []WrongUse
 	for at, pods := range w.history.pods {
 		for _, had := range pods {
-			s, named := Stray{Pod: had.of, Node: at.node, Address: at.address}, false
+			s, named := WrongUse{Pod: had.of, Node: at.node, Address: at.address}, false
 			for _, e := range w.history.entries[at] {
 				switch {
 				case e.of == had.of:
@@ -161,7 +161,7 @@ func (w *Witness) Strays() []Stray {
 			}
 		}
 	}
-	slices.SortFunc(found, func(x, y Stray) int {
+	slices.SortFunc(found, func(x, y WrongUse) int {
 		return cmp.Or(strings.Compare(x.Pod, y.Pod), strings.Compare(x.Address, y.Address))
 	})
 	return found

@@ -253,8 +253,8 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestStrays checks which pods Strays returns, depending on the owners of the entry at each revision.
-func TestStrays(t *testing.T) {
+// TestWrongUses checks which pods WrongUses returns, depending on the owners of the entry at each revision.
+func TestWrongUses(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(e *events)
 		want    string
@@ -310,7 +310,7 @@ func TestStrays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := &events{w: blank()}
 			c.happens(e)
-			if got := fmt.Sprint(e.w.Strays()); got != c.want {
+			if got := fmt.Sprint(e.w.WrongUses()); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})

@@ -256,7 +256,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	if !plan.Unreserved {
-		metrics.Cycle(plan.Nodes != nil)
+		metrics.PreFiltered(plan.Nodes != nil)
 	}
 	if plan.Nodes == nil {
 		return nil, nil

@@ -43,11 +43,11 @@ type Stage struct {
 	Writer      *ciliumpool.Writer
 	Clock       *clocktesting.FakeClock
 	Recorder    *events.FakeRecorder
-	// mu guards Looks and Reads.
+	// mu guards WorkloadReads and Reads.
 	mu sync.Mutex
 	// Patches counts the patches of objects and of the status of CiliumNodes, but not those of the status of other objects.
-	// Looks counts the calls of Live, and Reads the reads of CiliumNodes at the API server.
-	Patches, Looks, Reads int
+	// WorkloadReads counts the calls of Live, and Reads the reads of CiliumNodes at the API server.
+	Patches, WorkloadReads, Reads int
 	// OnPatch is called before each patch that Patches counts. If fail is not nil, the patch returns it; otherwise after is
 	// called after the patch.
 	OnPatch func() (after func(), fail error)
@@ -156,10 +156,10 @@ func (*Stage) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReferen
 	return nil, false
 }
 
-// Live reads a StatefulSet at the API server and counts the read in Looks.
+// Live reads a StatefulSet at the API server and counts the read in WorkloadReads.
 func (s *Stage) Live(ctx context.Context, _ schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	s.mu.Lock()
-	s.Looks++
+	s.WorkloadReads++
 	s.mu.Unlock()
 	return workloadFrom(ctx, s.API, namespace, name)
 }

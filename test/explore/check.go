@@ -45,13 +45,13 @@ func violates(sc scope, s state) string {
 			if e := s.nodes[homes[b.addr]].entries[b.addr]; e != 0 && (exists || !b.endpoint) {
 				for other := range int8(nameCount) {
 					if e.entry().OwnedBy(owners[other]) && other != int8(name) {
-						return fmt.Sprintf("the entry of address %d is owned by name %d, but name %d runs with the address", b.addr, other, name)
+						return fmt.Sprintf("the entry of address %d is owned by pod name %d, but a pod with name %d runs with the address", b.addr, other, name)
 					}
 				}
 			}
 			// Invariant 5: an agent that restarts finds the address of every pod in the pool.
 			if exists && s.nodes[b.node].entries[b.addr] == 0 {
-				return fmt.Sprintf("name %d runs with address %d, which has no entry in the pool of its node", name, b.addr)
+				return fmt.Sprintf("a pod with name %d runs with address %d, which has no entry in the pool of its node", name, b.addr)
 			}
 		}
 	}
@@ -62,7 +62,7 @@ func violates(sc scope, s state) string {
 			continue
 		}
 		if a := s.nodes[p.node].entries.owned(int8(name)); a != none && user[a] != nil && user[a] != &s.boxes[name][0] && user[a] != &s.boxes[name][1] {
-			return fmt.Sprintf("name %d is bound to a node for address %d, but another pod runs with the address", name, a)
+			return fmt.Sprintf("a pod with name %d is bound to a node for address %d, but another pod runs with the address", name, a)
 		}
 	}
 	for name, rec := range s.records {
@@ -77,11 +77,11 @@ func violates(sc scope, s state) string {
 		// Invariant 5: no reservation is lost while its workload exists, and no reserved address has an entry for another
 		// name.
 		if rec.deleting && s.wanted[name] && !s.remade[name] {
-			return fmt.Sprintf("the FixedIP of name %d is being deleted, but its workload exists", name)
+			return fmt.Sprintf("the FixedIP of pod name %d is being deleted, but its workload exists", name)
 		}
 		for other := range int8(nameCount) {
 			if other != int8(name) && !rec.takeable && s.nodes[homes[rec.addr]].entries.owned(other) == rec.addr {
-				return fmt.Sprintf("address %d is reserved by the FixedIP of name %d, but its pool entry is owned by name %d", rec.addr, name, other)
+				return fmt.Sprintf("address %d is reserved by the FixedIP of pod name %d, but its pool entry is owned by pod name %d", rec.addr, name, other)
 			}
 		}
 	}

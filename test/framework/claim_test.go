@@ -92,7 +92,7 @@ func TestClaim(t *testing.T) {
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
 					s.deleteCiliumNode("a")
-					s.seesRoom("a", false)
+					s.seesFreeAddress("a", false)
 				}, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: CiliumNode a: the CiliumNode is gone"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": noRoomOnA},
@@ -108,7 +108,7 @@ func TestClaim(t *testing.T) {
 				}, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: CiliumNode a: the CiliumNode is gone"},
 				{at: unreserve, before: func(s *scene) {
 					s.line.release()
-					s.seesRoom("a", false)
+					s.seesFreeAddress("a", false)
 				}},
 				{rest: map[string]string{"web-0": noRoomOnA},
 					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
@@ -119,9 +119,9 @@ func TestClaim(t *testing.T) {
 			steps: []step{
 				{at: preBind, before: func(s *scene) {
 					s.deleteCiliumNode("a")
-					s.seesRoom("a", false)
+					s.seesFreeAddress("a", false)
 					s.ciliumNode("a", "10.1.0.0/29")
-					s.seesRoom("a", true)
+					s.seesFreeAddress("a", true)
 				}, then: claimed("a", "10.1.0.6")},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
@@ -155,7 +155,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.deleteCiliumNode("a")
 					s.unreportedCiliumNode("a", "10.1.0.0/29")
-					s.seesRoom("a", false)
+					s.seesFreeAddress("a", false)
 				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 on node a may be in use: the Cilium agent has not reported yet which addresses its pods use; the pod is tried again"},
 				{at: unreserve},
 			}, afterReport...),
@@ -165,7 +165,7 @@ func TestClaim(t *testing.T) {
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
 					s.resubnet("a")
-					s.seesRoom("a", false)
+					s.seesFreeAddress("a", false)
 				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 is not in the subnets of node a (none); the pod is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": noRoomOnA},

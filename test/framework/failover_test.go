@@ -349,7 +349,7 @@ func TestFailover(t *testing.T) {
 					s.cordon("a", true)
 					s.deleteCiliumNode("b")
 					s.unreportedCiliumNode("b", "10.2.0.0/29")
-					s.seesRoom("b", false)
+					s.seesFreeAddress("b", false)
 					s.removes("web-0")
 				}},
 				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"},

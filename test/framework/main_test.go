@@ -31,7 +31,8 @@ import (
 // stepTimeout is the time after which a step fails. It is long enough for a slow machine.
 const stepTimeout = 60 * time.Second
 
-// admin is the client configuration of the tests, and schedulerUser that of the schedulers of the rows.
+// admin is the client configuration that the tests use. schedulerUser is the client configuration of the scheduler that each
+// row starts.
 var admin, schedulerUser *rest.Config
 
 func TestMain(m *testing.M) {

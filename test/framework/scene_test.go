@@ -359,17 +359,17 @@ func (s *scene) seesAt(pod, node string, want bool) {
 	})
 }
 
-// seesRoom waits until the plugin sees that a node has a free address for a new pod or, if room is false, has none.
-func (s *scene) seesRoom(node string, room bool) {
+// seesFreeAddress waits until the plugin sees that a node has a free address for a new pod or, if free is false, has none.
+func (s *scene) seesFreeAddress(node string, free bool) {
 	s.t.Helper()
 	info := framework.NewNodeInfo()
 	info.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
-	s.until(fmt.Sprintf("the plugin sees a free address on node %s: want %t", node, room), func() bool {
+	s.until(fmt.Sprintf("the plugin sees a free address on node %s: want %t", node, free), func() bool {
 		probe, state := s.probe("probe-0"), framework.NewCycleState()
 		if _, status := s.plugin.PreFilter(s.t.Context(), state, probe, nil); !status.IsSuccess() {
 			s.t.Fatal(status.AsError())
 		}
-		return s.plugin.Filter(s.t.Context(), state, probe, info).IsSuccess() == room
+		return s.plugin.Filter(s.t.Context(), state, probe, info).IsSuccess() == free
 	})
 }
 

@@ -129,7 +129,7 @@ func TestWake(t *testing.T) {
 			steps: append([]step{
 				{rest: map[string]string{"web-0": onBoth}, before: func(s *scene) {
 					s.frees("b", "10.2.0.2")
-					s.seesRoom("b", true)
+					s.seesFreeAddress("b", true)
 				}},
 				{rest: map[string]string{"web-0": onBoth}, before: func(s *scene) {
 					calls(1, preFilter)(s)

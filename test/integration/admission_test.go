@@ -90,7 +90,7 @@ func TestAdmission(t *testing.T) {
 	e.create(old)
 	e.admit()
 	e.part("the API server refuses the values that the parsers refuse", (*env).sameAsReaders)
-	e.part("messages for each place of an annotation", (*env).refusedAtAdmission)
+	e.part("invalid and unknown annotations on a workload and its pod template", (*env).refusedAtAdmission)
 	e.part("an object that is older than the policy", func(e *env) { e.ratchet(old) })
 	e.part("deletion of the CustomResourceDefinitions", (*env).definitions)
 	e.part("text of the policy", (*env).policies)
@@ -141,7 +141,8 @@ func (e *env) sameAsReaders() {
 	}
 }
 
-// refusedAtAdmission checks the message of a refusal for each place of an annotation.
+// refusedAtAdmission checks that the API server refuses invalid and unknown annotations on a workload and on its pod template
+// with a message that names the field and the value, and that it accepts annotations of other domains.
 func (e *env) refusedAtAdmission() {
 	both := statefulSet("web", 1, annotatedWith(identity.AnnotationTTL, "1 day"), onTemplate("fixedip.io/enabled", "maybe"))
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}

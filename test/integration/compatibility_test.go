@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// row is a row of the table of versions.
+// row is one row of the version table in docs/project/compatibility.md. testedBy is the make target that tests the version.
 type row struct{ module, version, testedBy string }
 
 var rowPattern = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (v[0-9.]+) \\| [^|]+ \\| `([^`]+)` \\|$")

@@ -141,7 +141,7 @@ func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 	return &cn
 }
 
-// asTheGuide returns the same node with all addresses of its subnet in the pool.
+// asTheGuide returns a copy of the CiliumNode with a pool as in the guide: it contains every usable address of the subnet.
 func asTheGuide(ours *ciliumv2.CiliumNode) *ciliumv2.CiliumNode {
 	cn := ours.DeepCopy()
 	for a := range address.Up(netip.MustParsePrefix(cn.Spec.IPAM.PodCIDRs[0])) {

@@ -236,7 +236,7 @@ func TestReassign(t *testing.T) {
 		}
 		return false
 	})
-	e.awaitEvent("web-0", "Reassigned", fmt.Sprintf("The pod has other addresses on node %s; IP [%s], which was on node %s, is released", other, r.Address, r.Node))
+	e.awaitEvent("web-0", "Reassigned", fmt.Sprintf("The pod has new IPs on node %s; its previous IPs %s on node %s are released", other, r.Address, r.Node))
 	e.await("wait for the old address to be free", func([]witness.Row) bool { return len(e.owners([]string{"node-1", "node-2"}, r.Address)) == 0 })
 }
 

@@ -208,7 +208,8 @@ func (r *faultRun) awaitQuiet(ctx context.Context, pods []string) error {
 			}
 			now = append(now, fmt.Sprintf("%s %d %s", row.Pod, len(r.incarnations[row.Pod]), where))
 		}
-		// The controller acts some time after a pod is gone.
+		// The controller writes the status of a FixedIP only when its pod has been gone for reclaim.Gap, so a shorter time
+		// without writes does not prove that the run is quiet. The other 3 s are a margin for that write.
 		return !busy && slices.Equal(now, pods) && time.Since(r.gate.of(r.name).last) > reclaim.Gap+3*time.Second, nil
 	})
 }

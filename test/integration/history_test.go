@@ -101,7 +101,8 @@ func (h *history) unanswered(program string, r *http.Request, body []byte) {
 	}
 }
 
-// aboutPool reports whether a request reads or writes the pool of one node.
+// aboutPool reports whether a request patches one CiliumNode (not its status) or reads its newest version. A GET with a
+// resourceVersion may be answered with an old version, so the history does not contain it.
 func aboutPool(r *http.Request) bool {
 	return nodePath.MatchString(r.URL.Path) &&
 		(r.Method == http.MethodPatch || r.Method == http.MethodGet && !r.URL.Query().Has("resourceVersion"))

@@ -152,7 +152,7 @@ func (i installation) untaint(name string) {
 	})
 }
 
-// startKubeScheduler starts the default scheduler: our program without its plugin.
+// startKubeScheduler starts the default scheduler: fixedip-scheduler with a configuration that does not enable the plugin.
 func (i installation) startKubeScheduler() {
 	i.t.Helper()
 	config := filepath.Join(i.Dir(), "kube-scheduler.yaml")

@@ -140,5 +140,5 @@ func TestG16KubectlPlugin(t *testing.T) {
 	// Two nodes have the same subnet.
 	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "twin"}, Spec: ciliumv2.NodeSpec{IPAM: ipamtypes.IPAMSpec{PodCIDRs: e.subnetsOf("node-1", 1)}}})
 	e.checkOutput([]string{"nodes"}, "subnet overlaps that of twin", "subnet overlaps that of node-1")
-	e.checkOutput([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; no address in them is claimed. what helps: change spec.ipam.podCIDRs of one of the two CiliumNodes")
+	e.checkOutput([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; no IP in them is assigned. what helps: change spec.ipam.podCIDRs of one of the two CiliumNodes")
 }

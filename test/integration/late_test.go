@@ -218,7 +218,7 @@ func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 func (e *env) wrongAddresses(prefixes ...string) int {
 	e.t.Helper()
 	n := 0
-	for _, s := range e.witness.Strays() {
+	for _, s := range e.witness.WrongUses() {
 		if len(s.Others) > 0 {
 			e.t.Error(s)
 		}

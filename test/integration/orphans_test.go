@@ -77,7 +77,7 @@ func (e *env) inherit(t *testing.T, a *subnet.Controller, candidates ...string) 
 			continue
 		}
 		n := e.readPool(t, node)
-		if _, err := a.Take(within(t), o, subnetplan.Holder{Node: node, CiliumNodeUID: types.UID(n.UID)}); err != nil {
+		if _, err := a.Take(within(t), o, subnetplan.Assignee{Node: node, CiliumNodeUID: types.UID(n.UID)}); err != nil {
 			return inheriting, err
 		}
 		if _, err := a.Assign(within(t), n, nil); err != nil {

@@ -77,7 +77,7 @@ func (e *env) neverWrong(nodes ...string) {
 			e.t.Errorf("the pool of the strict node %s has had dynamic entries for %v, want none", node, offered)
 		}
 	}
-	for _, s := range e.witness.Strays() {
+	for _, s := range e.witness.WrongUses() {
 		e.t.Error(s)
 	}
 }

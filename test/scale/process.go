@@ -6,6 +6,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -46,8 +47,8 @@ func freePort() (int, error) {
 	return port, l.Close()
 }
 
-// look reads the current figures of the program.
-func (p *program) look(ctx context.Context) (figures, error) {
+// observe reads the current figures of the program.
+func (p *program) observe(ctx context.Context) (figures, error) {
 	var f figures
 	status, err := kilobytes(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
@@ -171,7 +172,7 @@ func (p *program) await(ctx context.Context, what string, interval time.Duration
 		case <-p.Exited():
 			return 0, fmt.Errorf("wait for %s %s: the process exited: %s; the log is %s", p.Name, what, p.ExitState(), p.LogPath())
 		case <-ctx.Done():
-			return 0, fmt.Errorf("wait for %s %s: %w (%w)", p.Name, what, context.Cause(ctx), last)
+			return 0, fmt.Errorf("wait for %s %s: %w", p.Name, what, errors.Join(context.Cause(ctx), last))
 		}
 	}
 }

@@ -128,8 +128,8 @@ func (s *scale) measureController(ctx context.Context, w *world) error {
 		return err
 	}
 	var rows []row
-	look := func(when string, took time.Duration, writes int) error {
-		f, err := p.look(ctx)
+	observe := func(when string, took time.Duration, writes int) error {
+		f, err := p.observe(ctx)
 		if err != nil {
 			return err
 		}
@@ -146,14 +146,14 @@ func (s *scale) measureController(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	if err := look("ready", took, 0); err != nil {
+	if err := observe("ready", took, 0); err != nil {
 		return err
 	}
 	writes, err := p.awaitQuiet(ctx)
 	if err != nil {
 		return err
 	}
-	if err := look("settled", time.Since(p.began), writes); err != nil {
+	if err := observe("settled", time.Since(p.began), writes); err != nil {
 		return err
 	}
 	if s.churn > 0 {
@@ -165,7 +165,7 @@ func (s *scale) measureController(ctx context.Context, w *world) error {
 		if err != nil {
 			return err
 		}
-		if err := look("churned", time.Since(began), after-writes); err != nil {
+		if err := observe("churned", time.Since(began), after-writes); err != nil {
 			return err
 		}
 	}

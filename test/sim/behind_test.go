@@ -135,9 +135,9 @@ func (w *world) createCompetitors(name, scheduler string) {
 	w.scale(name, 1)
 }
 
-// releaseReservation releases the address reserved for the pod of a workload after the agent has seen the entry, and makes
-// agents see later writes late. A user deletes the FixedIP or, if optsOut is true, makes the next pods opt out while the
-// workload retains addresses.
+// releaseReservation lets a user end the reservation of the workload's pod: the user deletes the FixedIP or, if optsOut is
+// true, sets when-deleted to Retain and makes the next pods opt out. Before that, the agents have time to process the owned
+// entry. They do not see later writes until muteFor has passed.
 func (w *world) releaseReservation(name string, optsOut bool) {
 	w.calm(2 * actLasts)
 	for _, m := range w.machines {

@@ -168,7 +168,7 @@ func (w *world) obeyEndpoints() bool {
 		if has || m == nil || m.sandboxes[pod.UID] == nil || pod.DeletionTimestamp != nil {
 			continue
 		}
-		if !w.agentsAdvised && !w.advised[pod.UID] && (!w.reported[pod.UID] || w.isEvicted(pod)) {
+		if !w.agentsAdvised && !w.advised[pod.UID] && (!w.reported[pod.UID] || w.isEvictable(pod)) {
 			continue
 		}
 		w.obeyed = time.Now()
@@ -197,9 +197,10 @@ func (w *world) endFormerLeaders() {
 	}
 }
 
-// isEvicted reports whether the product evicts a pod that has no CiliumEndpoint if no blocker exists: the pod has a controller
-// and does not opt out, and a FixedIP that is not being deleted reserves addresses for the pod.
-func (w *world) isEvicted(pod *corev1.Pod) bool {
+// isEvictable reports whether the controller may evict the pod if its CiliumEndpoint is missing: the pod has a controller and
+// does not opt out, and a FixedIP that is not being deleted reserves addresses for the pod. It ignores temporary blockers,
+// such as an agent that is not ready.
+func (w *world) isEvictable(pod *corev1.Pod) bool {
 	return metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) &&
 		slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
 			return keyOfHolder(r) == keyOf(pod) && r.DeletionTimestamp == nil && len(r.Spec.IPs) > 0

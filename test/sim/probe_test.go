@@ -17,8 +17,9 @@ import (
 )
 
 // TestAgentAnswersProbe checks that the agent of the model acknowledges an agent barrier (Cilium fact 24): the next report of
-// the agent removes the probe from used and from release-ips. If a write of labels makes the agent lose its answer (Cilium
-// fact 28), that report removes the probe from used only, and the report after it removes the probe from release-ips.
+// the agent removes the probe from used and from release-ips. If the agent writes the labels of the CiliumNode before that
+// report, it loses its answer (Cilium fact 28): that report then removes the probe from used only, and the report after it
+// removes the probe from release-ips.
 func TestAgentAnswersProbe(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errOrphaned is the error of Bind if the parent process exited before the parent death signal was set. The kernel does not
-// send the signal then.
+// errOrphaned is the error of Bind if the parent process exited before the parent death signal was set. In that case the
+// kernel never sends the signal.
 var errOrphaned = errors.New("the parent process exited before the parent death signal was set")
 
 // Bind sets the parent death signal of this process to SIGTERM. The kernel sends it when the thread that started this

@@ -129,7 +129,7 @@ func programs() string {
 		return ""
 	}
 	if !hasApt() {
-		return fmt.Sprintf("Debian packages %s: not installed, and this machine has no apt-get to install them", strings.Join(missing, ", "))
+		return fmt.Sprintf("Debian packages %s: not installed, and apt-get is not available to install them; use Debian 12 or later", strings.Join(missing, ", "))
 	}
 	var unknown []string
 	for _, name := range missing {

@@ -71,7 +71,7 @@ type NodeSubnetSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	PreviousNodeName string `json:"previousNodeName,omitempty"`
 	// successor is the node that inherits the subnet as soon as its node is gone, whatever the policy. Set it to
-	// choose the heir yourself.
+	// choose the node that inherits.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
@@ -83,7 +83,10 @@ type NodeSubnetStatus struct {
 	// orphanedSince is when the controller first observed that the node is gone.
 	// +optional
 	OrphanedSince *metav1.Time `json:"orphanedSince,omitempty"`
-	// gracePeriodEnd is until when an orphaned subnet is reserved for a node of the same name.
+	// gracePeriodEnd is the end of the grace period of an orphaned subnet. Until then only a node with the name of
+	// the former node, the node that spec.successor names, or a node whose label fixedip.io/replaces-node names
+	// the former node gets the subnet. If an address in the subnet may migrate, another suitable node gets the
+	// subnet after at most 10 seconds.
 	// +optional
 	GracePeriodEnd *metav1.Time `json:"gracePeriodEnd,omitempty"`
 	// nodeConstraints is what the node required of its pods, recorded while it existed.

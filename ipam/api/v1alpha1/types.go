@@ -70,8 +70,8 @@ type FixedIPSpec struct {
 	// +required
 	Owner OwnerReference `json:"owner"`
 
-	// slot is true if the pods of the workload have no stable names. The addresses are then a slot of the
-	// workload, which the next pod takes over when its last pod has stopped. Immutable.
+	// slot is true if the pods of the workload have no stable names. The addresses are then a slot: when the pod
+	// that has them has stopped, the next pod of the workload takes them over. Immutable.
 	// +optional
 	Slot bool `json:"slot,omitempty"`
 

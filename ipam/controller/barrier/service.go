@@ -36,21 +36,21 @@ const (
 	remembered = 10 * time.Minute
 )
 
-// Pools reads and writes CiliumNodes. Get reads from the API server. Ask writes a probe into the status and returns the node
-// as it is after that write.
+// Pools reads and writes CiliumNodes. Get reads from the API server. WriteProbe writes a probe into the status and returns the
+// node as it is after that write.
 type Pools interface {
 	Get(ctx context.Context, node string) (pool.NodePool, error)
-	Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error)
+	WriteProbe(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error)
 	// Delay returns the time for which the rate limit delays the next write of the CiliumNode.
 	Delay(node string) time.Duration
 }
 
 // Service runs agent barriers, at most one at a time for each node.
 type Service struct {
-	pools  Pools
-	clock  clock.PassiveClock
-	events events.EventRecorder
-	feed   source.Requests
+	pools    Pools
+	clock    clock.PassiveClock
+	events   events.EventRecorder
+	requests source.Requests
 
 	mu sync.Mutex
 	// nodes are the nodes with requests or answers. Key: the name of the node.
@@ -81,7 +81,7 @@ func New(pools Pools, recorder events.EventRecorder, c clock.PassiveClock) *Serv
 
 // Setup adds the controller that writes probes and reads answers to a manager.
 func (s *Service) Setup(mgr ctrl.Manager, o controller.Options) error {
-	start := s.feed.Source(nil, func() (all []ctrl.Request) {
+	start := s.requests.Source(nil, func() (all []ctrl.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for name := range s.nodes {
@@ -128,7 +128,7 @@ func (s *Service) Ask(nodeName, key string, notify func()) (evidence agentview.E
 		n.began = s.clock.Now()
 	}
 	n.waiting[key] = notify
-	s.feed.Add(source.ForName(nodeName))
+	s.requests.Add(source.ForName(nodeName))
 	return agentview.Evidence{}, time.Time{}
 }
 
@@ -148,7 +148,7 @@ func (s *Service) Changed(nodeName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[nodeName]; n != nil && n.open() > 0 {
-		s.feed.Add(source.ForName(nodeName))
+		s.requests.Add(source.ForName(nodeName))
 	}
 }
 
@@ -265,7 +265,7 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (c
 			return ctrl.Result{RequeueAfter: delay}, nil
 		}
 		probe := agentview.NewProbe(now)
-		asked, err := s.pools.Ask(ctx, now, probe)
+		asked, err := s.pools.WriteProbe(ctx, now, probe)
 		if err != nil {
 			return ctrl.Result{}, fmt.Errorf("write a probe into the CiliumNode of node %s: %w", now.Name, err)
 		}

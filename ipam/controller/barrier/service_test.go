@@ -65,7 +65,7 @@ func (w *world) Get(context.Context, string) (pool.NodePool, error) {
 	return n, nil
 }
 
-func (w *world) Ask(_ context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
+func (w *world) WriteProbe(_ context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	if w.during != nil {
 		w.during()
 	}

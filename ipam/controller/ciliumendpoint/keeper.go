@@ -86,7 +86,7 @@ func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []ctrl.Reque
 	_, known := k.seen[key]
 	k.mu.Unlock()
 	if !known {
-		if i, _, _, err := look(ctx, k.Cached, key); err == nil && i == Healthy {
+		if i, _, _, err := readIssue(ctx, k.Cached, key); err == nil && i == Healthy {
 			return nil
 		}
 	}
@@ -96,7 +96,7 @@ func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []ctrl.Reque
 // Reconcile resolves the issue of the CiliumEndpoint of one pod. When an issue in the caches has lasted for its grace
 // period, Reconcile confirms it at the API server before it acts.
 func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	found, cep, pod, err := look(ctx, k.Cached, req.NamespacedName)
+	found, cep, pod, err := readIssue(ctx, k.Cached, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -104,7 +104,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	known := k.remember(req.NamespacedName, found, cep, pod, now)
 	left := k.Grace.Due(found, cep, known.since).Sub(now)
 	if found != Healthy && left <= 0 && !known.missing {
-		if found, cep, pod, err = look(ctx, k.Live, req.NamespacedName); err != nil {
+		if found, cep, pod, err = readIssue(ctx, k.Live, req.NamespacedName); err != nil {
 			return ctrl.Result{}, err
 		}
 		left = k.Grace.Due(found, cep, known.since).Sub(now)
@@ -130,10 +130,10 @@ func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
-// look reads a pod and its CiliumEndpoint, and returns the issue and both objects; an object that does not exist is nil. It
-// reads the pod last. Otherwise, if the pod were replaced between the two reads, the CiliumEndpoint of the next pod would be
-// compared with the former pod.
-func look(ctx context.Context, from client.Reader, key client.ObjectKey) (Issue, *ciliumv2.CiliumEndpoint, *corev1.Pod, error) {
+// readIssue reads a pod and its CiliumEndpoint, and returns the issue and both objects; an object that does not exist is nil.
+// It reads the pod last. Otherwise, if the pod were replaced between the two reads, the CiliumEndpoint of the next pod would
+// be compared with the former pod.
+func readIssue(ctx context.Context, from client.Reader, key client.ObjectKey) (Issue, *ciliumv2.CiliumEndpoint, *corev1.Pod, error) {
 	cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)
 	if err != nil {
 		return Healthy, nil, nil, err
@@ -191,7 +191,7 @@ func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoin
 			return fmt.Errorf("change the owner reference to the pod with UID %s: %w", pod.UID, err)
 		}
 		logger.Info("Owner reference of the CiliumEndpoint corrected", "uid", cep.UID)
-		metrics.EndpointsReowned.Inc()
+		metrics.EndpointOwnerRefFixes.Inc()
 		return nil
 	case Stuck:
 		if len(cep.Finalizers) == 0 {

@@ -75,7 +75,7 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 // pod as used, and creates CiliumEndpoints. missing is false if evictions are paused because too many CiliumEndpoints are
 // missing, or if Cilium creates no CiliumEndpoints.
 func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error) {
-	found, _, now, err := look(ctx, k.Live, client.ObjectKeyFromObject(pod))
+	found, _, now, err := readIssue(ctx, k.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || found != Missing || now.UID != pod.UID {
 		return false, "", err
 	}

@@ -97,7 +97,7 @@ func (c Config) SubnetRules() subnetplan.Rules {
 		// Kubernetes may assign the podCIDR of a deleted node to any new node.
 		policy = subnetplan.Hold
 	}
-	return subnetplan.Rules{Pools: c.ClusterPools, Policy: policy, Hold: c.OrphanGracePeriod, Failover: c.Failover}
+	return subnetplan.Rules{Pools: c.ClusterPools, Policy: policy, GracePeriod: c.OrphanGracePeriod, Failover: c.Failover}
 }
 
 // Validate returns an error for each invalid value. The field path of an error is the name of the flag.

@@ -35,11 +35,11 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// errNotKept is the reason why the IPs that a pod runs with cannot become its fixed addresses, or why its lost entry cannot be
-// restored.
-type errNotKept string
+// adoptionError is the reason why the IPs that a pod runs with cannot become its fixed addresses, or why its lost entry cannot
+// be restored.
+type adoptionError string
 
-func (e errNotKept) Error() string { return string(e) }
+func (e adoptionError) Error() string { return string(e) }
 
 // errNotReported means that the agent does not report the IPs with dynamic entries as used by the pod yet. The status of the
 // pod may be from before a reboot of the node, after which another pod may have got the IPs.
@@ -113,7 +113,7 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	err = c.own(ctx, pod, id, ips, true)
-	if why := errNotKept(""); errors.As(err, &why) {
+	if why := adoptionError(""); errors.As(err, &why) {
 		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "The IPs of the pod are not adopted: %v", why)
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
@@ -134,17 +134,17 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 
 // own writes owned entries for the IPs that the pod runs with. The FixedIP controller then creates the FixedIP, as for every
 // claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a FixedIP in a cache
-// would not. own returns errNotKept if the IPs cannot become fixed addresses of the pod, and errNotReported, gather.ErrAsked or
-// a gather.NotProvedError while the evidence does not show that no other pod has the IPs. dynamic is true if the IPs may have
-// dynamic entries, which are withdrawn first (see conformance.AdoptionBlocker).
+// would not. own returns adoptionError if the IPs cannot become fixed addresses of the pod, and errNotReported,
+// gather.ErrAsked or a gather.NotProvedError while the evidence does not show that no other pod has the IPs. dynamic is true
+// if the IPs may have dynamic entries, which are withdrawn first (see conformance.AdoptionBlocker).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
 	node := pod.Spec.NodeName
 	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
-		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other))
+		return adoptionError(fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other))
 	}
 	for _, a := range ips {
 		if owner, reserved := c.Ledger.ReservedFor(a); reserved && owner != id.Key() {
-			return errNotKept(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
+			return adoptionError(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
 		}
 	}
 	n, _ := c.Ledger.Node(node)
@@ -164,7 +164,7 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 			return fmt.Errorf("%w: %w", gather.ErrSuperseded, other)
 		}
 		if why := conformance.AdoptionBlocker(n, id, ips, dynamic); why != nil {
-			return errNotKept(why.Error())
+			return adoptionError(why.Error())
 		}
 		return nil
 	}}
@@ -290,7 +290,7 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	if lost, err := c.lost(ctx, pod, id); !lost || err != nil {
 		return ctrl.Result{}, err
 	}
-	may, workload, err := c.mayHave(pod, id)
+	may, workload, err := c.requestAllows(pod, id)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -304,22 +304,22 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	case len(ips) == 0:
 		var known bool
 		if known, err = c.restoreEntry(ctx, pod, id, may); err == nil && !known {
-			err = errNotKept(fmt.Sprintf("the pool of node %s has no entry for the pod any more", pod.Spec.NodeName))
+			err = adoptionError(fmt.Sprintf("the pool of node %s has no entry for the pod any more", pod.Spec.NodeName))
 		}
 	case slices.ContainsFunc(ips, func(a netip.Addr) bool { return !may(a) }):
-		err = errNotKept("the pod requests other IPs")
+		err = adoptionError("the pod requests other IPs")
 	default:
 		err = c.own(ctx, pod, id, ips, false)
 	}
-	if why := errNotKept(""); errors.As(err, &why) {
+	if why := adoptionError(""); errors.As(err, &why) {
 		return c.evictUnreserved(ctx, pod, id, workload, why)
 	}
 	return ctrl.Result{}, err
 }
 
-// mayHave returns a function that reports whether a pod may have an IP according to its request. It also returns the workload of
-// the pod, which is nil if the pod is a bare pod or the workload does not exist.
-func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(netip.Addr) bool, workload *identity.Workload, err error) {
+// requestAllows returns a function that reports whether a pod may have an IP according to its request. It also returns the
+// workload of the pod, which is nil if the pod is a bare pod or the workload does not exist.
+func (c *Controller) requestAllows(pod *corev1.Pod, id identity.Identity) (may func(netip.Addr) bool, workload *identity.Workload, err error) {
 	if workload, err = c.workload(id.Owner, id.Namespace); err != nil {
 		return nil, nil, err
 	}
@@ -373,7 +373,7 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 
 // evictUnreserved evicts a pod without a reserved IP whose current IPs cannot become fixed, after Config.RestartAfter. For a bare
 // pod, or a pod whose mismatch policy is not Restart, it only records an event. why is part of the event.
-func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why errNotKept) (ctrl.Result, error) {
+func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why adoptionError) (ctrl.Result, error) {
 	report := func(end string) {
 		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "No IP is reserved for pod %s: %v; %s", klog.KObj(pod), why, end)
 	}

@@ -27,7 +27,7 @@ import (
 func TestPodBoundOnAReleasedEntry(t *testing.T) {
 	const mine = "db/web-0"
 	released := pool.CooldownEntry(mine, begin.Add(-time.Second))
-	away := pool.MovedEntry("other", mine)
+	moved := pool.MovedEntry("other", mine)
 	for name, c := range map[string]struct {
 		pod *corev1.Pod
 		// stored are the entries of the pool, and used the addresses that the agent reports. Key: the IP; value of used: the
@@ -57,9 +57,9 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 			want: map[string]string{"10.0.1.200": mine, "10.0.1.1": "fixedip.io/cooldown"}},
 		"runs with an IP, FixedIP without IPs":         {pod: boundPod("10.0.1.200"), record: recordOf("web-0"), want: map[string]string{"10.0.1.200": mine}},
 		"runs with a dynamic entry":                    {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": released, "10.0.1.1": {}}, evicted: true},
-		"runs with a dynamic entry, released IP moved": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": away, "10.0.1.1": {}}, evicted: true},
+		"runs with a dynamic entry, released IP moved": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": moved, "10.0.1.1": {}}, evicted: true},
 		"runs with the IP of another pod's entry":      {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}, evicted: true},
-		"runs with an IP that has moved":               {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": away}, evicted: true},
+		"runs with an IP that has moved":               {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": moved}, evicted: true},
 		"runs with an IP that another pod uses":        {pod: boundPod("10.0.1.200"), used: map[string]string{"10.0.1.200": "db/x"}, evicted: true},
 		"runs with another IP than requested":          {pod: boundPod("10.0.1.7", func(p *corev1.Pod) { p.Annotations = map[string]string{request.AnnotationIPs: "10.0.1.200"} }), evicted: true},
 		"younger than RestartAfter":                    {pod: boundPod("10.0.1.200", func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{Time: begin} }), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},

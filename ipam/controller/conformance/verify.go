@@ -71,7 +71,7 @@ func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result,
 func (c *Controller) observe(ctx context.Context, from client.Reader, key client.ObjectKey) (s conformance.PodState, err error) {
 	s = conformance.PodState{
 		Held:  c.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),
-		Away:  c.Ledger.Away(pool.OwnerKey(key.Namespace, key.Name)),
+		Moved: c.Ledger.Moved(pool.OwnerKey(key.Namespace, key.Name)),
 		Grace: conformance.GracePeriods{Address: c.Config.RestartAfter, Endpoint: c.Config.EndpointGracePeriod},
 		Now:   c.Clock.Now(),
 	}

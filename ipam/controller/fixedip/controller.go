@@ -118,7 +118,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, nil
 		}
 	}
-	if slices.ContainsFunc(actions, func(a reclaim.Action) bool { return a.Type.Destroys() || a.Type.Allocates() }) {
+	if slices.ContainsFunc(actions, func(a reclaim.Action) bool { return a.Type.IsDestructive() || a.Type.Allocates() }) {
 		if states, actions, err = c.decide(ctx, c.FromAPIServer(), req); err != nil {
 			return whenKnown(ctx, err)
 		}
@@ -206,7 +206,7 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 		log.Info("Action refused; retrying", "err", err)
 		return whileRefused, nil
 	case errors.As(err, &notProved):
-		log.V(2).Info("Action waits", "err", err)
+		log.V(2).Info("Evidence is not sufficient for the action; retrying", "reason", notProved.Why)
 		return notProved.RetryAfter(c.Clock.Now()), nil
 	case err != nil:
 		return c.ResyncPeriod, fmt.Errorf("perform action %s for %s (holder: %q): %w", a.Type, req, s.Holder, err)
@@ -252,7 +252,7 @@ func (c *Controller) ofPod(ctx context.Context, obj client.Object) []ctrl.Reques
 		}
 	}
 	_, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers)
-	entries := len(held) + len(c.Ledger.Away(key)) + len(c.Ledger.MoveTargets(key))
+	entries := len(held) + len(c.Ledger.Moved(key)) + len(c.Ledger.MoveTargets(key))
 	if err == nil && fixed || entries > 0 || c.recorded(ctx, pod) {
 		requests = append(requests, source.ForOwner(key)...)
 	}

@@ -230,9 +230,9 @@ func TestReleaseEntriesWithPod(t *testing.T) {
 	withOther.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}}
 	withReleased.Status.PodIPs = []corev1.PodIP{{IP: controllertest.IP(0)}}
 	for name, c := range map[string]struct {
-		pod      *corev1.Pod
-		arriving bool
-		released bool
+		pod        *corev1.Pod
+		moveTarget bool
+		released   bool
 	}{
 		"no pod":                                     {nil, false, true},
 		"the pod is on another node":                 {onOtherNode, false, true},
@@ -248,7 +248,7 @@ func TestReleaseEntriesWithPod(t *testing.T) {
 			}
 			s := newStage(t, api, nil)
 			state := reclaim.State{Pod: c.pod}
-			if has := s.Ledger.Held("db/web-0"); c.arriving {
+			if has := s.Ledger.Held("db/web-0"); c.moveTarget {
 				state.MoveTargets = has
 			} else {
 				state.Held = has

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -70,9 +71,11 @@ func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.
 	case reclaim.DeleteRecord:
 		return release.DeleteRecord(ctx, c.Live, c.Events, s)
 	case reclaim.ReplaceRecord:
-		c.Events.Eventf(s.Pod, nil, corev1.EventTypeNormal, "Reassigned", "ReplaceRecord", "The pod has other addresses on node %s; IP %v, which was on node %s, is released", s.Pod.Spec.NodeName, s.Record.Spec.IPs, s.Record.Spec.NodeName)
-		err := c.Live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
-		return client.IgnoreNotFound(err)
+		if err := c.Live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion}); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		c.Events.Eventf(s.Pod, nil, corev1.EventTypeNormal, "Reassigned", "ReplaceRecord", "The pod has new IPs on node %s; its previous IPs %s on node %s are released", s.Pod.Spec.NodeName, strings.Join(s.Record.Spec.IPs, ", "), s.Record.Spec.NodeName)
+		return nil
 	case reclaim.ReleaseEntries:
 		return c.releaseEntries(ctx, key, s, a)
 	case reclaim.MarkLeaving, reclaim.FenceTarget, reclaim.ReleaseHome:
@@ -246,7 +249,7 @@ func causeOf(s reclaim.State) metrics.Cause {
 	case s.Record.DeletionTimestamp != nil:
 		return metrics.Deleted
 	}
-	return metrics.Beside
+	return metrics.Superseded
 }
 
 // releaseMoved performs one step of the release of moved addresses: MarkLeaving, FenceTarget or ReleaseHome. Their order is

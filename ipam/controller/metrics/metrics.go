@@ -61,9 +61,9 @@ type Cause string
 const (
 	// Deleted means that the FixedIP of the address is being deleted.
 	Deleted Cause = "fixedip-deleted"
-	// Beside means that the FixedIP names another address or another node, for example because two claims were written
+	// Superseded means that the FixedIP names another address or another node, for example because two claims were written
 	// and the pod was bound with the other one.
-	Beside Cause = "superseded"
+	Superseded Cause = "superseded"
 	// Unrecorded means that the pod and its workload were deleted before the claim had a FixedIP.
 	Unrecorded Cause = "unrecorded"
 )
@@ -95,7 +95,7 @@ var (
 		"CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.")
 	Adoptions = counter("adoptions_total",
 		"Pods whose running address became their fixed address (adoption).")
-	EndpointsReowned = counter("ciliumendpoint_ownerref_fixes_total",
+	EndpointOwnerRefFixes = counter("ciliumendpoint_ownerref_fixes_total",
 		"Owner references of CiliumEndpoints that named a previous pod and were corrected.")
 	EndpointsMissing = counter("ciliumendpoints_missing_total",
 		"Running pods whose agent did not create a CiliumEndpoint in time.")
@@ -112,7 +112,7 @@ var register sync.Once
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {
-		for _, cause := range []Cause{Deleted, Beside, Unrecorded} {
+		for _, cause := range []Cause{Deleted, Superseded, Unrecorded} {
 			releases.WithLabelValues(string(cause))
 		}
 		for _, origin := range subnetplan.Origins {

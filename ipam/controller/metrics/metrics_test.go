@@ -68,7 +68,7 @@ func TestMetrics(t *testing.T) {
 	Restarts.WithLabelValues("evicted").Inc()
 	Conflicts.WithLabelValues("pods").Set(1)
 	EndpointsRemoved.WithLabelValues("Stale").Inc()
-	EndpointsReowned.Inc()
+	EndpointOwnerRefFixes.Inc()
 	EndpointsMissing.Inc()
 	EndpointsMissingNow.Set(7)
 	EndpointEvictionsPaused.Set(1)

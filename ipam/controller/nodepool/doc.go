@@ -8,7 +8,7 @@
 //
 //	gather      collect nodepool.State from the ledger and the caches (gather.go), and the handshakes whose answer is
 //	            overdue (handshake_timeouts.go)
-//	decide      compute State.Edits and State.Marks, in ipam/core/nodepool; if a cooldown is over, ask the agent whether
+//	decide      compute State.Edits and State.Handshakes, in ipam/core/nodepool; if a cooldown is over, ask the agent whether
 //	            it has seen the cooldown (Reconciler.acknowledged)
 //	read live   if an edit would be wrong for a pod that the cache does not show yet, read the Node and its pods from
 //	            the API server, and decide again

@@ -115,14 +115,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
-		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; no IP in them is assigned until the podCIDRs of one of the two nodes are changed", n.PodCIDRs, other)
+		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; no IP in them is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", n.PodCIDRs, other)
 		return ctrl.Result{}, nil
 	}
 	if !s.NotReady {
 		r.resumeHandshakes(n)
 	}
 	// Decide from the caches first: they show in most passes that nothing has to be done.
-	edits, marks, strip := s.Edits(n), s.Marks(n), r.shouldStrip(n)
+	edits, handshakes, strip := s.Edits(n), s.Handshakes(n), r.shouldStrip(n)
 	if s.NeedsLive(edits) {
 		if err := r.readLive(ctx, n, s); err != nil {
 			return ctrl.Result{}, err
@@ -132,14 +132,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if len(s.Overdue) > 0 {
 		r.reportOverdue(ctx, n, s.Overdue)
 	}
-	if len(edits) > 0 || len(marks) > 0 || strip {
+	if len(edits) > 0 || len(handshakes) > 0 || strip {
 		switch err := r.write(ctx, n.Name, s, strip); {
 		case errors.Is(err, ciliumpool.ErrGone):
 			return ctrl.Result{}, nil
 		case err != nil:
 			return ctrl.Result{}, fmt.Errorf("bring the pool of node %s up to date: %w", n.Name, err)
 		}
-		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits), "handshakes", len(marks))
+		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits), "handshakes", len(handshakes))
 		n = n.With(edits)
 	}
 	r.reportShortages(n, s)
@@ -218,7 +218,7 @@ func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, 
 		WriteRequest: ciliumpool.WriteRequest{
 			Node:               node,
 			Decide:             func(n pool.NodePool) ([]pool.EntryChange, error) { return s.SafeEdits(n), nil },
-			Marks:              s.Marks,
+			Handshakes:         s.Handshakes,
 			StripManagedFields: strip,
 			// On a strict node, and while pods wait for an IP, the decision depends on the whole pool: a scheduler may
 			// claim an address for such a pod at the same time.

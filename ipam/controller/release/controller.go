@@ -207,7 +207,7 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities
 // release all entries that an identity with a FixedIP has on a node, or if the identity is a slot.
 func Node(s reclaim.State, a reclaim.Action) string {
 	switch {
-	case s.Record == nil || s.Slot || len(s.Held) == 0 || len(s.MoveTargets)+len(s.Away) > 0:
+	case s.Record == nil || s.Slot || len(s.Held) == 0 || len(s.MoveTargets)+len(s.Moved) > 0:
 		// Moved addresses are released in a different order.
 		return ""
 	case a.Type == reclaim.ReleaseEntries && s.Record.DeletionTimestamp != nil && len(a.Addrs) == 0:

@@ -101,8 +101,8 @@ func TestRelease(t *testing.T) {
 			if slices.Contains(c.api, client.Object(workload)) {
 				most = 4
 			}
-			if s.Looks > most {
-				t.Errorf("got %d reads of the workload, want at most %d", s.Looks, most)
+			if s.WorkloadReads > most {
+				t.Errorf("got %d reads of the workload, want at most %d", s.WorkloadReads, most)
 			}
 		})
 	}

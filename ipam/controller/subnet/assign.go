@@ -41,8 +41,8 @@ type Assignment struct {
 	Exhausted []address.Family
 }
 
-func holder(n pool.NodePool, node *corev1.Node) subnetplan.Holder {
-	h := subnetplan.Holder{Node: n.Name, CiliumNodeUID: types.UID(n.UID)}
+func assignee(n pool.NodePool, node *corev1.Node) subnetplan.Assignee {
+	h := subnetplan.Assignee{Node: n.Name, CiliumNodeUID: types.UID(n.UID)}
 	if node != nil {
 		h.NodeUID = node.UID
 	}
@@ -58,7 +58,7 @@ func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.N
 	if err != nil {
 		return given, err
 	}
-	h := holder(n, node)
+	h := assignee(n, node)
 	if err := c.claimExisting(ctx, n, h, list); err != nil {
 		return given, err
 	}
@@ -79,7 +79,7 @@ func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.N
 
 // claimLacking returns the claims of a node to publish: the unpublished claims that it has, those of an orphan that it
 // inherits, and a new one for each family that it still lacks. It sets Origin, From and Exhausted in given.
-func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Holder, list []subnetplan.Subnet, given *Assignment) ([]subnetplan.Subnet, error) {
+func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Assignee, list []subnetplan.Subnet, given *Assignment) ([]subnetplan.Subnet, error) {
 	claims, err := c.resume(ctx, n, h, list)
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 	if len(claims) > 0 {
 		given.Origin, given.From = subnetplan.Restored, n.Name
 	}
-	if orphan, ok := c.Rules.JoinerInherits(candidate(n.Name, len(n.Subnets)+len(claims), node), orphans, c.Clock.Now()); ok {
+	if orphan, ok := c.Rules.OrphanForNewNode(candidate(n.Name, len(n.Subnets)+len(claims), node), orphans, c.Clock.Now()); ok {
 		taken, err := c.Take(ctx, orphan, h)
 		if err != nil {
 			return nil, err
@@ -117,7 +117,7 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 // belongs to a controller that stopped, or another controller is about to publish it. resume takes such a claim over if the
 // node lacks a subnet of that family, and deletes it otherwise. The other controller cannot publish the deleted claim: its
 // write requires the podCIDRs that it has read, and the CiliumNode has got another subnet since then.
-func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) (found []subnetplan.Subnet, err error) {
+func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.Assignee, list []subnetplan.Subnet) (found []subnetplan.Subnet, err error) {
 	var begun []subnetplan.Subnet
 	for _, s := range list {
 		switch {
@@ -156,7 +156,7 @@ func established(ns *v1alpha1.NodeSubnet) bool {
 func candidate(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode {
 	h := subnetplan.CandidateNode{Name: name, Subnets: subnets}
 	if node != nil {
-		h.SuccessorOf, h.Ready, h.Joined = node.Labels[replacesNodeLabel], nodeutil.IsSchedulable(node), node.CreationTimestamp.Time
+		h.ReplacesNode, h.Ready, h.Joined = node.Labels[replacesNodeLabel], nodeutil.IsSchedulable(node), node.CreationTimestamp.Time
 		h.Constraints, h.Labels = subnetplan.ConstraintsOf(node), node.Labels
 	}
 	return h
@@ -225,7 +225,7 @@ func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 // Take makes the node of h inherit all subnets of an orphan. If the node of the orphan still exists, Take changes nothing and
 // returns no subnets. If another controller changed one of the NodeSubnets, Take returns ErrChanged; the NodeSubnets that it
 // has changed before still name the node of h.
-func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h subnetplan.Holder) (taken []subnetplan.Subnet, err error) {
+func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h subnetplan.Assignee) (taken []subnetplan.Subnet, err error) {
 	// The NodeSubnets were read before this check: if another controller has written one since then, bind fails.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {
 		return nil, err
@@ -236,7 +236,7 @@ func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h s
 // claimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: the CiliumNode is older
 // than its NodeSubnets, or a user wrote the subnet or deleted its NodeSubnet. It changes no NodeSubnet of another node that
 // exists.
-func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) error {
+func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subnetplan.Assignee, list []subnetplan.Subnet) error {
 	for _, cidr := range n.Subnets {
 		s := subnetplan.Find(list, cidr)
 		var err error

@@ -42,13 +42,13 @@ func (p *problem) Error() string { return p.message }
 
 // overlap returns the error for a subnet that overlaps the subnet of another NodeSubnet.
 func overlap(s, other subnetplan.Subnet) error {
-	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %q; no IP in it is assigned until the podCIDRs of one of the two nodes are changed", s.CIDR, s.Node, other.CIDR, other.Node)}
+	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %q; no IP in it is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", s.CIDR, s.Node, other.CIDR, other.Node)}
 }
 
 // claim binds the NodeSubnets in own to the node of h, creates a NodeSubnet for each family in lacking, and then compares all
 // of them with the NodeSubnets at the API server. If a new NodeSubnet overlaps another one, claim deletes the new one and
 // tries another CIDR. exhausted are the families without a free subnet.
-func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Holder, own []subnetplan.Subnet, lacking []address.Family, known []subnetplan.Subnet) (claims []subnetplan.Subnet, exhausted []address.Family, err error) {
+func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Assignee, own []subnetplan.Subnet, lacking []address.Family, known []subnetplan.Subnet) (claims []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if own, err = c.bind(ctx, own, h); err != nil {
 		return nil, nil, err
 	}
@@ -90,7 +90,7 @@ func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Ho
 }
 
 // bind updates NodeSubnets so that they name the node and the CiliumNode of h. It returns their new versions.
-func (c *Controller) bind(ctx context.Context, own []subnetplan.Subnet, h subnetplan.Holder) (bound []subnetplan.Subnet, err error) {
+func (c *Controller) bind(ctx context.Context, own []subnetplan.Subnet, h subnetplan.Assignee) (bound []subnetplan.Subnet, err error) {
 	for _, s := range own {
 		if s.Node != h.Node || s.Object.Spec.CiliumNodeUID != h.CiliumNodeUID || s.Object.Spec.NodeUID != h.NodeUID {
 			if s, err = c.assign(ctx, s, h); err != nil {
@@ -105,7 +105,7 @@ func (c *Controller) bind(ctx context.Context, own []subnetplan.Subnet, h subnet
 // carve creates a NodeSubnet for a free subnet in each of the families. A free subnet overlaps no NodeSubnet, no subnet of a
 // CiliumNode, and no subnet of a cluster pool with a reserved address. If another controller creates the NodeSubnet first,
 // neither fresh nor exhausted contains the family.
-func (c *Controller) carve(ctx context.Context, families []address.Family, h subnetplan.Holder, known []subnetplan.Subnet) (fresh []subnetplan.Subnet, exhausted []address.Family, err error) {
+func (c *Controller) carve(ctx context.Context, families []address.Family, h subnetplan.Assignee, known []subnetplan.Subnet) (fresh []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if len(families) == 0 {
 		return nil, nil, nil
 	}
@@ -162,7 +162,7 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 // claimPodCIDRs claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. Other NodeSubnets may name
 // the node if the Node was created again with other subnets; claimPodCIDRs does not change them. had is true if one of the
 // subnets already had a NodeSubnet.
-func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Holder, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
+func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Assignee, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
 	if node == nil {
 		return nil, false, nil
 	}
@@ -262,7 +262,7 @@ func listFrom(ctx context.Context, from client.Reader, opts ...client.ListOption
 
 // create claims a subnet for a node: it creates the NodeSubnet. Only one controller can create an object with its name; the
 // others get errTaken.
-func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan.Holder) (subnetplan.Subnet, error) {
+func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan.Assignee) (subnetplan.Subnet, error) {
 	ns := &v1alpha1.NodeSubnet{
 		ObjectMeta: metav1.ObjectMeta{Name: address.SubnetName(cidr)},
 		Spec:       v1alpha1.NodeSubnetSpec{CIDR: cidr.String(), NodeName: h.Node, NodeUID: h.NodeUID, CiliumNodeUID: h.CiliumNodeUID},
@@ -281,7 +281,7 @@ func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan
 // as the previous one and clears the successor. If the NodeSubnet named h already, assign writes a new version nevertheless,
 // so that the controller that created the NodeSubnet cannot delete it. assign returns ErrChanged if the NodeSubnet was
 // written since it was read.
-func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetplan.Holder) (subnetplan.Subnet, error) {
+func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetplan.Assignee) (subnetplan.Subnet, error) {
 	ns := s.Object.DeepCopy()
 	if ns.Spec.NodeName != h.Node {
 		ns.Spec.PreviousNodeName, ns.Spec.Successor = ns.Spec.NodeName, ""

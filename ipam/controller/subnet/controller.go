@@ -87,7 +87,8 @@ type Controller struct {
 	// Nodes receives the nodes that may lack subnets, and Orphans receives All for a pass over all orphans.
 	Nodes, Orphans *source.Requests
 
-	// started is true after this process has claimed the subnets that CiliumNodes already had. It assigns no subnets before.
+	// started is true once start has recorded the existing subnets of all CiliumNodes in NodeSubnets. Until then,
+	// reconcileNode assigns no subnet.
 	started atomic.Bool
 	// lastPass is the time of the last pass over all orphans, and lastRelease the time of the last attempt to release subnets.
 	// They only limit the rate.

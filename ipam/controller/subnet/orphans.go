@@ -77,7 +77,7 @@ func (c *Controller) start(ctx context.Context) error {
 	var failed error
 	err = each(ctx, c.API, &ciliumv2.CiliumNodeList{}, func(cn *ciliumv2.CiliumNode) {
 		if n := ciliumpool.FromCiliumNode(cn); failed == nil {
-			failed = c.claimExisting(ctx, n, holder(n, nil), list)
+			failed = c.claimExisting(ctx, n, assignee(n, nil), list)
 		}
 	})
 	if err = errors.Join(err, failed); err != nil {
@@ -118,7 +118,7 @@ func outside(node string) string {
 // are gone.
 func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	for _, m := range s.missing {
-		if _, err := c.create(ctx, m.CIDR, subnetplan.Holder{Node: m.Node}); err != nil && !errors.Is(err, errTaken) {
+		if _, err := c.create(ctx, m.CIDR, subnetplan.Assignee{Node: m.Node}); err != nil && !errors.Is(err, errTaken) {
 			return err
 		}
 		s.again()
@@ -137,7 +137,7 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		for _, sub := range o.Subnets {
-			switch err := c.updateStatus(ctx, sub, orphanStatus(sub, c.Rules.Hold, s.now)); {
+			switch err := c.updateStatus(ctx, sub, orphanStatus(sub, c.Rules.GracePeriod, s.now)); {
 			case err == nil:
 				klog.FromContext(ctx).Info("The node of a subnet is gone", "node", o.Node, "subnet", sub.CIDR, "reserved", len(o.Reserved))
 			case !errors.Is(err, ErrChanged):
@@ -157,7 +157,7 @@ func orphanStatus(s subnetplan.Subnet, grace time.Duration, now time.Time) v1alp
 	want.OrphanedSince, want.GracePeriodEnd = &since, &end
 	message := "no node has had the subnet yet; a FixedIP reserves an address in it"
 	if s.Node != "" {
-		message = fmt.Sprintf("node %s is gone; the subnet is reserved for a node of that name at least until %s, and is not released while FixedIPs reserve addresses in it", s.Node, end.UTC().Format(time.RFC3339))
+		message = fmt.Sprintf("node %s is gone; the subnet is orphaned, and its grace period ends at %s; add a node with that name, or set spec.successor to a node that inherits the subnet at once", s.Node, end.UTC().Format(time.RFC3339))
 	}
 	setAssigned(want, s, metav1.ConditionFalse, v1alpha1.ReasonOrphaned, message, now)
 	return *want
@@ -209,7 +209,7 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 		if !ok {
 			continue
 		}
-		switch _, err := c.Take(ctx, o, holder(n, s.nodes[chosen])); {
+		switch _, err := c.Take(ctx, o, assignee(n, s.nodes[chosen])); {
 		case err == nil:
 			c.Nodes.Add(source.ForName(chosen))
 			// Count the subnets, so that another node that is equally suitable inherits the next orphan.
@@ -245,7 +245,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
-			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "IP %v is released: node %s has been gone for %v and --orphaned-subnet-policy is %s; the pod gets another IP", record.Spec.IPs, o.Node, c.Rules.Hold, subnetplan.Free)
+			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "IP %v is released: node %s has been gone for %v and --orphaned-subnet-policy is %s; the pod gets another IP", record.Spec.IPs, o.Node, c.Rules.GracePeriod, subnetplan.Free)
 		}
 	}
 	return nil

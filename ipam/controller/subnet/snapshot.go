@@ -164,7 +164,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	for _, record := range inOverlap {
 		key := client.ObjectKeyFromObject(record)
 		s.records[key] = record
-		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; no address in it is claimed until the podCIDRs of one of the two nodes are changed", record.Spec.IPs))
+		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; no IP in it is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", record.Spec.IPs))
 	}
 	withoutSubnet, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsWithoutSubnet())
 	if err != nil {
@@ -193,9 +193,9 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	}
 	switch c.Rules.Policy {
 	case subnetplan.Inherit:
-		what += fmt.Sprintf("; after %v another node that can run the pod inherits the subnet", c.Rules.Hold)
+		what += fmt.Sprintf("; after %v another node that can run the pod inherits the subnet", c.Rules.GracePeriod)
 	case subnetplan.Free:
-		what += fmt.Sprintf("; after %v the address is released", c.Rules.Hold)
+		what += fmt.Sprintf("; after %v the address is released", c.Rules.GracePeriod)
 	}
 	if o.Node == "" {
 		return what

@@ -31,7 +31,7 @@ import (
 )
 
 func rules(policy subnetplan.OrphanPolicy, maskSize int) subnetplan.Rules {
-	return subnetplan.Rules{Pools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), MaskSize: maskSize}}, Policy: policy, Hold: time.Minute}
+	return subnetplan.Rules{Pools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), MaskSize: maskSize}}, Policy: policy, GracePeriod: time.Minute}
 }
 
 func (s *scene) record(name, nodeName, ip string) *v1alpha1.FixedIP {

@@ -106,10 +106,10 @@ func Strings(addrs []netip.Addr) []string {
 	return out
 }
 
-// Besides returns the addresses of addrs that are not in recorded although recorded has another address of their family.
+// Additional returns the addresses of addrs that are not in recorded although recorded has another address of their family.
 // recorded are the addresses of a FixedIP as text; values that Parse refuses are ignored. If a pool has both addresses for
 // one pod, the agent chooses one of them at random (Cilium fact 1).
-func Besides(addrs []netip.Addr, recorded []string) []netip.Addr {
+func Additional(addrs []netip.Addr, recorded []string) []netip.Addr {
 	var found []netip.Addr
 	for _, a := range addrs {
 		sameFamily := slices.ContainsFunc(recorded, func(ip string) bool {
@@ -136,7 +136,7 @@ func ParseSubnet(s string) (netip.Prefix, error) {
 	case err != nil:
 		return netip.Prefix{}, fmt.Errorf("%q is not a CIDR such as 10.240.0.0/16 or fd00:240::/48", s)
 	case p.Addr().Is4In6():
-		return netip.Prefix{}, fmt.Errorf("%q is an IPv4 CIDR mapped into IPv6", s)
+		return netip.Prefix{}, fmt.Errorf("%q is an IPv4 CIDR mapped into IPv6; write it as an IPv4 CIDR such as 10.240.0.0/16", s)
 	case p != p.Masked():
 		return netip.Prefix{}, fmt.Errorf("%q has host bits set; the network is %s", s, p.Masked())
 	case HasMapped(netipx.RangeOfPrefix(p)):

@@ -46,7 +46,7 @@ func TestParseSubnet(t *testing.T) {
 		"10.0.0.0/33":        `"10.0.0.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`,
 		"10.0.0.5/16":        `"10.0.0.5/16" has host bits set; the network is 10.0.0.0/16`,
 		"::/0":               `"::/0" has IPv4 addresses mapped into IPv6; write a CIDR that does not overlap ::ffff:0:0/96`,
-		"::ffff:10.0.0.0/96": `"::ffff:10.0.0.0/96" is an IPv4 CIDR mapped into IPv6`,
+		"::ffff:10.0.0.0/96": `"::ffff:10.0.0.0/96" is an IPv4 CIDR mapped into IPv6; write it as an IPv4 CIDR such as 10.240.0.0/16`,
 		"10.0.0.0":           `"10.0.0.0" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`,
 	} {
 		_, err := address.ParseSubnet(text)

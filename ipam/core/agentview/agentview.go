@@ -16,9 +16,8 @@ import (
 // Barrier is one probe in the status of a CiliumNode. If the agent removes the probe, it has processed every earlier write.
 // One Barrier can serve several barrier requests (package barrier).
 type Barrier struct {
-	// ProbedNode is the pool of the node in the version that the patch of the probe returned or, if the Barrier uses a probe
-	// that existed already (Join), in the version that was read. A complete answer proves that the agent has processed that
-	// version.
+	// ProbedNode is the version of the node's pool that the agent has processed if the answer is Complete. It is the result of
+	// the patch that wrote the probe. For a Barrier that Join returned, it is the version that was passed to Join.
 	ProbedNode pool.NodePool
 	// Probe is the key that the next report of the agent removes.
 	Probe netip.Addr
@@ -158,7 +157,7 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	}
 	for _, p := range pods {
 		if !exclusive && !p.Stopped && p.Owner != owner && len(p.Addrs) == 0 && !e.ownsOther(p.Owner, a) {
-			return AddressUse{Why: fmt.Sprintf("the status of pod %s on node %s has no IP yet; the pod may have %s", p.Owner, e.Node, a)}
+			return AddressUse{Why: fmt.Sprintf("pod %s on node %s has no IP in its status and may use IP %s", p.Owner, e.Node, a)}
 		}
 	}
 	if exists && entry.Kind == pool.Dynamic {

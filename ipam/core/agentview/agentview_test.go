@@ -104,7 +104,7 @@ func TestJudge(t *testing.T) {
 		// Without the rule of this row, test/explore finds a pod whose address the pool of its node does not have.
 		"another pod has no IP yet": {
 			entries: withdrawn, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
-			want: agentview.AddressUse{Why: "the status of pod default/other on node node-1 has no IP yet; the pod may have 10.240.1.7"},
+			want: agentview.AddressUse{Why: "pod default/other on node node-1 has no IP in its status and may use IP 10.240.1.7"},
 		},
 		"another pod has no IP yet, and owns the entry of another address": {
 			entries: map[netip.Addr]pool.Entry{address: withdrawn[address], address.Next(): pool.ForOwner("default/other")}, owner: owner,

@@ -13,8 +13,8 @@ import (
 )
 
 // The model explores every interleaving of one barrier with one agent that behaves as pkg/ipam/crd.go of Cilium does. The
-// agent is behind, restarts, reports in three steps, conflicts with changes of labels, and gives the address to pods that
-// start and stop.
+// agent sees versions of the CiliumNode late, reports in three steps, restarts, and allocates the address for pods that start
+// and stop. Label changes make its reports conflict, and the pool may disappear and come back.
 
 const (
 	maxVersions = 6
@@ -24,9 +24,9 @@ const (
 
 // version is one version of the CiliumNode. The pool has one entry, for the address that the controller judges.
 type version struct {
-	// withheld means that the entry is offered to no pod; otherwise it is dynamic.
-	withheld bool
-	noPool   bool
+	// withdrawn means that the entry is offered to no pod; otherwise it is dynamic.
+	withdrawn bool
+	noPool    bool
 	// usedPod, usedRouter and probe are true if status.ipam.used has the address, the router and the probe. key is true if
 	// release-ips has the probe.
 	usedPod, usedRouter, probe, key bool
@@ -65,12 +65,12 @@ type state struct {
 	labels, restarts int8
 	poolGone         bool
 
-	// The controller. withheld means that it has withheld the entry. probed is the index of the version with the probe; 0:
+	// The controller. withdrawn means that it has withdrawn the entry. probed is the index of the version with the probe; 0:
 	// none yet. complete means that the answer was Complete, cleared that the address was then judged Clear.
-	withheld bool
-	probed   int8
-	complete bool
-	cleared  bool
+	withdrawn bool
+	probed    int8
+	complete  bool
+	cleared   bool
 }
 
 var (
@@ -85,8 +85,8 @@ func (s state) node(i int8) pool.NodePool {
 	n := pool.NodePool{Name: "node-1", UID: "uid", HasPool: !v.noPool, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	if !v.noPool {
 		n.Entries[address] = pool.Entry{}
-		if v.withheld {
-			n.Entries[address] = pool.ForOwner("fixedip.io/withheld")
+		if v.withdrawn {
+			n.Entries[address] = pool.ForOwner("fixedip.io/withdrawn")
 		}
 	}
 	if v.usedPod {
@@ -122,7 +122,7 @@ type protocol struct {
 	incomplete bool
 	// cached lets the controller judge the version before the probe, which a cache may still show.
 	cached bool
-	// shared lets the controller write the probe before it withholds the entry, and use the answer nevertheless.
+	// shared lets the controller write the probe before it withdraws the entry, and use the answer nevertheless.
 	shared bool
 	// marked lets the controller use marked-for-release, which the agent answers with do-not-release, without a probe in
 	// used. The fields probe and key of version then both stand for the unanswered mark in release-ips.
@@ -131,7 +131,8 @@ type protocol struct {
 
 // next visits every state that can follow s. disturbed means that the step need not happen.
 func (p protocol) next(s state, visit func(t state, disturbed bool)) {
-	room := s.last < maxVersions-1
+	// mayWrite is true if the model has an index for another version.
+	mayWrite := s.last < maxVersions-1
 	add := func(t state) { visit(t, false) }
 	disturb := func(t state) { visit(t, true) }
 
@@ -156,7 +157,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 		t := s
 		t.report.step, t.report.pod, t.report.rtr = 2, s.allocated, s.restored
 		add(t)
-	case s.report.step == 2 && (room || s.report.ver != s.last):
+	case s.report.step == 2 && (mayWrite || s.report.ver != s.last):
 		t := s
 		t.report = report{}
 		if s.report.ver == s.last {
@@ -172,7 +173,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 		add(t)
 	}
 	// A pod starts and gets the address, or the pod that has the address stops.
-	if s.up && s.restored && !s.allocated && !s.endpoint && !s.versions[s.seen].withheld && !s.versions[s.seen].noPool {
+	if s.up && s.restored && !s.allocated && !s.endpoint && !s.versions[s.seen].withdrawn && !s.versions[s.seen].noPool {
 		t := s
 		t.allocated, t.trigger = true, true
 		disturb(t)
@@ -216,32 +217,32 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 		add(t)
 	}
 	// Labels change.
-	if s.labels < maxLabels && room {
+	if s.labels < maxLabels && mayWrite {
 		t := s.write(func(v *version) { v.metadata = true })
 		t.labels++
 		disturb(t)
 	}
 	// The pool disappears and comes back.
-	if !s.poolGone && s.probed > 0 && room {
+	if !s.poolGone && s.probed > 0 && mayWrite {
 		t := s.write(func(v *version) { v.noPool = true })
 		t.poolGone = true
 		disturb(t)
 	}
-	if s.versions[s.last].noPool && room {
+	if s.versions[s.last].noPool && mayWrite {
 		add(s.write(func(v *version) { v.noPool = false }))
 	}
-	// The controller withholds the address, writes the probe, and reads the answer.
-	if !s.withheld && room && (!p.shared || s.probed > 0) {
-		t := s.write(func(v *version) { v.withheld = true })
-		t.withheld = true
+	// The controller withdraws the address, writes the probe, and reads the answer.
+	if !s.withdrawn && mayWrite && (!p.shared || s.probed > 0) {
+		t := s.write(func(v *version) { v.withdrawn = true })
+		t.withdrawn = true
 		add(t)
 	}
-	if s.probed == 0 && (s.withheld || p.shared) && room && s.node(s.last).HasPool {
+	if s.probed == 0 && (s.withdrawn || p.shared) && mayWrite && s.node(s.last).HasPool {
 		t := s.write(func(v *version) { v.probe, v.key = true, true })
 		t.probed = t.last
 		add(t)
 	}
-	if s.probed > 0 && s.withheld && !s.complete {
+	if s.probed > 0 && s.withdrawn && !s.complete {
 		reads := []int8{s.last}
 		if p.cached {
 			reads = []int8{s.probed - 1, s.last}

@@ -31,8 +31,8 @@ type PodState struct {
 	FixedIP *v1alpha1.FixedIP
 	// Held contains, for each node, the addresses whose pool entries name the pod.
 	Held []ledger.NodeAddresses
-	// Away are the addresses of the pod whose Moved entries at their home name the node that carries them.
-	Away []ledger.RemoteAddresses
+	// Moved are the addresses of the pod whose Moved entries at their home name the node that carries them.
+	Moved []ledger.RemoteAddresses
 	// Ours is true if our scheduler places the pod and the next pod has the same name: the next pod is placed on the node
 	// whose pool has its IPs.
 	Ours bool
@@ -236,7 +236,7 @@ func locateEntry(s PodState, ips []netip.Addr) (where string, returns bool) {
 			return fmt.Sprintf(", in the pool of node %s: a restart helps only if the scheduler places the next pod there", h.Node), false
 		}
 	}
-	for _, m := range s.Away {
+	for _, m := range s.Moved {
 		if s.Ours && !m.Leaving && slices.Contains(m.Addrs, missing[0]) {
 			return fmt.Sprintf(", which was moved to node %s, whose pool has lost the entry; the scheduler writes the entry for the next pod", m.At), true
 		}
@@ -299,11 +299,11 @@ func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dy
 		switch user, used := n.Used[a]; {
 		case exists && entry.OwnedBy(id.Key()):
 		case used && user != "" && user != id.Key():
-			return &pool.Blocker{Addr: a, Node: n.Name, Reason: pool.InUseByPod, Who: user, Asks: id.Key()}
+			return &pool.Blocker{Addr: a, Node: n.Name, Reason: pool.InUseByPod, Who: user, Requester: id.Key()}
 		case exists && !(dynamic && (entry.Kind == pool.Dynamic || entry.CoolsDownFrom(""))) && !entry.CoolsDownFrom(id.Key()):
 			return entry.Blocker(n.Name, a, id.Key())
 		case !n.Home(a):
-			return &pool.Blocker{Addr: a, Node: n.Name, Reason: pool.SubnetNotFound, Asks: id.Key(), Subnets: n.Subnets}
+			return &pool.Blocker{Addr: a, Node: n.Name, Reason: pool.SubnetNotFound, Requester: id.Key(), Subnets: n.Subnets}
 		}
 	}
 	return nil

@@ -67,8 +67,8 @@ func withOtherAddress(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
 	return r
 }
 
-// awayTo returns the address 10.0.1.6 as its home node-2 records it: moved to a node, or about to leave that node.
-func awayTo(node string, leaving bool) []ledger.RemoteAddresses {
+// movedTo returns the address 10.0.1.6 as its home node-2 records it: moved to a node, or about to leave that node.
+func movedTo(node string, leaving bool) []ledger.RemoteAddresses {
 	return []ledger.RemoteAddresses{{Home: "node-2", At: node, Leaving: leaving, Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.6")}}}
 }
 
@@ -130,9 +130,9 @@ func TestDecide(t *testing.T) {
 		"another IP":                        {state: conformance.PodState{FixedIP: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, wrong)},
 		"another IP, no pool has the entry": {state: conformance.PodState{FixedIP: record(), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
 		"another IP, the pool of another node has the entry":                  {state: conformance.PodState{FixedIP: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, otherNode)},
-		"moved here, the pool of this node has lost the entry":                {state: conformance.PodState{Ours: true, FixedIP: record(), Away: awayTo("node-1", false), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, lost)},
-		"moved here, the IP is about to leave this node":                      {state: conformance.PodState{Ours: true, FixedIP: record(), Away: awayTo("node-1", true), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
-		"moved here, another scheduler places the pod":                        {state: conformance.PodState{FixedIP: record(), Away: awayTo("node-1", false), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
+		"moved here, the pool of this node has lost the entry":                {state: conformance.PodState{Ours: true, FixedIP: record(), Moved: movedTo("node-1", false), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, lost)},
+		"moved here, the IP is about to leave this node":                      {state: conformance.PodState{Ours: true, FixedIP: record(), Moved: movedTo("node-1", true), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
+		"moved here, another scheduler places the pod":                        {state: conformance.PodState{FixedIP: record(), Moved: movedTo("node-1", false), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
 		"the entry is on the node of the next pod":                            {state: conformance.PodState{FixedIP: record(), Held: twoNodes, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, returns)},
 		"the entry is on the node of the next pod, the grace period is over":  {state: conformance.PodState{FixedIP: reported(20*time.Second, conformance.ReasonWrongAddress, returns), Held: twoNodes, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: restart(returns)},
 		"the entry is on the node of the next pod, policy Report":             {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonWrongAddress, returns+reportOnly), Held: twoNodes, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, report: true},

@@ -364,7 +364,7 @@ func TestFindings(t *testing.T) {
 		// Fourth case: two nodes have one subnet.
 		"subnets overlap": {func(w *world) { w.unplaced(); w.pools[1] = poolNode("node-2", "10.0.1.0/28", nil) }, []explain.Finding{
 			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
-			wrong("The subnets of node node-1 overlap those of node node-2; no address in them is claimed", "change spec.ipam.podCIDRs of one of the two CiliumNodes"),
+			wrong("The subnets of node node-1 overlap those of node node-2; no IP in them is assigned", "change spec.ipam.podCIDRs of one of the two CiliumNodes"),
 		}},
 	} {
 		w := fine()

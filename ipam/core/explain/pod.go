@@ -210,7 +210,8 @@ func nodeIs(node *corev1.Node) string {
 	return "is " + NodeState(node)
 }
 
-// firstAddress reports whether a pod without an address can get one.
+// firstAddress explains whether a pod without an address can get one: how many nodes have a free address, have none, or have
+// an agent that has not reported, and which subnets overlap.
 func (e *explanation) firstAddress() {
 	var overlapping []string
 	with, without, unreported := 0, 0, 0
@@ -243,7 +244,7 @@ func (e *explanation) firstAddress() {
 // overlap reports the overlap of the subnets of a node with those of another node, if there is one.
 func (e *explanation) overlap(name string) {
 	if other, ok := e.Pools.OverlapsWith(name); ok {
-		e.wrong("change spec.ipam.podCIDRs of one of the two CiliumNodes", "The subnets of node %s overlap those of node %s; no address in them is claimed", name, other)
+		e.wrong("change spec.ipam.podCIDRs of one of the two CiliumNodes", "The subnets of node %s overlap those of node %s; no IP in them is assigned", name, other)
 	}
 }
 

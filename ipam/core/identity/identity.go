@@ -161,8 +161,8 @@ func barePod(pod *corev1.Pod) Identity {
 	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: Owner{APIVersion: "v1", Kind: PodKind, Name: pod.Name, UID: pod.UID}}
 }
 
-// mayOwn reports whether the controller of a pod is of a kind with fixed addresses, or a ReplicaSet whose controller may be
-// of such a kind.
+// mayOwn reports whether owner, the controller of a pod, is of a configured kind. It also returns true for a ReplicaSet if any
+// configured kind has slots, because the controller of the ReplicaSet may be of that kind.
 func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
 	gk := OwnerFrom(owner).GroupKind()
 	_, known := k.Of(gk)

@@ -75,7 +75,7 @@ func (l *Ledger) Assume(uid types.UID, r ClaimRequest) (Claim, error) {
 	}
 	slices.SortFunc(c.Addrs, netip.Addr.Compare)
 	l.claims[uid] = c
-	l.claimants.add(c.Owner, uid)
+	l.claimsByOwner.add(c.Owner, uid)
 	n.assume(uid, c.Addrs)
 	return c, nil
 }
@@ -152,7 +152,7 @@ func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 func (l *Ledger) ClaimedOnOtherNode(uid types.UID, owner, nodeName string) (node string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for _, other := range l.claimants[owner] {
+	for _, other := range l.claimsByOwner[owner] {
 		if c := l.claims[other]; other != uid && c.Node != nodeName {
 			return c.Node, true
 		}
@@ -182,7 +182,7 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 		return "", false
 	}
 	delete(l.claims, uid)
-	l.claimants.remove(c.Owner, uid)
+	l.claimsByOwner.remove(c.Owner, uid)
 	n, known := l.node(c.Node)
 	if !known {
 		return c.Node, false
@@ -190,7 +190,7 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 	before := n.choosable()
 	maps.DeleteFunc(n.assumed, func(_ netip.Addr, by types.UID) bool { return by == uid })
 	n.count()
-	for _, other := range l.claimants[c.Owner] {
+	for _, other := range l.claimsByOwner[c.Owner] {
 		// A pod and the next pod of its name may both have a claim for the address of the same entry.
 		if o := l.claims[other]; o.Node == c.Node {
 			n.assume(other, o.Addrs)
@@ -264,14 +264,14 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	defer l.mu.RUnlock()
 	name, ok := l.nodeOf(a)
 	if !ok {
-		return &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Asks: owner}
+		return &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Requester: owner}
 	}
 	n, _ := l.node(name)
 	if n.overlapsNode != "" {
-		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetOverlap, Who: n.overlapsNode, Asks: owner}
+		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetOverlap, Who: n.overlapsNode, Requester: owner}
 	}
-	if !n.offers(a) {
-		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetEdge, Asks: owner}
+	if !n.usable(a) {
+		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetEdge, Requester: owner}
 	}
 	if n.pool.Entries[a].OwnedBy(owner) {
 		return nil
@@ -281,7 +281,7 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	}
 	if user, used := n.pool.Used[a]; used {
 		// A former pod with the name of owner uses the address.
-		return &pool.Blocker{Addr: a, Node: name, Reason: pool.InUseByPod, Who: user, Asks: owner}
+		return &pool.Blocker{Addr: a, Node: name, Reason: pool.InUseByPod, Who: user, Requester: owner}
 	}
 	return nil
 }
@@ -291,7 +291,7 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocker {
 	_, exists := n.pool.Entries[a]
 	takesOver := func(e pool.Entry) bool { return from != "" && e.OwnedBy(from) }
-	b := &pool.Blocker{Addr: a, Node: n.pool.Name, Asks: owner}
+	b := &pool.Blocker{Addr: a, Node: n.pool.Name, Requester: owner}
 	if !n.pool.Home(a) {
 		b.Reason, b.Subnets = pool.SubnetNotFound, n.pool.Subnets
 		return b
@@ -324,7 +324,7 @@ func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	case !ok:
 		return nil, fmt.Errorf("node %s has no CiliumNode yet; check that the Cilium agent runs there", nodeName)
 	case n.overlapsNode != "" && !carry:
-		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no address in them is claimed until the podCIDRs of one of the two nodes are changed", nodeName, n.overlapsNode)
+		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no IP in them is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", nodeName, n.overlapsNode)
 	}
 	return n, nil
 }
@@ -339,7 +339,7 @@ func (n *node) mayMove(owner string, addrs []netip.Addr) (remote []netip.Addr, e
 			continue
 		}
 		if n.overlapsNode != "" {
-			return nil, &pool.Blocker{Addr: a, Node: n.pool.Name, Reason: pool.SubnetOverlap, Who: n.overlapsNode, Asks: owner}
+			return nil, &pool.Blocker{Addr: a, Node: n.pool.Name, Reason: pool.SubnetOverlap, Who: n.overlapsNode, Requester: owner}
 		}
 		e, exists := n.pool.Entries[a]
 		if exists && e.Kind != pool.Cooldown && e.NamesPod() != owner {
@@ -358,7 +358,7 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	for _, a := range addrs {
 		name, ok := l.nodeOf(a)
 		if !ok {
-			return "", &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Asks: owner}
+			return "", &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Requester: owner}
 		}
 		if home != "" && home != name {
 			return "", fmt.Errorf("the pod's addresses are in the subnets of two nodes, %s and %s, and can't be moved together", home, name)

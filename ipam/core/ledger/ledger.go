@@ -35,12 +35,12 @@ type Ledger struct {
 	// owners contains the addresses of Owned entries. Key: the owner. Value: its addresses, by the node whose pool has the
 	// entries.
 	//
-	// away contains the addresses of Moved entries. Key: the pod that the entries name. Value: its addresses, by the home
+	// moved contains the addresses of Moved entries. Key: the pod that the entries name. Value: its addresses, by the home
 	// node, whose pool has the entries.
 	//
-	// arriving contains the addresses of MoveTarget entries. Key: the pod that the entries name. Value: its addresses, by
+	// moveTargets contains the addresses of MoveTarget entries. Key: the pod that the entries name. Value: its addresses, by
 	// the node that they are about to move to, whose pool has the entries.
-	owners, away, arriving index
+	owners, moved, moveTargets index
 	// subnets contains the subnets of all nodes. Key: the subnet. Value: the names of the nodes whose podCIDRs contain it.
 	// More than one node is a configuration error: no address of such a subnet is claimed.
 	subnets multimap[netip.Prefix, string]
@@ -59,8 +59,8 @@ type Ledger struct {
 	// assumed contains the addresses of the claim. The UID there is that of the claim or, if two pods of one name have
 	// claimed the address of the same entry, that of the other pod.
 	claims map[types.UID]Claim
-	// claimants contains the keys of claims by owner. Key: the owner. Value: the UIDs of its pods.
-	claimants multimap[string, types.UID]
+	// claimsByOwner contains the keys of claims by owner. Key: the owner. Value: the UIDs of its pods.
+	claimsByOwner multimap[string, types.UID]
 	// reserved contains the reservations of FixedIPs. An existing entry takes precedence over a reservation. Every node
 	// refers to the same index.
 	reserved *reservationIndex
@@ -69,15 +69,15 @@ type Ledger struct {
 // New returns an empty Ledger.
 func New() *Ledger {
 	return &Ledger{
-		owners:    index{},
-		away:      index{},
-		arriving:  index{},
-		subnets:   multimap[netip.Prefix, string]{},
-		lengths:   map[int]bool{},
-		carried:   multimap[netip.Addr, string]{},
-		workloads: map[string]map[string]int{},
-		claims:    map[types.UID]Claim{},
-		claimants: multimap[string, types.UID]{},
+		owners:        index{},
+		moved:         index{},
+		moveTargets:   index{},
+		subnets:       multimap[netip.Prefix, string]{},
+		lengths:       map[int]bool{},
+		carried:       multimap[netip.Addr, string]{},
+		workloads:     map[string]map[string]int{},
+		claims:        map[types.UID]Claim{},
+		claimsByOwner: multimap[string, types.UID]{},
 		ordered: btree.NewG(32, func(x, y netip.Prefix) bool {
 			return cmp.Or(x.Addr().Compare(y.Addr()), cmp.Compare(x.Bits(), y.Bits())) < 0
 		}),

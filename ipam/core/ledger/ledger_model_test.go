@@ -123,36 +123,36 @@ func (m *model) held(owner string) []ledger.NodeAddresses {
 	return held
 }
 
-// compareMoves compares Away and MoveTargets of an owner with the Moved and MoveTarget entries of the model.
+// compareMoves compares Moved and MoveTargets of an owner with the Moved and MoveTarget entries of the model.
 func (m *model) compareMoves(t *rapid.T, l *ledger.Ledger, owner string) {
 	var want, got []string
 	for name, n := range m.nodes {
 		for a, e := range n.Entries {
 			if e.Kind == pool.Moved && e.Pod == owner {
 				there, known := m.nodes[e.Node]
-				want = append(want, fmt.Sprint("away ", a, name, e.Node, !known || there.Entries[a].Kind == pool.Cooldown))
+				want = append(want, fmt.Sprint("moved ", a, name, e.Node, !known || there.Entries[a].Kind == pool.Cooldown))
 			}
 			if e.Kind == pool.MoveTarget && e.Pod == owner {
-				want = append(want, fmt.Sprint("arriving ", a, name))
+				want = append(want, fmt.Sprint("move target ", a, name))
 			}
 		}
 	}
-	for _, x := range l.Away(owner) {
+	for _, x := range l.Moved(owner) {
 		all, used := true, false
 		for _, a := range x.Addrs {
 			there, known := m.nodes[x.At]
 			used = used || known && there.InUse(a)
 			released := there.Entries[a].Kind == pool.Cooldown
 			all = all && (!known || released)
-			got = append(got, fmt.Sprint("away ", a, x.Home, x.At, !known || released))
+			got = append(got, fmt.Sprint("moved ", a, x.Home, x.At, !known || released))
 		}
-		if x.Fenced != all || x.Listed != used {
-			t.Fatalf("got %+v, want Fenced %v and Listed %v", x, all, used)
+		if x.Fenced != all || x.Used != used {
+			t.Fatalf("got %+v, want Fenced %v and Used %v", x, all, used)
 		}
 	}
 	for _, h := range l.MoveTargets(owner) {
 		for _, a := range h.Addrs {
-			got = append(got, fmt.Sprint("arriving ", a, h.Node))
+			got = append(got, fmt.Sprint("move target ", a, h.Node))
 		}
 	}
 	slices.Sort(want)

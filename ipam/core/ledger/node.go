@@ -67,17 +67,17 @@ func (n *node) freedSince(before [2]int64) int {
 // used, are withheld for a release handshake, are in a claim in flight, or are reserved. It is 0 if the subnets overlap
 // those of another node.
 func (n *node) count() {
-	var room, size [2]int64
+	var available, size [2]int64
 	for _, s := range n.pool.Subnets {
 		i := familyIndex(address.Of(s.Addr()))
 		size[i] += min(address.Size(s), math.MaxInt64-size[i])
 	}
 	if n.overlapsNode == "" {
-		room = size
+		available = size
 		// Each address is subtracted once: each loop skips the addresses that an earlier loop has subtracted.
 		taken := func(a netip.Addr) {
-			if n.offers(a) {
-				room[familyIndex(address.Of(a))]--
+			if n.usable(a) {
+				available[familyIndex(address.Of(a))]--
 			}
 		}
 		for a := range n.pool.Entries {
@@ -109,14 +109,14 @@ func (n *node) count() {
 		}
 	}
 	n.unreported.Store(n.pool.Unreported)
-	for i := range room {
-		n.available[i].Store(max(0, room[i]))
+	for i := range available {
+		n.available[i].Store(max(0, available[i]))
 		n.size[i].Store(size[i])
 	}
 }
 
-// offers reports whether the address is one of those in the subnets of the node that pods may have (address.Usable).
-func (n *node) offers(a netip.Addr) bool {
+// usable reports whether the address is one of those in the subnets of the node that pods may have (address.Usable).
+func (n *node) usable(a netip.Addr) bool {
 	return slices.ContainsFunc(n.pool.Subnets, func(s netip.Prefix) bool { return address.Usable(s, a) })
 }
 

@@ -87,9 +87,9 @@ func (l *Ledger) indexEntry(name string, a netip.Addr, e pool.Entry, add bool) {
 	in := l.owners
 	switch e.Kind {
 	case pool.Moved:
-		in = l.away
+		in = l.moved
 	case pool.MoveTarget:
-		in = l.arriving
+		in = l.moveTargets
 	}
 	owner, count := e.NamesPod(), -1
 	switch {
@@ -128,16 +128,16 @@ type RemoteAddresses struct {
 	// Fenced is true if the pool of At has Cooldown entries for all Addrs, or if At has no CiliumNode. A move to At that
 	// was decided earlier can't be completed then.
 	Fenced bool
-	// Listed is true if the agent of At reports one of Addrs as used. The pod may run there, whatever entry At has.
-	Listed bool
+	// Used is true if the agent of At reports one of Addrs as used. The pod may run there, whatever entry At has.
+	Used bool
 }
 
-// Away returns the addresses of an owner that have Moved entries, sorted by home and by the node that they were moved to.
-func (l *Ledger) Away(owner string) []RemoteAddresses {
+// Moved returns the addresses of an owner that have Moved entries, sorted by home and by the node that they were moved to.
+func (l *Ledger) Moved(owner string) []RemoteAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	var out []RemoteAddresses
-	for _, h := range l.away[owner] {
+	for _, h := range l.moved[owner] {
 		home := h.Node
 		n, _ := l.node(home)
 		for _, a := range h.Addrs {
@@ -150,7 +150,7 @@ func (l *Ledger) Away(owner string) []RemoteAddresses {
 			out[i].Addrs = append(out[i].Addrs, a)
 			if there, known := l.node(at); known {
 				out[i].Fenced = out[i].Fenced && there.pool.Entries[a].Kind == pool.Cooldown
-				out[i].Listed = out[i].Listed || there.pool.InUse(a)
+				out[i].Used = out[i].Used || there.pool.InUse(a)
 			}
 		}
 	}
@@ -164,7 +164,7 @@ func (l *Ledger) Away(owner string) []RemoteAddresses {
 func (l *Ledger) MoveTargets(owner string) []NodeAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.arriving.holdings(owner)
+	return l.moveTargets.holdings(owner)
 }
 
 // Slot is a slot of a workload according to the pools: the addresses of one holder on one node.
@@ -247,8 +247,8 @@ func (l *Ledger) OwnersAndMoving() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	all := maps.Clone(l.owners)
-	maps.Copy(all, l.away)
-	maps.Copy(all, l.arriving)
+	maps.Copy(all, l.moved)
+	maps.Copy(all, l.moveTargets)
 	return slices.Sorted(maps.Keys(all))
 }
 

@@ -84,25 +84,25 @@ func TestReleaseHandshake(t *testing.T) {
 	} {
 		held := func(a netip.Addr) bool { return c.held != "" && a == addr(c.held) }
 		reserved := func(a netip.Addr) bool { return c.reserved != "" && a == addr(c.reserved) }
-		unanswered := never
+		overdue := never
 		if c.late {
-			unanswered = always
+			overdue = always
 		}
-		var marks []string
-		for _, m := range nodepool.ReleaseExcess(c.node, address.IPv4, c.mark, held, reserved, unanswered) {
+		var handshakes []string
+		for _, m := range nodepool.ReleaseExcess(c.node, address.IPv4, c.mark, held, reserved, overdue) {
 			if m.From != c.node.Handshakes[m.Addr] {
 				t.Errorf("%s: the change for %s requires the state %q, want the current state %q", name, m.Addr, m.From, c.node.Handshakes[m.Addr])
 			}
-			marks = append(marks, fmt.Sprintf("%s:%s", m.Addr, m.To))
+			handshakes = append(handshakes, fmt.Sprintf("%s:%s", m.Addr, m.To))
 		}
-		edits := nodepool.RemoveReleased(c.node, address.IPv4, c.mark, held, reserved, unanswered)
+		edits := nodepool.RemoveReleased(c.node, address.IPv4, c.mark, held, reserved, overdue)
 		for _, e := range edits {
 			if !e.ReadyForRelease || e.To != nil || e.From == nil || *e.From != (pool.Entry{}) {
 				t.Errorf("%s: got edit %+v, want the removal of a dynamic entry that requires ReadyForRelease", name, e)
 			}
 		}
-		if !equal(marks, c.want) || !equal(edited(edits), c.removed) {
-			t.Errorf("%s: got marks %v and removals %v, want %v and %v", name, marks, edited(edits), c.want, c.removed)
+		if !equal(handshakes, c.want) || !equal(edited(edits), c.removed) {
+			t.Errorf("%s: got handshakes %v and removals %v, want %v and %v", name, handshakes, edited(edits), c.want, c.removed)
 		}
 	}
 }
@@ -174,8 +174,8 @@ func (a *agent) offered() []netip.Addr {
 // controller makes the next writes of a controller whose cache has the version believed of the node. A write has an effect
 // only if its preconditions hold for the actual node, as with the tests in the patches. The result is false if the controller
 // had nothing to write.
-func (a *agent) controller(t *rapid.T, believed pool.NodePool, w nodepool.Watermark, unanswered func(netip.Addr) bool) bool {
-	edits := nodepool.RemoveReleased(believed, address.IPv4, w, never, never, unanswered)
+func (a *agent) controller(t *rapid.T, believed pool.NodePool, w nodepool.Watermark, overdue func(netip.Addr) bool) bool {
+	edits := nodepool.RemoveReleased(believed, address.IPv4, w, never, never, overdue)
 	more, _ := nodepool.FillDynamic(believed.With(edits), address.IPv4, w, never)
 	edits = append(edits, more...)
 	after, written := believed.With(edits), len(edits) == 0
@@ -195,15 +195,15 @@ func (a *agent) controller(t *rapid.T, believed pool.NodePool, w nodepool.Waterm
 	if !written {
 		return true
 	}
-	marks := nodepool.ReleaseExcess(after, address.IPv4, w, never, never, unanswered)
-	if ok := !slices.ContainsFunc(marks, func(m pool.HandshakeChange) bool {
+	handshakes := nodepool.ReleaseExcess(after, address.IPv4, w, never, never, overdue)
+	if ok := !slices.ContainsFunc(handshakes, func(m pool.HandshakeChange) bool {
 		e, exists := a.api.Entries[m.Addr]
 		return a.api.Handshakes[m.Addr] != m.From || m.To == pool.MarkedForRelease && (!exists || e.Kind != pool.Dynamic) || m.To == pool.Released && exists
-	}); ok && len(marks) > 0 {
-		a.api.Handshakes = a.api.WithHandshakes(marks).Handshakes
+	}); ok && len(handshakes) > 0 {
+		a.api.Handshakes = a.api.WithHandshakes(handshakes).Handshakes
 		a.version++
 	}
-	return len(edits)+len(marks) > 0
+	return len(edits)+len(handshakes) > 0
 }
 
 // converge runs agent and controller in turn until the controller has nothing to write, with and without overdue answers. It
@@ -272,12 +272,12 @@ func TestHandshakeModel(t *testing.T) {
 				free++
 			}
 		}
-		room := max(0, w.Max-busy)
-		if free < min(w.Free, room) || free > min(w.Free+w.Excess, room) || len(n.Handshakes) > 0 {
+		limit := max(0, w.Max-busy)
+		if free < min(w.Free, limit) || free > min(w.Free+w.Excess, limit) || len(n.Handshakes) > 0 {
 			t.Fatalf("got %d free entries, %d in use and handshakes %v, want the watermark %+v and no handshakes", free, busy, n.Handshakes, w)
 		}
 		// Pods that start and stop within half of the excess cause no write, once the pool has that excess.
-		if w.Excess >= 2 && room >= w.Free+w.Excess {
+		if w.Excess >= 2 && limit >= w.Free+w.Excess {
 			var started []netip.Addr
 			for range w.Excess / 2 {
 				if offered := a.offered(); len(offered) > w.Free {

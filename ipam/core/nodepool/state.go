@@ -105,13 +105,13 @@ func (s *State) Edits(n pool.NodePool) []pool.EntryChange {
 	return append(edits, first...)
 }
 
-// Marks returns the next changes of the release handshakes.
-func (s *State) Marks(n pool.NodePool) []pool.HandshakeChange {
-	var marks []pool.HandshakeChange
+// Handshakes returns the next changes of the release handshakes.
+func (s *State) Handshakes(n pool.NodePool) []pool.HandshakeChange {
+	var handshakes []pool.HandshakeChange
 	for _, f := range address.Families {
-		marks = append(marks, ReleaseExcess(n, f, s.watermark(n, f), s.Held, s.Reserved, s.overdue)...)
+		handshakes = append(handshakes, ReleaseExcess(n, f, s.watermark(n, f), s.Held, s.Reserved, s.overdue)...)
 	}
-	return marks
+	return handshakes
 }
 
 func (s *State) overdue(a netip.Addr) bool { return slices.Contains(s.Overdue, a) }
@@ -227,9 +227,9 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 		due := at.Add(cooldown)
 		switch {
 		case s.Now.Before(due):
-			next = earlier(next, due)
+			next = earliest(next, due)
 		case s.OnOtherNode(a):
-			next = earlier(next, s.Now.Add(otherNodeRetry))
+			next = earliest(next, s.Now.Add(otherNodeRetry))
 		case s.Now.Before(s.restoreDeadline(e)), s.Held(a):
 		case n.InUse(a):
 			// With a cooldown of 0 there is nothing to restart, and each write would lead to the next.
@@ -265,7 +265,7 @@ func (s *State) restoreDeadline(e pool.Entry) time.Time {
 func (s *State) NextRestoreDeadline(n pool.NodePool) (next time.Time) {
 	for _, e := range n.Entries {
 		if deadline := s.restoreDeadline(e); s.Now.Before(deadline) {
-			next = earlier(next, deadline)
+			next = earliest(next, deadline)
 		}
 	}
 	return next
@@ -274,11 +274,11 @@ func (s *State) NextRestoreDeadline(n pool.NodePool) (next time.Time) {
 // NextCheck returns the time at which the pool has to be checked again even if there is no event; zero: only after events.
 func (s *State) NextCheck(n pool.NodePool) time.Time {
 	_, next := s.ExpireCooldowns(n)
-	return earlier(earlier(next, s.NextTimeout), s.NextRestoreDeadline(n))
+	return earliest(earliest(next, s.NextTimeout), s.NextRestoreDeadline(n))
 }
 
-// earlier returns the earlier of two times. The zero time means never.
-func earlier(a, b time.Time) time.Time {
+// earliest returns the earlier of two times. The zero time means never.
+func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}

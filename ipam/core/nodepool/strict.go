@@ -38,15 +38,15 @@ func Strict(n pool.NodePool, pods []PodAddresses, reserved func(netip.Addr) bool
 		if !n.HasFamily(f) {
 			continue
 		}
-		s := strict{n: n, family: f, open: offersAny(n, f), reserved: reserved}
+		s := strict{n: n, family: f, hasFreeDynamic: hasFreeDynamic(n, f), reserved: reserved}
 		for _, owner := range pool.NodeOwners {
-			s.ensureEntry(owner, pool.ForOwner(owner), func(netip.Addr) bool { return true }, !s.open || !n.Unreported)
+			s.ensureEntry(owner, pool.ForOwner(owner), func(netip.Addr) bool { return true }, !s.hasFreeDynamic || !n.Unreported)
 		}
 		for _, p := range pods {
 			has := func(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
 			// A pod that has IPs gets no new address, even if the pool has no entry for its IPs or the agent has not
 			// reported them yet.
-			s.ensureEntry(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0 && !n.Unreported)
+			s.ensureEntry(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.hasFreeDynamic && len(p.Addrs) == 0 && !n.Unreported)
 		}
 		n = s.n
 		edits, short = append(edits, s.edits...), short+s.short
@@ -54,8 +54,8 @@ func Strict(n pool.NodePool, pods []PodAddresses, reserved func(netip.Addr) bool
 	return edits, short
 }
 
-// offersAny reports whether the agent may give a dynamic entry of the family to a pod.
-func offersAny(n pool.NodePool, f address.Family) bool {
+// hasFreeDynamic reports whether the agent may give a dynamic entry of the family to a pod.
+func hasFreeDynamic(n pool.NodePool, f address.Family) bool {
 	for a, e := range n.Entries {
 		if address.Of(a) == f && e.Kind == pool.Dynamic && !n.InUse(a) && !n.IsReleasing(a) {
 			return true
@@ -64,14 +64,15 @@ func offersAny(n pool.NodePool, f address.Family) bool {
 	return false
 }
 
-// strict collects the edits of one family. n is the pool after these edits. open is the result of offersAny before them.
+// strict collects the edits of one family. n is the pool after these edits. hasFreeDynamic is the result of the
+// function hasFreeDynamic before them.
 type strict struct {
-	n        pool.NodePool
-	family   address.Family
-	open     bool
-	reserved func(netip.Addr) bool
-	edits    []pool.EntryChange
-	short    int
+	n              pool.NodePool
+	family         address.Family
+	hasFreeDynamic bool
+	reserved       func(netip.Addr) bool
+	edits          []pool.EntryChange
+	short          int
 }
 
 // ensureEntry adds an entry for an owner that has no entry. It replaces a dynamic entry whose address the agent reports as used

@@ -85,12 +85,12 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(n
 // An agent that has just started answers before it has restored its endpoints: its answer ready-for-release counts only if
 // its report contains an address of the node itself.
 //
-// unanswered reports whether the answer of the agent is overdue. The agent may have lost the answer, and evaluates a mark
+// overdue reports whether the answer of the agent is overdue. The agent may have lost the answer, and evaluates a mark
 // again only if something changes (Cilium fact 28). Such a mark is withdrawn, and an entry that still exceeds the watermark
 // is marked again later. The key of an entry that was removed already is withdrawn too: the agent has agreed to the release,
 // so it assigns the address to no pod.
-func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, reserved, unanswered func(netip.Addr) bool) []pool.HandshakeChange {
-	var marks []pool.HandshakeChange
+func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, reserved, overdue func(netip.Addr) bool) []pool.HandshakeChange {
+	var handshakes []pool.HandshakeChange
 	for a, state := range n.Handshakes {
 		e, exists := n.Entries[a]
 		switch {
@@ -98,31 +98,31 @@ func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, reserve
 		case state == pool.DoNotRelease,
 			exists && (e.Kind != pool.Dynamic || state == pool.Released || state == pool.ReadyForRelease && n.Unreported || n.InUse(a) || held(a)),
 			!exists && state == pool.MarkedForRelease,
-			n.AwaitsAgent(a) && unanswered(a):
-			marks = append(marks, n.ChangeHandshake(a, pool.NoHandshake))
+			n.AwaitsAgent(a) && overdue(a):
+			handshakes = append(handshakes, n.ChangeHandshake(a, pool.NoHandshake))
 		case !exists && state == pool.ReadyForRelease:
-			marks = append(marks, n.ChangeHandshake(a, pool.Released))
+			handshakes = append(handshakes, n.ChangeHandshake(a, pool.Released))
 		}
 	}
-	slices.SortFunc(marks, func(x, y pool.HandshakeChange) int { return x.Addr.Compare(y.Addr) })
+	slices.SortFunc(handshakes, func(x, y pool.HandshakeChange) int { return x.Addr.Compare(y.Addr) })
 	if n.Unreported {
-		return marks
+		return handshakes
 	}
-	ended := marks
-	for _, m := range balance(n.WithHandshakes(marks), f, w, held, reserved) {
+	ended := handshakes
+	for _, m := range balance(n.WithHandshakes(handshakes), f, w, held, reserved) {
 		// One step at a time: an entry whose mark is withdrawn now may be marked again by the next call.
 		if !slices.ContainsFunc(ended, func(e pool.HandshakeChange) bool { return e.Addr == m.Addr }) {
-			marks = append(marks, m)
+			handshakes = append(handshakes, m)
 		}
 	}
-	return marks
+	return handshakes
 }
 
 // balance returns the marks of reserved entries and of the free entries that exceed the watermark or, if too few are free,
 // the withdrawals of marks.
 func balance(n pool.NodePool, f address.Family, w Watermark, held, reserved func(netip.Addr) bool) []pool.HandshakeChange {
 	var free, leaving []netip.Addr
-	var marks []pool.HandshakeChange
+	var handshakes []pool.HandshakeChange
 	busy := 0
 	for a, e := range n.Entries {
 		switch {
@@ -131,7 +131,7 @@ func balance(n pool.NodePool, f address.Family, w Watermark, held, reserved func
 			busy++
 		case reserved(a):
 			if n.Handshakes[a] == pool.NoHandshake {
-				marks = append(marks, n.ChangeHandshake(a, pool.MarkedForRelease))
+				handshakes = append(handshakes, n.ChangeHandshake(a, pool.MarkedForRelease))
 			}
 		case n.Handshakes[a] == pool.NoHandshake:
 			free = append(free, a)
@@ -141,26 +141,26 @@ func balance(n pool.NodePool, f address.Family, w Watermark, held, reserved func
 	}
 	slices.SortFunc(free, netip.Addr.Compare)
 	slices.SortFunc(leaving, netip.Addr.Compare)
-	slices.SortFunc(marks, func(x, y pool.HandshakeChange) int { return x.Addr.Compare(y.Addr) })
-	room := max(0, w.Max-busy)
+	slices.SortFunc(handshakes, func(x, y pool.HandshakeChange) int { return x.Addr.Compare(y.Addr) })
+	limit := max(0, w.Max-busy)
 	switch {
-	case len(free) > min(w.Free+w.Excess, room):
-		for _, a := range free[min(w.Free+w.Excess/2, room):] {
-			marks = append(marks, n.ChangeHandshake(a, pool.MarkedForRelease))
+	case len(free) > min(w.Free+w.Excess, limit):
+		for _, a := range free[min(w.Free+w.Excess/2, limit):] {
+			handshakes = append(handshakes, n.ChangeHandshake(a, pool.MarkedForRelease))
 		}
-	case len(free) < min(w.Free, room):
-		for _, a := range leaving[:min(len(leaving), min(w.Free, room)-len(free))] {
-			marks = append(marks, n.ChangeHandshake(a, pool.NoHandshake))
+	case len(free) < min(w.Free, limit):
+		for _, a := range leaving[:min(len(leaving), min(w.Free, limit)-len(free))] {
+			handshakes = append(handshakes, n.ChangeHandshake(a, pool.NoHandshake))
 		}
 	}
-	return marks
+	return handshakes
 }
 
 // RemoveReleased returns the edits that remove the entries of a family that the agent is ready to release, except those
 // whose marks ReleaseExcess withdraws. The other parameters are those of ReleaseExcess.
-func RemoveReleased(n pool.NodePool, f address.Family, w Watermark, held, reserved, unanswered func(netip.Addr) bool) []pool.EntryChange {
+func RemoveReleased(n pool.NodePool, f address.Family, w Watermark, held, reserved, overdue func(netip.Addr) bool) []pool.EntryChange {
 	withdrawn := map[netip.Addr]bool{}
-	for _, m := range ReleaseExcess(n, f, w, held, reserved, unanswered) {
+	for _, m := range ReleaseExcess(n, f, w, held, reserved, overdue) {
 		withdrawn[m.Addr] = true
 	}
 	var edits []pool.EntryChange

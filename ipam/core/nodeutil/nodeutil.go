@@ -1,10 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeutil evaluates one Node: its readiness, whether it takes pods, and its subnets. Every part of the product uses
-// the package.
+// Package nodeutil evaluates one Node: its readiness, whether it takes pods, and its subnets.
 //
-// Its functions read only the Node that is their argument. They may not read a cache or call an API.
+// The functions read only the Node that is passed to them. They must not read a cache or call an API, because the scheduler,
+// the controllers and the tools share them.
 package nodeutil
 
 import (

@@ -67,8 +67,8 @@ type Blocker struct {
 	// Who is the pod or FixedIP ("namespace/name"), the owner text, the node or the address that Reason refers to. Users
 	// of other namespaces must not see the names in Who: show them Error, which redacts these.
 	Who string
-	// Asks is the asking pod, "namespace/name": the address is not available to it.
-	Asks string
+	// Requester is the pod that requests the address, "namespace/name": the address is not available to it.
+	Requester string
 	// Since is the time at which the address was released, in Unix seconds, for CoolingDown; 0: unknown.
 	Since int64
 	// Subnets are the subnets of Node, for SubnetNotFound.
@@ -78,7 +78,8 @@ type Blocker struct {
 // Is reports whether target is ErrTaken.
 func (b *Blocker) Is(target error) bool { return target == ErrTaken }
 
-// Error returns a description of the problem that names the object. Owners of other namespaces than that of Asks are redacted.
+// Error returns a description of the problem that names the object. Owners of other namespaces than that of
+// Requester are redacted.
 func (b *Blocker) Error() string {
 	text := problems[b.Reason]
 	switch {
@@ -86,11 +87,11 @@ func (b *Blocker) Error() string {
 		text = "{ip} is in no node's subnet"
 	case b.Reason == CoolingDown && b.Since != 0:
 		text += " at " + time.Unix(b.Since, 0).UTC().Format(time.RFC3339)
-	case b.Reason == ReservedByOtherFixedIP && RedactOwner(b.Who, b.Asks) != b.Who:
+	case b.Reason == ReservedByOtherFixedIP && RedactOwner(b.Who, b.Requester) != b.Who:
 		text = "{ip} is reserved by a FixedIP of another namespace"
 	}
 	return strings.NewReplacer("{ip}", "IP "+b.Addr.String(), "{node}", b.Node, "{subnets}", JoinSubnets(b.Subnets),
-		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{asker}", b.Asks).Replace(text)
+		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{requester}", b.Requester).Replace(text)
 }
 
 // problems contains the templates of Error. Key: the Reason. Value: the problem and the object.
@@ -110,7 +111,7 @@ var problems = map[Reason]string{
 	ClaimInFlight:             "{ip} on node {node} is being claimed for {pod}",
 	ReservedByOtherFixedIP:    "{ip} is reserved by FixedIP {who}",
 	AddressesOnDifferentNodes: "{ip} is in a subnet of node {node}, and another address of the same FixedIP in one of node {who}: no pod can have both",
-	OtherAddressAllocated:     "pod {asker} already has IP {who} on node {node}, and can't have {ip} there as well",
+	OtherAddressAllocated:     "pod {requester} already has IP {who} on node {node}, and can't have {ip} there as well",
 }
 
 // help contains the second half of Message. Key: the Reason. Value: the next event, or what the user can do.
@@ -142,7 +143,7 @@ func (b *Blocker) Message() string {
 
 // pod returns the text for Who in messages about pods, redacted if Who is in another namespace than the asking pod.
 func (b *Blocker) pod() string {
-	switch who := RedactOwner(b.Who, b.Asks); {
+	switch who := RedactOwner(b.Who, b.Requester); {
 	case who == "":
 		return "an unknown pod"
 	case who != b.Who || !IsPodKey(who):
@@ -167,7 +168,7 @@ func JoinSubnets[T any](subnets []T) string {
 // Blocker returns the reason why the entry e of address a in the pool of node n prevents owner from having the address there;
 // nil if owner owns the entry.
 func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
-	b := &Blocker{Addr: a, Node: n, Asks: owner, Who: e.Owner}
+	b := &Blocker{Addr: a, Node: n, Requester: owner, Who: e.Owner}
 	switch e.Kind {
 	case Dynamic:
 		b.Reason = DynamicEntry
@@ -195,7 +196,7 @@ func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
 // already. replaces reports whether the caller may replace an entry; nil: the caller may replace no entry.
 func (n NodePool) Blocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
 	if !n.Home(a) && !n.Entries[a].OwnedBy(owner) {
-		return &Blocker{Addr: a, Node: n.Name, Reason: SubnetNotFound, Asks: owner, Subnets: n.Subnets}
+		return &Blocker{Addr: a, Node: n.Name, Reason: SubnetNotFound, Requester: owner, Subnets: n.Subnets}
 	}
 	return n.entryBlocker(a, owner, replaces)
 }
@@ -210,10 +211,10 @@ func (n NodePool) entryBlocker(a netip.Addr, owner string, replaces func(Entry) 
 		return e.Blocker(n.Name, a, owner)
 	}
 	if user, used := n.Used[a]; used && user != owner {
-		return &Blocker{Addr: a, Node: n.Name, Reason: InUseByPod, Who: user, Asks: owner}
+		return &Blocker{Addr: a, Node: n.Name, Reason: InUseByPod, Who: user, Requester: owner}
 	}
 	if n.Unreported {
-		return &Blocker{Addr: a, Node: n.Name, Reason: NotReported, Asks: owner}
+		return &Blocker{Addr: a, Node: n.Name, Reason: NotReported, Requester: owner}
 	}
 	return nil
 }
@@ -226,7 +227,7 @@ func (n NodePool) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
 			continue
 		}
 		if i := slices.IndexFunc(addrs, func(want netip.Addr) bool { return want.BitLen() == a.BitLen() }); i >= 0 {
-			return &Blocker{Addr: addrs[i], Node: n.Name, Reason: OtherAddressAllocated, Who: a.String(), Asks: owner}
+			return &Blocker{Addr: addrs[i], Node: n.Name, Reason: OtherAddressAllocated, Who: a.String(), Requester: owner}
 		}
 	}
 	return nil

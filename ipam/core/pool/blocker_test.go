@@ -12,14 +12,14 @@ import (
 )
 
 func TestRedactOwner(t *testing.T) {
-	for _, tc := range []struct{ owner, asks, want string }{
+	for _, tc := range []struct{ owner, requester, want string }{
 		{"db/mysql-0", "db/web-0", "db/mysql-0"},
 		{"db/mysql-0", "shop/web-0", "a pod of another namespace"},
 		{"db/mysql-0", "", "db/mysql-0"},
 		{"router", "shop/web-0", "router"},
 	} {
-		if got := pool.RedactOwner(tc.owner, tc.asks); got != tc.want {
-			t.Errorf("RedactOwner(%q, %q) = %q, want %q", tc.owner, tc.asks, got, tc.want)
+		if got := pool.RedactOwner(tc.owner, tc.requester); got != tc.want {
+			t.Errorf("RedactOwner(%q, %q) = %q, want %q", tc.owner, tc.requester, got, tc.want)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func (n NodePool) Claim(addrs []netip.Addr, entry Entry) ([]EntryChange, error) 
 		case n.Entries[a].OwnedBy(entry.Owner):
 			continue
 		case n.IsReleasing(a):
-			return nil, &Blocker{Addr: a, Node: n.Name, Reason: Releasing, Asks: entry.Owner}
+			return nil, &Blocker{Addr: a, Node: n.Name, Reason: Releasing, Requester: entry.Owner}
 		}
 		edits = append(edits, n.Set(a, entry))
 	}

@@ -152,12 +152,12 @@ func IsPodKey(owner string) bool {
 	return ok
 }
 
-// RedactOwner returns owner, or a neutral phrase if owner is a pod of another namespace than the pod asks, whose users see the
-// text. So tenants can't find out which pod of another namespace has an address by requesting that address.
-func RedactOwner(owner, asks string) string {
+// RedactOwner returns owner, or a neutral phrase if owner is a pod of another namespace than the pod requester, whose users
+// see the text. So tenants can't find out which pod of another namespace has an address by requesting that address.
+func RedactOwner(owner, requester string) string {
 	namespace, _, pod := SplitOwnerKey(owner)
-	own, _, asker := SplitOwnerKey(asks)
-	if pod && asker && namespace != own {
+	own, _, isPod := SplitOwnerKey(requester)
+	if pod && isPod && namespace != own {
 		return "a pod of another namespace"
 	}
 	return owner

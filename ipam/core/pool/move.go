@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	// ErrUnfenced means that the former pod of the addresses may still run with them.
-	ErrUnfenced = errors.New("the former pod may still use the address")
+	// ErrOldPodRunning means that the former pod of the addresses may still run with them.
+	ErrOldPodRunning = errors.New("the former pod may still use the address")
 	// ErrUndecided means that a pool, usually that of the home, does not have the entry that a step of a move relies on.
 	ErrUndecided = errors.New("the move cannot continue")
 )
@@ -48,11 +48,11 @@ type Move struct {
 	Down bool
 }
 
-// inUse returns an error that matches ErrUnfenced if the agent of From, whose pool is n, reports the address as used. It
+// inUse returns an error that matches ErrOldPodRunning if the agent of From, whose pool is n, reports the address as used. It
 // returns nil if From is down.
 func (m Move) inUse(n NodePool, a netip.Addr) error {
 	if !m.Down && n.InUse(a) {
-		return fmt.Errorf("IP %s is still reported as used by the agent of node %s: %w", a, n.Name, ErrUnfenced)
+		return fmt.Errorf("IP %s is still reported as used by the agent of node %s: %w", a, n.Name, ErrOldPodRunning)
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 				return nil, b
 			}
 			if user, used := n.Used[a]; used && user != m.Owner {
-				return nil, &Blocker{Addr: a, Node: n.Name, Reason: InUseByPod, Who: user, Asks: m.Owner}
+				return nil, &Blocker{Addr: a, Node: n.Name, Reason: InUseByPod, Who: user, Requester: m.Owner}
 			}
 			if err := m.inUse(n, a); err != nil {
 				return nil, err

@@ -222,10 +222,10 @@ func (n NodePool) AwaitsAgent(a netip.Addr) bool {
 }
 
 // WithHandshakes returns n with the changes applied. The map Handshakes of n is not changed.
-func (n NodePool) WithHandshakes(marks []HandshakeChange) NodePool {
-	states := make(map[netip.Addr]Handshake, len(n.Handshakes)+len(marks))
+func (n NodePool) WithHandshakes(handshakes []HandshakeChange) NodePool {
+	states := make(map[netip.Addr]Handshake, len(n.Handshakes)+len(handshakes))
 	maps.Copy(states, n.Handshakes)
-	for _, m := range marks {
+	for _, m := range handshakes {
 		if m.To == NoHandshake {
 			delete(states, m.Addr)
 		} else {

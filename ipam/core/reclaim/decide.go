@@ -98,7 +98,7 @@ func nothing(*evaluation) Action { return Action{} }
 
 var unrecorded = []rule{
 	{"opted out", when(func(v *evaluation) bool { return v.Workload.OptsOut }, func(v *evaluation) Action {
-		if v.OwnerInferred || v.mayHave() || v.Pod != nil && !identity.OptsOut(v.Pod) {
+		if v.OwnerInferred || v.mayUseEntries() || v.Pod != nil && !identity.OptsOut(v.Pod) {
 			return Action{}
 		}
 		return v.releaseAll()
@@ -162,7 +162,7 @@ var active = []rule{
 	{"beside", func(v *evaluation) (Action, bool) {
 		// This applies even if the recorded addresses are on another node: a scheduler that had not seen the FixedIP yet
 		// may have claimed the addresses here.
-		extra := address.Besides(v.held.Addrs, v.spec.IPs)
+		extra := address.Additional(v.held.Addrs, v.spec.IPs)
 		return v.watchBlockers(Action{Type: ReleaseEntries, Node: v.node, Addrs: extra}), len(extra) > 0 && RunsWithout(v.Pod, extra) && v.blocker(extra) == ""
 	}},
 	{"unused move", func(v *evaluation) (Action, bool) {
@@ -213,7 +213,7 @@ var deleting = []rule{
 		return a
 	})},
 	{"done", when(func(v *evaluation) bool { return v.node == "" || v.replaced() }, finish)},
-	{"in use", when((*evaluation).mayHave, func(v *evaluation) Action {
+	{"in use", when((*evaluation).mayUseEntries, func(v *evaluation) Action {
 		return v.report(v.Pod, nil)
 	})},
 	{"maybe in use", when(func(v *evaluation) bool { return !RunsWithout(v.Pod, recorded(v.Record)) && !v.overdue() }, (*evaluation).untilOverdue)},
@@ -247,7 +247,7 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 		if len(spec.IPs) > 0 && containsAll(v.held.Addrs, spec.IPs) {
 			spec.NodeName = v.node
 		}
-	case len(v.Held) == 1 && len(v.MoveTargets)+len(v.Away) == 0 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs):
+	case len(v.Held) == 1 && len(v.MoveTargets)+len(v.Moved) == 0 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs):
 		// Another node has inherited the subnet. During a move of the addresses the node is updated when the pod is bound.
 		spec.NodeName = v.Held[0].Node
 	}
@@ -285,7 +285,7 @@ func (v *evaluation) reclaimable() bool {
 	case v.Workload.OptsOut && (v.Pod == nil || identity.OptsOut(v.Pod)):
 		// The policy for a deleted workload applies, even if the next pod exists already, unless that pod may use the
 		// addresses.
-		return v.spec.Reclaim.WhenDeleted != v1alpha1.Retain && !v.mayHave()
+		return v.spec.Reclaim.WhenDeleted != v1alpha1.Retain && !v.mayUseEntries()
 	case v.Pod != nil:
 		return false
 	case !v.Workload.Exists:
@@ -294,8 +294,9 @@ func (v *evaluation) reclaimable() bool {
 	return v.Workload.Excludes && v.spec.Reclaim.WhenScaled == v1alpha1.Delete
 }
 
-// expire returns DeleteRecord if the TTL is over and no blocker exists. Otherwise it returns the report, with the time of
-// the next decision and, if a blocker exists, its message.
+// expire returns DeleteRecord if the TTL is over and no blocker exists. Otherwise it returns the action that updates the
+// status (see report). Action.At is then the time of the next decision, and Action.Why is the message of the blocker, if one
+// exists.
 func (v *evaluation) expire() Action {
 	at := v.Record.Status.ExpiresAt
 	ttl := v.spec.Reclaim.TTL.Duration
@@ -332,7 +333,8 @@ func Overdue(s State) bool {
 	return s.Record != nil && s.Record.DeletionTimestamp != nil && s.Deadline > 0 && !s.Now.Before(s.Record.DeletionTimestamp.Add(s.Deadline))
 }
 
-// untilOverdue returns the report of a FixedIP that is being deleted, with the deadline as the time of the next decision.
+// untilOverdue returns the action that updates the status of a FixedIP that is being deleted (see report). If State.Deadline
+// is set, Action.At is the end of that deadline.
 func (v *evaluation) untilOverdue() Action {
 	a := v.report(v.Pod, nil)
 	if v.Deadline > 0 {
@@ -341,12 +343,12 @@ func (v *evaluation) untilOverdue() Action {
 	return a
 }
 
-// mayHave reports whether the pod may use any of the addresses of its entries on its node.
-func (v *evaluation) mayHave() bool { return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs) }
+// mayUseEntries reports whether the pod may use any of the addresses of its entries on its node.
+func (v *evaluation) mayUseEntries() bool { return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs) }
 
 // nodeInUse returns the node of the pod if the pod may use the addresses of its entries there; empty otherwise.
 func (v *evaluation) nodeInUse() string {
-	if v.mayHave() {
+	if v.mayUseEntries() {
 		return v.node
 	}
 	return ""

@@ -88,22 +88,22 @@ func migrating(node string) v1alpha1.FixedIPSpec {
 	return s
 }
 
-// awayAt returns the state of 10.0.1.6 after it was moved from its home node-1 to node.
-func awayAt(node string) []ledger.RemoteAddresses {
+// movedTo returns the state of 10.0.1.6 after it was moved from its home node-1 to node.
+func movedTo(node string) []ledger.RemoteAddresses {
 	return []ledger.RemoteAddresses{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}}
 }
 
-// leavingFrom returns the result of awayAt for an address that is about to leave the node. barred sets the field Fenced.
+// leavingFrom returns the result of movedTo for an address that is about to leave the node. barred sets the field Fenced.
 func leavingFrom(node string, barred bool) []ledger.RemoteAddresses {
-	away := awayAt(node)
-	away[0].Leaving, away[0].Fenced = true, barred
-	return away
+	moved := movedTo(node)
+	moved[0].Leaving, moved[0].Fenced = true, barred
+	return moved
 }
 
-// listed sets the field Listed: the agent of the other node reports the address as used.
-func listed(away []ledger.RemoteAddresses) []ledger.RemoteAddresses {
-	away[0].Listed = true
-	return away
+// used sets the field Used: the agent of the other node reports the address as used.
+func used(moved []ledger.RemoteAddresses) []ledger.RemoteAddresses {
+	moved[0].Used = true
+	return moved
 }
 
 func on(node string) func(*v1alpha1.FixedIP) {
@@ -255,32 +255,32 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: withFailover("Migrate")},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: migrating("node-1")}},
 		"spec.nodeName is updated after a move": {
-			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: existing},
+			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: migrating("node-2")}},
 		"moved address is not released": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: existing},
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{}},
 		"moved claim without a FixedIP is recorded on the new node": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2", "10.0.1.6"), Workload: withFailover("Migrate")},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2", "10.0.1.6"), Workload: withFailover("Migrate")},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: migrating("node-2")}},
 		"move in progress is not changed": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
+			reclaim.State{Record: record(migrates, reserved), Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{}},
 		"move target is released: the pod opted out": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: optedOut(podOn("node-2")), Workload: existing},
+			reclaim.State{Record: record(migrates, reserved), Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: optedOut(podOn("node-2")), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}},
 		},
 		"move in progress is not changed: the pod was deleted": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
+			reclaim.State{Record: record(migrates, reserved), Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{}},
 		"move target is released: the address is still at home and the pod was deleted": {
 			reclaim.State{Record: record(migrates, reserved), Held: mine, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"move target of a claim is released: the pod was deleted": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Moved: movedTo("node-3"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"move target of a claim is not released: the pod waits": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Moved: movedTo("node-3"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{}},
 		"move target is not released: the pod waits": {
 			reclaim.State{Record: record(migrates, reserved), Held: mine, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
@@ -301,10 +301,10 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.5")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"move target is released: the FixedIP names that node already": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: existing},
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"move target is not released: the pod with another entry has no IP yet": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{}},
 		"deleted: the move target on the pod's node is released": {
 			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: existing},
@@ -316,24 +316,24 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(deleting), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 		"Moved entry of the recorded address is not released": {
-			reclaim.State{Record: record(migrates), Away: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
+			reclaim.State{Record: record(migrates), Moved: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
 		"deleted: the entry on the node after a move is released first": {
-			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Workload: gone},
+			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
 		"deleted: then the Moved entry is marked as leaving": {
-			reclaim.State{Record: record(deleting, on("node-2")), Away: awayAt("node-2"), Workload: gone},
+			reclaim.State{Record: record(deleting, on("node-2")), Moved: movedTo("node-2"), Workload: gone},
 			reclaim.Action{Type: reclaim.MarkLeaving, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"deleted: then the node after the move is fenced": {
-			reclaim.State{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", false), Workload: gone},
+			reclaim.State{Record: record(deleting, on("node-2")), Moved: leavingFrom("node-2", false), Workload: gone},
 			reclaim.Action{Type: reclaim.FenceTarget, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"deleted: then the Moved entry is released": {
-			reclaim.State{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", true), Workload: gone},
+			reclaim.State{Record: record(deleting, on("node-2")), Moved: leavingFrom("node-2", true), Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"deleted: the Moved entry is not released, the agent reports the address": {
-			reclaim.State{Record: record(deleting, on("node-2")), Away: listed(leavingFrom("node-2", true)), Workload: gone},
+			reclaim.State{Record: record(deleting, on("node-2")), Moved: used(leavingFrom("node-2", true)), Workload: gone},
 			reclaim.Action{At: now.Add(10 * time.Second)}},
 		"deleted and overdue: the Moved entry is released, the agent reports the address": {
-			reclaim.State{Record: record(deleting, on("node-2")), Away: listed(leavingFrom("node-2", true)), Workload: gone, Deadline: time.Hour},
+			reclaim.State{Record: record(deleting, on("node-2")), Moved: used(leavingFrom("node-2", true)), Workload: gone, Deadline: time.Hour},
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"deleted: the FixedIP waits for the CiliumNode of the home": {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
@@ -341,17 +341,17 @@ func TestDecide(t *testing.T) {
 			}), HomeMissing: "node-1", Workload: gone},
 			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs [10.0.1.6] may be in use on another node than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or at --force-finalize-after; check the cilium pod of that node"}},
 		"deleted: the move target is released before the Moved entry": {
-			reclaim.State{Record: record(deleting), Away: awayAt("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
+			reclaim.State{Record: record(deleting), Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
 		"no FixedIP: the fenced Moved entry is released": {
-			reclaim.State{Away: leavingFrom("node-2", true), Workload: gone},
+			reclaim.State{Moved: leavingFrom("node-2", true), Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"no FixedIP: the Moved entry is not released, the agent reports the address": {
-			reclaim.State{Away: listed(leavingFrom("node-2", true)), Workload: gone}, reclaim.Action{At: now.Add(10 * time.Second)}},
+			reclaim.State{Moved: used(leavingFrom("node-2", true)), Workload: gone}, reclaim.Action{At: now.Add(10 * time.Second)}},
 		"no FixedIP: the Moved entry is not released, the workload exists": {
-			reclaim.State{Away: leavingFrom("node-2", true), Workload: existing}, reclaim.Action{}},
+			reclaim.State{Moved: leavingFrom("node-2", true), Workload: existing}, reclaim.Action{}},
 		"deleted: the moved address is not released, the pod is bound": {
-			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: existing},
+			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 
 		"Reassign: the FixedIP is replaced, the pod runs with another address": {
@@ -375,7 +375,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
 		"Reassign, deleted: the Moved entry of an earlier move is released": {
-			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Away: awayAt("node-3"), Pod: podOn("node-2"), Workload: existing},
+			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Moved: movedTo("node-3"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.MarkLeaving, Node: "node-1", From: "node-3", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"Reassign, deleted: the finalizer is removed": {
 			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: existing},

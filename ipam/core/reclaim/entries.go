@@ -44,7 +44,7 @@ func allocation(s State) (node string, addrs []netip.Addr, blocker *pool.Blocker
 			return "", nil, b
 		}
 		if node != "" && node != h.Node {
-			return "", nil, &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.AddressesOnDifferentNodes, Who: node, Asks: ownerOf(s)}
+			return "", nil, &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.AddressesOnDifferentNodes, Who: node, Requester: ownerOf(s)}
 		}
 		node, addrs = h.Node, append(addrs, h.Addr)
 	}
@@ -56,11 +56,11 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 	owner := ownerOf(s)
 	switch {
 	case h.Node == "":
-		return &pool.Blocker{Addr: h.Addr, Reason: pool.SubnetNotFound, Asks: owner}
+		return &pool.Blocker{Addr: h.Addr, Reason: pool.SubnetNotFound, Requester: owner}
 	case h.ConflictingFixedIP != "":
-		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.ReservedByOtherFixedIP, Who: h.ConflictingFixedIP, Asks: owner}
+		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.ReservedByOtherFixedIP, Who: h.ConflictingFixedIP, Requester: owner}
 	case h.User != "":
-		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.InUseByPod, Who: h.User, Asks: owner}
+		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.InUseByPod, Who: h.User, Requester: owner}
 	case h.Entry == nil:
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Cooldown && RunsOn(s.Pod, h.Node, h.Addr):
@@ -83,7 +83,7 @@ func otherAddress(s State, h AddressHome) *pool.Blocker {
 	if i < 0 {
 		return nil
 	}
-	return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.OtherAddressAllocated, Who: held.Addrs[i].String(), Asks: ownerOf(s)}
+	return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.OtherAddressAllocated, Who: held.Addrs[i].String(), Requester: ownerOf(s)}
 }
 
 // ownerOf returns the pod of the FixedIP as entries name it, "namespace/name".
@@ -168,14 +168,14 @@ func (s State) release(keepNode string) (a Action, ok bool) {
 		// A pod that does not run yet may still get the address that the move prepared.
 	}
 	remaining, _ := heldOn(s.Held, keepNode)
-	for _, m := range s.Away {
+	for _, m := range s.Moved {
 		switch {
 		case m.At == keepNode && !slices.ContainsFunc(m.Addrs, func(x netip.Addr) bool { return !slices.Contains(remaining.Addrs, x) }):
 		case !m.Leaving:
 			return Action{Type: MarkLeaving, Node: m.Home, From: m.At, Addrs: m.Addrs}, true
 		case !m.Fenced:
 			return Action{Type: FenceTarget, Node: m.At, Addrs: m.Addrs}, true
-		case m.Listed && !Overdue(s):
+		case m.Used && !Overdue(s):
 			return Action{At: s.Now.Add(recheckInterval)}, true
 		default:
 			return Action{Type: ReleaseHome, Node: m.Home, From: m.At, Addrs: m.Addrs, Generation: m.Generation}, true
@@ -198,7 +198,7 @@ func (v *evaluation) releaseAll() Action {
 // FixedIP.
 func (v *evaluation) withoutOwnMoves() State {
 	s := v.State
-	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(m ledger.RemoteAddresses) bool {
+	s.Moved = slices.DeleteFunc(slices.Clone(s.Moved), func(m ledger.RemoteAddresses) bool {
 		return slices.ContainsFunc(m.Addrs, func(x netip.Addr) bool { return slices.Contains(v.spec.IPs, x.String()) })
 	})
 	return s
@@ -212,7 +212,7 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 		return Action{}, false
 	}
 	for _, h := range v.MoveTargets {
-		left := v.Record == nil && len(v.Held)+len(v.Away) == 0
+		left := v.Record == nil && len(v.Held)+len(v.Moved) == 0
 		if prepared := slices.DeleteFunc(slices.Clone(h.Addrs), func(a netip.Addr) bool { return !left && !holds(v.Held, a) }); len(prepared) > 0 {
 			return Action{Type: ReleaseEntries, Node: h.Node, Addrs: prepared}, true
 		}
@@ -234,9 +234,9 @@ func (v *evaluation) unexpected() (a Action, ok bool) {
 	}
 	recorded := func(addrs []netip.Addr) bool { return containsAll(addrs, v.spec.IPs) }
 	allocated := slices.ContainsFunc(v.Held, func(h ledger.NodeAddresses) bool { return recorded(h.Addrs) }) ||
-		slices.ContainsFunc(v.Away, func(m ledger.RemoteAddresses) bool { return recorded(m.Addrs) })
+		slices.ContainsFunc(v.Moved, func(m ledger.RemoteAddresses) bool { return recorded(m.Addrs) })
 	for _, h := range v.Held {
-		extra := address.Besides(h.Addrs, v.spec.IPs)
+		extra := address.Additional(h.Addrs, v.spec.IPs)
 		if len(extra) > 0 && v.blocker(extra) == "" && (!waits || !allocated || recorded(h.Addrs)) {
 			return Action{Type: ReleaseEntries, Node: h.Node, Addrs: extra}, true
 		}

@@ -27,10 +27,10 @@ type State struct {
 	Holder string
 	// Held are the addresses of the Owned entries of the holder in all pools; for a slot, only the addresses of the slot.
 	Held []ledger.NodeAddresses
-	// MoveTargets are the addresses of MoveTarget entries that name the holder, and Away those of Moved entries. Both are
+	// MoveTargets are the addresses of MoveTarget entries that name the holder, and Moved those of Moved entries. Both are
 	// empty for a slot.
 	MoveTargets []ledger.NodeAddresses
-	Away        []ledger.RemoteAddresses
+	Moved       []ledger.RemoteAddresses
 	// Blockers are the reasons why addresses in Held must not be released yet.
 	Blockers []ReleaseBlocker
 	// Reported are the addresses in Held that the agents report as used.
@@ -149,10 +149,10 @@ const (
 	AllowMove ActionType = "AllowMove"
 )
 
-// Destroys reports whether the action removes an entry or the FixedIP of the identity, or prepares that, so that it must be
-// decided from a live state. It is false for FinishRecord, which releases no entry: the deletion of a FixedIP can't be
+// IsDestructive reports whether the action removes an entry or the FixedIP of the identity, or prepares that, so that it must
+// be decided from a live state. It is false for FinishRecord, which releases no entry: the deletion of a FixedIP can't be
 // taken back.
-func (t ActionType) Destroys() bool {
+func (t ActionType) IsDestructive() bool {
 	switch t {
 	case DeleteRecord, ReplaceRecord, ReleaseEntries, MarkLeaving, FenceTarget, ReleaseHome:
 		return true

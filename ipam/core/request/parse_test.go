@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 		"10.0.1.5/28":               {wantErr: `"10.0.1.5/28" has host bits set; the network is 10.0.1.0/28`},
 		"10.0.1.0/33":               {wantErr: `"10.0.1.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
 		"FD00::/64":                 {wantErr: `"FD00::/64" is not in canonical form; write fd00::/64`},
-		"::ffff:10.0.0.0/120":       {wantErr: `"::ffff:10.0.0.0/120" is an IPv4 CIDR mapped into IPv6`},
+		"::ffff:10.0.0.0/120":       {wantErr: `"::ffff:10.0.0.0/120" is an IPv4 CIDR mapped into IPv6; write it as an IPv4 CIDR such as 10.240.0.0/16`},
 		"::/80":                     {wantErr: `"::/80" has IPv4 addresses mapped into IPv6; write a CIDR that does not overlap ::ffff:0:0/96`},
 		"::-ffff::":                 {wantErr: `range "::-ffff::" has IPv4 addresses mapped into IPv6; write ranges that do not overlap ::ffff:0:0/96`},
 		"10.0.1.9-10.0.1.1":         {wantErr: `range "10.0.1.9-10.0.1.1" ends before it begins; write 10.0.1.1-10.0.1.9`},

@@ -53,9 +53,9 @@ func (o OrphanedSubnets) nominated(node string) (count int) {
 	return count
 }
 
-// waited reports whether at least the duration hold has passed since the node was first observed to be gone.
-func (o OrphanedSubnets) waited(hold time.Duration, now time.Time) bool {
-	return !o.Since.IsZero() && !now.Before(o.Since.Add(hold))
+// waited reports whether at least gracePeriod has passed since the node was first observed to be gone.
+func (o OrphanedSubnets) waited(gracePeriod time.Duration, now time.Time) bool {
+	return !o.Since.IsZero() && !now.Before(o.Since.Add(gracePeriod))
 }
 
 // Orphans returns the subnets whose nodes are gone, grouped by node, with the reserved addresses in them. Subnets that never
@@ -210,8 +210,8 @@ type Rules struct {
 	Pools []address.ClusterPool
 	// Policy is the policy for orphaned subnets.
 	Policy OrphanPolicy
-	// Hold is the grace period of orphaned subnets.
-	Hold time.Duration
+	// GracePeriod is the grace period of orphaned subnets.
+	GracePeriod time.Duration
 	// Failover is the failover policy for FixedIPs without one of their own.
 	Failover v1alpha1.Failover
 }
@@ -245,9 +245,9 @@ type CandidateNode struct {
 	Name string
 	// Subnets is the number of subnets that the node has.
 	Subnets int
-	// SuccessorOf is the value of the label fixedip.io/replaces-node, the node that this node replaces; empty if the node
+	// ReplacesNode is the value of the label fixedip.io/replaces-node, the node that this node replaces; empty if the node
 	// does not have the label.
-	SuccessorOf string
+	ReplacesNode string
 	// Ready is true if pods can be placed on the node now.
 	Ready bool
 	// Joined is the time at which the Node was created.
@@ -269,7 +269,7 @@ func (h CandidateNode) admits(pod *corev1.Pod) bool {
 // chosen reports whether a node has to inherit an orphan, whatever the policy: the administrator named it, or it has
 // inherited some of the subnets already.
 func (o OrphanedSubnets) chosen(h CandidateNode) bool {
-	return o.Candidate == h.Name || o.Successor == h.Name || o.Node != "" && h.SuccessorOf == o.Node
+	return o.Candidate == h.Name || o.Successor == h.Name || o.Node != "" && h.ReplacesNode == o.Node
 }
 
 // mayInherit reports whether a node may inherit an orphan now. If not, at is the time from which it may; zero if that depends
@@ -288,7 +288,7 @@ func (o OrphanedSubnets) chosen(h CandidateNode) bool {
 // If an address may migrate, a node that has subnets may inherit after at most migrateGracePeriod, whatever the policy: the
 // pods can then migrate from that node to nodes that can run them.
 func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok bool, at time.Time) {
-	hold := r.Hold
+	gracePeriod := r.GracePeriod
 	switch {
 	case len(o.Subnets) == 0 || o.Node == h.Name, o.Candidate == "" && len(o.Reserved) == 0, o.Candidate != "" && o.Candidate != h.Name:
 		return false, time.Time{}
@@ -297,12 +297,12 @@ func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok
 	case o.Since.IsZero(), h.Subnets > 0 && !h.Ready, o.nominated(h.Name) == 0 && !suits(h.Constraints, o.Constraints):
 		return false, time.Time{}
 	case h.Subnets > 0 && r.migrates(o):
-		hold = min(r.Hold, migrateGracePeriod)
+		gracePeriod = min(r.GracePeriod, migrateGracePeriod)
 	case r.Policy != Inherit, !r.fits(o, h):
 		return false, time.Time{}
 	}
-	if !o.waited(hold, now) {
-		return false, o.Since.Add(hold)
+	if !o.waited(gracePeriod, now) {
+		return false, o.Since.Add(gracePeriod)
 	}
 	return true, time.Time{}
 }
@@ -322,7 +322,7 @@ func (r Rules) fits(o OrphanedSubnets, h CandidateNode) bool {
 // joinedLate reports whether a node joined after the node of the orphan was gone, or at most one grace period before: a
 // replacement often joins before the node that it replaces is deleted.
 func (r Rules) joinedLate(o OrphanedSubnets, h CandidateNode) bool {
-	return !h.Joined.Before(o.Since.Add(-r.Hold))
+	return !h.Joined.Before(o.Since.Add(-r.GracePeriod))
 }
 
 // InheritancePending reports whether the rules allow another node to inherit an orphan. The scheduler then nominates nodes for
@@ -331,13 +331,13 @@ func (r Rules) InheritancePending(o OrphanedSubnets) bool {
 	return len(o.Subnets) > 0 && (r.Policy == Inherit || r.migrates(o))
 }
 
-// JoinerInherits returns the orphan that node j inherits instead of a new subnet; ok is false if there is none. Orphans for
-// which j was chosen come first, then the one that has waited longest. A node that has subnets inherits only orphans for
+// OrphanForNewNode returns the orphan that node n inherits instead of a new subnet; ok is false if there is none. Orphans for
+// which n was chosen come first, then the one that has waited longest. A node that has subnets inherits only orphans for
 // which it was chosen.
-func (r Rules) JoinerInherits(j CandidateNode, orphans []OrphanedSubnets, now time.Time) (found OrphanedSubnets, ok bool) {
+func (r Rules) OrphanForNewNode(n CandidateNode, orphans []OrphanedSubnets, now time.Time) (found OrphanedSubnets, ok bool) {
 	for _, o := range orphans {
-		better := !ok || o.chosen(j) && !found.chosen(j) || o.chosen(j) == found.chosen(j) && o.Since.Before(found.Since)
-		if may, _ := r.mayInherit(o, j, now); may && better && (j.Subnets == 0 || o.chosen(j)) {
+		better := !ok || o.chosen(n) && !found.chosen(n) || o.chosen(n) == found.chosen(n) && o.Since.Before(found.Since)
+		if may, _ := r.mayInherit(o, n, now); may && better && (n.Subnets == 0 || o.chosen(n)) {
 			found, ok = o, true
 		}
 	}
@@ -400,8 +400,8 @@ func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (expired []
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}
 	}
-	if !o.waited(r.Hold, now) {
-		return nil, o.Since.Add(r.Hold)
+	if !o.waited(r.GracePeriod, now) {
+		return nil, o.Since.Add(r.GracePeriod)
 	}
 	return slices.DeleteFunc(slices.Clone(o.Reserved), func(k reservation.Address) bool { return k.Node != o.Node }), time.Time{}
 }
@@ -416,8 +416,8 @@ func (r Rules) Releasable(o OrphanedSubnets, now time.Time) (ok bool, at time.Ti
 		return true, time.Time{}
 	case o.Since.IsZero():
 		return false, time.Time{}
-	case !o.waited(r.Hold, now):
-		return false, o.Since.Add(r.Hold)
+	case !o.waited(r.GracePeriod, now):
+		return false, o.Since.Add(r.GracePeriod)
 	}
 	return true, time.Time{}
 }

@@ -162,8 +162,8 @@ func samePool(h v1alpha1.NodeConstraints, lost *v1alpha1.NodeConstraints) bool {
 	return lost != nil && len(lost.NodePool) > 0 && maps.Equal(h.NodePool, lost.NodePool)
 }
 
-// Holder is the node for which a subnet is claimed.
-type Holder struct {
+// Assignee is the node for which a subnet is claimed.
+type Assignee struct {
 	Node string
 	// NodeUID is the UID of the Node, and CiliumNodeUID that of its CiliumNode; either may be empty.
 	NodeUID, CiliumNodeUID types.UID

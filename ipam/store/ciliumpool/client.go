@@ -89,10 +89,11 @@ func isPatchTestFailure(err error) bool {
 }
 
 // ChangeEntries applies all edits to the pool of a node in one write, or none of them, and returns the pool after the
-// write. If whole is true, it returns ErrChanged if any part of the spec of the CiliumNode has changed since n was read.
-// After ErrChanged, ErrGone and ErrRefused nothing was written; after any other error the edits may have been written.
-func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, whole bool) (pool.NodePool, error) {
-	return p.patch(ctx, n, types.JSONPatchType, encode(n, nil, edits, whole, p.StripManagedFields && n.Tracked), false)
+// write. If requireUnchangedSpec is true, it returns ErrChanged if any part of the spec of the CiliumNode has changed since n
+// was read. After ErrChanged, ErrGone and ErrRefused nothing was written; after any other error the edits may have been
+// written.
+func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, requireUnchangedSpec bool) (pool.NodePool, error) {
+	return p.patch(ctx, n, types.JSONPatchType, encode(n, nil, edits, requireUnchangedSpec, p.StripManagedFields && n.Tracked), false)
 }
 
 // Publish adds subnets to a node, together with the first entries in these subnets, so that every reader that sees the
@@ -134,8 +135,8 @@ func (p *Client) patch(ctx context.Context, n pool.NodePool, kind types.PatchTyp
 
 // SyncLedger updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer of CiliumNodes
 // should have the transform Trim. synced reports whether all CiliumNodes that existed at the start are in the ledger.
-func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.NodeChange)) (synced func() bool, err error) {
-	return watch.Objects(ctx, watches, &ciliumv2.CiliumNode{}, func(before, after *ciliumv2.CiliumNode) {
+func SyncLedger(ctx context.Context, caches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.NodeChange)) (synced func() bool, err error) {
+	return watch.Objects(ctx, caches, &ciliumv2.CiliumNode{}, func(before, after *ciliumv2.CiliumNode) {
 		if after == nil {
 			changed(before.Name, l.RemoveNode(before.Name))
 			return
@@ -144,9 +145,9 @@ func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, chan
 	})
 }
 
-// Ask writes a probe into the status of a CiliumNode, in one patch, and returns the node with the probe. The report with
-// which the agent acknowledges all earlier writes removes the probe (see package agentview). Ask does not change other
-// probes: only a report of the agent removes a probe.
+// WriteProbe writes a probe into the status of a CiliumNode, in one patch, and returns the node with the probe. The report with
+// which the agent acknowledges all earlier writes removes the probe (see package agentview). WriteProbe does not
+// change other probes: only a report of the agent removes a probe.
 //
 // The patch adds two keys. The key in release-ips, with the state released for an address that is not in the pool, makes the
 // agent report (Cilium fact 24). The key in used disappears with that report, because the agent builds used from its
@@ -154,7 +155,7 @@ func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, chan
 // still disappears with the next report.
 //
 // ErrChanged, ErrGone and ErrRefused mean that nothing was written; after any other error the probe may exist.
-func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
+func (p *Client) WriteProbe(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	kind, content := types.JSONPatchType, encodeProbe(n, probe)
 	if !n.HasUsed {
 		kind, content = types.MergePatchType, encodeFirstProbe(n, probe)

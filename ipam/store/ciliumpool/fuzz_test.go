@@ -56,16 +56,16 @@ func FuzzCiliumNode(f *testing.F) {
 			}
 		}
 		for _, family := range address.Families {
-			marks := nodepool.ReleaseExcess(n, family, world.watermark(family), world.held, world.reserved, world.unanswered)
-			for i, m := range marks {
-				if m.From == m.To || slices.ContainsFunc(marks[:i], func(o pool.HandshakeChange) bool { return o.Addr == m.Addr }) {
-					t.Errorf("ReleaseExcess: change %+v has no effect or is for an address that has another change: %+v", m, marks)
+			changes := nodepool.ReleaseExcess(n, family, world.watermark(family), world.held, world.reserved, world.overdue)
+			for i, m := range changes {
+				if m.From == m.To || slices.ContainsFunc(changes[:i], func(o pool.HandshakeChange) bool { return o.Addr == m.Addr }) {
+					t.Errorf("ReleaseExcess: change %+v has no effect or is for an address that has another change: %+v", m, changes)
 				}
 			}
-			if len(marks) == 0 {
+			if len(changes) == 0 {
 				continue
 			}
-			if diff := cmp.Diff(n.WithHandshakes(marks).Handshakes, applied(t, "ReleaseExcess", cn, encodeHandshakes(n, marks)).WithHandshakes(nil).Handshakes, compareAddrs); diff != "" {
+			if diff := cmp.Diff(n.WithHandshakes(changes).Handshakes, applied(t, "ReleaseExcess", cn, encodeHandshakes(n, changes)).WithHandshakes(nil).Handshakes, compareAddrs); diff != "" {
 				t.Errorf("ReleaseExcess: the patch has another result than planned (-want +got): %s", diff)
 			}
 		}
@@ -168,7 +168,7 @@ func (w surroundings) reserved(a netip.Addr) bool {
 }
 func (w surroundings) held(a netip.Addr) bool { b := a.As16(); return w.variant&8 != 0 && b[15]%3 == 0 }
 
-func (w surroundings) unanswered(a netip.Addr) bool {
+func (w surroundings) overdue(a netip.Addr) bool {
 	b := a.As16()
 	return w.variant&2 != 0 && b[15]%2 == 0
 }
@@ -212,7 +212,7 @@ func (w surroundings) plans() map[string][]pool.EntryChange {
 	all["strict"], _ = nodepool.Strict(w.n, w.occupants(), w.reserved)
 	for _, f := range address.Families {
 		all["fill "+f.String()], _ = nodepool.FillDynamic(w.n, f, w.watermark(f), w.reserved)
-		all["remove "+f.String()] = nodepool.RemoveReleased(w.n, f, w.watermark(f), w.held, w.reserved, w.unanswered)
+		all["remove "+f.String()] = nodepool.RemoveReleased(w.n, f, w.watermark(f), w.held, w.reserved, w.overdue)
 	}
 	all["release"] = w.n.Release("db/mysql-0", nil, fuzzNow)
 	return all

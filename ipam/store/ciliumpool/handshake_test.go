@@ -34,25 +34,25 @@ type keys = map[string]ipamtypes.IPReleaseStatus
 func TestChangeHandshakes(t *testing.T) {
 	one, two, three := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3")
 	for name, c := range map[string]struct {
-		now, seen *ciliumv2.CiliumNode
-		marks     func(n pool.NodePool) []pool.HandshakeChange
-		want      map[netip.Addr]pool.Handshake
-		err       error
+		now, seen  *ciliumv2.CiliumNode
+		handshakes func(n pool.NodePool) []pool.HandshakeChange
+		want       map[netip.Addr]pool.Handshake
+		err        error
 	}{
 		"the first handshakes": {
-			now: inHandshake(nil), marks: func(n pool.NodePool) []pool.HandshakeChange {
+			now: inHandshake(nil), handshakes: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease), n.ChangeHandshake(two, pool.MarkedForRelease)}
 			},
 			want: map[netip.Addr]pool.Handshake{one: pool.MarkedForRelease, two: pool.MarkedForRelease}},
 		"one marked, one removed, one released": {
 			now: inHandshake(keys{"10.0.1.2": "do-not-release", "10.0.1.3": "ready-for-release"}),
-			marks: func(n pool.NodePool) []pool.HandshakeChange {
+			handshakes: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease), n.ChangeHandshake(two, pool.NoHandshake), n.ChangeHandshake(three, pool.Released)}
 			},
 			want: map[netip.Addr]pool.Handshake{one: pool.MarkedForRelease, three: pool.Released}},
 		"the agent has responded in the meantime": {
 			now: inHandshake(keys{"10.0.1.2": "ready-for-release"}), seen: inHandshake(keys{"10.0.1.2": "marked-for-release"}),
-			marks: func(n pool.NodePool) []pool.HandshakeChange {
+			handshakes: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(two, pool.NoHandshake)}
 			}, err: ErrChanged},
 		"the entry has got an owner in the meantime": {
@@ -60,16 +60,16 @@ func TestChangeHandshakes(t *testing.T) {
 				cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {Owner: "db/mysql-0"}}
 			}),
 			seen: inHandshake(nil),
-			marks: func(n pool.NodePool) []pool.HandshakeChange {
+			handshakes: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease)}
 			}, err: ErrChanged},
 		"released while the entry exists": {
 			now: inHandshake(keys{"10.0.1.1": "ready-for-release"}),
-			marks: func(n pool.NodePool) []pool.HandshakeChange {
+			handshakes: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.Released)}
 			}, err: ErrChanged},
 		"an unknown state": {
-			now: inHandshake(keys{"10.0.1.1": "gone-fishing", "nowhere": "released"}), marks: func(n pool.NodePool) []pool.HandshakeChange {
+			now: inHandshake(keys{"10.0.1.1": "gone-fishing", "nowhere": "released"}), handshakes: func(n pool.NodePool) []pool.HandshakeChange {
 				return []pool.HandshakeChange{n.ChangeHandshake(two, pool.MarkedForRelease)}
 			},
 			want: map[netip.Addr]pool.Handshake{one: pool.OtherState, two: pool.MarkedForRelease}},
@@ -79,7 +79,7 @@ func TestChangeHandshakes(t *testing.T) {
 				c.seen = c.now
 			}
 			api, n := newAPI(t, c.now), FromCiliumNode(c.seen)
-			after, err := New(api).ChangeHandshakes(t.Context(), n, c.marks(n))
+			after, err := New(api).ChangeHandshakes(t.Context(), n, c.handshakes(n))
 			if !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
 				t.Fatalf("got error %v, want %v", err, c.err)
 			}
@@ -163,7 +163,7 @@ func TestWriterMarks(t *testing.T) {
 			edit.ReadyForRelease = true
 			return []pool.EntryChange{edit}, nil
 		},
-		Marks: func(n pool.NodePool) []pool.HandshakeChange {
+		Handshakes: func(n pool.NodePool) []pool.HandshakeChange {
 			if n.Handshakes[addr("10.0.1.1")] == pool.ReadyForRelease {
 				return []pool.HandshakeChange{n.ChangeHandshake(addr("10.0.1.1"), pool.Released)}
 			}
@@ -232,8 +232,8 @@ func TestRateLimit(t *testing.T) {
 		began := time.Now()
 		var at []time.Duration
 		api.fail = func(int) (error, bool) { at = append(at, time.Since(began)); return nil, false }
-		flip := func(urgent bool) error {
-			return w.Write(ctx, WriteRequest{Node: "n", SkipRateLimit: urgent, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+		flip := func(skipRateLimit bool) error {
+			return w.Write(ctx, WriteRequest{Node: "n", SkipRateLimit: skipRateLimit, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 				if edit, there := n.Drop(addr("10.0.1.200")); there {
 					return []pool.EntryChange{edit}, nil
 				}

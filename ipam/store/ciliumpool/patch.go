@@ -31,14 +31,14 @@ type operation struct {
 }
 
 // encode returns the patch for the edits. It applies only to the CiliumNode that n was read from, if its subnets are
-// unchanged and every edited entry is as its edit requires; with whole, only if the whole spec is unchanged. podCIDRs, if
-// not nil, are published in the same patch. With untrack, the patch removes managedFields.
-func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole, untrack bool) []operation {
+// unchanged and every edited entry is as its edit requires; with requireUnchangedSpec, only if the whole spec is unchanged.
+// podCIDRs, if not nil, are published in the same patch. With stripManagedFields, the patch removes managedFields.
+func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, requireUnchangedSpec, stripManagedFields bool) []operation {
 	ops := []operation{
 		{"test", uidPath, n.UID},
 		{"test", podCIDRsPath, nullable(n.PodCIDRs, n.PodCIDRs == nil)},
 	}
-	if whole {
+	if requireUnchangedSpec {
 		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
 	}
 	if !n.HasUsed && slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.RequireUnused }) {
@@ -46,7 +46,7 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole,
 		// agent changes.
 		ops = append(ops, operation{"test", versionPath, n.ResourceVersion})
 	}
-	if untrack {
+	if stripManagedFields {
 		// A list with one empty entry is the documented way to clear managedFields.
 		ops = append(ops, operation{"add", trackingPath, []metav1.ManagedFieldsEntry{{}}})
 	}

@@ -51,7 +51,7 @@ func TestAsk(t *testing.T) {
 				row.seen = row.now
 			}
 			api := newAPI(t, row.now)
-			after, err := New(api).Ask(t.Context(), FromCiliumNode(row.seen), netip.MustParseAddr(probe))
+			after, err := New(api).WriteProbe(t.Context(), FromCiliumNode(row.seen), netip.MustParseAddr(probe))
 			if !errors.Is(err, row.err) || (row.err == nil) != (err == nil) {
 				t.Fatalf("got error %v, want %v", err, row.err)
 			}
@@ -90,13 +90,13 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestAskThatIsNotStored checks that Ask fails if the API server does not store the probe: a missing probe looks as if the
-// agent had acknowledged it.
-func TestAskThatIsNotStored(t *testing.T) {
+// TestProbeThatIsNotStored checks that WriteProbe fails if the API server does not store the probe: a missing probe looks as
+// if the agent had acknowledged it.
+func TestProbeThatIsNotStored(t *testing.T) {
 	n := FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.Used = ipamtypes.AllocationMap{} }))
 	api := dropping{newAPI(t, ciliumNode())}
-	if _, err := New(api).Ask(t.Context(), n, netip.MustParseAddr("100::2")); err == nil {
-		t.Error("Ask returned no error for a probe that was not stored")
+	if _, err := New(api).WriteProbe(t.Context(), n, netip.MustParseAddr("100::2")); err == nil {
+		t.Error("WriteProbe returned no error for a probe that was not stored")
 	}
 }
 

@@ -39,9 +39,9 @@ type WriteRequest struct {
 	FromAPIServer bool
 	// RequireUnchangedSpec requires that the whole spec, and not only the edited entries, is unchanged since the decision.
 	RequireUnchangedSpec bool
-	// Marks returns the changes of release handshakes that belong to the request. Its argument is the pool after the edits of
-	// Decide. Marks may be nil. The rules for Decide apply.
-	Marks func(n pool.NodePool) []pool.HandshakeChange
+	// Handshakes returns the changes of release handshakes that belong to the request. Its argument is the pool after the
+	// edits of Decide. Handshakes may be nil. The rules for Decide apply.
+	Handshakes func(n pool.NodePool) []pool.HandshakeChange
 	// StripManagedFields requires a write, even without edits, if the CiliumNode has managedFields (see
 	// Client.StripManagedFields).
 	StripManagedFields bool
@@ -83,15 +83,15 @@ type Writer struct {
 // queue is guarded by the Writer's mu.
 type queue struct {
 	waiting []*queued
-	// urgent is closed when an urgent request waits.
-	urgent chan struct{}
+	// skipRateLimit is closed when a request with SkipRateLimit waits.
+	skipRateLimit chan struct{}
 }
 
-func newQueue() *queue { return &queue{urgent: make(chan struct{})} }
+func newQueue() *queue { return &queue{skipRateLimit: make(chan struct{})} }
 
 func (q *queue) add(r *queued) {
 	if r.SkipRateLimit && !slices.ContainsFunc(q.waiting, func(w *queued) bool { return w.SkipRateLimit }) {
-		close(q.urgent)
+		close(q.skipRateLimit)
 	}
 	q.waiting = append(q.waiting, r)
 }
@@ -130,7 +130,7 @@ func (w *Writer) observePatch(requests int, err error) {
 }
 
 // Write returns when the request is fulfilled. It returns an error of Decide as it is. After such an error, ErrGone or
-// ErrRefused, nothing was written for the request, except that the edits of a request with Marks may have been written.
+// ErrRefused, nothing was written for the request, except that the edits of a request with Handshakes may have been written.
 // After any other error the request may have been written, or may still be.
 func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
 	q := &queued{WriteRequest: r, done: make(chan error, 1)}
@@ -262,9 +262,9 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 	}
 	open, edits := decide(n, batch)
 	if len(edits) > 0 || slices.ContainsFunc(open, func(q *queued) bool { return q.StripManagedFields && n.Tracked }) {
-		whole := slices.ContainsFunc(open, func(q *queued) bool { return q.RequireUnchangedSpec })
+		requireUnchangedSpec := slices.ContainsFunc(open, func(q *queued) bool { return q.RequireUnchangedSpec })
 		w.RateLimit.Spend(node)
-		after, err := w.pools.ChangeEntries(ctx, n, edits, whole)
+		after, err := w.pools.ChangeEntries(ctx, n, edits, requireUnchangedSpec)
 		w.observePatch(len(open), err)
 		if err != nil {
 			return open, after, err
@@ -272,18 +272,18 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 		w.observePool(after)
 		n = after
 	}
-	var marks []pool.HandshakeChange
+	var changes []pool.HandshakeChange
 	for _, q := range open {
-		if q.Marks != nil {
-			// Marks gets the node with the marks of the earlier requests applied.
-			marks = append(marks, q.Marks(n.WithHandshakes(marks))...)
+		if q.Handshakes != nil {
+			// Handshakes gets the node with the changes of the earlier requests applied.
+			changes = append(changes, q.Handshakes(n.WithHandshakes(changes))...)
 		}
 	}
-	if len(marks) == 0 {
+	if len(changes) == 0 {
 		return open, n, nil
 	}
 	w.RateLimit.Spend(node)
-	after, err := w.pools.ChangeHandshakes(ctx, n, marks)
+	after, err := w.pools.ChangeHandshakes(ctx, n, changes)
 	if err == nil {
 		w.observePool(after)
 	}
@@ -291,11 +291,12 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 }
 
 // decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests
-// that are fulfilled already or can't be fulfilled. Requests with Marks or StripManagedFields stay open even without edits.
+// that are fulfilled already or can't be fulfilled. Requests with Handshakes or StripManagedFields stay open even without
+// edits.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
-		if err != nil || len(wanted) == 0 && q.Marks == nil && !q.StripManagedFields {
+		if err != nil || len(wanted) == 0 && q.Handshakes == nil && !q.StripManagedFields {
 			q.done <- err
 			continue
 		}
@@ -391,7 +392,7 @@ func (w *Writer) waitForRateLimit(node string) (waited bool) {
 	for {
 		d := w.Delay(node)
 		w.mu.Lock()
-		none, urgent := len(w.queues[node].waiting) == 0, w.queues[node].urgent
+		none, skipRateLimit := len(w.queues[node].waiting) == 0, w.queues[node].skipRateLimit
 		w.mu.Unlock()
 		if d == 0 || none {
 			return waited
@@ -400,7 +401,7 @@ func (w *Writer) waitForRateLimit(node string) (waited bool) {
 		t := w.RateLimit.clock.NewTimer(d)
 		select {
 		case <-t.C():
-		case <-urgent:
+		case <-skipRateLimit:
 			t.Stop()
 			return waited
 		case <-w.ctx.Done():
@@ -410,13 +411,13 @@ func (w *Writer) waitForRateLimit(node string) (waited bool) {
 	}
 }
 
-// Ask calls Client.Ask with a timeout. The probe counts as a write to the node, but Ask does not wait for the rate limit:
-// call it when Delay is 0.
-func (w *Writer) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
+// WriteProbe calls Client.WriteProbe with a timeout. The probe counts as a write to the node, but WriteProbe does not wait
+// for the rate limit: call it when Delay is 0.
+func (w *Writer) WriteProbe(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	w.RateLimit.Spend(n.Name)
-	after, err := w.pools.Ask(ctx, n, probe)
+	after, err := w.pools.WriteProbe(ctx, n, probe)
 	w.observePatch(1, err)
 	return after, err
 }

@@ -36,8 +36,8 @@ func ReservationOf(fip *v1alpha1.FixedIP) ledger.Reservation {
 // SyncLedger keeps a ledger in sync with the informer of FixedIPs. After each change that may affect which node can take a
 // pod, it calls changed. freed contains the nodes on which an address is no longer reserved. synced reports whether the
 // ledger has all FixedIPs that existed at the start.
-func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(fip *v1alpha1.FixedIP, freed []string)) (synced func() bool, err error) {
-	return watch.Objects(ctx, watches, &v1alpha1.FixedIP{}, func(before, after *v1alpha1.FixedIP) {
+func SyncLedger(ctx context.Context, caches cache.Cache, l *ledger.Ledger, changed func(fip *v1alpha1.FixedIP, freed []string)) (synced func() bool, err error) {
+	return watch.Objects(ctx, caches, &v1alpha1.FixedIP{}, func(before, after *v1alpha1.FixedIP) {
 		switch {
 		case after == nil:
 			changed(before, l.RemoveReservation(ReservationOf(before).Record))
@@ -84,9 +84,9 @@ type Phases struct {
 }
 
 // CountPhases counts the FixedIPs of an informer. Call it before the informer is started.
-func CountPhases(ctx context.Context, watches cache.Cache) (*Phases, error) {
+func CountPhases(ctx context.Context, caches cache.Cache) (*Phases, error) {
 	p := &Phases{counts: map[v1alpha1.Phase]int{}}
-	_, err := watch.Objects(ctx, watches, &v1alpha1.FixedIP{}, p.change)
+	_, err := watch.Objects(ctx, caches, &v1alpha1.FixedIP{}, p.change)
 	return p, err
 }
 

@@ -21,12 +21,12 @@ func TestPhases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watches := &informertest.FakeInformers{Scheme: kinds}
-	p, err := CountPhases(t.Context(), watches)
+	informers := &informertest.FakeInformers{Scheme: kinds}
+	p, err := CountPhases(t.Context(), informers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	informer, err := watches.FakeInformerFor(t.Context(), &v1alpha1.FixedIP{})
+	informer, err := informers.FakeInformerFor(t.Context(), &v1alpha1.FixedIP{})
 	if err != nil {
 		t.Fatal(err)
 	}

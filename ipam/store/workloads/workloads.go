@@ -54,13 +54,13 @@ type Store struct {
 	kinds  []schema.GroupKind
 
 	mu sync.RWMutex
-	// watches contains the started watches, which are never removed. Key: the kind.
-	watches map[schema.GroupKind]watched
+	// informers contains the informers in use, which are never removed. Key: the kind.
+	informers map[schema.GroupKind]workloadInformer
 	// handlers are called for each change. before is nil for a new workload, after is nil for a deleted one.
 	handlers []func(before, after *identity.Workload)
 }
 
-type watched struct {
+type workloadInformer struct {
 	indexer toolscache.Indexer
 	synced  toolscache.InformerSynced
 }
@@ -68,7 +68,7 @@ type watched struct {
 // New returns a Store of the given kinds. The client reads workloads; the mapper maps kinds to resources, and may
 // learn a kind later.
 func New(client dynamic.Interface, mapper meta.RESTMapper, kinds ...schema.GroupKind) *Store {
-	return &Store{client: client, mapper: mapper, kinds: kinds, watches: map[schema.GroupKind]watched{}}
+	return &Store{client: client, mapper: mapper, kinds: kinds, informers: map[schema.GroupKind]workloadInformer{}}
 }
 
 // AddHandler registers a function that is called for each change of a workload, after the Store has it. Call it before
@@ -86,7 +86,7 @@ func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndex
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watches[gk] = watched{indexer: informer.GetIndexer(), synced: registration.HasSynced}
+	s.informers[gk] = workloadInformer{indexer: informer.GetIndexer(), synced: registration.HasSynced}
 	return nil
 }
 
@@ -96,7 +96,7 @@ func (s *Store) Start(ctx context.Context) error {
 	var watches sync.WaitGroup
 	for _, gk := range s.kinds {
 		s.mu.RLock()
-		_, used := s.watches[gk]
+		_, used := s.informers[gk]
 		s.mu.RUnlock()
 		if !used {
 			watches.Go(func() { s.watch(ctx, gk) })
@@ -157,9 +157,9 @@ func workloadOf(obj any) *identity.Workload {
 // find returns a workload, or nil if the workload does not exist. It returns ErrUnknown if the kind is not watched, or if
 // the cache does not have the workload and has not synced yet. A workload that the cache has is returned even before the
 // cache has synced, so that event handlers find the workload of their event.
-func (s *Store) find(gk schema.GroupKind, namespace, name string) (*seen, error) {
+func (s *Store) find(gk schema.GroupKind, namespace, name string) (*workloadObject, error) {
 	s.mu.RLock()
-	w, ok := s.watches[gk]
+	w, ok := s.informers[gk]
 	s.mu.RUnlock()
 	if !ok {
 		return nil, fmt.Errorf("%s %s/%s: %w", gk, namespace, name, ErrUnknown)
@@ -179,7 +179,7 @@ func (s *Store) find(gk schema.GroupKind, namespace, name string) (*seen, error)
 // Synced reports whether all workloads of a kind that existed at the start have been seen.
 func (s *Store) Synced(gk schema.GroupKind) bool {
 	s.mu.RLock()
-	w, ok := s.watches[gk]
+	w, ok := s.informers[gk]
 	s.mu.RUnlock()
 	return ok && w.synced()
 }
@@ -228,9 +228,9 @@ func (s *Store) Controller(namespace string, of metav1.OwnerReference) (by *meta
 	return o.controller, true
 }
 
-// seen contains the fields of a workload that informers store: a cluster has many workloads, and most of their fields are not
-// used.
-type seen struct {
+// workloadObject contains the fields of a workload that informers store: a cluster has many workloads, and most of their
+// fields are not used.
+type workloadObject struct {
 	// ObjectMeta contains the name and namespace, from which caches make the key.
 	metav1.ObjectMeta
 	workload identity.Workload
@@ -239,10 +239,10 @@ type seen struct {
 }
 
 // GetObjectKind returns an empty kind, because the kind is not stored.
-func (s *seen) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+func (s *workloadObject) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject returns the same object, because it is never changed.
-func (s *seen) DeepCopyObject() runtime.Object { return s }
+func (s *workloadObject) DeepCopyObject() runtime.Object { return s }
 
 // surges contains the paths of the fields that define how many pods an update may add: in a Deployment, in a Rollout of Argo,
 // and in a CloneSet of OpenKruise.
@@ -252,11 +252,11 @@ var surges = [][]string{
 	{"spec", "updateStrategy", "maxSurge"},
 }
 
-// decode converts an object of an informer: a typed StatefulSet or ReplicaSet, an unstructured object, or a *seen, which it
-// returns as it is.
-func decode(obj any) (*seen, error) {
+// decode converts an object of an informer: a typed StatefulSet or ReplicaSet, an unstructured object, or a
+// *workloadObject, which it returns as it is.
+func decode(obj any) (*workloadObject, error) {
 	switch o := obj.(type) {
-	case *seen:
+	case *workloadObject:
 		return o, nil
 	case *appsv1.StatefulSet:
 		s := described(o, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
@@ -277,9 +277,9 @@ func decode(obj any) (*seen, error) {
 	return nil, fmt.Errorf("cannot decode a workload from the type %T", obj)
 }
 
-// described returns a seen with the fields that every kind of workload has in its metadata.
-func described(o metav1.Object, gvk schema.GroupVersionKind) *seen {
-	return &seen{
+// described returns a workloadObject with the fields that every kind of workload has in its metadata.
+func described(o metav1.Object, gvk schema.GroupVersionKind) *workloadObject {
+	return &workloadObject{
 		ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()},
 		workload: identity.Workload{
 			GroupKind:   gvk.GroupKind(),
@@ -298,7 +298,7 @@ func Decode(o *unstructured.Unstructured) *identity.Workload { return &fromUnstr
 
 // fromUnstructured reads the fields of any kind that have the same path as in a StatefulSet or a Deployment, and the paths in
 // surges. A field of an unexpected type counts as absent; for spec.reserveOrdinals it sets Uncounted.
-func fromUnstructured(o *unstructured.Unstructured) *seen {
+func fromUnstructured(o *unstructured.Unstructured) *workloadObject {
 	s := described(o, o.GroupVersionKind())
 	s.workload.Template, _, _ = unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
 	s.workload.HostNetwork, _, _ = unstructured.NestedBool(o.Object, "spec", "template", "spec", "hostNetwork")

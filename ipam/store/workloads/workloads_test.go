@@ -230,7 +230,7 @@ func TestLiveNotFound(t *testing.T) {
 			if err := s.UseInformer(gvk.GroupKind(), toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, object("a.b/v1", "Thing", "web", nil), 0, toolscache.Indexers{})); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.watches[gvk.GroupKind()].indexer.Add(object("a.b/v1", "Thing", "web", nil)); err != nil {
+			if err := s.informers[gvk.GroupKind()].indexer.Add(object("a.b/v1", "Thing", "web", nil)); err != nil {
 				t.Fatal(err)
 			}
 			w, err := s.Live(t.Context(), gvk.GroupKind(), "db", "web")

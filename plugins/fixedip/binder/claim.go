@@ -59,7 +59,7 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	case p.moves(node):
 		wake = p.wakeOn()
 		c.Addrs, c.Carry = r.addrs, true
-	case r.projected && r.node == node:
+	case r.onlyInFixedIP && r.node == node:
 		wake = p.wakeOn()
 		c.Addrs = r.addrs
 	default:
@@ -82,7 +82,7 @@ func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	owner := p.id.Key()
 	if len(b.Cache.Ledger.HeldOn(owner, node)) == 0 {
 		// With another claim on this node, the pod would have addresses on two nodes.
-		if h, ok := b.newHolder(owner, p.reservation.holders); ok {
+		if h, ok := b.newEntries(owner, p.reservation.nodesWithEntries); ok {
 			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s in the meantime; the pod is tried again there", address.Join(h.Addrs), h.Node)
 		}
 	}
@@ -93,9 +93,9 @@ func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	return nil
 }
 
-// newHolder returns the addresses that the pool of a node other than the known ones gives to a pod; false if there is no such
+// newEntries returns the addresses that the pool of a node other than the known ones gives to a pod; false if there is no such
 // node.
-func (b *Binder) newHolder(owner string, known []string) (ledger.NodeAddresses, bool) {
+func (b *Binder) newEntries(owner string, known []string) (ledger.NodeAddresses, bool) {
 	for _, h := range b.Cache.Ledger.Held(owner) {
 		if !slices.Contains(known, h.Node) {
 			return h, true
@@ -123,9 +123,11 @@ func (b *Binder) Forget(pod *corev1.Pod) {
 	b.Cache.Notify(e)
 }
 
-// Claimed reports whether Bind would have nothing to do: the pod needs no claim, or the pool of the node has the claimed
-// entries already, the claim needs no check (see certain) and the pod requests no MAC address. For a pod that opted out, Bind
-// always reads the pool. If Claimed returns true because of an existing claim, it counts the claim.
+// Claimed reports whether Bind would have nothing to do. That is the case if the pod needs no claim. It is also the case if
+// all of these are true: the pool of the node already has the claimed entries, the claim needs no check (see certain), and
+// the pod requests no MAC address. For a pod that opted out, Claimed returns false, because Bind reads the pool of the node.
+//
+// If Claimed returns true because the entries exist, it counts the claim in the metric as existing: Bind is not called then.
 func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 	claim, claimed := b.Cache.Ledger.Claimed(pod.UID)
 	switch {
@@ -169,16 +171,16 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 	err := b.bind(ctx, p, pod, claim)
 	switch result := resultOf(ctx, err); {
 	case p.moves(node) && err == nil:
-		metrics.MoveEnded(metrics.Moved)
+		metrics.MigrationEnded(metrics.Migrated)
 	case p.moves(node):
-		metrics.MoveEnded(result)
+		metrics.MigrationEnded(result)
 	case existed && err == nil:
 		metrics.ClaimEnded(metrics.Existing, 0)
 	default:
 		metrics.ClaimEnded(result, time.Since(began))
 	}
 	switch {
-	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUnfenced), errors.Is(err, pool.ErrUndecided):
+	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrOldPodRunning), errors.Is(err, pool.ErrUndecided):
 		return &LostError{"the pod lost the address that was chosen for it: " + err.Error() + "; the pod is tried again"}
 	case errors.As(err, new(*LostError)):
 		return err
@@ -210,7 +212,7 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 	}
 	// An administrator or another scheduler may have written an entry on another node since the plan. Both entries
 	// stay, and the next cycle chooses one of them.
-	if h, ok := b.newHolder(claim.Owner, append(slices.Clone(p.reservation.holders), claim.Node)); ok {
+	if h, ok := b.newEntries(claim.Owner, append(slices.Clone(p.reservation.nodesWithEntries), claim.Node)); ok {
 		return pool.ErrOnOtherNode(claim.Owner, h.Node, h.Addrs)
 	}
 	return nil
@@ -251,12 +253,12 @@ func resultOf(ctx context.Context, err error) metrics.Result {
 	switch {
 	case err == nil:
 		return metrics.Written
-	case errors.Is(err, pool.ErrUnfenced):
+	case errors.Is(err, pool.ErrOldPodRunning):
 		return metrics.OldPodRunning
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUndecided):
-		return metrics.Taken
+		return metrics.Conflict
 	case errors.Is(err, ciliumpool.ErrGone):
-		return metrics.Gone
+		return metrics.NodeGone
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return metrics.TimedOut
 	default:

@@ -153,7 +153,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	}
 	switch r := &p.reservation; {
 	case r.node == "", p.failover == v1alpha1.Reassign && r.node != node.Name:
-		if r.holds(node.Name) {
+		if r.hasEntries(node.Name) {
 			// An earlier try has claimed addresses there.
 			return nil
 		}
@@ -199,7 +199,7 @@ func (b *Binder) Scores(p *Plan) bool {
 // Score returns the share of a node's addresses that are free, from 0 to 1, in the family with the smaller share. It returns
 // 1 for a node on which an earlier try has claimed addresses.
 func (b *Binder) Score(p *Plan, node string) float64 {
-	if p.reservation.holds(node) {
+	if p.reservation.hasEntries(node) {
 		return 1
 	}
 	share := 1.0
@@ -263,16 +263,16 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 			}
 		}
 	}
-	reach := b.Cache.Ledger.NodesServing(requested.Addresses)
-	existing := slices.DeleteFunc(slices.Clone(reach), func(name string) bool { return b.node(name) == nil })
+	serving := b.Cache.Ledger.NodesServing(requested.Addresses)
+	existing := slices.DeleteFunc(slices.Clone(serving), func(name string) bool { return b.node(name) == nil })
 	switch {
-	case len(reach) == 0 && len(requested.Families()) > 1:
+	case len(serving) == 0 && len(requested.Families()) > 1:
 		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, but no node has addresses of each family among them in its subnets; request addresses of one node", requested)
-	case len(reach) == 0:
+	case len(serving) == 0:
 		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, which is in no node's subnet; request addresses of a node's subnet", requested)
 	case len(existing) == 0:
 		// The queueing hint for new nodes wakes the pod (MayUse).
-		return nil, refuse(wake, "requests %s, which is in the subnets of node %s, but that node does not exist; the pod waits for that node to come back", requested, reach[0])
+		return nil, refuse(wake, "requests %s, which is in the subnets of node %s, but that node does not exist; the pod waits for that node to come back", requested, serving[0])
 	}
 	p.Nodes = sets.New(existing...)
 	return p, nil

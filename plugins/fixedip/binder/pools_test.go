@@ -210,7 +210,7 @@ func (s *pools) checkOffers() {
 
 // goTo plans the pod for a node from the actor's ledger, and moves the addresses there as PreBind does.
 func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
-	r := a.binder.fromPools(a.binder.Cache.Ledger.Held(movedOwner), a.binder.Cache.Ledger.Away(movedOwner), "", nil)
+	r := a.binder.fromPools(a.binder.Cache.Ledger.Held(movedOwner), a.binder.Cache.Ledger.Moved(movedOwner), "", nil)
 	p := &Plan{id: movedID, uid: pod.UID, reservation: r}
 	p.reservation.movableFor = pod.UID
 	if r.node != node {
@@ -313,7 +313,7 @@ func (a *actor) release(ctx context.Context) {
 		}
 	}
 	for range 20 {
-		next := reclaim.Decide(reclaim.State{Record: record, Held: l.Held(movedOwner), MoveTargets: l.MoveTargets(movedOwner), Away: l.Away(movedOwner)})
+		next := reclaim.Decide(reclaim.State{Record: record, Held: l.Held(movedOwner), MoveTargets: l.MoveTargets(movedOwner), Moved: l.Moved(movedOwner)})
 		write(cmp.Or(next.Node, "home"), func(n pool.NodePool) ([]pool.EntryChange, error) {
 			switch next.Type {
 			case reclaim.ReleaseEntries:

@@ -44,7 +44,7 @@ func TestPredecessorClaim(t *testing.T) {
 	if _, err := l.Assume(former.UID, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: "other", Addrs: []netip.Addr{mine}}, Carry: true}); err != nil {
 		t.Fatal(err)
 	}
-	p := &Plan{id: identity.Identity{Namespace: "db", PodName: "mysql-0"}, uid: "next", reservation: reservation{holders: []string{"home"}}}
+	p := &Plan{id: identity.Identity{Namespace: "db", PodName: "mysql-0"}, uid: "next", reservation: reservation{nodesWithEntries: []string{"home"}}}
 	if refusal := b.claimedElsewhere(p, "home"); refusal == nil || !strings.Contains(refusal.Reason, "being claimed on node other") {
 		t.Fatalf("during the claim: got %v, want a refusal that names node other", refusal)
 	}

@@ -32,14 +32,14 @@ import (
 type reservation struct {
 	node  string
 	addrs []netip.Addr
-	// projected is true if the addresses are in the FixedIP and in no pool, so that exactly these have to be claimed.
-	projected bool
+	// onlyInFixedIP is true if the addresses are in the FixedIP and in no pool, so that exactly these have to be claimed.
+	onlyInFixedIP bool
 	// moving is true if the pool of the home has moved entries for the node, and the pool of the node does not have the
 	// addresses yet: a migration was interrupted.
 	moving bool
-	// holders contains the nodes whose pools gave the identity an address when the reservation was read. Several nodes have
-	// entries if a scheduler died after a claim or during a migration.
-	holders []string
+	// nodesWithEntries contains the nodes whose pools gave the identity an address when the reservation was read. Several
+	// nodes have entries if a scheduler died after a claim or during a migration.
+	nodesWithEntries []string
 	// unexpected contains addresses in the pool of the node that the FixedIP does not name, although the FixedIP names another
 	// address of the same family. The agent would choose one of the two at random.
 	unexpected []netip.Addr
@@ -55,7 +55,7 @@ type reservation struct {
 	movableFor types.UID
 }
 
-func (r *reservation) holds(node string) bool { return slices.Contains(r.holders, node) }
+func (r *reservation) hasEntries(node string) bool { return slices.Contains(r.nodesWithEntries, node) }
 
 // reservationOf returns the reservation of an identity. Pool entries take precedence over the FixedIP: the pool of the home
 // node decides about an address, and a claim may have no FixedIP yet. The error may be a *Refusal.
@@ -76,9 +76,9 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)
 		}
 	}
-	away := b.Cache.Ledger.Away(id.Key())
+	moved := b.Cache.Ledger.Moved(id.Key())
 	if fip == nil {
-		return b.fromPools(held, away, "", nil), nil
+		return b.fromPools(held, moved, "", nil), nil
 	}
 	if fip.DeletionTimestamp != nil {
 		return reservation{}, refuse(wake, "its former address (%v) is being released; the pod gets a new address when FixedIP %s is gone", fip.Spec.IPs, fip.Name)
@@ -88,9 +88,9 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 			fip.Name, fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name)
 	}
 	var r reservation
-	if len(held)+len(away) > 0 {
-		r = b.fromPools(held, away, fip.Spec.NodeName, fip.Spec.IPs)
-		r.unexpected = address.Besides(r.addrs, fip.Spec.IPs)
+	if len(held)+len(moved) > 0 {
+		r = b.fromPools(held, moved, fip.Spec.NodeName, fip.Spec.IPs)
+		r.unexpected = address.Additional(r.addrs, fip.Spec.IPs)
 	} else if b.isOrphaned(fip) {
 		r = reservation{lost: fip.Spec.NodeName, addrs: address.ParseAll(fip.Spec.IPs)}
 	} else if r, err = b.fromFixedIP(fip); err != nil {
@@ -105,17 +105,17 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 // were migrated; the zero value if there is none. There are several such nodes if a scheduler died between claim and bind, or
 // during a migration. The criteria, by decreasing weight: the node has all addresses of the FixedIP (ips), addresses were
 // migrated to the node, the node is preferred, a user wrote an entry on the node. Among equals, the first node is chosen.
-func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddresses, preferred string, ips []string) reservation {
+func (b *Binder) fromPools(held []ledger.NodeAddresses, moved []ledger.RemoteAddresses, preferred string, ips []string) reservation {
 	var choice []reservation
-	var holders, byHand []string
+	var nodesWithEntries, byHand []string
 	for _, h := range held {
 		choice = append(choice, reservation{node: h.Node, addrs: h.Addrs})
-		holders = append(holders, h.Node)
+		nodesWithEntries = append(nodesWithEntries, h.Node)
 		if _, _, claimed := b.Cache.Ledger.EntryOf(h).WorkloadRef(); !claimed {
 			byHand = append(byHand, h.Node)
 		}
 	}
-	for _, a := range away {
+	for _, a := range moved {
 		if !slices.ContainsFunc(choice, func(r reservation) bool { return r.node == a.At && containsAll(r.addrs, a.Addrs) }) {
 			choice = append(choice, reservation{node: a.At, addrs: a.Addrs, moving: true})
 		}
@@ -124,7 +124,7 @@ func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddr
 		for i, counts := range []bool{
 			slices.Contains(byHand, r.node),
 			r.node == preferred,
-			slices.ContainsFunc(away, func(a ledger.RemoteAddresses) bool { return a.At == r.node }),
+			slices.ContainsFunc(moved, func(a ledger.RemoteAddresses) bool { return a.At == r.node }),
 			len(ips) > 0 && containsAll(r.addrs, address.ParseAll(ips)),
 		} {
 			if counts {
@@ -137,14 +137,14 @@ func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddr
 		return reservation{}
 	}
 	chosen := slices.MaxFunc(choice, func(x, y reservation) int { return weight(x) - weight(y) })
-	chosen.holders = holders
+	chosen.nodesWithEntries = nodesWithEntries
 	return chosen
 }
 
 // fromFixedIP returns the reservation of a FixedIP whose addresses are in no pool. Its node is the home of the addresses.
 // The error is a *Refusal.
 func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
-	r := reservation{projected: true}
+	r := reservation{onlyInFixedIP: true}
 	wake := requeue.On(metrics.Owner, cache.KeyOf(fip)).AndHome(address.ParseAll(fip.Spec.IPs)...)
 	for _, ip := range fip.Spec.IPs {
 		a, err := address.Parse(ip)
@@ -262,7 +262,7 @@ func (b *Binder) mayLeave(ctx context.Context, p *Plan) (down bool, err error) {
 		return false, fmt.Errorf("read node %s: %w", p.reservation.node, err)
 	}
 	if why := b.formerPod(p, node, true); why != "" {
-		return false, fmt.Errorf("%s: %w", why, pool.ErrUnfenced)
+		return false, fmt.Errorf("%s: %w", why, pool.ErrOldPodRunning)
 	}
 	return isDown(node), nil
 }

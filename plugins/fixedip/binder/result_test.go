@@ -27,9 +27,9 @@ func TestResultOf(t *testing.T) {
 	}{
 		"written":                                         {t.Context(), nil, metrics.Written},
 		"written, claimTimeout has passed":                {expired, nil, metrics.Written},
-		"another pod has the address":                     {t.Context(), fmt.Errorf("address 10.0.1.1: %w", pool.ErrTaken), metrics.Taken},
-		"the CiliumNode is gone":                          {t.Context(), fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.Gone},
-		"the CiliumNode is gone, claimTimeout has passed": {expired, fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.Gone},
+		"another pod has the address":                     {t.Context(), fmt.Errorf("address 10.0.1.1: %w", pool.ErrTaken), metrics.Conflict},
+		"the CiliumNode is gone":                          {t.Context(), fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.NodeGone},
+		"the CiliumNode is gone, claimTimeout has passed": {expired, fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.NodeGone},
 		"no response within claimTimeout":                 {expired, fmt.Errorf("write to CiliumNode n: %w", context.Cause(expired)), metrics.TimedOut},
 		"the scheduler is stopping":                       {canceled, fmt.Errorf("write to CiliumNode n: %w", context.Cause(canceled)), metrics.Failed},
 		"the API server refuses the write":                {t.Context(), errors.New("forbidden"), metrics.Failed},

@@ -123,7 +123,7 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 		case fip == nil && optedIn:
 			continue
 		case fip != nil && fip.DeletionTimestamp == nil && (optedIn || fip.Spec.Reclaim.WhenDeleted == v1alpha1.Retain || fip.Spec.Reclaim.TTL.Duration > 0):
-			released = address.Besides(h.Addrs, fip.Spec.IPs)
+			released = address.Additional(h.Addrs, fip.Spec.IPs)
 		}
 		if len(released) > 0 {
 			return fmt.Sprintf("its former address (%s on node %s) is being released because the pod opted out (annotation %s); the pod is placed after the release", address.Join(released), h.Node, identity.AnnotationEnabled)

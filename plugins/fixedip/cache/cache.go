@@ -66,7 +66,7 @@ type Cache struct {
 }
 
 // Start returns a Cache and starts its watches, which end with ctx. It does not wait for the watches, so that the scheduler
-// starts even if the API server is not reachable: see join. shared contains the informers of the scheduler.
+// starts even if the API server is not reachable: see addSyncOnlyInformer. shared contains the informers of the scheduler.
 func Start(ctx context.Context, base *restclient.Config, shared informers.SharedInformerFactory, args *config.FixedIPArgs, newCache cache.NewCacheFunc) (*Cache, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration uses protobuf, which custom resources do not support.
@@ -82,7 +82,7 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 	if err != nil {
 		return nil, fmt.Errorf("create a client for CiliumNodes and FixedIPs: %w", err)
 	}
-	watches, err := newCache(cfg, cache.Options{
+	caches, err := newCache(cfg, cache.Options{
 		Scheme: registered,
 		Mapper: newMapper(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -93,26 +93,26 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 	if err != nil {
 		return nil, fmt.Errorf("create a cache of CiliumNodes and FixedIPs: %w", err)
 	}
-	c := &Cache{Ledger: ledger.New(), FixedIPs: watches, Kinds: identity.NewKinds(args.Workloads...)}
+	c := &Cache{Ledger: ledger.New(), FixedIPs: caches, Kinds: identity.NewKinds(args.Workloads...)}
 	c.WritePools(ctx, ciliumpool.New(api))
 	if err := c.followWorkloads(ctx, cfg, shared); err != nil {
 		return nil, err
 	}
-	if err := watches.IndexField(ctx, &v1alpha1.FixedIP{}, WorkloadIndex, WorkloadOf); err != nil {
+	if err := caches.IndexField(ctx, &v1alpha1.FixedIP{}, WorkloadIndex, WorkloadOf); err != nil {
 		return nil, fmt.Errorf("add the index of FixedIPs by workload: %w", err)
 	}
-	pools, err := ciliumpool.SyncLedger(ctx, watches, c.Ledger, c.PoolChanged)
+	pools, err := ciliumpool.SyncLedger(ctx, caches, c.Ledger, c.PoolChanged)
 	if err != nil {
 		return nil, err
 	}
-	records, err := fixedips.SyncLedger(ctx, watches, c.Ledger, c.fixedIPChanged)
+	records, err := fixedips.SyncLedger(ctx, caches, c.Ledger, c.fixedIPChanged)
 	if err != nil {
 		return nil, err
 	}
 	c.synced = map[string]toolscache.InformerSynced{"ciliumnodes": pools, "fixedips": records}
-	c.join(shared)
+	c.addSyncOnlyInformer(shared)
 	go func() {
-		if err := watches.Start(ctx); err != nil {
+		if err := caches.Start(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "The watches of CiliumNodes and FixedIPs ended")
 		}
 	}()
@@ -235,19 +235,19 @@ func newMapper() meta.RESTMapper {
 }
 
 const (
-	// syncPoll is the interval at which join checks whether the cache is ready.
+	// syncPoll is the interval at which addSyncOnlyInformer checks whether the cache is ready.
 	syncPoll = 100 * time.Millisecond
-	// resync is the resync period of join's informer, which has no objects. Without a period, tests with testing/synctest
-	// hang.
+	// resync is the resync period of the informer of addSyncOnlyInformer, which has no objects. Without a period, tests with
+	// testing/synctest hang.
 	resync = 24 * time.Hour
 )
 
-// join registers an informer, so that the scheduler waits for the cache as it waits for its own informers: until then it is
-// not ready (sched-handler-sync of /readyz) and does not compete for the lease. A plugin cannot add a check to /readyz, but
-// the factory accepts informers of other clients. This informer lists no objects, and its list returns when the cache is
-// ready. It is a real informer, so that every way of waiting for informers, including those of later versions of client-go,
-// waits for the cache.
-func (c *Cache) join(f informers.SharedInformerFactory) {
+// addSyncOnlyInformer registers an informer, so that the scheduler waits for the cache as it waits for its own informers:
+// until then it is not ready (sched-handler-sync of /readyz) and does not compete for the lease. A plugin cannot add a check to
+// /readyz, but the factory accepts informers of other clients. This informer lists no objects, and its list returns when the
+// cache is ready. It is a real informer, so that every way of waiting for informers, including those of later versions of
+// client-go, waits for the cache.
+func (c *Cache) addSyncOnlyInformer(f informers.SharedInformerFactory) {
 	f.InformerFor(&v1alpha1.FixedIP{}, func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
 		return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {

@@ -19,14 +19,14 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestJoin checks that waiting for the scheduler's informers, as the scheduler does before it is ready, also waits for the
-// cache. Finding S12.
-func TestJoin(t *testing.T) {
+// TestSyncOnlyInformer checks that waiting for the scheduler's informers, as the scheduler does before it is ready, also waits
+// for the cache. Finding S12.
+func TestSyncOnlyInformer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var nodes, records atomic.Bool
 		c := &Cache{synced: map[string]toolscache.InformerSynced{"ciliumnodes": nodes.Load, "fixedips": records.Load}}
 		f := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-		c.join(f)
+		c.addSyncOnlyInformer(f)
 		stop := make(chan struct{})
 		f.Start(stop)
 		var waited atomic.Bool

@@ -25,15 +25,15 @@ const (
 	Written Result = "written"
 	// Existing means that the pool already had the entries of the pod, and nothing was written.
 	Existing Result = "existing"
-	// Taken means that the address is not available, for example because another pod has it, or that a pool does not have the
-	// entry that a migration requires.
-	Taken Result = "conflict"
-	// Gone means that the CiliumNode does not exist.
-	Gone Result = "node_gone"
+	// Conflict means that the address is not available, for example because another pod has it, or that a pool does not have
+	// the entry that a migration requires.
+	Conflict Result = "conflict"
+	// NodeGone means that the CiliumNode does not exist.
+	NodeGone Result = "node_gone"
 	// TimedOut means that the claim did not succeed within claimTimeout. It may have been written all the same.
 	TimedOut Result = "timeout"
-	// Moved means that the addresses were moved to the pool of the pod's new node.
-	Moved Result = "migrated"
+	// Migrated means that the addresses were moved to the pool of the pod's new node.
+	Migrated Result = "migrated"
 	// OldPodRunning means that the addresses were not moved because the previous pod may still run with them.
 	OldPodRunning Result = "old_pod_running"
 	// Failed means any other error. The claim may have been written.
@@ -71,13 +71,13 @@ var (
 		"Duration of written claims, from PreBind until the API server has answered.")
 	batchSize = histogram("claim_batch_size", k8smetrics.ExponentialBuckets(1, 2, 9),
 		"Number of claims in one patch of a CiliumNode. The count is the number of patches.")
-	moves = counter("migrations_total", "result",
+	migrations = counter("migrations_total", "result",
 		"Migrations of addresses to another node, by result: migrated, old_pod_running (the previous pod may still run), conflict (the address is not available, or a pool does not have the entry that the migration requires), node_gone (a CiliumNode does not exist), timeout, error.")
 	conflicts = k8smetrics.NewCounter(&k8smetrics.CounterOpts{Namespace: namespace, Name: "pool_write_conflicts_total", StabilityLevel: k8smetrics.ALPHA,
 		Help: "Patches of CiliumNodes that were refused because the pool had changed, and were decided again."})
-	cycles = counter("prefilter_total", "narrowed",
+	prefilters = counter("prefilter_total", "narrowed",
 		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.")
-	wakeups = counter("requeues_total", "reason",
+	requeues = counter("requeues_total", "reason",
 		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )
 
@@ -96,7 +96,7 @@ var register sync.Once
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {
-		legacyregistry.MustRegister(claims, claimDuration, moves, batchSize, conflicts, cycles, wakeups)
+		legacyregistry.MustRegister(claims, claimDuration, migrations, batchSize, conflicts, prefilters, requeues)
 		registerGauges()
 	})
 }
@@ -109,16 +109,16 @@ func ClaimEnded(r Result, took time.Duration) {
 	}
 }
 
-// MoveEnded counts a migration.
-func MoveEnded(r Result) { moves.WithLabelValues(string(r)).Inc() }
+// MigrationEnded counts a migration.
+func MigrationEnded(r Result) { migrations.WithLabelValues(string(r)).Inc() }
 
-// Cycle counts a scheduling cycle that passed PreFilter. narrowed is true if PreFilter restricted the nodes.
-func Cycle(narrowed bool) {
-	cycles.WithLabelValues(strconv.FormatBool(narrowed)).Inc()
+// PreFiltered counts a scheduling cycle that passed PreFilter. narrowed is true if PreFilter restricted the nodes.
+func PreFiltered(narrowed bool) {
+	prefilters.WithLabelValues(strconv.FormatBool(narrowed)).Inc()
 }
 
 // Requeued counts a pod that was put back into the scheduling queue.
-func Requeued(c Cause) { wakeups.WithLabelValues(string(c)).Inc() }
+func Requeued(c Cause) { requeues.WithLabelValues(string(c)).Inc() }
 
 // PoolWrite counts a patch of the pool writer: its number of requests if the patch was applied, or a conflict if it was
 // refused.

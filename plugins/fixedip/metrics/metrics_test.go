@@ -30,16 +30,16 @@ func TestMetrics(t *testing.T) {
 		size:   ledger.Size{Nodes: 3, Entries: 20, Claims: 2},
 		synced: map[string]bool{"ciliumnodes": true, "fixedips": false},
 	})
-	for _, r := range []Result{Written, Existing, Taken, Gone, TimedOut, Failed} {
+	for _, r := range []Result{Written, Existing, Conflict, NodeGone, TimedOut, Failed} {
 		ClaimEnded(r, 125*time.Millisecond)
 	}
 	ClaimEnded(Written, 250*time.Millisecond)
 	for _, c := range []Cause{Owner, Node, FreeAddress, Annotation, Missed} {
 		Requeued(c)
 	}
-	Cycle(true)
-	Cycle(true)
-	Cycle(false)
+	PreFiltered(true)
+	PreFiltered(true)
+	PreFiltered(false)
 	PoolWrite(1, false)
 	PoolWrite(7, false)
 	PoolWrite(1, true)

@@ -116,7 +116,7 @@ func TestEachCauseWakes(t *testing.T) {
 		"addrs":    WakeOn{}.AndHome(addr),
 		"workload": On(metrics.Workload, "db/StatefulSet/web"),
 		"slots":    {Keys: Keys(metrics.Slot, "db/Deployment/web"), Searching: true},
-		"room":     {FreeAddress: &FreeAddress{}},
+		"free":     {FreeAddress: &FreeAddress{}},
 		"carried":  {FreeAddress: &FreeAddress{Carried: []netip.Addr{addr}}},
 		// This pod can run on node-2 only: see unfit below.
 		"requested": {FreeAddress: &FreeAddress{Requested: request.Exactly(addr)}},
@@ -131,8 +131,8 @@ func TestEachCauseWakes(t *testing.T) {
 		"another subnet":               {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}, nil},
 		"a change of the workload":     {Event{Keys: Keys(metrics.Workload, "db/StatefulSet/web")}, []string{"db/workload"}},
 		"a free slot":                  {Event{Keys: Keys(metrics.Slot, "db/Deployment/web")}, []string{"db/slots"}},
-		"a free address":               {Event{Node: "node-9", Freed: 1}, []string{"db/carried", "db/room"}},
-		"a free address on node-1":     {Event{Node: "node-1", Freed: 1}, []string{"db/carried", "db/nodes", "db/room"}},
+		"a free address":               {Event{Node: "node-9", Freed: 1}, []string{"db/carried", "db/free"}},
+		"a free address on node-1":     {Event{Node: "node-1", Freed: 1}, []string{"db/carried", "db/free", "db/nodes"}},
 		"changes of other objects":     {Event{Keys: slices.Concat(Keys(metrics.Owner, "db/x"), Keys(metrics.Workload, "db/x"), Keys(metrics.Slot, "db/x", ""))}, nil},
 		"an empty event":               {Event{}, nil},
 	} {

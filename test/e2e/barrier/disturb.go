@@ -28,7 +28,7 @@ type disturbance struct {
 	name string
 	// calm is true if no pods are created and deleted during the disturbance.
 	calm bool
-	// run withholds addresses, writes the probe, and returns when the disturbance is over. The agent cannot answer before
+	// run withdraws addresses, writes the probe, and returns when the disturbance is over. The agent cannot answer before
 	// the time impossible; the zero time means that the agent can answer at any time.
 	run func(ctx context.Context, a *attempt) (impossible time.Time, err error)
 }
@@ -64,19 +64,19 @@ func (s *site) randomWait() time.Duration {
 	return s.options.updateRate/4 + rand.N(s.options.updateRate+time.Second)
 }
 
-// quiet withholds addresses and writes the probe. It does not disturb the agent.
+// quiet withdraws addresses and writes the probe. It does not disturb the agent.
 func quiet(ctx context.Context, a *attempt) (time.Time, error) {
-	if err := a.withhold(ctx); err != nil {
+	if err := a.withdraw(ctx); err != nil {
 		return time.Time{}, err
 	}
 	return time.Time{}, a.ask(ctx)
 }
 
-// restart kills the agent and starts it again. It kills the agent before the addresses are withheld, before the probe is
+// restart kills the agent and starts it again. It kills the agent before the addresses are withdrawn, before the probe is
 // written, or after that, at random.
 func restart(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	kill := rand.IntN(3)
-	for step, do := range []func(context.Context) error{a.withhold, a.ask, func(context.Context) error { return nil }} {
+	for step, do := range []func(context.Context) error{a.withdraw, a.ask, func(context.Context) error { return nil }} {
 		if step == 2 {
 			pause(ctx, rand.N(2*time.Second))
 		}
@@ -122,11 +122,11 @@ func labels(ctx context.Context, a *attempt) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// between calls stop before the addresses are withheld, before the probe is written, or after that, at random. It calls
+// between calls stop before the addresses are withdrawn, before the probe is written, or after that, at random. It calls
 // resume some time later.
 func between(ctx context.Context, a *attempt, stop, resume func() error) (impossible time.Time, err error) {
 	when := rand.IntN(3)
-	for step, do := range []func(context.Context) error{a.withhold, a.ask, func(context.Context) error { return nil }} {
+	for step, do := range []func(context.Context) error{a.withdraw, a.ask, func(context.Context) error { return nil }} {
 		if step == when {
 			if err := stop(); err != nil {
 				return time.Time{}, err
@@ -157,7 +157,7 @@ func partitioned(ctx context.Context, a *attempt) (time.Time, error) {
 // noPool removes the pool of the CiliumNode, writes the probe, and restores the pool. An agent without a pool ignores the
 // probe, but each report of the agent is an answer, and the agent reports when a pod ends.
 func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
-	if err := a.withhold(ctx); err != nil {
+	if err := a.withdraw(ctx); err != nil {
 		return time.Time{}, err
 	}
 	n, err := a.get(ctx)

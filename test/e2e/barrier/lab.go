@@ -34,10 +34,10 @@ import (
 
 const (
 	// poolSize is the number of entries of a pool. It is small, so that a new pod is likely to take an address that was
-	// withheld a moment ago.
+	// withdrawn a moment ago.
 	poolSize = 9
 	// podsPerNode is the number of pods that are created and deleted on each node. The pool also has entries for the
-	// router and for two withheld addresses.
+	// router and for two withdrawn addresses.
 	podsPerNode = 4
 )
 

@@ -10,10 +10,10 @@
 // number of writes, and the number of wrong answers. An answer is wrong if
 //
 //   - a container uses an address that the answer calls clear,
-//   - a container gets an address after the answer although the address was withheld before the probe was
+//   - a container gets an address after the answer although the address was withdrawn before the probe was
 //     written,
 //   - the answer lacks an address that a container has had since before the probe was written,
-//   - the answer shows a withheld entry as dynamic, or
+//   - the answer shows a withdrawn entry as dynamic, or
 //   - the agent could not have answered at that time.
 //
 // Exit status 1: an answer was wrong, or a barrier was not answered. Exit status 2: a prerequisite is missing on

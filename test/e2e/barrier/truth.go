@@ -45,16 +45,16 @@ func newTruth(c *realcluster.Cluster, node string) *truth {
 	}
 }
 
-// run calls look ten times a second until ctx ends.
+// run calls poll ten times a second until ctx ends.
 func (t *truth) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		t.look()
+		t.poll()
 		pause(ctx, 100*time.Millisecond)
 	}
 }
 
-// look reads dir and updates boxes.
-func (t *truth) look() {
+// poll reads dir and updates boxes.
+func (t *truth) poll() {
 	now := time.Now()
 	files, err := os.ReadDir(t.dir)
 	if err != nil {
@@ -99,9 +99,9 @@ func (t *truth) read(name string) *sandbox {
 	return box
 }
 
-// seen looks and returns copies of the sandboxes that were last seen after the given time.
+// seen polls and returns copies of the sandboxes that were last seen after the given time.
 func (t *truth) seen(after time.Time) []sandbox {
-	t.look()
+	t.poll()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var list []sandbox

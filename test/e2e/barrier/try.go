@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// withheldOwner is the owner of a withheld entry. No pod has that name.
-	withheldOwner = "fixedip.io/withheld"
+	// withdrawnOwner is the owner of a withdrawn entry. No pod has that name.
+	withdrawnOwner = "fixedip.io/withdrawn"
 	// hold is the time for which the containers are watched after an answer.
 	hold = 2 * time.Second
 	// answerTimeout is the time limit for an answer after the disturbance is over, in addition to three report intervals.
@@ -45,7 +45,7 @@ type result struct {
 	Last               string
 	Incomplete, NoPool bool
 	Clear, InUse       int
-	// Unknown counts withheld addresses whose use is unknown, as Clear and InUse count the others.
+	// Unknown counts withdrawn addresses whose use is unknown, as Clear and InUse count the others.
 	Unknown int
 	Wrong   []string
 }
@@ -54,10 +54,10 @@ type result struct {
 type attempt struct {
 	*site
 	result
-	// withheld contains the addresses that are withheld for this barrier.
-	withheld []netip.Addr
-	barrier  agentview.Barrier
-	asked    time.Time
+	// withdrawn contains the addresses that are withdrawn for this barrier.
+	withdrawn []netip.Addr
+	barrier   agentview.Barrier
+	asked     time.Time
 	// evidence and at are set when answered is closed, if Answered is true.
 	evidence agentview.Evidence
 	at       time.Time
@@ -65,8 +65,8 @@ type attempt struct {
 	giveUp   context.Context
 }
 
-// try tries one barrier: it withholds addresses, writes the probe during the disturbance, checks the answer, and makes the
-// withheld entries dynamic again.
+// try tries one barrier: it withdraws addresses, writes the probe during the disturbance, checks the answer, and makes the
+// withdrawn entries dynamic again.
 func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 	giveUp, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,8 +107,8 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// withhold writes withheldOwner into the dynamic entries of one free address and of one address in use, if they exist.
-func (a *attempt) withhold(ctx context.Context) error {
+// withdraw writes withdrawnOwner into the dynamic entries of one free address and of one address in use, if they exist.
+func (a *attempt) withdraw(ctx context.Context) error {
 	n, err := a.get(ctx)
 	if err != nil {
 		return err
@@ -126,15 +126,15 @@ func (a *attempt) withhold(ctx context.Context) error {
 	}
 	for _, list := range [][]netip.Addr{free, used} {
 		if len(list) > 0 {
-			a.withheld = append(a.withheld, list[rand.IntN(len(list))])
+			a.withdrawn = append(a.withdrawn, list[rand.IntN(len(list))])
 		}
 	}
 	return a.edit(ctx, func(n pool.NodePool, addr netip.Addr) pool.EntryChange {
-		return n.Set(addr, pool.ForOwner(withheldOwner))
+		return n.Set(addr, pool.ForOwner(withdrawnOwner))
 	})
 }
 
-// edit writes the changes of the entries of the withheld addresses, and retries if the CiliumNode has changed.
+// edit writes the changes of the entries of the withdrawn addresses, and retries if the CiliumNode has changed.
 func (a *attempt) edit(ctx context.Context, change func(pool.NodePool, netip.Addr) pool.EntryChange) error {
 	for {
 		n, err := a.get(ctx)
@@ -142,7 +142,7 @@ func (a *attempt) edit(ctx context.Context, change func(pool.NodePool, netip.Add
 			return err
 		}
 		var edits []pool.EntryChange
-		for _, addr := range a.withheld {
+		for _, addr := range a.withdrawn {
 			edits = append(edits, change(n, addr))
 		}
 		if _, err = a.pools.ChangeEntries(ctx, n, edits, false); !errors.Is(err, ciliumpool.ErrChanged) {
@@ -159,7 +159,7 @@ func (a *attempt) ask(ctx context.Context) error {
 			return err
 		}
 		probe := agentview.NewProbe(n)
-		asked, err := a.pools.Ask(ctx, n, probe)
+		asked, err := a.pools.WriteProbe(ctx, n, probe)
 		if errors.Is(err, ciliumpool.ErrChanged) {
 			a.Conflicts++
 			continue
@@ -201,7 +201,7 @@ func (a *attempt) await() {
 	}
 }
 
-// check judges the withheld addresses, waits for the time hold, compares the answer with the sandboxes that were seen after
+// check judges the withdrawn addresses, waits for the time hold, compares the answer with the sandboxes that were seen after
 // the answer, and adds the errors to Wrong.
 func (a *attempt) check(ctx context.Context) error {
 	pods, err := a.pods(ctx)
@@ -213,7 +213,7 @@ func (a *attempt) check(ctx context.Context) error {
 		return err
 	}
 	verdicts := map[netip.Addr]agentview.AddressUse{}
-	for _, addr := range a.withheld {
+	for _, addr := range a.withdrawn {
 		v := a.evidence.Judge(addr, "", pods)
 		verdicts[addr] = v
 		switch v.State {
@@ -224,7 +224,7 @@ func (a *attempt) check(ctx context.Context) error {
 		default:
 			a.Unknown++
 			if a.evidence.Entries[addr].Kind == pool.Dynamic && !a.NoPool {
-				a.Wrong = append(a.Wrong, fmt.Sprintf("the use of %s is unknown (%s), although its entry was withheld before the probe was written; want clear or in use", addr, v.Why))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("the use of %s is unknown (%s), although its entry was withdrawn before the probe was written; want clear or in use", addr, v.Why))
 			}
 		}
 	}
@@ -236,7 +236,7 @@ func (a *attempt) check(ctx context.Context) error {
 			switch {
 			case asked && v.State == agentview.InUse && v.By == box.pod:
 			case asked && box.first.After(a.at):
-				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s got %s after the use of that address was judged %q, although the entry was withheld from all pods", box.pod, addr, v.State))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s got %s after the use of that address was judged %q, although the entry was withdrawn from all pods", box.pod, addr, v.State))
 			case asked && v.State == agentview.Clear && box.last.After(now) && a.truth.endpoint(ctx, addr):
 				a.Wrong = append(a.Wrong, fmt.Sprintf("pod %s still has %s, although the use of that address was judged %q", box.pod, addr, v.State))
 			case !asked && box.first.Before(a.asked) && !has(a.evidence.Used, addr) && a.truth.endpoint(ctx, addr):

@@ -97,7 +97,7 @@ func (s *scene) nodeAddresses(ctx context.Context, name string) (found []string,
 		n, err := pools.Get(ctx, name)
 		if err == nil {
 			probe = agentview.NewProbe(n)
-			_, err = pools.Ask(ctx, n, probe)
+			_, err = pools.WriteProbe(ctx, n, probe)
 		}
 		return err
 	}); err != nil {

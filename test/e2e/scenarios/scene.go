@@ -75,9 +75,9 @@ func within(ctx context.Context, timeout time.Duration, try func() error) error 
 		case <-ctx.Done():
 			return fmt.Errorf("ended by %w: %w", context.Cause(ctx), err)
 		case <-limit.C:
-			return fmt.Errorf("no progress for %s: %w", timeout, err)
+			return fmt.Errorf("no success, and no progress for %s: %w", timeout, err)
 		case <-end.C:
-			return fmt.Errorf("not successful after %s, although the errors differed: %w", 10*timeout, err)
+			return fmt.Errorf("no success within %s, although there was progress: %w", 10*timeout, err)
 		case <-tick.C:
 		}
 	}
@@ -279,8 +279,11 @@ func (s *scene) noFixedIP(ctx context.Context, names ...string) error {
 func (s *scene) reserved(ctx context.Context, name string, addresses []string) error {
 	return eventually(ctx, func() error {
 		r := s.witness.Record(s.namespace, name)
-		if r == nil || r.Status.Phase != v1alpha1.PhaseReserved || !same(r.Spec.IPs, addresses) {
-			return fmt.Errorf("FixedIP %s is %+v, want the phase Reserved and the IPs %v", name, r, addresses)
+		if r == nil {
+			return fmt.Errorf("FixedIP %s does not exist, want phase Reserved and IPs %v", name, addresses)
+		}
+		if r.Status.Phase != v1alpha1.PhaseReserved || !same(r.Spec.IPs, addresses) {
+			return fmt.Errorf("FixedIP %s has phase %q and IPs %v, want phase Reserved and IPs %v", name, r.Status.Phase, r.Spec.IPs, addresses)
 		}
 		return nil
 	})

@@ -71,8 +71,8 @@ func (a *Allocator) See(cn *ciliumv2.CiliumNode) (answered bool) {
 	return answered
 }
 
-// withheld reports whether a release handshake forbids to allocate an address (isIPInReleaseHandshake).
-func (a *Allocator) withheld(ip string) bool {
+// isReleasing reports whether a release handshake forbids to allocate an address (isIPInReleaseHandshake).
+func (a *Allocator) isReleasing(ip string) bool {
 	switch a.Node.Status.IPAM.ReleaseIPs[ip] {
 	case ipamoption.IPAMMarkForRelease, ipamoption.IPAMReadyForRelease, ipamoption.IPAMReleased:
 		return true
@@ -90,7 +90,7 @@ func (a *Allocator) Take(ip, owner string) error {
 		return fmt.Errorf("CiliumNode for own node is not available")
 	case a.Node.Spec.IPAM.Pool == nil:
 		return fmt.Errorf("spec.ipam.pool of the CiliumNode is not set")
-	case a.withheld(ip):
+	case a.isReleasing(ip):
 		return fmt.Errorf("IP not available, marked or ready for release")
 	}
 	if _, pooled := a.Node.Spec.IPAM.Pool[ip]; !pooled {
@@ -123,11 +123,12 @@ func (a *Allocator) Owned(owner string, v6 bool) []string {
 	return a.entries(v6, func(_ string, e ipamtypes.AllocationIP) bool { return owner != "" && e.Owner == owner })
 }
 
-// Offered returns the addresses of one family that any pod may get: those of unused dynamic entries that are not withheld.
+// Offered returns the addresses of one family that any pod may get: those of unused dynamic entries for which
+// isReleasing is false.
 func (a *Allocator) Offered(v6 bool) []string {
 	return a.entries(v6, func(ip string, e ipamtypes.AllocationIP) bool {
 		_, used := a.Allocated[ip]
-		return !used && e.Owner == "" && !a.withheld(ip)
+		return !used && e.Owner == "" && !a.isReleasing(ip)
 	})
 }
 

@@ -192,7 +192,7 @@ func TestBarrierAgainstCilium(t *testing.T) {
 	var longest time.Duration
 	for i := range barriers(t) {
 		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i%size)})
-		edit(t, pools, a, pool.ForOwner("fixedip.io/withheld"))
+		edit(t, pools, a, pool.ForOwner("fixedip.io/withdrawn"))
 		began := time.Now()
 		evidence := runBarrier(t, pools)
 		longest = max(longest, time.Since(began))
@@ -246,7 +246,7 @@ func runBarrier(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
 			t.Fatal(err)
 		}
 		probe := agentview.NewProbe(n)
-		if asked, err := pools.Ask(t.Context(), n, probe); err == nil {
+		if asked, err := pools.WriteProbe(t.Context(), n, probe); err == nil {
 			b = agentview.Barrier{ProbedNode: asked, Probe: probe}
 		} else if !errors.Is(err, ciliumpool.ErrChanged) {
 			t.Fatal(err)

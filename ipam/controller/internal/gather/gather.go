@@ -36,8 +36,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// ErrSuperseded means that the state has changed since the step was decided.
-var ErrSuperseded = errors.New("the state has changed meanwhile")
+// ErrSuperseded means that the state has changed since the action was decided.
+var ErrSuperseded = errors.New("the state has changed since the action was decided; the action is decided again")
 
 // Gatherer collects states. It has the dependencies that the controllers share.
 type Gatherer struct {
@@ -114,7 +114,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 		Holder:      key.Name,
 		Held:        g.Ledger.Held(owner),
 		MoveTargets: g.Ledger.MoveTargets(owner),
-		Away:        g.Ledger.Away(owner),
+		Moved:       g.Ledger.Moved(owner),
 		Failover:    g.Failover,
 		Now:         g.Clock.Now(),
 		Deadline:    g.Deadline,
@@ -137,7 +137,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 		if named && known && kind.GroupKind() != identity.StatefulSets {
 			gk, s.Workload.OwnerReference = kind.GroupKind(), v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}
 		}
-	case len(s.MoveTargets)+len(s.Away) > 0:
+	case len(s.MoveTargets)+len(s.Moved) > 0:
 		// These entries name the pod, but not its workload.
 		name, named := identity.StatefulSetOf(key.Name)
 		if !named {
@@ -375,7 +375,11 @@ func (g *Gatherer) reports(owner string, s *reclaim.State) {
 				s.Reported = append(s.Reported, a)
 			}
 			if used && user != "" && user != owner {
-				s.Blockers = append(s.Blockers, reclaim.ReleaseBlocker{Addr: a, User: user, Why: fmt.Sprintf("IP %s is still in use by %s on node %s, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted", a, pool.RedactOwner(user, owner), h.Node)})
+				named := pool.RedactOwner(user, owner)
+				if named == user && pool.IsPodKey(user) {
+					named = "pod " + user
+				}
+				s.Blockers = append(s.Blockers, reclaim.ReleaseBlocker{Addr: a, User: user, Why: fmt.Sprintf("IP %s is still in use by %s on node %s; release is blocked until the agent no longer reports that use; delete that pod if it still runs", a, named, h.Node)})
 			}
 		}
 	}

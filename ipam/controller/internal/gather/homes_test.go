@@ -36,8 +36,8 @@ func TestReports(t *testing.T) {
 	}{
 		"not used":                           {entry: claimed},
 		"used by its pod":                    {entry: claimed, user: owner},
-		"used by another pod":                {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by db/other-0 on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
-		"used by a pod of another namespace": {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
+		"used by another pod":                {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by pod db/other-0 on node n; release is blocked until the agent no longer reports that use; delete that pod if it still runs"},
+		"used by a pod of another namespace": {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n; release is blocked until the agent no longer reports that use; delete that pod if it still runs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &Gatherer{Ledger: ledger.New()}

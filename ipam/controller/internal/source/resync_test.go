@@ -115,12 +115,12 @@ func TestIdentities(t *testing.T) {
 	l := ledger.New()
 	at := netip.MustParseAddr
 	l.SetNode(pool.NodePool{Name: "n", Entries: map[netip.Addr]pool.Entry{
-		at("10.0.1.1"): pool.ForOwner("db/held-0"), at("10.0.1.2"): pool.MovedEntry("m", "db/away-0"), at("10.0.1.3"): pool.MoveTargetEntry("db/arriving-0"),
+		at("10.0.1.1"): pool.ForOwner("db/held-0"), at("10.0.1.2"): pool.MovedEntry("m", "db/moved-0"), at("10.0.1.3"): pool.MoveTargetEntry("db/target-0"),
 		at("10.0.1.4"): {}, at("10.0.1.5"): pool.ForOwner("router"), at("10.0.1.6"): pool.CooldownEntry("", time.Unix(1, 0)),
 	}})
 	l.SetReservation(ledger.Reservation{Record: "db/held-0", Owner: "db/held-0"})
 	l.SetReservation(ledger.Reservation{Record: "db/web-slot-0a000109", Owner: "db/web-x7k"})
-	want := []string{"db/arriving-0", "db/away-0", "db/held-0", "db/web-slot-0a000109", "db/web-x7k"}
+	want := []string{"db/held-0", "db/moved-0", "db/target-0", "db/web-slot-0a000109", "db/web-x7k"}
 	if got := Identities(l); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

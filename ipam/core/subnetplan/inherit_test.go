@@ -50,31 +50,31 @@ func waiting(nominated ...string) func(o *subnetplan.OrphanedSubnets) {
 	}
 }
 
-func TestJoinerInherits(t *testing.T) {
-	inherit, hold := subnetplan.Rules{Policy: subnetplan.Inherit, Hold: 30 * time.Second}, subnetplan.Rules{Policy: subnetplan.Hold}
+func TestOrphanForNewNode(t *testing.T) {
+	inherit, hold := subnetplan.Rules{Policy: subnetplan.Inherit, GracePeriod: 30 * time.Second}, subnetplan.Rules{Policy: subnetplan.Hold}
 	mine := reservedAddress("10.0.0.17", "node-1")
-	joins, successor := subnetplan.CandidateNode{Name: "node-5"}, subnetplan.CandidateNode{Name: "node-5", SuccessorOf: "node-1"}
+	newNode, successor := subnetplan.CandidateNode{Name: "node-5"}, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1"}
 	older := with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Node = "node-0" })
 	for name, c := range map[string]struct {
 		rules   subnetplan.Rules
-		joiner  subnetplan.CandidateNode
+		node    subnetplan.CandidateNode
 		orphans []subnetplan.OrphanedSubnets
-		// want is the node whose subnets the joiner inherits; empty if there is none.
+		// want is the node whose subnets the node inherits; empty if there is none.
 		want string
 	}{
-		"a new node inherits":                              {inherit, joins, []subnetplan.OrphanedSubnets{lost(time.Minute, mine)}, "node-1"},
-		"the orphan that waits longest is inherited first": {inherit, joins, []subnetplan.OrphanedSubnets{older, lost(time.Minute, mine)}, "node-0"},
-		"within the grace period":                          {inherit, joins, []subnetplan.OrphanedSubnets{lost(29*time.Second, mine)}, ""},
-		"the loss is not recorded":                         {inherit, joins, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Since = time.Time{} })}, ""},
-		"policy Hold":                                      {hold, joins, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
+		"a new node inherits":                              {inherit, newNode, []subnetplan.OrphanedSubnets{lost(time.Minute, mine)}, "node-1"},
+		"the orphan that waits longest is inherited first": {inherit, newNode, []subnetplan.OrphanedSubnets{older, lost(time.Minute, mine)}, "node-0"},
+		"within the grace period":                          {inherit, newNode, []subnetplan.OrphanedSubnets{lost(29*time.Second, mine)}, ""},
+		"the loss is not recorded":                         {inherit, newNode, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Since = time.Time{} })}, ""},
+		"policy Hold":                                      {hold, newNode, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
 		"no FixedIP reserves an address":                   {inherit, successor, []subnetplan.OrphanedSubnets{lost(time.Hour)}, ""},
 		"the node itself joins again":                      {inherit, subnetplan.CandidateNode{Name: "node-1"}, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
 		"the node has other subnets":                       {inherit, subnetplan.CandidateNode{Name: "node-5", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
 		"the successor inherits at once, policy Hold":      {hold, successor, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
-		"the successor has other subnets":                  {hold, subnetplan.CandidateNode{Name: "node-5", SuccessorOf: "node-1", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
+		"the successor has other subnets":                  {hold, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
 		"the successor prefers its orphan to an older one": {inherit, successor, []subnetplan.OrphanedSubnets{older, lost(0, mine)}, "node-1"},
-		"NodeSubnet.spec.successor names the node":         {hold, joins, []subnetplan.OrphanedSubnets{with(lost(0, mine), func(o *subnetplan.OrphanedSubnets) { o.Successor = "node-5" })}, "node-1"},
-		"the node has inherited one of the subnets":        {hold, joins, []subnetplan.OrphanedSubnets{with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-5" })}, "node-1"},
+		"NodeSubnet.spec.successor names the node":         {hold, newNode, []subnetplan.OrphanedSubnets{with(lost(0, mine), func(o *subnetplan.OrphanedSubnets) { o.Successor = "node-5" })}, "node-1"},
+		"the node has inherited one of the subnets":        {hold, newNode, []subnetplan.OrphanedSubnets{with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-5" })}, "node-1"},
 		"another node has inherited one of the subnets":    {inherit, successor, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-6" })}, ""},
 		"another zone":                                     {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
 		"same zone":                                        {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, "node-1"},
@@ -83,9 +83,9 @@ func TestJoinerInherits(t *testing.T) {
 		"a waiting pod can run on the node":                {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, "node-1"},
 		"a taint that no waiting pod tolerates":            {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}, Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), tainted)}, ""},
 		"the taint of the previous node":                   {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), tainted)}, "node-1"},
-		"the successor is in another zone":                 {hold, subnetplan.CandidateNode{Name: "node-5", SuccessorOf: "node-1", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(0, mine), inZoneA)}, "node-1"},
+		"the successor is in another zone":                 {hold, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(0, mine), inZoneA)}, "node-1"},
 	} {
-		o, ok := c.rules.JoinerInherits(c.joiner, c.orphans, clock)
+		o, ok := c.rules.OrphanForNewNode(c.node, c.orphans, clock)
 		if o.Node != c.want || ok != (c.want != "") {
 			t.Errorf("%s: the node inherits the subnets of %q, want those of %q", name, o.Node, c.want)
 		}
@@ -111,9 +111,9 @@ func TestPickExistingNode(t *testing.T) {
 	}{
 		"policy Hold": {subnetplan.Hold, lost(time.Hour, waits), []subnetplan.CandidateNode{ready("a", newer, none)}, "", time.Time{}},
 		"the successor inherits at once and need not be ready": {subnetplan.Hold, lost(0, waits),
-			[]subnetplan.CandidateNode{{Name: "a", Ready: true}, {Name: "b", SuccessorOf: "node-1"}, {Name: "c", SuccessorOf: "node-2"}}, "b", time.Time{}},
+			[]subnetplan.CandidateNode{{Name: "a", Ready: true}, {Name: "b", ReplacesNode: "node-1"}, {Name: "c", ReplacesNode: "node-2"}}, "b", time.Time{}},
 		"the successor is preferred although it has more subnets": {subnetplan.Inherit, lost(time.Hour, follows),
-			[]subnetplan.CandidateNode{{Name: "a", Ready: true}, {Name: "b", SuccessorOf: "node-1", Subnets: 3}}, "b", time.Time{}},
+			[]subnetplan.CandidateNode{{Name: "a", Ready: true}, {Name: "b", ReplacesNode: "node-1", Subnets: 3}}, "b", time.Time{}},
 		"NodeSubnet.spec.successor names the node":                 {subnetplan.Hold, with(lost(0, waits), func(o *subnetplan.OrphanedSubnets) { o.Successor = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
 		"the node has inherited one of the subnets":                {subnetplan.Hold, with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
 		"a node joined after the loss":                             {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "b", time.Time{}},
@@ -124,7 +124,7 @@ func TestPickExistingNode(t *testing.T) {
 		"nominated, the node is in another zone":                   {subnetplan.Inherit, with(with(lost(time.Minute, waits), waiting("a")), inZoneA), []subnetplan.CandidateNode{ready("a", old, zoneB), ready("b", newer, zoneA)}, "a", time.Time{}},
 		"nominated, within the grace period":                       {subnetplan.Inherit, with(lost(20*time.Second, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", at(10 * time.Second)},
 		"nominated, the node is not ready":                         {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{{Name: "a", Joined: old}}, "", time.Time{}},
-		"nominated, another node is the successor":                 {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), {Name: "b", SuccessorOf: "node-1"}}, "b", time.Time{}},
+		"nominated, another node is the successor":                 {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), {Name: "b", ReplacesNode: "node-1"}}, "b", time.Time{}},
 		"nominated, policy Hold":                                   {subnetplan.Hold, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
 		"no node can run the waiting pods":                         {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("")), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
 		"a waiting pod may migrate":                                {subnetplan.Inherit, with(lost(time.Minute, follows), waiting("")), []subnetplan.CandidateNode{ready("a", old, none)}, "a", time.Time{}},
@@ -137,7 +137,7 @@ func TestPickExistingNode(t *testing.T) {
 		"the failover policy of the address is Wait":               {subnetplan.Hold, lost(time.Hour, reservedAddress("10.0.0.18", "node-1", func(k *reservation.Address) { k.Failover = v1alpha1.Wait })), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
 		"the node with the fewest subnets, then the first by name": {subnetplan.Hold, lost(time.Hour, follows), []subnetplan.CandidateNode{{Name: "c", Ready: true, Subnets: 1}, {Name: "a", Ready: true, Subnets: 2}, {Name: "b", Ready: true, Subnets: 1}}, "b", time.Time{}},
 		"the loss is not recorded":                                 {subnetplan.Inherit, unrecorded, []subnetplan.CandidateNode{ready("a", newer, none)}, "", time.Time{}},
-		"a reserved address without a NodeSubnet":                  {subnetplan.Inherit, withoutSubnet, []subnetplan.CandidateNode{{Name: "a", SuccessorOf: "node-1"}}, "", time.Time{}},
+		"a reserved address without a NodeSubnet":                  {subnetplan.Inherit, withoutSubnet, []subnetplan.CandidateNode{{Name: "a", ReplacesNode: "node-1"}}, "", time.Time{}},
 		"no address is reserved":                                   {subnetplan.Inherit, lost(time.Hour), []subnetplan.CandidateNode{ready("a", newer, none)}, "", time.Time{}},
 		"one node is in the same zone":                             {subnetplan.Inherit, with(lost(time.Hour, waits), inZoneA), []subnetplan.CandidateNode{ready("a", newer, zoneB), ready("b", newer, zoneA)}, "b", time.Time{}},
 		"no node is in the same zone":                              {subnetplan.Inherit, with(lost(time.Hour, waits), inZoneA), []subnetplan.CandidateNode{ready("a", newer, zoneB)}, "", time.Time{}},
@@ -147,7 +147,7 @@ func TestPickExistingNode(t *testing.T) {
 		for i := range c.candidates {
 			c.candidates[i].Subnets++
 		}
-		picked, next := subnetplan.Rules{Policy: c.policy, Hold: 30 * time.Second}.PickExistingNode(c.orphan, c.candidates, clock)
+		picked, next := subnetplan.Rules{Policy: c.policy, GracePeriod: 30 * time.Second}.PickExistingNode(c.orphan, c.candidates, clock)
 		if picked != c.want || !next.Equal(c.at) {
 			t.Errorf("%s: node %q, next decision at %v; want node %q, next decision at %v", name, picked, next, c.want, c.at)
 		}
@@ -160,11 +160,11 @@ func TestExpiredReservations(t *testing.T) {
 	nameless, unobserved := orphan, orphan
 	nameless.Node, unobserved.Since = "", time.Time{}
 	for name, c := range map[string]struct {
-		policy subnetplan.OrphanPolicy
-		hold   time.Duration
-		orphan subnetplan.OrphanedSubnets
-		want   []reservation.Address
-		at     time.Time
+		policy      subnetplan.OrphanPolicy
+		gracePeriod time.Duration
+		orphan      subnetplan.OrphanedSubnets
+		want        []reservation.Address
+		at          time.Time
 	}{
 		"policy Free, one FixedIP names the node": {subnetplan.Free, 30 * time.Second, orphan, []reservation.Address{onNode}, time.Time{}},
 		"within the grace period":                 {subnetplan.Free, 40 * time.Second, orphan, nil, clock.Add(10 * time.Second)},
@@ -173,7 +173,7 @@ func TestExpiredReservations(t *testing.T) {
 		"policy Inherit":                          {subnetplan.Inherit, 0, orphan, nil, time.Time{}},
 		"policy Hold":                             {subnetplan.Hold, 0, orphan, nil, time.Time{}},
 	} {
-		got, at := subnetplan.Rules{Policy: c.policy, Hold: c.hold}.ExpiredReservations(c.orphan, clock)
+		got, at := subnetplan.Rules{Policy: c.policy, GracePeriod: c.gracePeriod}.ExpiredReservations(c.orphan, clock)
 		if diff := cmp.Diff(c.want, got, byValue); diff != "" || !at.Equal(c.at) {
 			t.Errorf("%s: next decision at %v, want %v; expired addresses (-want +got): %s", name, at, c.at, diff)
 		}
@@ -194,7 +194,7 @@ func TestReleasable(t *testing.T) {
 		"the subnet never had a node":                   {with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Node = "" }), true, time.Time{}},
 		"a reserved address without a NodeSubnet":       {subnetplan.OrphanedSubnets{Node: "node-1"}, false, time.Time{}},
 	} {
-		got, at := subnetplan.Rules{Hold: 30 * time.Second}.Releasable(c.orphan, clock)
+		got, at := subnetplan.Rules{GracePeriod: 30 * time.Second}.Releasable(c.orphan, clock)
 		if got != c.want || !at.Equal(c.at) {
 			t.Errorf("%s: releasable %t, next decision at %v; want %t, next decision at %v", name, got, at, c.want, c.at)
 		}

@@ -11,8 +11,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// TestBesides checks Besides, in particular that it compares each family separately.
-func TestBesides(t *testing.T) {
+// TestAdditional checks Additional, in particular that it compares each family separately.
+func TestAdditional(t *testing.T) {
 	for name, c := range map[string]struct {
 		held, recorded, want []string
 	}{
@@ -30,8 +30,8 @@ func TestBesides(t *testing.T) {
 			for _, ip := range c.held {
 				held = append(held, netip.MustParseAddr(ip))
 			}
-			if got := address.Strings(address.Besides(held, c.recorded)); !slices.Equal(got, c.want) {
-				t.Errorf("Besides returns %v, want %v", got, c.want)
+			if got := address.Strings(address.Additional(held, c.recorded)); !slices.Equal(got, c.want) {
+				t.Errorf("Additional returns %v, want %v", got, c.want)
 			}
 		})
 	}
