@@ -42,6 +42,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 	"fixedip.io/fixedip/ipam/store/fixedips"
@@ -212,8 +213,7 @@ func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (
 // follow keeps the ledger in sync with the informers. When the ledger has a change, follow enqueues the affected objects in the
 // controllers.
 func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *requests, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
-	// Replace the function that newDependencies took from the informer: the ledger gets an object later than the informer.
-	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.Ledger, func(node string, change ledger.NodeChange) {
+	poolChanged := func(node string, change ledger.NodeChange) {
 		to.nodes.Add(source.ForName(node))
 		p.agents.Changed(node)
 		if change.Appeared || len(change.Subnets) > 0 {
@@ -228,7 +228,16 @@ func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *request
 		to.identities.Add(slices.Concat(owners, source.ForOwner(change.ReportedOwners...))...)
 		to.slots.Add(fixedip.SlotRequest(p.Kinds, slices.Concat(change.Workloads, change.Reported)...)...)
 		c.PoolChanged(node)
-	})
+	}
+	// An own write counts at once. Otherwise a FixedIP that is deleted while its entries are written would be finished before
+	// the watch shows the entries, which would stay in the pool.
+	p.writer.OnPool = func(n pool.NodePool) {
+		if change := p.Ledger.ObserveWrite(n); !change.IsEmpty() {
+			poolChanged(n.Name, change)
+		}
+	}
+	// Replace the function that newDependencies took from the informer: the ledger gets an object later than the informer.
+	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.Ledger, poolChanged)
 	if err != nil {
 		return err
 	}

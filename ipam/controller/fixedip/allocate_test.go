@@ -10,12 +10,18 @@ import (
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/test/controllertest"
 )
 
@@ -88,5 +94,50 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 				t.Errorf("got owner %q after %d patches, want %q after %d", owner, s.Patches, c.owner, c.patches)
 			}
 		})
+	}
+}
+
+// TestDeletedDuringAllocation checks that a FixedIP that is deleted while its entries are written is not finished before the
+// entries are released: an own write counts before the watch shows it. Otherwise the entry of the deleted FixedIP would stay
+// in the pool, and the pod would wait for the node with that entry for ever.
+func TestDeletedDuringAllocation(t *testing.T) {
+	record := controllertest.Record(3, false)
+	workload := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](4)}}
+	s := newStage(t, controllertest.Objects(record.DeepCopy(), workload.DeepCopy()), controllertest.Objects(record.DeepCopy(), workload.DeepCopy()))
+	var node ciliumv2.CiliumNode
+	if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		t.Fatal(err)
+	}
+	node.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.1": {Owner: "router"}}
+	if err := s.API.Update(t.Context(), &node); err != nil {
+		t.Fatal(err)
+	}
+	s.Ledger.SetNode(ciliumpool.FromCiliumNode(&node))
+	// As the setup of the controllers does.
+	s.Writer.OnPool = func(n pool.NodePool) { s.Ledger.ObserveWrite(n) }
+	s.OnPatch = func() (func(), error) {
+		s.OnPatch = nil
+		return func() {
+			for _, objects := range []client.Client{s.API, s.Cached} {
+				if err := objects.Delete(t.Context(), record.DeepCopy()); err != nil {
+					t.Error(err)
+				}
+			}
+		}, nil
+	}
+	key := client.ObjectKeyFromObject(record)
+	for range 3 {
+		if _, err := s.fixedips.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		t.Fatal(err)
+	}
+	if owner := node.Spec.IPAM.Pool[controllertest.IP(3)].Owner; owner != "db/web-3" {
+		t.Fatalf("got the owner %q of the entry of the FixedIP, want db/web-3", owner)
+	}
+	if err := s.API.Get(t.Context(), key, record); err != nil {
+		t.Errorf("get the FixedIP, whose entry is not released yet: %v", err)
 	}
 }

@@ -268,6 +268,11 @@ type NodeChange struct {
 	Reported, ReportedOwners []string
 }
 
+// IsEmpty reports whether the two versions are the same for all consumers of the ledger.
+func (c NodeChange) IsEmpty() bool {
+	return !c.Appeared && c.Freed == 0 && len(c.Subnets) == 0 && !c.Entries && !c.Status && !c.Fixed
+}
+
 // sameStatus reports whether Used, Handshakes and Probes of two versions of a pool are equal.
 func sameStatus(a, b pool.NodePool) bool {
 	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes) && slices.Equal(a.Probes, b.Probes)
