@@ -179,8 +179,11 @@ func TestMigrateOnlyFenced(t *testing.T) {
 	e.eventually("the taint of the lost node", func() bool {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: lost}, &node))
-		// The taint follows the condition. Before the node has the taint, the next pod may be placed there again.
-		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
+		// The taints follow the condition. Before the node has the taint with the effect NoSchedule, the next pod may be placed
+		// there again: every pod tolerates the taint with the effect NoExecute for five minutes.
+		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == corev1.TaintNodeUnreachable && t.Effect == corev1.TaintEffectNoSchedule
+		})
 	})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
 	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is not ready; the pod waits for that node to come back; the former pod may still run there: node %s is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service",
