@@ -56,7 +56,7 @@ func TestReadDockerfile(t *testing.T) {
 		"incomplete":      {text: build + "FROM scratch AS a\nUSER 1", err: "stage a must have COPY, USER and ENTRYPOINT"},
 		"not supported":   {text: build + "FROM scratch AS a\nENV A=b", err: "line 6: ENV A=b: a stage from scratch may have only COPY"},
 		"two lines":       {text: build + "FROM scratch AS a\nCOPY --from=build /src/a \\\n/", err: "line 6"},
-		"user by name":    {text: build + "FROM scratch AS a\nUSER nobody", err: "USER must be numeric"},
+		"user by name":    {text: build + "FROM scratch AS a\nUSER web", err: "USER must be numeric"},
 		"shell":           {text: build + "FROM scratch AS a\nENTRYPOINT /a", err: "the image has no shell"},
 		"copy of context": {text: build + "FROM scratch AS a\nCOPY a /", err: "COPY must have the form"},
 		"other stage":     {text: build + "FROM scratch AS a\nCOPY --from=biuld /src/a /", err: "no earlier stage is named biuld"},

@@ -35,7 +35,7 @@ import (
 )
 
 // fakesScheduler is the schedulerName of pods that the fakes place.
-const fakesScheduler = "nobody"
+const fakesScheduler = "fakes"
 
 // fakes are nodes without an agent and a kubelet, for tests of the controller with many nodes, and for tests that decide
 // when a pod is gone. They do the work of scheduler, agent and kubelet that the controller sees: they write the claim, bind

@@ -99,13 +99,13 @@ func TestG12Watermarks(t *testing.T) {
 	var pods []string
 	for i := range 20 {
 		pods = append(pods, fmt.Sprintf("burst-%d", i))
-		e.create(unreservedPod(pods[i], "nobody", "node-1"))
+		e.create(unreservedPod(pods[i], fakesScheduler, "node-1"))
 	}
 	e.awaitPods(pods...)
 	e.awaitNode("node-1", "the pool to have grown", settled(20))
 	for i := range 10 {
 		pods = append(pods, fmt.Sprintf("more-%d", i))
-		e.create(unreservedPod(pods[20+i], "nobody", "node-1"))
+		e.create(unreservedPod(pods[20+i], fakesScheduler, "node-1"))
 	}
 	running := func(rows []witness.Row) (n int) {
 		for _, r := range rows {
@@ -178,7 +178,7 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 		for range more {
 			name := fmt.Sprintf("burst-%d", len(pods))
 			pods = append(pods, name)
-			e.create(unreservedPod(name, "nobody", "node-1"))
+			e.create(unreservedPod(name, fakesScheduler, "node-1"))
 		}
 		e.awaitPods(pods...)
 	}

@@ -291,7 +291,7 @@ func TestConflicts(t *testing.T) {
 
 	// Another pod runs with the address.
 	twin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "twin"}, Spec: corev1.PodSpec{
-		SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "none"}},
+		SchedulerName: fakesScheduler, Containers: []corev1.Container{{Name: "main", Image: "none"}},
 	}}
 	e.create(twin)
 	e.must(e.api.SubResource("binding").Create(within(t), twin, &corev1.Binding{
