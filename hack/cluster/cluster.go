@@ -51,7 +51,7 @@ const (
 
 // Binaries are the paths of the programs. The path of a program that is not started may be empty.
 type Binaries struct {
-	ControlPlane, SimNode, Scheduler, Controller string
+	ControlPlane, SimNode string
 }
 
 // Options configure a cluster.

@@ -123,14 +123,17 @@ func (p *pki) create(addresses []net.IP) error {
 	}
 
 	p.caPEM = encodeCertificate(caDER)
-	return errors.Join(
+	if err := errors.Join(
 		writeKey(p.keyFile, serverKey),
 		writeKey(p.kubeletClientKeyFile, clientKey),
 		writeKey(p.serviceAccountKeyFile, serviceAccountKey),
 		writePrivate(p.kubeletClientCertFile, encodeCertificate(clientDER)),
 		writePrivate(p.certFile, encodeCertificate(servingDER)),
-		writePrivate(p.caFile, p.caPEM),
-	)
+	); err != nil {
+		return err
+	}
+	// A later start that finds this file uses the others, so it is written when all of them exist.
+	return writePrivate(p.caFile, p.caPEM)
 }
 
 func newKey() (*ecdsa.PrivateKey, error) {

@@ -6,6 +6,7 @@ package realcluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -253,7 +254,7 @@ func (c *Cluster) AddNode(ctx context.Context, name string) error {
 // work folder is not deleted, so that logs can be read.
 func (c *Cluster) Stop() {
 	c.mu.Lock()
-	nodes := c.nodes
+	nodes := maps.Clone(c.nodes)
 	c.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, n := range nodes {

@@ -105,6 +105,8 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	w := blank()
 	go func() {
 		if err := watches.Start(ctx); err != nil {
+			w.mu.Lock()
+			defer w.mu.Unlock()
 			w.violate("the cache of the witness failed: %v", err)
 		}
 	}()
@@ -144,6 +146,7 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	return w, nil
 }
 
+// violate records a violation. w.mu must be locked.
 func (w *Witness) violate(format string, args ...any) {
 	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 }

@@ -6,7 +6,6 @@ package integration
 import (
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"fixedip.io/fixedip/hack/cluster"
@@ -19,14 +18,13 @@ type bindGate struct {
 	kubeconfig string
 	// arrived receives the pod name of each bind.
 	arrived chan string
-	open    atomic.Bool
 }
 
 func (e *env) bindGate() *bindGate {
 	e.t.Helper()
 	g := &bindGate{arrived: make(chan string, 16)}
 	g.kubeconfig = e.schedulerThrough(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/binding") && !g.open.Load() {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/binding") {
 			parts := strings.Split(r.URL.Path, "/")
 			g.arrived <- parts[len(parts)-2]
 			<-r.Context().Done()

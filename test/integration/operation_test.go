@@ -142,8 +142,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// written returns the state of objects that a controller writes: spec.ipam of CiliumNodes, FixedIPs, the Leases of our
-// programs and the events of the controller. Key: kind and name. Value: spec.ipam or the resource version.
+// written returns the state of objects that a controller writes: spec.ipam of CiliumNodes, FixedIPs, NodeSubnets, the Leases
+// of our programs and the events of the controller. Key: kind and name. Value: spec.ipam or the resource version.
 func (e *env) written() map[string]string {
 	e.t.Helper()
 	all := map[string]string{}
@@ -156,6 +156,11 @@ func (e *env) written() map[string]string {
 	e.must(e.api.List(within(e.t), &records))
 	for _, r := range records.Items {
 		all["FixedIP "+r.Name] = r.ResourceVersion
+	}
+	var subnets v1alpha1.NodeSubnetList
+	e.must(e.api.List(within(e.t), &subnets))
+	for _, s := range subnets.Items {
+		all["NodeSubnet "+s.Name] = s.ResourceVersion
 	}
 	var leases coordinationv1.LeaseList
 	e.must(e.api.List(within(e.t), &leases, client.InNamespace("fixedip-system")))

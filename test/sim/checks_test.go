@@ -62,11 +62,15 @@ func newChecks(w *world) *checks {
 func (c *checks) violate(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	c.w.logf("!! %s", text)
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
 	c.violations = append(c.violations, text)
 }
 
 // broken returns the first violation as an error; nil if there is none.
 func (c *checks) broken() error {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
 	if len(c.violations) == 0 {
 		return nil
 	}

@@ -188,8 +188,11 @@ func drainedWithBudget(ctx context.Context, s *scene) error {
 	if err := s.nodeEvent(ctx, victimNode, "PodsWaitForNode", s.namespace+"/"+first); err != nil {
 		return err
 	}
-	if err := s.evict(ctx, second); !apierrors.IsTooManyRequests(err) {
-		return fmt.Errorf("pod %s waits and uses up the budget: got the error %[3]w from the eviction of pod %[2]s, want TooManyRequests", first, second, err)
+	switch err := s.evict(ctx, second); {
+	case err == nil:
+		return fmt.Errorf("pod %s was evicted although pod %s waits and uses up the budget", second, first)
+	case !apierrors.IsTooManyRequests(err):
+		return fmt.Errorf("pod %s waits and uses up the budget: evict pod %s: want TooManyRequests: %w", first, second, err)
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {
 		return err
