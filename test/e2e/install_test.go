@@ -28,6 +28,7 @@ import (
 	"fixedip.io/fixedip/hack/image"
 	"fixedip.io/fixedip/hack/realcluster"
 	"fixedip.io/fixedip/hack/realcluster/layout"
+	"fixedip.io/fixedip/test/gen"
 )
 
 const system = "fixedip-system"
@@ -265,23 +266,14 @@ func status(t *testing.T, pid int) map[string]string {
 // createWeb creates the StatefulSet web with three pods of fixedip-scheduler.
 func (i installation) createWeb() {
 	i.t.Helper()
-	labels := map[string]string{"app": "web"}
-	replicas, quick := int32(3), int64(1)
-	_, err := i.api.AppsV1().StatefulSets("default").Create(within(i.t), &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas: &replicas, ServiceName: "web", PodManagementPolicy: appsv1.ParallelPodManagement,
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					SchedulerName: "fixedip-scheduler", TerminationGracePeriodSeconds: &quick,
-					Containers: []corev1.Container{{Name: "web", Image: layout.WebImage, ImagePullPolicy: corev1.PullNever}},
-				},
-			},
-		},
-	}, metav1.CreateOptions{})
+	_, err := i.api.AppsV1().StatefulSets("default").Create(within(i.t), gen.StatefulSet("default", "web", 3, ofTestPods), metav1.CreateOptions{})
 	i.must(err)
+}
+
+// ofTestPods lets the pods of a StatefulSet run the test pod.
+func ofTestPods(sts *appsv1.StatefulSet) {
+	c := &sts.Spec.Template.Spec.Containers[0]
+	c.Image, c.ImagePullPolicy = layout.WebImage, corev1.PullNever
 }
 
 // web waits until the pods of the StatefulSet run, sends a request to each over the network, and returns them. Each pod in

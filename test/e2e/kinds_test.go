@@ -16,6 +16,7 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/realcluster"
 	"fixedip.io/fixedip/hack/realcluster/layout"
+	"fixedip.io/fixedip/test/gen"
 )
 
 // TestKinds checks, for each combination of families and routing, that the pods of a StatefulSet have addresses of all
@@ -82,26 +83,11 @@ func familiesOf(pod *corev1.Pod) string {
 // createSet creates a StatefulSet of test pods with fixed addresses, no two on one node.
 func (s *scene) createSet(name string, replicas int32) {
 	s.t.Helper()
-	labels := map[string]string{"app": name}
-	quick := int64(2)
-	_, err := s.api.AppsV1().StatefulSets("default").Create(within(s.t), &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas: &replicas, ServiceName: name, PodManagementPolicy: appsv1.ParallelPodManagement,
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					SchedulerName: "fixedip-scheduler", TerminationGracePeriodSeconds: &quick,
-					Containers: []corev1.Container{{Name: "web", Image: layout.WebImage, ImagePullPolicy: corev1.PullNever}},
-					Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-						RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-							TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: labels},
-						}},
-					}},
-				},
-			},
-		},
-	}, metav1.CreateOptions{})
+	apart := func(sts *appsv1.StatefulSet) {
+		sts.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: sts.Spec.Selector}},
+		}}
+	}
+	_, err := s.api.AppsV1().StatefulSets("default").Create(within(s.t), gen.StatefulSet("default", name, replicas, ofTestPods, apart), metav1.CreateOptions{})
 	s.must(err)
 }

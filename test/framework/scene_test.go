@@ -31,6 +31,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/plugins/fixedip"
+	"fixedip.io/fixedip/test/gen"
 )
 
 // stored contains the objects that the plugin may write or whose writes it may cause.
@@ -103,14 +104,7 @@ func newScene(t *testing.T, ns string) *scene {
 	// The controller of ServiceAccounts may create it first.
 	s.must(client.IgnoreAlreadyExists(api.Create(within(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}})))
 	t.Cleanup(s.clear)
-	s.prober = &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "probe"},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas: ptr.To[int32](0),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "probe"}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "probe"}}, Spec: s.podSpec()},
-		},
-	}
+	s.prober = gen.StatefulSet(ns, "probe", 0, s.ofRow)
 	s.create(s.prober)
 	return s
 }
@@ -245,20 +239,16 @@ func (s *scene) cordon(node string, yes bool) {
 // statefulSet creates a StatefulSet of one pod. The pod has the row's scheduler and no grace period.
 func (s *scene) statefulSet(name string, change ...func(*corev1.PodTemplateSpec)) {
 	s.t.Helper()
-	labels := map[string]string{"app": name}
-	sts := &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas:            ptr.To[int32](1),
-			PodManagementPolicy: appsv1.ParallelPodManagement,
-			Selector:            &metav1.LabelSelector{MatchLabels: labels},
-			Template:            corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: s.podSpec()},
-		},
-	}
+	sts := gen.StatefulSet(s.ns, name, 1, s.ofRow)
 	for _, c := range change {
 		c(&sts.Spec.Template)
 	}
 	s.create(sts)
+}
+
+// ofRow gives the pods of a StatefulSet the row's scheduler and no grace period.
+func (s *scene) ofRow(sts *appsv1.StatefulSet) {
+	sts.Spec.Template.Spec.SchedulerName, sts.Spec.Template.Spec.TerminationGracePeriodSeconds = s.ns, ptr.To[int64](0)
 }
 
 func (s *scene) podSpec() corev1.PodSpec {

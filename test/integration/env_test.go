@@ -20,13 +20,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/test/gen"
 )
 
 const namespace = "default"
@@ -244,31 +244,9 @@ func (e *env) must(err error) {
 	}
 }
 
-// statefulSet returns a StatefulSet whose pods our scheduler places, with parallel pod management, after the changes of the
-// test.
+// statefulSet returns a StatefulSet in the namespace of the tests; see gen.StatefulSet.
 func statefulSet(name string, replicas int32, change ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
-	labels := map[string]string{"app": name}
-	sts := &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas:            ptr.To(replicas),
-			ServiceName:         name,
-			PodManagementPolicy: appsv1.ParallelPodManagement,
-			Selector:            &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					SchedulerName:                 "fixedip-scheduler",
-					TerminationGracePeriodSeconds: ptr.To[int64](1),
-					Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
-				},
-			},
-		},
-	}
-	for _, c := range change {
-		c(sts)
-	}
-	return sts
+	return gen.StatefulSet(namespace, name, replicas, change...)
 }
 
 func (e *env) create(objects ...client.Object) {

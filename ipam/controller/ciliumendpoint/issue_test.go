@@ -11,17 +11,13 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/test/gen"
 )
 
 var now = time.Unix(1000, 0)
 
-func podOn(node string, ips ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "pod-1"}, Spec: corev1.PodSpec{NodeName: node}}
-	for _, ip := range ips {
-		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
-	}
-	return p
-}
+func podOn(node string, ips ...string) *corev1.Pod { return gen.Pod("mysql-0", gen.On(node, ips...)) }
 
 // TestDiagnose checks the issue for combinations of a CiliumEndpoint and a pod, and the time at which the keeper acts on it. The
 // model found that the keeper deleted a CiliumEndpoint that the agent had taken over before the kubelet reported the IP of

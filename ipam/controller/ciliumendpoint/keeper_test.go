@@ -25,15 +25,11 @@ import (
 
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/test/gen"
 )
 
 func pod(name string) *corev1.Pod {
-	i := name[len(name)-1] - '0'
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("uid-" + name)},
-		Spec:       corev1.PodSpec{NodeName: "n"},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "192.0.2.1", PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.0.1.%d", i)}}},
-	}
+	return gen.Pod(name, gen.On("n", fmt.Sprintf("10.0.1.%d", name[len(name)-1]-'0')), gen.Running, func(p *corev1.Pod) { p.Status.HostIP = "192.0.2.1" })
 }
 
 func cep(name string) *ciliumv2.CiliumEndpoint {

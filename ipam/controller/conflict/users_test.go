@@ -13,24 +13,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var now = time.Unix(1000, 0)
 
-func podOn(node string, ips ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "pod-1"}, Spec: corev1.PodSpec{NodeName: node}}
-	for _, ip := range ips {
-		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
-	}
-	return p
-}
+func podOn(node string, ips ...string) *corev1.Pod { return gen.Pod("mysql-0", gen.On(node, ips...)) }
 
 func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
-	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"}, Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, PodName: "mysql-0"}}
-	for _, c := range change {
-		c(r)
-	}
-	return r
+	return gen.FixedIP("mysql-0", change...)
 }
 
 func TestConflicts(t *testing.T) {

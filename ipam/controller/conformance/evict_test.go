@@ -29,6 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var start = time.Unix(10000, 0)
@@ -56,18 +57,16 @@ func podOf(workload, name string, ready bool) *corev1.Pod {
 	if ready {
 		status = corev1.ConditionTrue
 	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"of": workload}},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}},
-	}
+	return gen.Pod(name, func(p *corev1.Pod) {
+		p.Labels = map[string]string{"of": workload}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+	})
 }
 
 // mismatchedRecord returns the FixedIP of a pod. restarting is the time since the eviction of the pod; zero: the pod was not
 // evicted.
 func mismatchedRecord(workload, name string, restarting time.Duration) *v1alpha1.FixedIP {
-	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: v1alpha1.FixedIPSpec{
-		PodName: name, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
-	}}
+	r := gen.FixedIP(name, gen.Owner(workload))
 	if restarting > 0 {
 		r.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionMismatch, Status: metav1.ConditionTrue, Reason: conformance.ReasonRestarting, LastTransitionTime: metav1.NewTime(start.Add(-restarting)),

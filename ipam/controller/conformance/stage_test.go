@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -31,6 +31,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var begin = time.Unix(1_700_000_000, 0)
@@ -185,29 +186,22 @@ func (s *stage) reported() []string {
 
 // boundPod returns pod web-0, which our scheduler bound to node n a minute ago.
 func boundPod(ip string, change ...func(*corev1.Pod)) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "db", Name: "web-0", UID: "pod-0", CreationTimestamp: metav1.Time{Time: begin.Add(-time.Minute)},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1", Controller: ptr.To(true)}},
-		},
-		Spec: corev1.PodSpec{NodeName: "n", SchedulerName: "ours"},
+	bound := func(p *corev1.Pod) {
+		p.CreationTimestamp = metav1.Time{Time: begin.Add(-time.Minute)}
+		p.Spec.SchedulerName = "ours"
+		gen.On("n")(p)
+		if ip != "" {
+			gen.On("n", ip)(p)
+			gen.Running(p)
+		}
 	}
-	if ip != "" {
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: ip}}}
-	}
-	for _, c := range change {
-		c(pod)
-	}
-	return pod
+	return gen.Pod("web-0", slices.Concat([]func(*corev1.Pod){gen.Controlled("web", "web-1"), bound}, change)...)
 }
 
 // recordOf returns the FixedIP of a pod of StatefulSet web.
 func recordOf(name string, ips ...string) *v1alpha1.FixedIP {
-	return &v1alpha1.FixedIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("fixedip-" + name), Finalizers: []string{v1alpha1.Finalizer}},
-		Spec: v1alpha1.FixedIPSpec{
-			IPs: ips, NodeName: "n", PodName: name, Reclaim: identity.DefaultReclaim(),
-			Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1"},
-		},
-	}
+	return gen.FixedIP(name, gen.Owner("web"), func(r *v1alpha1.FixedIP) {
+		r.UID, r.Finalizers = types.UID("fixedip-"+name), []string{v1alpha1.Finalizer}
+		r.Spec.IPs, r.Spec.NodeName, r.Spec.Reclaim, r.Spec.Owner.UID = ips, "n", identity.DefaultReclaim(), "web-1"
+	})
 }

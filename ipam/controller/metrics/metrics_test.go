@@ -18,16 +18,13 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/test/gen"
 )
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) pool.NodePool {
-	n := pool.NodePool{Name: name, PodCIDRs: []string{cidr}, Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}, Entries: entries, Used: map[netip.Addr]string{}}
-	for _, u := range used {
-		n.Used[addr(u)] = ""
-	}
-	return n
+	return gen.NodePool(name, cidr, nil, gen.UsedBy("", used...), func(n *pool.NodePool) { n.Entries = entries })
 }
 
 // TestMetrics checks the text of all metrics after one event of each kind. It calls Register twice: the

@@ -16,6 +16,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var errStopped = errors.New("the controller was stopped")
@@ -129,14 +130,14 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		case how == 9 || how == 10:
 			history = append(history, fmt.Sprintf("%d: node %s joins", i, name))
 			_ = s.api.Create(t.Context(), stamped(s, node(name)))
-			_ = s.api.Create(t.Context(), stamped(s, ciliumNode(name)))
+			_ = s.api.Create(t.Context(), stamped(s, gen.CiliumNode(name)))
 		case how == 11:
 			history = append(history, fmt.Sprintf("%d: the CiliumNode of %s is deleted", i, name))
-			_ = s.api.Delete(t.Context(), ciliumNode(name))
+			_ = s.api.Delete(t.Context(), gen.CiliumNode(name))
 		case how == 12:
 			history = append(history, fmt.Sprintf("%d: node %s is deleted", i, name))
 			_ = s.api.Delete(t.Context(), node(name))
-			_ = s.api.Delete(t.Context(), ciliumNode(name))
+			_ = s.api.Delete(t.Context(), gen.CiliumNode(name))
 		default:
 			s.clock.SetTime(s.clock.Now().Add(passInterval * 20))
 		}

@@ -36,6 +36,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var start = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
@@ -88,21 +89,8 @@ func (s *scene) delete(objects ...client.Object) {
 }
 
 func node(name string, change ...func(*corev1.Node)) *corev1.Node {
-	n := &corev1.Node{}
-	n.Name = name
-	n.CreationTimestamp.Time = start
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	for _, c := range change {
-		c(n)
-	}
-	return n
-}
-
-func ciliumNode(name string, podCIDRs ...string) *ciliumv2.CiliumNode {
-	cn := &ciliumv2.CiliumNode{}
-	cn.Name = name
-	cn.Spec.IPAM.PodCIDRs = podCIDRs
-	return cn
+	joined := func(n *corev1.Node) { n.CreationTimestamp.Time = start }
+	return gen.Node(name, append([]func(*corev1.Node){joined}, change...)...)
 }
 
 // counting returns a client for one controller, which counts its requests. before is called with each request; if it returns an

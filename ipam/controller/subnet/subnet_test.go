@@ -28,6 +28,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/test/gen"
 )
 
 func rules(policy subnetplan.OrphanPolicy, maskSize int) subnetplan.Rules {
@@ -35,29 +36,26 @@ func rules(policy subnetplan.OrphanPolicy, maskSize int) subnetplan.Rules {
 }
 
 func (s *scene) record(name, nodeName, ip string) *v1alpha1.FixedIP {
-	return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: v1alpha1.FixedIPSpec{
-		IPs: []string{ip}, NodeName: nodeName, PodName: name, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql"},
-	}}
+	return gen.FixedIP(name, gen.Owner("mysql"), func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = []string{ip}, nodeName })
 }
 
 func runningPod(name, nodeName, ip string, owner *metav1.OwnerReference) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
-	p.Spec.NodeName = nodeName
-	p.Status.Phase = corev1.PodRunning
-	if ip != "" {
-		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}
-	}
-	if owner != nil {
-		p.OwnerReferences = []metav1.OwnerReference{*owner}
-	}
-	return p
+	return gen.Pod(name, gen.Running, func(p *corev1.Pod) {
+		p.Spec.NodeName = nodeName
+		if ip != "" {
+			gen.On(nodeName, ip)(p)
+		}
+		if owner != nil {
+			p.OwnerReferences = []metav1.OwnerReference{*owner}
+		}
+	})
 }
 
 // TestDeletedCiliumNode checks that a CiliumNode that is deleted while its Node exists gets the same subnet when it is created
 // again, and that no other node gets the subnet in between (finding C1).
 func TestDeletedCiliumNode(t *testing.T) {
 	s := newScene(t)
-	s.create(node("node-1"), ciliumNode("node-1"))
+	s.create(node("node-1"), gen.CiliumNode("node-1"))
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 	c.pass(s)
 	had := s.pools()["node-1"].PodCIDRs
@@ -65,8 +63,8 @@ func TestDeletedCiliumNode(t *testing.T) {
 		t.Fatalf("node-1: got subnets %v, want one", had)
 	}
 
-	s.delete(ciliumNode("node-1"))
-	s.create(node("node-2"), ciliumNode("node-2"))
+	s.delete(gen.CiliumNode("node-1"))
+	s.create(node("node-2"), gen.CiliumNode("node-2"))
 	c.pass(s)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	c.pass(s)
@@ -77,7 +75,7 @@ func TestDeletedCiliumNode(t *testing.T) {
 		t.Errorf("NodeSubnet of %s: got node %q, want node-1", had[0], got)
 	}
 
-	s.create(ciliumNode("node-1"))
+	s.create(gen.CiliumNode("node-1"))
 	c.pass(s)
 	if got := s.pools()["node-1"].PodCIDRs; !slices.Equal(got, had) {
 		t.Errorf("node-1: got subnets %v, want %v as before", got, had)
@@ -103,16 +101,16 @@ func TestMovedAddressOfBoundPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
-			s.create(node("node-1"), ciliumNode("node-1"), node("node-2"))
+			s.create(node("node-1"), gen.CiliumNode("node-1"), node("node-2"))
 			controller := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 			controller.pass(s)
 			record := s.record("mysql-0", "node-2", "10.0.0.9")
 			record.Status.MovableFor = "the former mysql-0"
 			set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
 			s.create(record, runningPod("mysql-0", c.node, c.ip, set))
-			s.delete(ciliumNode("node-1"))
+			s.delete(gen.CiliumNode("node-1"))
 			controller.pass(s)
-			s.create(ciliumNode("node-1"))
+			s.create(gen.CiliumNode("node-1"))
 			controller.pass(s)
 			if got := s.pools()["node-1"].Entries[netip.MustParseAddr("10.0.0.9")]; got != c.want {
 				t.Errorf("entry of 10.0.0.9 in the pool of node-1: got %+v, want %+v", got, c.want)
@@ -125,7 +123,7 @@ func TestMovedAddressOfBoundPod(t *testing.T) {
 // that it records no loss of that other node.
 func TestNodeMissingInTheCache(t *testing.T) {
 	s := newScene(t)
-	s.create(node("node-1"), ciliumNode("node-1"), node("node-2"), ciliumNode("node-2"))
+	s.create(node("node-1"), gen.CiliumNode("node-1"), node("node-2"), gen.CiliumNode("node-2"))
 	behind := interceptor.NewClient(s.api, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 		err := c.List(ctx, list, opts...)
 		if nodes, ok := list.(*corev1.NodeList); ok {
@@ -135,7 +133,7 @@ func TestNodeMissingInTheCache(t *testing.T) {
 	}})
 	c := s.controller(s.api, behind, rules(subnetplan.Inherit, 28))
 	c.pass(s)
-	s.delete(ciliumNode("node-1"), ciliumNode("node-2"), node("node-2"))
+	s.delete(gen.CiliumNode("node-1"), gen.CiliumNode("node-2"), node("node-2"))
 	c.pass(s)
 	var list v1alpha1.NodeSubnetList
 	if err := s.api.List(t.Context(), &list); err != nil {
@@ -154,7 +152,7 @@ func TestNodeMissingInTheCache(t *testing.T) {
 // for every address that a pod of the node runs with, and entries for the addresses of the node itself (finding C2).
 func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	s := newScene(t)
-	s.create(node("node-1"), ciliumNode("node-1"))
+	s.create(node("node-1"), gen.CiliumNode("node-1"))
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 	c.pass(s)
 	set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
@@ -193,13 +191,13 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The address of mysql-4 has moved from its home node-3 to node-1, and the pod does not exist at the moment.
-	home := ciliumNode("node-3")
+	home := gen.CiliumNode("node-3")
 	home.Spec.IPAM.PodCIDRs = []string{"10.0.9.0/28"}
 	home.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.9.9": ciliumpool.EncodeEntry(pool.MovedEntry("node-1", "db/mysql-4"))}
 	s.create(home, s.record("mysql-4", "node-1", "10.0.9.9"))
-	s.delete(ciliumNode("node-1"))
+	s.delete(gen.CiliumNode("node-1"))
 	c.pass(s)
-	again := ciliumNode("node-1")
+	again := gen.CiliumNode("node-1")
 	again.Spec.HealthAddressing.IPv4 = "10.0.0.7"
 	s.create(again)
 	made := s.clock.Now()
@@ -251,7 +249,7 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 		given := map[netip.Prefix]string{}
 		for i := range joining {
 			name := fmt.Sprintf("joins-%d", i)
-			s.create(node(name), ciliumNode(name))
+			s.create(node(name), gen.CiliumNode(name))
 			c.Ledger.SetNode(s.pool(name))
 			if _, err := c.reconcileNode(t.Context(), source.ForName(name)); err != nil {
 				t.Fatal(err)
@@ -277,7 +275,7 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 // (finding C4).
 func TestJoinsDoNotWaitForEachOther(t *testing.T) {
 	s := newScene(t)
-	s.create(node("slow"), ciliumNode("slow"), node("fast"), ciliumNode("fast"))
+	s.create(node("slow"), gen.CiliumNode("slow"), node("fast"), gen.CiliumNode("fast"))
 	entered, leave := make(chan struct{}), make(chan struct{})
 	c := s.controller(s.counting(func(verb string, o any) error {
 		if ns, ok := o.(*v1alpha1.NodeSubnet); ok && verb == "create" && ns.Spec.NodeName == "slow" {
@@ -312,7 +310,7 @@ func TestResumedJoin(t *testing.T) {
 	for _, stop := range []string{"list *v1alpha1.NodeSubnetList", "list *v1.PodList", "patch *v2.CiliumNode", "update status *v1alpha1.NodeSubnet"} {
 		t.Run(stop, func(t *testing.T) {
 			s := newScene(t)
-			s.create(node("node-1"), ciliumNode("node-1"))
+			s.create(node("node-1"), gen.CiliumNode("node-1"))
 			stopped := s.controller(s.counting(func(verb string, o any) error {
 				if verb+fmt.Sprintf(" %T", o) == stop {
 					return errStopped
@@ -324,7 +322,7 @@ func TestResumedJoin(t *testing.T) {
 			if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
 				t.Fatal("reconcileNode succeeded, want the error of the stopped request")
 			}
-			s.create(node("node-2"), ciliumNode("node-2"))
+			s.create(node("node-2"), gen.CiliumNode("node-2"))
 			next := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 26))
 			next.pass(s)
 			for _, name := range []string{"node-1", "node-2"} {
@@ -344,7 +342,7 @@ func TestResumedJoin(t *testing.T) {
 // other family (finding C13).
 func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	s := newScene(t)
-	s.create(node("node-1"), ciliumNode("node-1"))
+	s.create(node("node-1"), gen.CiliumNode("node-1"))
 	stopped := s.controller(s.counting(func(verb string, _ any) error {
 		if verb == "patch" {
 			return errStopped
@@ -358,7 +356,7 @@ func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	}
 	both := rules(subnetplan.Inherit, 28)
 	both.Pools = append(both.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("fd00::/48"), MaskSize: 64})
-	s.create(node("node-2"), ciliumNode("node-2"))
+	s.create(node("node-2"), gen.CiliumNode("node-2"))
 	next := s.controller(s.counting(nil), s.api, both)
 	next.pass(s)
 	if got := s.pool("node-1").PodCIDRs; !slices.Equal(got, []string{"10.0.0.0/28", "fd00::/64"}) {
@@ -376,13 +374,13 @@ func TestOrphan(t *testing.T) {
 		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: zone} }
 	}
 	s := newScene(t)
-	s.create(node("node-1", zoned("a")), ciliumNode("node-1"), node("node-2", zoned("a")), ciliumNode("node-2"))
+	s.create(node("node-1", zoned("a")), gen.CiliumNode("node-1"), node("node-2", zoned("a")), gen.CiliumNode("node-2"))
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 	c.pass(s)
 	had, empty := s.pools()["node-1"], s.pools()["node-2"]
 	reserved := had.Subnets[0].Addr().Next()
 	s.create(s.record("mysql-0", "node-1", reserved.String()))
-	s.delete(node("node-1"), ciliumNode("node-1"), node("node-2"), ciliumNode("node-2"))
+	s.delete(node("node-1"), gen.CiliumNode("node-1"), node("node-2"), gen.CiliumNode("node-2"))
 	lost := s.clock.Now()
 	c.pass(s)
 	var ns v1alpha1.NodeSubnet
@@ -394,7 +392,7 @@ func TestOrphan(t *testing.T) {
 	}
 
 	s.clock.SetTime(lost.Add(2 * time.Minute))
-	s.create(node("other-zone", zoned("b")), ciliumNode("other-zone"))
+	s.create(node("other-zone", zoned("b")), gen.CiliumNode("other-zone"))
 	c.pass(s)
 	if _, claimed := s.claims()[empty.PodCIDRs[0]]; claimed && s.claims()[empty.PodCIDRs[0]] == "node-2" {
 		t.Errorf("got claims %v, want that the subnets %v of node-2 without reserved addresses are released", s.claims(), empty.PodCIDRs)
@@ -402,7 +400,7 @@ func TestOrphan(t *testing.T) {
 	if got := s.pools()["other-zone"].PodCIDRs; len(got) != 1 || got[0] == had.PodCIDRs[0] {
 		t.Errorf("node other-zone: got subnets %v, want one other than %v", got, had.PodCIDRs)
 	}
-	s.create(node("same-zone", zoned("a")), ciliumNode("same-zone"))
+	s.create(node("same-zone", zoned("a")), gen.CiliumNode("same-zone"))
 	c.pass(s)
 	inheriting := s.pools()["same-zone"]
 	if !slices.Equal(inheriting.PodCIDRs, had.PodCIDRs) || inheriting.Entries[reserved] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
@@ -421,7 +419,7 @@ func TestOrphan(t *testing.T) {
 // that has the subnet.
 func TestNodeSubnetCreatedAgain(t *testing.T) {
 	s := newScene(t)
-	s.create(node("old"), ciliumNode("old", "10.0.0.0/28", "fd00::/64"))
+	s.create(node("old"), gen.CiliumNode("old", "10.0.0.0/28", "fd00::/64"))
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 	c.pass(s)
 	want := map[string]string{"10.0.0.0/28": "old", "fd00::/64": "old"}
@@ -439,7 +437,7 @@ func TestNodeSubnetCreatedAgain(t *testing.T) {
 // start, and that the node keeps the subnet (finding R8).
 func TestSubnetOutsideThePools(t *testing.T) {
 	s := newScene(t)
-	s.create(node("a"), ciliumNode("a", "10.0.0.0/28"), node("b"), ciliumNode("b", "10.9.0.0/28"))
+	s.create(node("a"), gen.CiliumNode("a", "10.0.0.0/28"), node("b"), gen.CiliumNode("b", "10.9.0.0/28"))
 	before := rules(subnetplan.Inherit, 28)
 	before.Pools = append(before.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("10.9.0.0/24"), MaskSize: 28})
 	s.controller(s.counting(nil), s.api, before).pass(s)
@@ -473,7 +471,7 @@ func TestReservedAddressClaimsItsSubnet(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"10.0.0.16/28": "node-1", "10.0.0.32/28": ""}, s.claims()); diff != "" {
 		t.Errorf("claims (-want +got): %s", diff)
 	}
-	s.create(node("node-1"), ciliumNode("node-1"))
+	s.create(node("node-1"), gen.CiliumNode("node-1"))
 	c.pass(s)
 	if n := s.pools()["node-1"]; !slices.Equal(n.PodCIDRs, []string{"10.0.0.16/28"}) || n.Entries[netip.MustParseAddr("10.0.0.17")] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
 		t.Errorf("node-1: got subnets %v and entries %v, want 10.0.0.16/28 and an owned entry of 10.0.0.17", n.PodCIDRs, n.Entries)

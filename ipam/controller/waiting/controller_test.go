@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -18,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/test/controllertest"
+	"fixedip.io/fixedip/test/gen"
 )
 
 // stage is a node "n" that has the addresses of the pods db/web-0 to db/web-2.
@@ -70,21 +70,19 @@ func (s *stage) counts() []metrics.WaitingPods {
 }
 
 func node(name string, cordoned bool) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Unschedulable: cordoned}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	return n
+	return gen.Node(name, func(n *corev1.Node) { n.Spec.Unschedulable = cordoned })
 }
 
 // unschedulable returns a pod for which a scheduler has found no node.
 func unschedulable(name string) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-	return pod
+	return gen.Pod(name, func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	})
 }
 
 // record returns the FixedIP of a pod.
 func record(pod, node string) *v1alpha1.FixedIP {
-	return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{PodName: pod, NodeName: node, IPs: []string{"10.0.9.9"}}}
+	return gen.FixedIP(pod, func(r *v1alpha1.FixedIP) { r.Spec.NodeName, r.Spec.IPs = node, []string{"10.0.9.9"} })
 }
 
 // TestReconcile checks that an event on the Node names the pods that wait for the node, and that the next event follows only

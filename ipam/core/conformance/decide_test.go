@@ -16,6 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var now = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
@@ -27,13 +28,7 @@ func held(node string, ips ...string) ledger.NodeAddresses {
 }
 
 // podOn returns pod mysql-0 on a node, with IPs.
-func podOn(node string, ips ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "pod-1"}, Spec: corev1.PodSpec{NodeName: node}}
-	for _, ip := range ips {
-		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
-	}
-	return p
-}
+func podOn(node string, ips ...string) *corev1.Pod { return gen.Pod("mysql-0", gen.On(node, ips...)) }
 
 // next returns the next pod with the name mysql-0. The clock of the API server that created it is an hour behind.
 func next(ips ...string) *corev1.Pod {
@@ -43,14 +38,10 @@ func next(ips ...string) *corev1.Pod {
 }
 
 func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
-	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"}, Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, PodName: "mysql-0"}}
-	for _, c := range change {
-		c(r)
-	}
-	return r
+	return gen.FixedIP("mysql-0", change...)
 }
 
-// reported returns a FixedIP whose condition Mismatch about pod-1 was written the duration ago before now.
+// reported returns a FixedIP whose condition Mismatch about the pod of podOn was written the duration ago before now.
 func reported(ago time.Duration, reason, message string) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
 		status := metav1.ConditionTrue
@@ -206,7 +197,7 @@ func TestSetMismatch(t *testing.T) {
 	status := v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{{Type: "Mismatch"}, other}}
 	wrong := metav1.Condition{Type: "Mismatch", Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now)}
 	conformance.SetMismatch(&status, wrong, podOn("node-1"))
-	if diff := cmp.Diff(v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{other, wrong}, MismatchPodUID: "pod-1"}, status); diff != "" {
+	if diff := cmp.Diff(v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{other, wrong}, MismatchPodUID: "uid-mysql-0"}, status); diff != "" {
 		t.Errorf("status (-want +got): %s", diff)
 	}
 	right := metav1.Condition{Type: "Mismatch", Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(now)}

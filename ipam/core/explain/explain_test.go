@@ -20,6 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -70,16 +71,10 @@ func fine() *world {
 	}
 }
 
-func node() *corev1.Node {
-	return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
-}
+func node() *corev1.Node { return gen.Node("") }
 
 func poolNode(name, cidr string, entries map[string]pool.Entry) pool.NodePool {
-	n := pool.NodePool{Name: name, PodCIDRs: []string{cidr}, Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
-	for a, e := range entries {
-		n.Entries[netip.MustParseAddr(a)] = e
-	}
-	return n
+	return gen.NodePool(name, cidr, entries)
 }
 
 func (w *world) report() explain.Report {

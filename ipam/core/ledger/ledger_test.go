@@ -17,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var (
@@ -28,14 +29,7 @@ func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // node returns the pool of a node with one subnet. The owner of all used addresses is db/old-0.
 func node(name, subnet string, entries map[string]pool.Entry, used ...string) pool.NodePool {
-	n := pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
-	for a, e := range entries {
-		n.Entries[addr(a)] = e
-	}
-	for _, u := range used {
-		n.Used[addr(u)] = "db/old-0"
-	}
-	return n
+	return gen.NodePool(name, subnet, entries, gen.UsedBy("db/old-0", used...))
 }
 
 func TestAssumeChooses(t *testing.T) {

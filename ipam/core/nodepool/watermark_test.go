@@ -14,20 +14,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/test/gen"
 )
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // node returns a node with the subnet 10.0.1.0/29, in which .1 to .6 are usable.
 func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
-	n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
-	for a, e := range entries {
-		n.Entries[addr(a)] = e
-	}
-	for _, u := range used {
-		n.Used[addr(u)] = "default/other"
-	}
-	return n
+	return gen.NodePool("n", "10.0.1.0/29", entries, gen.UsedBy("default/other", used...))
 }
 
 // unreported returns the node as if its agent had not reported.

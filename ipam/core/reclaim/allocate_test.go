@@ -20,6 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/test/gen"
 )
 
 // homes returns node-1 as the home of 10.0.1.6, changed by change.
@@ -39,9 +40,7 @@ func reported(p *reclaim.AddressHome) { p.Reported = true }
 
 // running returns a pod on node-1 in the phase Running, with the IPs if any are given.
 func running(ips ...string) *corev1.Pod {
-	p := podOn("node-1", ips...)
-	p.Status.Phase = corev1.PodRunning
-	return p
+	return gen.Pod("mysql-0", gen.On("node-1", ips...), gen.Running)
 }
 
 // optedOut annotates the pod as one without a fixed address and returns it.
@@ -68,7 +67,7 @@ func TestMissingEntries(t *testing.T) {
 	// runs returns the result of waiting, changed for a FixedIP whose pod runs on the node.
 	runs := func(reason, message string) reclaim.Action {
 		n := waiting(reason, message)
-		n.Status.Phase, n.Status.PodUID = v1alpha1.PhaseInUse, "pod-1"
+		n.Status.Phase, n.Status.PodUID = v1alpha1.PhaseInUse, "uid-mysql-0"
 		return n
 	}
 	unconfirmed := runs("NotAcknowledged", "The Cilium agent has not confirmed yet that no other pod has 10.0.1.6; the entries are written after that")
@@ -135,7 +134,7 @@ func TestMissingEntries(t *testing.T) {
 		"the address moved to another node with another pod": {reclaim.State{Record: without, Homes: homes(entry(pool.MovedEntry("node-2", "db/other-0"))), Workload: existing},
 			waiting("OnOtherNode", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0 and has moved to another node; request another address, or release this one")},
 		"the bound pod has another entry on the home node": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Pod: podOn("node-1", "10.0.1.7"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1", Conditions: []metav1.Condition{{
+			reclaim.Action{Type: reclaim.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0", Conditions: []metav1.Condition{{
 				Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated", LastTransitionTime: metav1.NewTime(now),
 				Message: "pod db/mysql-0 already has IP 10.0.1.7 on node node-1, and can't have IP 10.0.1.6 there as well; delete the pod to release its other address"}}}}},
 		"another entry on the home node, no pod exists": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Workload: existing},

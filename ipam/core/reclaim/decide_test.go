@@ -17,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/test/gen"
 )
 
 func held(node string, addrs ...string) ledger.NodeAddresses {
@@ -28,13 +29,7 @@ func held(node string, addrs ...string) ledger.NodeAddresses {
 }
 
 // podOn returns a pod that is bound to a node (empty: not bound) and has the IPs in its status.
-func podOn(node string, ips ...string) *corev1.Pod {
-	var status corev1.PodStatus
-	for _, ip := range ips {
-		status.PodIPs = append(status.PodIPs, corev1.PodIP{IP: ip})
-	}
-	return &corev1.Pod{Status: status, ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "pod-1"}, Spec: corev1.PodSpec{NodeName: node}}
-}
+func podOn(node string, ips ...string) *corev1.Pod { return gen.Pod("mysql-0", gen.On(node, ips...)) }
 
 var (
 	mysql    = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "sts-1"}
@@ -45,15 +40,11 @@ var (
 )
 
 func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
-	r := &v1alpha1.FixedIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", Finalizers: []string{v1alpha1.Finalizer}},
-		Spec:       *spec.DeepCopy(),
-		Status:     v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1"},
+	inUse := func(r *v1alpha1.FixedIP) {
+		r.Finalizers, r.Spec = []string{v1alpha1.Finalizer}, *spec.DeepCopy()
+		r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0"}
 	}
-	for _, c := range change {
-		c(r)
-	}
-	return r
+	return gen.FixedIP("mysql-0", append([]func(*v1alpha1.FixedIP){inUse}, change...)...)
 }
 
 // reservedRecord returns a FixedIP in phase Reserved with the reclaim policy p, and with status.expiresAt if expires is given.
@@ -222,7 +213,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
 		"status is written for the first pod": {
 			reclaim.State{Record: record(unfinished), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1"}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0"}}},
 		"phase becomes Reserved: the pod was deleted": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
@@ -311,10 +302,10 @@ func TestDecide(t *testing.T) {
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"deleted: the FixedIP waits for a move target, the pod has another entry": {
 			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}}},
 		"deleted: the FixedIP waits for a move target, the pod has no entry": {
 			reclaim.State{Record: record(deleting), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}}},
 		"Moved entry of the recorded address is not released": {
 			reclaim.State{Record: record(migrates), Moved: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
 		"deleted: the entry on the node after a move is released first": {
@@ -337,7 +328,7 @@ func TestDecide(t *testing.T) {
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"deleted: the FixedIP waits for the CiliumNode of the home": {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
-				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, MovableFor: "pod-1"}
+				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, MovableFor: "uid-mysql-0"}
 			}), HomeMissing: "node-1", Workload: gone},
 			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs [10.0.1.6] may be in use on another node than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or at --force-finalize-after; check the cilium pod of that node"}},
 		"deleted: the move target is released before the Moved entry": {
@@ -352,7 +343,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Moved: leavingFrom("node-2", true), Workload: existing}, reclaim.Action{}},
 		"deleted: the moved address is not released, the pod is bound": {
 			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}}},
 
 		"Reassign: the FixedIP is replaced, the pod runs with another address": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: existing},
@@ -409,7 +400,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now), Held: mine, Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
 		"a pod exists again within the TTL": {
 			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Pod: podOn("node-1"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1"}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0"}}},
 		"the workload exists again within the TTL, no pod does": {
 			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
@@ -424,7 +415,7 @@ func TestDecide(t *testing.T) {
 
 		"deleted: the pod is bound": {
 			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}}},
 		"deleted: the entries are released, no pod exists": {
 			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
 		"deleted: the entries are released, the pod is not bound": {

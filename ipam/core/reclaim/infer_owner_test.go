@@ -68,7 +68,7 @@ func TestClaimOfABarePod(t *testing.T) {
 	if next := decide(at(s)); next.Type != reclaim.ReleaseEntries || next.Node != "node-1" {
 		t.Errorf("no pod exists: Decide returns %+v, want ReleaseEntries on node-1", next)
 	}
-	s.Workload.Exists, s.Workload.UID = true, "pod-1"
+	s.Workload.Exists, s.Workload.UID = true, "uid-mysql-0"
 	for _, pod := range []*corev1.Pod{podOn(""), podOn("node-1")} {
 		s.Pod = pod
 		if next := decide(at(s)); next.Type != reclaim.Nothing {

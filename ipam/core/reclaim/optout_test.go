@@ -66,7 +66,7 @@ func TestOptedOut(t *testing.T) {
 // no entry for it, otherwise without a limit.
 func TestDeadline(t *testing.T) {
 	deleted := record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} })
-	releasing := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}
+	releasing := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}
 	deleted.Status = releasing
 	for name, c := range map[string]struct {
 		state reclaim.State

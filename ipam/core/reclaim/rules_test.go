@@ -18,6 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/test/gen"
 )
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -105,14 +106,7 @@ func TestRules(t *testing.T) {
 }
 
 func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
-	n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
-	for a, e := range entries {
-		n.Entries[addr(a)] = e
-	}
-	for _, u := range used {
-		n.Used[addr(u)] = "db/other-2"
-	}
-	return n
+	return gen.NodePool("n", "10.0.1.0/29", entries, gen.UsedBy("db/other-2", used...))
 }
 
 func edited(edits []pool.EntryChange) []string {

@@ -11,13 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var (
@@ -33,15 +33,11 @@ func surplus(p v1alpha1.ReclaimPolicy) reclaim.Workload {
 }
 
 func slotRecord(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
-	r := &v1alpha1.FixedIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "shop-10-0-1-6", Finalizers: []string{v1alpha1.Finalizer}},
-		Spec:       *shopSpec.DeepCopy(),
-		Status:     v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-shop-x"},
+	inUse := func(r *v1alpha1.FixedIP) {
+		r.Finalizers, r.Spec = []string{v1alpha1.Finalizer}, *shopSpec.DeepCopy()
+		r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-shop-x"}
 	}
-	for _, c := range change {
-		c(r)
-	}
-	return r
+	return gen.FixedIP("shop-10-0-1-6", append([]func(*v1alpha1.FixedIP){inUse}, change...)...)
 }
 
 func vacated(r *v1alpha1.FixedIP) {
@@ -57,9 +53,7 @@ func reclaimed(p v1alpha1.ReclaimPolicy) func(*v1alpha1.FixedIP) {
 }
 
 func replica(name, node string, ips ...string) *corev1.Pod {
-	p := podOn(node, ips...)
-	p.Name, p.UID = name, types.UID("uid-"+name)
-	return p
+	return gen.Pod(name, gen.On(node, ips...))
 }
 
 func TestDecideSlot(t *testing.T) {

@@ -14,19 +14,16 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/test/gen"
 )
 
 var created = metav1.NewTime(time.Unix(1000, 0))
 
 func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
-	r := &v1alpha1.FixedIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "uid-1", Generation: 1, CreationTimestamp: created},
-		Spec:       v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6", "fd00::6"}, PodName: "mysql-0"},
+	first := func(r *v1alpha1.FixedIP) {
+		r.UID, r.Generation, r.CreationTimestamp, r.Spec.IPs = "uid-1", 1, created, []string{"10.0.1.6", "fd00::6"}
 	}
-	for _, c := range change {
-		c(r)
-	}
-	return r
+	return gen.FixedIP("mysql-0", append([]func(*v1alpha1.FixedIP){first}, change...)...)
 }
 
 func deleted(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &created }
