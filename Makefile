@@ -156,8 +156,8 @@ RUN      ?=
 E2E_DIR  ?= $(CURDIR)/.e2e
 # How often agents report the addresses that they use. It is Cilium's default.
 E2E_RATE ?= 15s
-# Whether scenarios run a second time, while our programs are killed.
-E2E_KILLS ?= true
+# Whether our programs are killed in scenarios that allow it: too (in a second run of each), only, or none.
+E2E_KILLS ?= too
 
 LINES := 1.18 1.19 1.20
 comma := ,
@@ -172,16 +172,19 @@ ROUTING ?= tunnel
 .PHONY: e2e
 e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, KUBERNETES=1.35, ROUTING=native, RUN='rebooted|drained')
 	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills=$(E2E_KILLS) -run '$(RUN)'
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills $(E2E_KILLS) -run '$(RUN)'
 
-# How many versions run at the same time.
+# How many clusters run at the same time.
 BESIDE ?= 1
+# The versions of Cilium, and further runs with native routing and with Kubernetes 1.35.
+TARGETS ?= $(LINES) 1.19/native 1.20/1.35
 
 .PHONY: e2e-matrix
-e2e-matrix: preflight ## Runs the scenarios on all versions of Cilium, and writes docs/project/end-to-end.md and compatibility.md (BESIDE=3: all at the same time)
+e2e-matrix: preflight ## Runs the scenarios on all TARGETS, and writes docs/project/end-to-end.md and compatibility.md (BESIDE=3: three at the same time)
 	@for line in $(LINES); do $(MAKE) --no-print-directory cluster-programs CILIUM=$$line || exit; done
+	@$(MAKE) --no-print-directory cluster-programs KUBERNETES=1.35
 	@$(MAKE) --no-print-directory images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(LINES)) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/project/end-to-end.md -compatibility docs/project/compatibility.md
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(TARGETS)) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/project/end-to-end.md -compatibility docs/project/compatibility.md
 
 # A version can also be run alone: make e2e CILIUM=1.18.
 .PHONY: e2e-table

@@ -219,6 +219,10 @@ func (w *world) scripts() []action {
 			w.calm(orphanGrace + time.Minute)
 			w.newMachine()
 		})
+		// A node of another zone could not run the pods whose volumes are in the zone of the node that is gone.
+		if w.setup.volumes {
+			add("join in another zone after a loss: "+m.name, nil, func() { w.joinElsewhere(m) })
+		}
 	}
 	d = append(d, w.slotScripts()...)
 	d = append(d, w.endpointScripts()...)

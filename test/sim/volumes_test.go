@@ -4,9 +4,13 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +18,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/scheme"
 )
 
 // zones are the zones of the nodes if pods have volumes.
@@ -123,4 +128,43 @@ func (w *world) provideNodes() {
 // policy since. Only a user can decide which of the two to give up.
 func (w *world) waitsForVolume(r *v1alpha1.FixedIP) bool {
 	return w.apart[keyOf(r)] && r.Spec.Failover != v1alpha1.Migrate && r.Spec.Failover != v1alpha1.Reassign
+}
+
+// joinElsewhere deletes a node for good, and lets a node of another zone join after the grace period.
+func (w *world) joinElsewhere(lost *machine) {
+	lost.powerOff()
+	w.deleteNode(lost)
+	w.waitIdle()
+	w.calm(orphanGrace + time.Minute)
+	for _, zone := range zones {
+		if zone != lost.zone {
+			w.newMachineIn(zone)
+		}
+	}
+}
+
+// TestHeirInZone checks that a node of another zone does not inherit the subnet of a node that is gone, although it joins
+// after the grace period while pods with volumes wait: the pods run again when a node of their zone joins.
+func TestHeirInZone(t *testing.T) {
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		w := newWorld(ctx, kinds, setup{volumes: true}, map[string]int{})
+		w.newSet("a", 2, nil)
+		w.waitIdle()
+		w.calm(time.Minute)
+		pod, _ := one[*corev1.Pod](w.server, pods, namespace+"/a-0")
+		lost := w.machine(pod.Spec.NodeName)
+		w.joinElsewhere(lost)
+		w.calm(time.Minute)
+		w.newMachineIn(lost.zone)
+		if err := w.rest(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }

@@ -29,7 +29,7 @@ import (
 // saveArchive writes logs and objects to an archive for the analysis of a failure. It returns the path of the archive, or
 // the text of the error.
 func (t *trial) saveArchive(name string) string {
-	path := fmt.Sprintf("%s-%s.tar.gz", t.options.folder(t.line), name)
+	path := fmt.Sprintf("%s-%s.tar.gz", t.options.folder(t.at.line), name)
 	if err := t.writeArchive(path); err != nil {
 		return err.Error()
 	}

@@ -31,8 +31,8 @@ func (s scenario) timeout() time.Duration {
 }
 
 // runAll runs all scenarios: first those that can run in parallel, then one by one those that need the whole cluster; then
-// it repeats both while our programs are killed. Scenarios that leave a changed cluster behind come last; it also runs them
-// twice. A failed scenario does not end the run.
+// both again while our programs are killed. Scenarios that leave a changed cluster behind come last, also in two passes; see
+// chosen. A failed scenario does not end the run.
 func (t *trial) runAll(ctx context.Context) {
 	t.runTwice(ctx, []need{ownPods, thirdNode, wholeCluster}, func(kills bool, m *killer) {
 		t.runParallel(ctx, kills, m)
@@ -46,10 +46,10 @@ func (t *trial) runAll(ctx context.Context) {
 	t.record(outcome{name: throughout, detail: end.String(), err: err}, throughout)
 }
 
-// runTwice runs the scenarios with these needs, and repeats those that allow it while our programs are killed.
+// runTwice runs the scenarios with these needs without kills, and then those that allow it while our programs are killed.
 func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool, m *killer)) {
 	run(false, nil)
-	if !t.options.kills || len(t.chosen(true, needs...)) == 0 {
+	if t.options.kills == noKills || len(t.chosen(true, needs...)) == 0 {
 		return
 	}
 	m := t.startKiller(ctx)
@@ -59,12 +59,16 @@ func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool,
 	}
 }
 
-// chosen returns the selected scenarios with these needs. If kills is true, only those that allow kills.
+// chosen returns the selected scenarios with these needs for the pass with or without kills. The pass with kills has only
+// scenarios that allow kills; with killsOnly, the pass without kills has only the others.
 func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	var list []scenario
 	for _, n := range needs {
 		for _, s := range scenarios {
-			if s.needs == n && (s.kills || !kills) && t.options.only.MatchString(s.name) && !(s.tunnel && t.options.routing == layout.Native) {
+			if kills && !s.kills || !kills && s.kills && t.options.kills == killsOnly {
+				continue
+			}
+			if s.needs == n && t.options.only.MatchString(s.name) && !(s.tunnel && t.options.routing == layout.Native) {
 				list = append(list, s)
 			}
 		}

@@ -9,8 +9,9 @@
 //	e2e -cilium 1.18,1.19,1.20 -table FILE    one after the other, and a table of the results
 //	e2e -cilium 1.18,1.19,1.20 -beside 3      all at the same time
 //	e2e -cilium 1.18,1.19 -last -table FILE   the table, of the last complete runs
+//	e2e -cilium 1.19/native,1.20/1.35         one without tunnels between the nodes, one with Kubernetes 1.35
 //	e2e -run 'drained|rebooted'               some scenarios only
-//	e2e -kills=false                          each scenario once, without kills
+//	e2e -kills none                           each scenario once, without kills
 //	e2e -routing native                       without tunnels between the nodes
 //
 // Exit status 1: a scenario failed; an archive of logs and objects is in the work folder. Exit status 2: a
@@ -26,6 +27,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -44,17 +46,16 @@ import (
 // options are the flags of the command.
 type options struct {
 	bin, dir, source, tag string
-	cilium                []string
+	targets               []target
 	updateRate            time.Duration
 	profile
 	only *regexp.Regexp
 	// table and compatibility are the paths of files for the results; empty if they are not written.
 	table, compatibility string
-	// kills is true if scenarios that allow it run a second time while our programs are killed.
-	kills bool
-	// parallel is the number of versions that run at the same time.
+	kills                killMode
+	// parallel is the number of targets that run at the same time.
 	parallel int
-	// machine is locked by a scenario that measures, and read-locked by all others: while one measures, the other versions wait.
+	// machine is locked by a scenario that measures, and read-locked by all others: while one measures, the other targets wait.
 	machine *sync.RWMutex
 }
 
@@ -76,13 +77,13 @@ func run() error {
 	flag.StringVar(&o.dir, "dir", ".e2e", "work folder, with a subfolder for each version")
 	flag.StringVar(&o.source, "source", ".", "folder of this repository")
 	flag.StringVar(&o.tag, "tag", "latest", "tag of the images")
-	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19")
+	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19; 1.19/native and 1.20/1.35 have another routing and another version of Kubernetes than the flags say")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
 	flag.StringVar((*string)(&o.routing), "routing", string(layout.Tunnel), "how packets reach pods of other nodes: tunnel, or native (routes to the subnets of nodes; scenarios whose addresses leave their subnet are left out)")
 	flag.StringVar(&o.kubernetes, "kubernetes", layout.OwnKubernetes, "minor version of the control plane and the kubelets: 1.34 or 1.35")
 	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
-	flag.BoolVar(&o.kills, "kills", true, "run scenarios that allow it a second time while our programs are killed")
-	flag.IntVar(&o.parallel, "beside", 1, "number of versions that run at the same time; each takes 3 GB of memory and one core")
+	flag.StringVar((*string)(&o.kills), "kills", string(killsToo), "whether our programs are killed in scenarios that allow it: too (in a second run of each), only (in its only run) or none")
+	flag.IntVar(&o.parallel, "beside", 1, "number of clusters that run at the same time; each takes 3 GB of memory and one core")
 	flag.StringVar(&o.table, "table", "", "file for a table of the last complete runs on these versions")
 	flag.StringVar(&o.compatibility, "compatibility", "", "file for the versions of the last complete runs; needs -table")
 	last := flag.Bool("last", false, "write the files of -table and -compatibility from the last complete runs, and run nothing")
@@ -90,7 +91,12 @@ func run() error {
 	if o.compatibility != "" && o.table == "" {
 		return errors.New("-compatibility needs -table")
 	}
-	o.cilium = strings.Split(*cilium, ",")
+	for text := range strings.SplitSeq(*cilium, ",") {
+		o.targets = append(o.targets, parseTarget(text, o.profile))
+	}
+	if !slices.Contains(killModes, o.kills) {
+		return fmt.Errorf("-kills %s: must be one of %v", o.kills, killModes)
+	}
 	for _, path := range []*string{&o.bin, &o.dir, &o.source} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
@@ -115,14 +121,14 @@ func run() error {
 	if *last {
 		return writeTable(o)
 	}
-	all, err := runVersions(ctx, o)
+	all, err := runTargets(ctx, o)
 	if err != nil {
 		return err
 	}
 	var failed []string
 	for _, r := range all {
 		if !r.passed() {
-			failed = append(failed, "Cilium "+r.line)
+			failed = append(failed, "Cilium "+r.at.String())
 		}
 	}
 	if o.table != "" {
@@ -136,22 +142,74 @@ func run() error {
 	return nil
 }
 
-// whole reports whether the run is complete: no scenario is left out, and kills are enabled.
-func (o options) whole() bool { return o.kills && o.only.String() == "" }
+// killMode says whether our programs are killed in scenarios that allow it.
+type killMode string
 
-// runVersions runs the scenarios on all versions of Cilium and returns the results in their order. An error of one version
-// cancels the others.
-func runVersions(ctx context.Context, o options) ([]results, error) {
-	all := make([]results, len(o.cilium))
+const (
+	// killsToo runs these scenarios a second time, while our programs are killed.
+	killsToo killMode = "too"
+	// killsOnly runs them once, while our programs are killed.
+	killsOnly killMode = "only"
+	// noKills runs them once, without kills.
+	noKills killMode = "none"
+)
+
+var killModes = []killMode{killsToo, killsOnly, noKills}
+
+// target is a version of Cilium and the profile of its run.
+type target struct {
+	// line is the minor version of Cilium.
+	line string
+	profile
+}
+
+// parseTarget parses an element of -cilium: the minor version of Cilium and, after slashes, a routing or a minor version of
+// Kubernetes that differs from the profile of the flags.
+func parseTarget(text string, flags profile) target {
+	line, rest, _ := strings.Cut(text, "/")
+	t := target{line, flags}
+	for part := range strings.SplitSeq(rest, "/") {
+		switch part {
+		case "":
+		case string(layout.Tunnel), string(layout.Native):
+			t.routing = layout.Routing(part)
+		default:
+			t.kubernetes = part
+		}
+	}
+	return t
+}
+
+// String returns the element of -cilium for the target, without what all runs have by default.
+func (t target) String() string {
+	text := t.line
+	if t.routing == layout.Native {
+		text += "/" + string(layout.Native)
+	}
+	if t.kubernetes != layout.OwnKubernetes {
+		text += "/" + t.kubernetes
+	}
+	return text
+}
+
+// whole reports whether the run is complete: no scenario is left out, and scenarios that allow it run with kills too.
+func (o options) whole() bool { return o.kills == killsToo && o.only.String() == "" }
+
+// runTargets runs the scenarios on all targets and returns the results in their order. An error of one target cancels the
+// others.
+func runTargets(ctx context.Context, o options) ([]results, error) {
+	all := make([]results, len(o.targets))
 	running, ctx := errgroup.WithContext(ctx)
 	running.SetLimit(o.parallel)
-	for i, line := range o.cilium {
+	for i, at := range o.targets {
 		running.Go(func() error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
+			own := o
+			own.profile = at.profile
 			var err error
-			all[i], err = runVersion(ctx, o, line)
+			all[i], err = runTarget(ctx, own, at)
 			return err
 		})
 	}

@@ -25,7 +25,9 @@ type outcome struct {
 
 // results contains the results of a run on one version of Cilium.
 type results struct {
-	line, cilium, kubernetes string
+	at target
+	// cilium and kubernetes are the whole versions.
+	cilium, kubernetes string
 
 	updateRate time.Duration
 	began      time.Time

@@ -39,7 +39,7 @@ const (
 // trial is a run of the scenarios on one cluster.
 type trial struct {
 	options options
-	line    string
+	at      target
 	dir     string
 
 	cluster *realcluster.Cluster
@@ -54,16 +54,16 @@ type trial struct {
 	running atomic.Bool
 }
 
-// runVersion starts a cluster, runs all scenarios on it and stops it. The results are complete only if the error is nil.
-func runVersion(ctx context.Context, o options, line string) (results, error) {
-	t := &trial{options: o, line: line, dir: o.folder(line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
-	t.printLines(fmt.Sprintf("Cilium %s, Kubernetes %s, %s routing, agents report every %s\n", line, o.kubernetes, o.routing, o.updateRate))
+// runTarget starts a cluster, runs all scenarios on it and stops it. The results are complete only if the error is nil.
+func runTarget(ctx context.Context, o options, at target) (results, error) {
+	t := &trial{options: o, at: at, dir: o.folder(at.line), results: results{at: at, updateRate: o.updateRate, began: time.Now()}}
+	t.printLines(fmt.Sprintf("Cilium %s, Kubernetes %s, %s routing, agents report every %s\n", at.line, o.kubernetes, o.routing, o.updateRate))
 	if err := t.setUp(ctx); err != nil {
 		if t.cluster != nil {
 			t.saveArchive("set-up")
 			t.cluster.Stop()
 		}
-		return t.results, fmt.Errorf("set up the cluster with Cilium %s: %w", line, err)
+		return t.results, fmt.Errorf("set up the cluster with Cilium %s: %w", at, err)
 	}
 	defer t.cluster.Stop()
 	t.runAll(ctx)
@@ -81,7 +81,7 @@ func (t *trial) setUp(ctx context.Context) error {
 	began := time.Now()
 	o := realcluster.Options{
 		Options: layout.Options{
-			Cilium: t.line, Kubernetes: t.options.kubernetes, Nodes: 3, Spare: 1, Families: []string{layout.IPv4, layout.IPv6},
+			Cilium: t.at.line, Kubernetes: t.options.kubernetes, Nodes: 3, Spare: 1, Families: []string{layout.IPv4, layout.IPv6},
 			Routing: t.options.routing, UpdateRate: t.options.updateRate,
 		},
 		Dir: t.dir, Bin: t.options.bin, Source: t.options.source,
@@ -154,10 +154,11 @@ func (t *trial) progress(format string, args ...any) {
 	t.printLines(fmt.Sprintf("%6.1fs  %s\n", time.Since(t.results.began).Seconds(), line))
 }
 
-// printLines prints lines of the report. If versions run in parallel, each line names its version.
+// printLines prints lines of the report. If targets run in parallel, each line names its target.
 func (t *trial) printLines(text string) {
 	if t.options.parallel > 1 {
-		text = t.line + "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+t.line+"  ") + "\n"
+		prefix := t.at.String() + "  "
+		text = prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix) + "\n"
 	}
 	_, _ = os.Stdout.WriteString(text) // the reader may be gone
 }

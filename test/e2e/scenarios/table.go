@@ -63,6 +63,17 @@ func (o options) folder(version string) string {
 	return filepath.Join(o.dir, name)
 }
 
+// lines returns the minor versions of Cilium of all targets.
+func (o options) lines() []string {
+	var lines []string
+	for _, at := range o.targets {
+		if !slices.Contains(lines, at.line) {
+			lines = append(lines, at.line)
+		}
+	}
+	return lines
+}
+
 func (o options) summaryFile(version string) string { return o.folder(version) + ".json" }
 
 // save writes the summary of the results to a file.
@@ -73,10 +84,10 @@ func (r results) save(o options) error {
 	}
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = os.WriteFile(o.summaryFile(r.line), data, 0o644)
+		err = os.WriteFile(o.summaryFile(r.at.line), data, 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("save the results of Cilium %s: %w", r.line, err)
+		return fmt.Errorf("save the results of Cilium %s: %w", r.at, err)
 	}
 	return nil
 }
@@ -86,7 +97,7 @@ func (r results) save(o options) error {
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
 	for i, p := range profiles {
-		for _, version := range o.cilium {
+		for _, version := range o.lines() {
 			o.profile = p
 			data, err := os.ReadFile(o.summaryFile(version))
 			if i > 0 && errors.Is(err, fs.ErrNotExist) {
