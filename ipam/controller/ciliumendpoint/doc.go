@@ -13,9 +13,10 @@
 //     has created one refuses the stale one because the UIDs differ; it retries, and creates its own when the stale one is
 //     gone. Deleting the CiliumEndpoint helps in all versions. The deletion requires the version that was read, so that it
 //     fails if an agent takes the CiliumEndpoint over at that moment.
-//   - MisAddressed: the agent refuses a CiliumEndpoint that an earlier sandbox of the same pod left. Deleting it helps. If
-//     another client wrote the wrong IPs instead, agents before v1.18.6 leave the pod without a CiliumEndpoint, which is better
-//     than one that maps the security identity of the pod to another IP.
+//   - MisAddressed: the agent refuses a CiliumEndpoint that an earlier sandbox of the same pod left, or that was restored
+//     after the pod had moved with its address to another node. Deleting it helps. If another client wrote the wrong IPs
+//     instead, agents before v1.18.6 leave the pod without a CiliumEndpoint, which is better than one that maps the security
+//     identity of the pod to another IP.
 //   - MisOwned: the agent has taken the CiliumEndpoint over with the owner reference of the former pod (Cilium fact 21), and
 //     the garbage collector would delete the CiliumEndpoint with that pod. Only the reference is corrected: agents never read
 //     it, and agents before v1.18.6 would not create a deleted CiliumEndpoint again.

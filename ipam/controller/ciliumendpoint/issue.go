@@ -31,7 +31,8 @@ const (
 	// MisOwned means that the owner reference of the CiliumEndpoint names a former pod, although the CiliumEndpoint describes
 	// the current pod or the agent may have taken it over for the current pod.
 	MisOwned Issue = "MisOwned"
-	// MisAddressed means that the CiliumEndpoint has no other owner than the pod, and lacks an IP of the pod.
+	// MisAddressed means that the CiliumEndpoint has no other owner than the pod, and lacks an IP of the pod; or that it has no
+	// owner, and names the IP of another node than that of the pod.
 	MisAddressed Issue = "MisAddressed"
 	// Missing means that the pod runs and has no CiliumEndpoint.
 	Missing Issue = "Missing"
@@ -63,7 +64,9 @@ func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 		return Stuck
 	case pod == nil:
 		return Podless
-	case owned && runs && !about:
+	case owned && runs && (!about || owner == "" && !onItsNode(e, pod)):
+		// An agent always sets the owner, and the IP of its node may differ from that of the kubelet. Without an owner the
+		// CiliumEndpoint was restored from a backup, for example.
 		return MisAddressed
 	case owned:
 		return Healthy

@@ -21,7 +21,7 @@ func podOn(node string, ips ...string) *corev1.Pod { return gen.Pod("mysql-0", g
 
 // TestDiagnose checks the issue for combinations of a CiliumEndpoint and a pod, and the time at which the keeper acts on it. The
 // model found that the keeper deleted a CiliumEndpoint that the agent had taken over before the kubelet reported the IP of
-// the pod.
+// the pod, and that it kept a CiliumEndpoint that a user had restored after the address had moved to another node.
 func TestDiagnose(t *testing.T) {
 	pod := func(change ...func(*corev1.Pod)) *corev1.Pod {
 		p := podOn("node-1", "10.0.1.6")
@@ -75,6 +75,8 @@ func TestDiagnose(t *testing.T) {
 		"CiliumEndpoint of the pod":                                {endpoint: cep(""), pod: pod()},
 		"CiliumEndpoint with both families":                        {endpoint: cep("", has("10.0.1.6", "fd00::6")), pod: pod(func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::6"}) })},
 		"no owner reference":                                       {endpoint: cep("", func(e *ciliumv2.CiliumEndpoint) { e.OwnerReferences = nil }), pod: pod()},
+		"no owner reference, IP of another node":                   {endpoint: cep("", on("192.0.2.2"), func(e *ciliumv2.CiliumEndpoint) { e.OwnerReferences = nil }), pod: pod(), want: MisAddressed, after: time.Minute},
+		"owner is the pod, another IP of its node":                 {endpoint: cep("", on("192.0.2.2")), pod: pod()},
 		"running pod without CiliumEndpoint":                       {pod: pod(), want: Missing, after: time.Minute},
 		"pod without IP and CiliumEndpoint":                        {pod: pod(waiting)},
 		"host network pod without CiliumEndpoint":                  {pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
