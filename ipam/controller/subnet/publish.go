@@ -52,6 +52,11 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 	if err != nil {
 		return Assignment{}, err
 	}
+	if others == nil && subnetplan.HasAddressesElsewhere(fresh, running) {
+		if others, _, err = c.readPools(ctx, n.Name); err != nil {
+			return Assignment{}, err
+		}
+	}
 	moved, err := c.movedTo(ctx, n.Name, others)
 	if err != nil {
 		return Assignment{}, err
@@ -78,7 +83,7 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 
 // reserved returns the reserved addresses in the subnets, their entries, the pools of all nodes, and the addresses of the
 // node itself in its CiliumNode. For new subnets in which no FixedIP reserves an address and no pool has an entry, all results
-// are nil.
+// are nil; publish then reads the pools only if a pod of the node has a fixed address that is in none of its subnets.
 //
 // If had is true, a node had one of the subnets before, and the reserved addresses are read from the API server. For new
 // subnets, which were free, the caches are sufficient. The pools are read from the API server: the pool of another node may
@@ -103,16 +108,7 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 		return nil, nil, nil, nil, err
 	}
 	for range reserveTries {
-		others, own = nil, nil
-		err := each(ctx, c.API, &ciliumv2.CiliumNodeList{}, func(cn *ciliumv2.CiliumNode) {
-			others = append(others, ciliumpool.FromCiliumNode(cn))
-			if cn.Name == n.Name {
-				for owner, addrs := range ciliumpool.NodeAddresses(cn) {
-					own = append(own, subnetplan.Running{Owner: owner, Addrs: addrs, Dedicated: pool.ForOwner(owner)})
-				}
-			}
-		})
-		if err != nil {
+		if others, own, err = c.readPools(ctx, n.Name); err != nil {
 			return nil, nil, nil, nil, err
 		}
 		entries, announced := subnetplan.Reserve(n, in, reserved, moved, others)
@@ -126,6 +122,19 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 		}
 	}
 	return nil, nil, nil, nil, fmt.Errorf("addresses in %v were still about to move to other nodes after %d tries: %w", in, reserveTries, ciliumpool.ErrChanged)
+}
+
+// readPools reads the pools of all nodes from the API server, and the addresses of the node itself in its CiliumNode.
+func (c *Controller) readPools(ctx context.Context, node string) (all []pool.NodePool, own []subnetplan.Running, err error) {
+	err = each(ctx, c.API, &ciliumv2.CiliumNodeList{}, func(cn *ciliumv2.CiliumNode) {
+		all = append(all, ciliumpool.FromCiliumNode(cn))
+		if cn.Name == node {
+			for owner, addrs := range ciliumpool.NodeAddresses(cn) {
+				own = append(own, subnetplan.Running{Owner: owner, Addrs: addrs, Dedicated: pool.ForOwner(owner)})
+			}
+		}
+	})
+	return all, own, err
 }
 
 // movedAway returns the reserved addresses of a node's subnets that have moved to another node. Key: the address. Value: that

@@ -119,6 +119,27 @@ func TestMovedAddressOfBoundPod(t *testing.T) {
 	}
 }
 
+// TestReservedAddressStaysAtHome checks that the first pool of a node that joins has no entry for an address that a FixedIP
+// reserves for a pod of that node, if another node is its home: the pod was allowed to take the address with it and has no IP
+// yet, but it has opted out, and the scheduler bound it without the address. The model found that both pools offered the
+// address (seed 322488056).
+func TestReservedAddressStaysAtHome(t *testing.T) {
+	s := newScene(t)
+	s.create(node("node-1"), gen.CiliumNode("node-1"))
+	controller := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	controller.pass(s)
+	pod := runningPod("mysql-0", "node-2", "", &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)})
+	s.create(pod)
+	record := s.record("mysql-0", "node-1", "10.0.0.9")
+	record.Status.MovableFor = pod.UID
+	s.create(record, node("node-2"), gen.CiliumNode("node-2"))
+	controller.pass(s)
+	n := s.pools()["node-2"]
+	if e, exists := n.Entries[netip.MustParseAddr("10.0.0.9")]; exists || len(n.Subnets) != 1 {
+		t.Errorf("pool of node-2: got entry %+v of 10.0.0.9 and subnets %v, want no entry and one subnet", e, n.Subnets)
+	}
+}
+
 // TestNodeMissingInTheCache checks that the controller records the loss of a node while only the cache lacks another node, and
 // that it records no loss of that other node.
 func TestNodeMissingInTheCache(t *testing.T) {

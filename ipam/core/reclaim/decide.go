@@ -380,7 +380,7 @@ var evidenceRules = []rule{
 		return a
 	})},
 	{"stranded", when(func(v *evaluation) bool {
-		return !v.Slot && v.isActive() && v.failover() == v1alpha1.Migrate && podutil.IsUnschedulable(v.Pod) && v.reserved() && v.Record.Status.MovableFor != v.Pod.UID
+		return !v.Slot && v.isActive() && v.failover() == v1alpha1.Migrate && podutil.IsUnschedulable(v.Pod) && !identity.OptsOut(v.Pod) && v.reserved() && v.Record.Status.MovableFor != v.Pod.UID
 	}, func(v *evaluation) Action {
 		a := Action{Type: AllowMove, Node: v.Held[0].Node, Addrs: v.Held[0].Addrs, Status: *v.Record.Status.DeepCopy()}
 		a.Status.MovableFor = v.Pod.UID

@@ -27,6 +27,10 @@ func TestOptedOut(t *testing.T) {
 		pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
 		return pod
 	}
+	unschedulable := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		return pod
+	}
 	onHost := func(pod *corev1.Pod) *corev1.Pod {
 		pod.Spec.HostNetwork = true
 		return pod
@@ -45,6 +49,12 @@ func TestOptedOut(t *testing.T) {
 		"the next pod runs with the address":      {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, reclaim.Action{}},
 		"the next pod is bound and has no IP yet": {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1")), Workload: out}, reclaim.Action{}},
 		"whenDeleted is Retain":                   {reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Held: mine, Workload: out}, reclaim.Action{}},
+		// A pod without a fixed address takes no address to another node.
+		"Migrate, whenDeleted is Retain, no node can take the next pod": {
+			reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Failover: v1alpha1.Migrate, Held: mine, Pod: without(unschedulable(podOn(""))), Workload: out}, reclaim.Action{}},
+		"Migrate, no node can take a pod that has not opted out": {
+			reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Failover: v1alpha1.Migrate, Held: mine, Pod: unschedulable(podOn("")), Workload: existing},
+			reclaim.Action{Type: reclaim.AllowMove, Node: "node-1", Addrs: mine[0].Addrs, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, MovableFor: "uid-mysql-0"}}},
 		"the TTL begins": {reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: out},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
 

@@ -92,6 +92,14 @@ func (r Running) unrecorded(a netip.Addr) bool {
 	return r.Fixed != nil && !slices.ContainsFunc(r.Reserved, sameFamily) && (address.Of(a) == address.IPv4 || !r.IPv4Only)
 }
 
+// HasAddressesElsewhere reports whether one of the pods has a fixed address that is in no subnet of the node. KeepRunning then
+// needs the pools of the other nodes.
+func HasAddressesElsewhere(n pool.NodePool, running []Running) bool {
+	return slices.ContainsFunc(running, func(r Running) bool {
+		return r.Fixed != nil && slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return !n.Home(a) })
+	})
+}
+
 // KeepRunning returns the pool n with entries for the addresses that the pods of the node run with. n has the subnets and
 // the entries of reserved addresses already. An agent that restarts restores an endpoint only if the pool has an entry for
 // its address (Cilium facts 7 and 26). at is the time of new cooldowns.
