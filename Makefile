@@ -78,8 +78,10 @@ $(BIN)/pack: FORCE
 images: build $(BIN)/pack ## Builds the images of the Dockerfile, without a container engine
 	@$(BIN)/pack -tag $(VERSION) -out $(BIN)/images
 
-$(BIN)/scale: FORCE
-	@hack/build.sh $@ ./test/scale
+BENCHES := scheduler controller patcher
+
+$(BENCHES:%=$(BIN)/bench/%): $(BIN)/bench/%: FORCE
+	@hack/build.sh $@ ./test/bench/$* -ldflags '$(LDFLAGS)'
 
 $(RACED:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
 	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
@@ -307,14 +309,37 @@ soak: $(FAULT_PROGRAMS) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler ## Cr
 
 ##@ Measurements
 
+# The numbers of nodes, of running pods on each node, of pods of each arm, of pods that wait for slots meanwhile, and of
+# rounds.
+SIZES     ?= 500 1000 5000
+BOUND     ?= 0
+BURST     ?= 1000
+SEARCHING ?= 0
+ROUNDS    ?= 5
+# The folder for the figures and charts.
+FIGURES ?= $(CURDIR)/.bench/figures
+
+BENCH = $(BIN)/bench/scheduler -bin $(BIN) -dir $(CURDIR)/.bench/cluster -bound $(BOUND) -pods $(BURST) -rounds $(ROUNDS) -searching $(SEARCHING) \
+  -reports=$(if $(REPORTS),true,false) -commit $(VERSION) -out $(FIGURES)
+BENCH_PROGRAMS := $(BIN)/fixedip-controlplane $(BIN)/fixedip-scheduler $(BIN)/bench/scheduler $(BIN)/bench/patcher
+
+.PHONY: bench
+bench: $(BENCH_PROGRAMS) ## Measures scheduling beside a scheduler without FixedIP (SIZES="500 5000" BOUND=30 BURST=1000 ROUNDS=5 REPORTS=1 SEARCHING=100 ARMS=A,B)
+	@for nodes in $(SIZES); do $(BENCH) -nodes $$nodes -arms '$(ARMS)' || exit; done
+
+.PHONY: bench-check
+bench-check: $(BENCH_PROGRAMS) ## Compares the ratios in a cluster of 5,000 nodes with test/perf/limits.yaml
+	@$(BENCH) -nodes 5000 -limits test/perf/limits.yaml
+
 PODS     ?= 150000
 FIXEDIPS ?= 50000
 
-scale: NODES := 5000
+bench-controller: NODES := 5000
 
-.PHONY: scale
-scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(BIN)/scale ## Measures the memory of our programs at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (PROFILES=folder: heap profiles)
-	@$(BIN)/scale -bin $(BIN) -dir $(CURDIR)/.scale -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) $(if $(PROFILES),-profiles $(PROFILES))
+.PHONY: bench-controller
+bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (PROFILES=folder: heap profiles; ADOPT=1: adoption)
+	@$(BIN)/bench/controller -bin $(BIN) -dir $(CURDIR)/.bench/cluster -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) -adopt=$(if $(ADOPT),true,false) \
+	  -commit $(VERSION) -out $(FIGURES)/controller$(if $(ADOPT),-adoption).json $(if $(PROFILES),-profiles $(PROFILES))
 
 .PHONY: claims
 claims: $(FAULT_PROGRAMS) ## Measures claims per second, compared with the guide's method

@@ -44,6 +44,10 @@ type SchedulerOptions struct {
 	Workloads string
 	// Plugins are the names of plugins to enable in addition to FixedIP, Disabled those of plugins to disable.
 	Plugins, Disabled []string
+	// NoFixedIP leaves the plugin FixedIP out, so that the scheduler is that of Kubernetes under the name of ours.
+	NoFixedIP bool
+	// QPS is the maximum number of requests per second, and again of claims; 0 means the defaults.
+	QPS int
 	// PluginArgs are the arguments of other plugins. Key: the name of the plugin. Value: YAML on one line.
 	PluginArgs map[string]string
 }
@@ -52,6 +56,10 @@ var schedulerConfig = template.Must(template.New("").Parse(`apiVersion: kubesche
 kind: KubeSchedulerConfiguration
 clientConnection:
   kubeconfig: {{.Kubeconfig}}
+{{- if .QPS}}
+  qps: {{.QPS}}
+  burst: {{.QPS}}
+{{- end}}
 leaderElection:
   leaderElect: {{not .NoElection}}
   resourceNamespace: fixedip-system
@@ -64,20 +72,28 @@ profiles:
   plugins:
     multiPoint:
       enabled:
+{{- if not .NoFixedIP}}
       - name: FixedIP
         weight: {{.Weight}}
+{{- end}}
 {{- range .Plugins}}
       - name: {{.}}
 {{- end}}
       disabled: [{{range $i, $p := .Disabled}}{{if $i}}, {{end}}{name: {{$p}}}{{end}}]
   pluginConfig:
+{{- if not .NoFixedIP}}
   - name: FixedIP
     args:
       ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
       failover: {{or .Failover "Wait"}}
       allowAddressMigration: {{.Movable}}
+{{- if .QPS}}
+      claimQPS: {{.QPS}}
+      claimBurst: {{.QPS}}
+{{- end}}
 {{- with .Workloads}}
       workloads: {{.}}
+{{- end}}
 {{- end}}
 {{- range $name, $args := .PluginArgs}}
   - name: {{$name}}

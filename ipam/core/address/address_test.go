@@ -5,6 +5,7 @@ package address_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -208,19 +209,27 @@ func TestSubnetOf(t *testing.T) {
 	}
 }
 
-// BenchmarkCarve measures Union and Carve in clusters of 5,000 and 10,000 nodes. The time must not grow faster than the
-// number of nodes.
+// BenchmarkCarve measures Union and Carve with 5,000 and 10,000 subnets of which every second is free, and with 65,536 of
+// which only the last is free. The time must not grow faster than the number of subnets.
 func BenchmarkCarve(b *testing.B) {
-	for _, nodes := range []int{5000, 10000} {
-		pools := []address.ClusterPool{{CIDR: prefix("10.0.0.0/8"), MaskSize: 24}}
-		var taken []netip.Prefix
-		for i := range nodes {
-			// Every second subnet is free.
-			taken = append(taken, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), 0}), 24))
+	pools := []address.ClusterPool{{CIDR: prefix("10.0.0.0/8"), MaskSize: 24}}
+	subnet := func(i int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
+	}
+	taken := map[int][]netip.Prefix{}
+	for _, subnets := range []int{5000, 10000} {
+		for i := range subnets {
+			taken[subnets] = append(taken[subnets], subnet(2*i))
 		}
-		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+	}
+	for i := range 1<<16 - 1 {
+		taken[1<<16] = append(taken[1<<16], subnet(i))
+	}
+	for _, subnets := range slices.Sorted(maps.Keys(taken)) {
+		b.Run(fmt.Sprintf("subnets=%d", subnets), func(b *testing.B) {
+			b.ReportAllocs()
 			for b.Loop() {
-				if _, ok := address.Carve(pools, address.IPv4, address.Union(taken)); !ok {
+				if _, ok := address.Carve(pools, address.IPv4, address.Union(taken[subnets])); !ok {
 					b.Fatal("Carve found no free subnet")
 				}
 			}

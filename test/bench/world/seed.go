@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package world
 
 import (
 	"bytes"
@@ -55,10 +55,24 @@ func startSeeder(dir string, log func(format string, args ...any)) (*seeder, err
 	return &seeder{etcd: e, builtin: protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), log: log}, nil
 }
 
-func (s *seeder) stop() { s.etcd.Close() }
-
-// seed writes all objects of the world.
-func (s *seeder) seed(ctx context.Context, w *world) error {
+// Write writes all objects of the world into the etcd in dir, which must not be running. log gets a line for each kind.
+func (w *World) Write(ctx context.Context, dir string, log func(format string, args ...any)) error {
+	s, err := startSeeder(dir, log)
+	if err != nil {
+		return err
+	}
+	defer s.etcd.Close()
+	running := func(i int) Place {
+		if i < w.Fixed {
+			return w.FixedPod(i)
+		}
+		return w.OrdinaryPod(i - w.Fixed)
+	}
+	records := w.Fixed + w.Absent
+	if w.WithoutFixedIPs {
+		records = 0
+	}
+	slots := min(1, w.Searching)
 	for _, kind := range []struct {
 		// prefix is the key prefix of the kind in the storage of the API server.
 		prefix string
@@ -66,12 +80,16 @@ func (s *seeder) seed(ctx context.Context, w *world) error {
 		make   func(i int) client.Object
 	}{
 		{"namespaces", namespaces, func(i int) client.Object { return namespaceOf(i) }},
-		{"minions", w.nodes, func(i int) client.Object { return w.node(i) }},
-		{"cilium.io/ciliumnodes", w.nodes, func(i int) client.Object { return w.ciliumNode(i) }},
-		{"statefulsets", (w.fixed + replicas - 1) / replicas, func(i int) client.Object { return w.statefulSet(i) }},
-		{"fixedip.io/fixedips", w.fixed, func(i int) client.Object { return w.record(w.place(i)) }},
-		{"pods", w.pods, func(i int) client.Object { return w.pod(w.place(i)) }},
-		{"cilium.io/ciliumendpoints", w.pods, func(i int) client.Object { return w.endpoint(w.place(i)) }},
+		{"serviceaccounts", namespaces, func(i int) client.Object { return serviceAccountOf(i) }},
+		{"minions", w.Nodes, func(i int) client.Object { return w.node(i) }},
+		{"cilium.io/ciliumnodes", w.Nodes, func(i int) client.Object { return w.CiliumNode(i) }},
+		{"fixedip.io/nodesubnets", w.Nodes, func(i int) client.Object { return w.nodeSubnet(i) }},
+		{"statefulsets", (w.Fixed + w.Absent + w.Unplaced + replicas - 1) / replicas, func(i int) client.Object { return w.statefulSet(i) }},
+		{"deployments", slots, func(int) client.Object { return w.slotDeployment() }},
+		{"replicasets", slots, func(int) client.Object { return w.slotReplicaSet() }},
+		{"fixedip.io/fixedips", records, func(i int) client.Object { return w.record(w.FixedPod(i)) }},
+		{"pods", w.Fixed + w.Ordinary, func(i int) client.Object { return w.Pod(running(i)) }},
+		{"cilium.io/ciliumendpoints", w.Fixed + w.Ordinary, func(i int) client.Object { return w.endpoint(running(i)) }},
 	} {
 		if err := s.seedKind(ctx, kind.prefix, kind.count, kind.make); err != nil {
 			return fmt.Errorf("write %s: %w", kind.prefix, err)
@@ -83,9 +101,17 @@ func (s *seeder) seed(ctx context.Context, w *world) error {
 func namespaceOf(i int) *corev1.Namespace {
 	return &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("team-%03d", i), UID: uid('a', i)},
+		ObjectMeta: metav1.ObjectMeta{Name: NamespaceName(i), UID: uid('a', i)},
 		Spec:       corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
 		Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+	}
+}
+
+// serviceAccountOf returns the default service account of a namespace, without which no pod can be created.
+func serviceAccountOf(i int) *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: NamespaceName(i), Name: "default", UID: uid('t', i)},
 	}
 }
 

@@ -1,0 +1,246 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/test/bench/world"
+)
+
+// join lets nodes join, as their kubelets and agents do, and measures for each the time until its pool has an entry.
+func (b *bench) join(ctx context.Context, s *step) error {
+	began := time.Now()
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	watcher, err := b.api.Watch(watching, &ciliumv2.CiliumNodeList{})
+	if err != nil {
+		return fmt.Errorf("watch the CiliumNodes: %w", err)
+	}
+	defer watcher.Stop()
+	// created contains the time at which the CiliumNode of each joining node was created, and joined how long it took from
+	// then until its pool had an entry. Key: the name of the node.
+	created, joined := map[string]time.Time{}, map[string]time.Duration{}
+	creating := make(chan error, 1)
+	type creation struct {
+		node string
+		at   time.Time
+	}
+	creations := make(chan creation, b.joining)
+	go func() {
+		creating <- inParallel(ctx, b.joining, func(ctx context.Context, i int) error {
+			node := b.world.NewNode(b.world.Nodes + i)
+			if err := b.api.Create(ctx, node); err != nil {
+				return fmt.Errorf("create node %s: %w", node.Name, err)
+			}
+			cn := b.world.NewCiliumNode(b.world.Nodes+i, node.UID)
+			creations <- creation{node.Name, time.Now()}
+			if err := b.api.Create(ctx, cn); err != nil {
+				return fmt.Errorf("create CiliumNode %s: %w", cn.Name, err)
+			}
+			return nil
+		})
+	}()
+	for len(joined) < b.joining {
+		select {
+		case err := <-creating:
+			if err != nil {
+				return err
+			}
+		case c := <-creations:
+			created[c.node] = c.at
+		case e, open := <-watcher.ResultChan():
+			if !open {
+				return errors.New("the watch of the CiliumNodes ended")
+			}
+			cn, ok := e.Object.(*ciliumv2.CiliumNode)
+			if !ok || len(cn.Spec.IPAM.PodCIDRs) == 0 || joined[cn.Name] != 0 {
+				continue
+			}
+			for len(creations) > 0 {
+				c := <-creations
+				created[c.node] = c.at
+			}
+			at, joining := created[cn.Name]
+			if !joining {
+				continue
+			}
+			if len(cn.Spec.IPAM.Pool) > 0 {
+				joined[cn.Name] = time.Since(at)
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	s.quantiles(slices.Collect(maps.Values(joined)))
+	return b.settle(ctx, s, began)
+}
+
+// restart deletes pods and creates them again on their nodes, as a rollout does.
+func (b *bench) restart(ctx context.Context, s *step) error {
+	began := time.Now()
+	err := inParallel(ctx, min(b.restarted, b.world.Fixed), func(ctx context.Context, i int) error {
+		p := b.world.FixedPod(i)
+		meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
+		for _, old := range []client.Object{&corev1.Pod{ObjectMeta: meta}, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}} {
+			if err := b.api.Delete(ctx, old, client.GracePeriodSeconds(0)); err != nil {
+				return fmt.Errorf("delete %T %s/%s: %w", old, p.Namespace, p.Name, err)
+			}
+		}
+		pod := b.world.NewPod(p)
+		if err := b.api.Create(ctx, pod); err != nil {
+			return fmt.Errorf("create pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: world.NodeName(p.Node)}}
+		if err := b.api.SubResource("binding").Create(ctx, pod, binding); err != nil {
+			return fmt.Errorf("bind pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		// The controller may have written the pod meanwhile.
+		bound := client.MergeFrom(pod.DeepCopy())
+		pod.Status = b.world.Pod(p).Status
+		if err := b.api.Status().Patch(ctx, pod, bound); err != nil {
+			return fmt.Errorf("write the status of pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		if err := b.api.Create(ctx, b.world.NewEndpoint(p, pod.UID)); err != nil {
+			return fmt.Errorf("create CiliumEndpoint %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return b.settle(ctx, s, began)
+}
+
+// release deletes StatefulSets and their pods on a fifth of the nodes, node by node. It measures for each address the time
+// from the deletion of its pod until its entry does not name the pod any more.
+func (b *bench) release(ctx context.Context, s *step) error {
+	began := time.Now()
+	var pods []world.Place
+	// addresses contains the number of each pod in pods. Key: its address.
+	addresses := map[string]int{}
+	nodes := max(1, b.world.Nodes/5)
+	for i := b.world.Fixed - 1; i >= 0 && len(pods) < b.released; i-- {
+		if p := b.world.FixedPod(i); p.Node < nodes {
+			pods = append(pods, p)
+		}
+	}
+	slices.SortStableFunc(pods, func(a, b world.Place) int { return a.Node - b.Node })
+	workloads := map[types.NamespacedName]bool{}
+	for i, p := range pods {
+		addresses[p.Address.String()] = i
+		workloads[types.NamespacedName{Namespace: p.Namespace, Name: p.Workload}] = true
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	watcher, err := b.api.Watch(watching, &ciliumv2.CiliumNodeList{})
+	if err != nil {
+		return fmt.Errorf("watch the CiliumNodes: %w", err)
+	}
+	defer watcher.Stop()
+	for w := range workloads {
+		if err := b.api.Delete(ctx, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name}}); err != nil {
+			return fmt.Errorf("delete StatefulSet %s: %w", w, err)
+		}
+	}
+	// gone contains the time at which each pod was deleted. Only the goroutine that deletes it writes it, before done.
+	gone := make([]time.Time, len(pods))
+	done := make(chan error, 1)
+	go func() {
+		done <- inParallel(ctx, len(pods), func(ctx context.Context, i int) error { return b.deletePod(ctx, pods[i], &gone[i]) })
+	}()
+	cleared := make([]time.Time, len(pods))
+	deleting := true
+	for left := len(pods); left > 0 || deleting; {
+		select {
+		case err := <-done:
+			if err != nil {
+				return err
+			}
+			deleting = false
+		case e, open := <-watcher.ResultChan():
+			if !open {
+				return errors.New("the watch of the CiliumNodes ended")
+			}
+			cn, ok := e.Object.(*ciliumv2.CiliumNode)
+			if !ok {
+				return fmt.Errorf("the watch of the CiliumNodes sent %s %+v", e.Type, e.Object)
+			}
+			for _, p := range podsOn(pods, cn.Name) {
+				i := addresses[p.Address.String()]
+				if cn.Spec.IPAM.Pool[p.Address.String()].Owner != p.Namespace+"/"+p.Name && cleared[i].IsZero() {
+					cleared[i] = time.Now()
+					left--
+				}
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	took := make([]time.Duration, len(pods))
+	for i := range pods {
+		took[i] = cleared[i].Sub(gone[i])
+	}
+	s.quantiles(took)
+	s.Took = time.Since(began).Seconds()
+	return nil
+}
+
+// deletePod deletes a pod with its CiliumEndpoint, and lets the agent report that its address is not used. gone becomes the
+// time at which the pod was deleted.
+func (b *bench) deletePod(ctx context.Context, p world.Place, gone *time.Time) error {
+	meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
+	if err := b.api.Delete(ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)); err != nil {
+		return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	*gone = time.Now()
+	if err := b.api.Delete(ctx, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}); err != nil {
+		return fmt.Errorf("delete CiliumEndpoint %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	unused := client.RawPatch(types.JSONPatchType, fmt.Appendf(nil, `[{"op":"remove","path":"/status/ipam/used/%s"}]`, p.Address))
+	node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: world.NodeName(p.Node)}}
+	if err := b.api.Status().Patch(ctx, node, unused); err != nil {
+		return fmt.Errorf("remove %s from status.ipam.used of CiliumNode %s: %w", p.Address, node.Name, err)
+	}
+	return nil
+}
+
+// podsOn returns the pods on a node. pods are sorted by their nodes.
+func podsOn(pods []world.Place, node string) []world.Place {
+	first, _ := slices.BinarySearchFunc(pods, node, func(p world.Place, node string) int { return cmp.Compare(world.NodeName(p.Node), node) })
+	last := first
+	for last < len(pods) && world.NodeName(pods[last].Node) == node {
+		last++
+	}
+	return pods[first:last]
+}
+
+// settle waits until the controller is idle, and sets the time that the step took.
+func (b *bench) settle(ctx context.Context, s *step, began time.Time) error {
+	at, err := b.controller.awaitQuiet(ctx, b.requests.total)
+	s.Took = at.Seconds() - began.Sub(b.controller.began).Seconds()
+	return err
+}
+
+// quantiles sets P50 and P99.
+func (s *step) quantiles(d []time.Duration) {
+	if len(d) == 0 {
+		return
+	}
+	slices.Sort(d)
+	s.P50, s.P99 = d[len(d)/2].Seconds(), d[len(d)*99/100].Seconds()
+}

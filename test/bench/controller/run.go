@@ -1,0 +1,294 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/test/bench/measure"
+	"fixedip.io/fixedip/test/bench/world"
+)
+
+const (
+	// waitTimeout is the time limit of each wait.
+	waitTimeout = 10 * time.Minute
+	// writers is the number of concurrent requests of this command.
+	writers = 16
+)
+
+// defaultLease contains the default times of leader election.
+var defaultLease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second}
+
+// bench is one run of the benchmark.
+type bench struct {
+	bin, dir, manifests, profiles, out, commit string
+	joining, restarted, released               int
+	adopted                                    bool
+	idle                                       time.Duration
+	began                                      time.Time
+
+	*cluster.Cluster
+	world      *world.World
+	api        client.WithWatch
+	requests   *requests
+	controller *program
+	// profileURL is the address of the heap profile of the controller.
+	profileURL string
+	steps      []step
+}
+
+// step contains the figures of one step. Memory is in bytes, times are in seconds.
+type step struct {
+	Name string `json:"name"`
+	// Took is the time from the beginning of the step until the controller had done its work.
+	Took float64 `json:"seconds"`
+	measure.Process
+	// Heap is the memory of all objects on the Go heap that were not collected yet.
+	Heap int64 `json:"heapBytes"`
+	// Writes are those in the step. Key: verb and resource.
+	Writes map[string]int `json:"writes"`
+	// P50 and P99 are quantiles of what the step measures for each object; zero if it measures nothing.
+	P50 float64 `json:"p50Seconds,omitempty"`
+	P99 float64 `json:"p99Seconds,omitempty"`
+}
+
+func (b *bench) logf(format string, args ...any) {
+	fmt.Printf("%6.1fs  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (b *bench) run(ctx context.Context) error {
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	defer b.Stop()
+	if err := b.startController(ctx); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		name string
+		skip bool
+		do   func(context.Context, *step) error
+	}{
+		{"ready", false, func(ctx context.Context, s *step) error {
+			took, err := b.controller.awaitReady(ctx)
+			s.Took = took.Seconds()
+			return err
+		}},
+		{"settled", false, func(ctx context.Context, s *step) error {
+			took, err := b.controller.awaitQuiet(ctx, b.requests.total)
+			s.Took = took.Seconds()
+			return err
+		}},
+		{"joined", b.joining == 0 || b.adopted, b.join},
+		{"restarted", b.restarted == 0 || b.adopted, b.restart},
+		{"idle", b.idle == 0, b.rest},
+		// Afterwards the controller is not idle: no agents run that would answer its questions about the released addresses.
+		{"released", b.released == 0 || b.adopted, b.release},
+	} {
+		if s.skip {
+			continue
+		}
+		if err := b.measure(ctx, s.name, s.do); err != nil {
+			return fmt.Errorf("step %q: %w", s.name, err)
+		}
+	}
+	b.print(os.Stdout)
+	if b.out == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(map[string]any{"commit": b.commit, "date": b.began.UTC(), "size": b.world.Size, "steps": b.steps}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the figures: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(b.out), 0o755); err != nil {
+		return fmt.Errorf("create the folder of the figures: %w", err)
+	}
+	return os.WriteFile(b.out, append(data, '\n'), 0o644)
+}
+
+// measure runs a step and adds its figures.
+func (b *bench) measure(ctx context.Context, name string, do func(context.Context, *step) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.idle+3*waitTimeout, fmt.Errorf("not done after %s", b.idle+3*waitTimeout))
+	defer cancel()
+	before, err := b.requests.written(ctx)
+	if err != nil {
+		return err
+	}
+	s := step{Name: name}
+	if err := do(ctx, &s); err != nil {
+		return err
+	}
+	after, err := b.requests.written(ctx)
+	if err != nil {
+		return err
+	}
+	for key := range after {
+		after[key] -= before[key]
+	}
+	maps.DeleteFunc(after, func(_ string, n int) bool { return n == 0 })
+	heap, _, err := b.controller.state(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Process, err = measure.OfProcess(b.controller.PID()); err != nil {
+		return err
+	}
+	s.Heap, s.Writes = heap, after
+	b.steps = append(b.steps, s)
+	b.logf("%s after %.1f s: %d MiB resident, writes %v", name, s.Took, s.Resident/measure.Mebibyte, s.Writes)
+	if b.profiles == "" {
+		return nil
+	}
+	return b.writeProfile(ctx, filepath.Join(b.profiles, name+".heap"))
+}
+
+// start starts the API server on an etcd with all objects of the world.
+func (b *bench) start(ctx context.Context) error {
+	b.logf("%+v", b.world.Size)
+	if err := os.RemoveAll(b.dir); err != nil {
+		return fmt.Errorf("empty the work folder: %w", err)
+	}
+	store := filepath.Join(b.dir, "control-plane", "etcd")
+	if err := os.MkdirAll(store, 0o700); err != nil {
+		return fmt.Errorf("create the work folder: %w", err)
+	}
+	if err := b.world.Write(ctx, store, b.logf); err != nil {
+		return err
+	}
+	// etcd has been stopped. Return its memory to the operating system.
+	debug.FreeOSMemory()
+	// Reduce the garbage of the API server, which needs most of the memory. Our own programs start later, with the default.
+	if os.Getenv("GOGC") == "" {
+		if err := os.Setenv("GOGC", "50"); err != nil {
+			return err
+		}
+		defer os.Unsetenv("GOGC")
+	}
+	var err error
+	b.Cluster, err = cluster.Start(ctx, cluster.Options{
+		Dir:      b.dir,
+		Binaries: cluster.Binaries{ControlPlane: filepath.Join(b.bin, "fixedip-controlplane")},
+		Manifests: []string{
+			filepath.Join(b.manifests, "crd"), filepath.Join(b.manifests, "namespace.yaml"),
+			filepath.Join(b.manifests, "scheduler-rbac.yaml"), filepath.Join(b.manifests, "controller-rbac.yaml"),
+		},
+		ControlPlaneArgs: []string{"--no-controllers", "--ready-timeout=" + waitTimeout.String()},
+		StartTimeout:     waitTimeout,
+		Log:              b.logf,
+	})
+	if err != nil {
+		return err
+	}
+	cfg, err := b.RESTConfig(cluster.Admin)
+	if err != nil {
+		return err
+	}
+	cfg.QPS = -1
+	web, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return fmt.Errorf("create an HTTP client: %w", err)
+	}
+	b.requests = &requests{apiServer: cfg.Host, http: web, own: map[string]float64{}}
+	cfg.Wrap(b.requests.count)
+	kinds, err := scheme.New()
+	if err != nil {
+		return err
+	}
+	if b.api, err = client.NewWithWatch(cfg, client.Options{Scheme: kinds}); err != nil {
+		return fmt.Errorf("create a client: %w", err)
+	}
+	return nil
+}
+
+func (b *bench) startController(ctx context.Context) error {
+	var ports [3]int
+	for i := range ports {
+		var err error
+		if ports[i], err = measure.FreePort(); err != nil {
+			return err
+		}
+	}
+	loopback := func(i int) string { return "127.0.0.1:" + strconv.Itoa(ports[i]) }
+	args := []string{
+		"--cluster-pool-ipv4-cidr=10.0.0.0/8", "--cluster-pool-ipv4-mask-size=24",
+		"--metrics-bind-address=" + loopback(0), "--health-probe-bind-address=" + loopback(1),
+	}
+	if b.profiles != "" {
+		args = append(args, "--pprof-bind-address="+loopback(2))
+		b.profileURL = "http://" + loopback(2) + "/debug/pprof/heap?gc=1"
+	}
+	b.controller = &program{began: time.Now(), metrics: "http://" + loopback(0) + "/metrics", health: "http://" + loopback(1) + "/readyz"}
+	var err error
+	b.controller.Process, err = product.StartController(b.Cluster, "controller", filepath.Join(b.bin, "fixedip-controller"), product.ControllerOptions{Lease: defaultLease, Args: args})
+	return err
+}
+
+// rest waits for the idle time.
+func (b *bench) rest(ctx context.Context, s *step) error {
+	s.Took = b.idle.Seconds()
+	select {
+	case <-time.After(b.idle):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b *bench) writeProfile(ctx context.Context, path string) error {
+	body, err := measure.Get(ctx, http.DefaultClient, b.profileURL)
+	if err != nil {
+		return fmt.Errorf("read the profile: %w", err)
+	}
+	defer body.Close()
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return fmt.Errorf("read the profile: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o600)
+}
+
+// print writes the figures as a table.
+func (b *bench) print(w io.Writer) {
+	fmt.Fprintf(w, "\n| Step | seconds | RSS, MiB | peak RSS, MiB | Go heap, MiB | CPU, s | p50, s | p99, s | writes |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, s := range b.steps {
+		var writes []string
+		for _, key := range slices.Sorted(maps.Keys(s.Writes)) {
+			writes = append(writes, fmt.Sprintf("%d %s", s.Writes[key], key))
+		}
+		fmt.Fprintf(w, "| %s | %.1f | %d | %d | %d | %.1f | %.3f | %.3f | %s |\n", s.Name, s.Took, s.Resident/measure.Mebibyte, s.Peak/measure.Mebibyte,
+			s.Heap/measure.Mebibyte, s.CPU.Seconds(), s.P50, s.P99, strings.Join(writes, ", "))
+	}
+}
+
+// inParallel calls each for the numbers 0 to n-1, some at the same time. It returns the first error.
+func inParallel(ctx context.Context, n int, each func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for i := range n {
+		group.Go(func() error { return each(ctx, i) })
+	}
+	return group.Wait()
+}

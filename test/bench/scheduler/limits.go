@@ -1,0 +1,97 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"sigs.k8s.io/yaml"
+)
+
+// tolerance is the share of the median of former runs that a ratio without a limit of its own must reach.
+const tolerance = 0.85
+
+// limit is the lowest value that a ratio may have at one size and load.
+type limit struct {
+	Ratio string `json:"ratio"`
+	Nodes int    `json:"nodes"`
+	// Pods is the number of running pods.
+	Pods    int  `json:"pods,omitempty"`
+	Reports bool `json:"reports,omitempty"`
+	// Searching is the number of pods that wait for slots.
+	Searching int `json:"searching,omitempty"`
+	// AtLeast is the limit; if 0, it is tolerance times the median of Runs.
+	AtLeast float64 `json:"atLeast,omitempty"`
+	// Runs are the runs that the limit comes from.
+	Runs []struct {
+		Commit string  `json:"commit"`
+		Median float64 `json:"median"`
+	} `json:"runs"`
+}
+
+// value returns the lowest value that is allowed.
+func (l limit) value() float64 {
+	if l.AtLeast != 0 {
+		return l.AtLeast
+	}
+	var medians []float64
+	for _, r := range l.Runs {
+		medians = append(medians, r.Median)
+	}
+	return tolerance * median(medians)
+}
+
+// readLimits reads a file of limits.
+func readLimits(path string) ([]limit, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the limits: %w", err)
+	}
+	var file struct {
+		Limits []limit `json:"limits"`
+	}
+	if err := yaml.UnmarshalStrict(data, &file); err != nil {
+		return nil, fmt.Errorf("read the limits in %s: %w", path, err)
+	}
+	for _, l := range file.Limits {
+		if !slices.ContainsFunc(ratios, func(r ratio) bool { return r.name == l.Ratio }) {
+			return nil, fmt.Errorf("%s: there is no ratio %q", path, l.Ratio)
+		}
+		if l.value() <= 0 {
+			return nil, fmt.Errorf("%s: the limit of ratio %s at %d nodes has neither atLeast nor runs", path, l.Ratio, l.Nodes)
+		}
+	}
+	return file.Limits, nil
+}
+
+// check compares the medians of a report with the limits of its size and load. It fails if there is none.
+func (r *report) check(limits []limit) error {
+	var missed []error
+	compared := 0
+	for _, l := range limits {
+		if l.Nodes != r.Size.Nodes || l.Pods != r.Size.Fixed+r.Size.Ordinary || l.Reports != r.Reports || l.Searching != r.Size.Searching {
+			continue
+		}
+		of := ratios[slices.IndexFunc(ratios, func(x ratio) bool { return x.name == l.Ratio })]
+		values := r.values(of)
+		if len(values) == 0 {
+			continue
+		}
+		compared++
+		if m := median(values); m < l.value() {
+			missed = append(missed, fmt.Errorf("%s is %.2f (%.2f-%.2f), want at least %.2f", l.Ratio, m, slices.Min(values), slices.Max(values), l.value()))
+		}
+	}
+	if compared == 0 {
+		return fmt.Errorf("there are no limits for %s", r.name())
+	}
+	if len(missed) > 0 {
+		return fmt.Errorf("%s: %w", r.name(), errors.Join(missed...))
+	}
+	fmt.Printf("\n%s: all %d ratios with limits are within them.\n", r.name(), compared)
+	return nil
+}

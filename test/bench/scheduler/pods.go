@@ -1,0 +1,114 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/test/bench/measure"
+)
+
+// progressTimeout is the maximum time between two binds.
+const progressTimeout = 2 * time.Minute
+
+// inParallel calls each for the numbers 0 to n-1, some at the same time. It returns the first error.
+func inParallel(ctx context.Context, n int, each func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for i := range n {
+		group.Go(func() error { return each(ctx, i) })
+	}
+	return group.Wait()
+}
+
+// createPods creates pods.
+func (b *bench) createPods(ctx context.Context, pods []*corev1.Pod) error {
+	return inParallel(ctx, len(pods), func(ctx context.Context, i int) error {
+		if err := b.api.Create(ctx, pods[i]); err != nil {
+			return fmt.Errorf("create pod %s/%s: %w", pods[i].Namespace, pods[i].Name, err)
+		}
+		return nil
+	})
+}
+
+// deletePods deletes pods at once, as no kubelet runs that would confirm their end.
+func (b *bench) deletePods(ctx context.Context, pods []*corev1.Pod) error {
+	return inParallel(ctx, len(pods), func(ctx context.Context, i int) error {
+		if err := b.api.Delete(ctx, pods[i], client.GracePeriodSeconds(0)); err != nil {
+			return fmt.Errorf("delete pod %s/%s: %w", pods[i].Namespace, pods[i].Name, err)
+		}
+		return nil
+	})
+}
+
+// binds contains when the first and the last pod of an arm was bound, and the CPU time that the scheduler had used at the
+// first bind.
+type binds struct {
+	first, last time.Time
+	cpuAtFirst  time.Duration
+}
+
+// watchPods watches the pods of an arm, beginning with their current states.
+func (b *bench) watchPods(ctx context.Context, a arm) (watch.Interface, error) {
+	watcher, err := b.api.Watch(ctx, &corev1.PodList{}, client.MatchingLabels{armLabel: a.name})
+	if err != nil {
+		return nil, fmt.Errorf("watch the pods: %w", err)
+	}
+	return watcher, nil
+}
+
+// watchBinds returns when the scheduler has bound all pods of an arm. A bind counts when its watch event arrives. watcher is
+// the first watch.
+func (b *bench) watchBinds(ctx context.Context, a arm, watcher watch.Interface, scheduler *cluster.Process) (found binds, err error) {
+	defer func() { watcher.Stop() }()
+	pods := a.count
+	bound := map[types.UID]bool{}
+	stuck := time.NewTimer(progressTimeout)
+	defer stuck.Stop()
+	for len(bound) < pods {
+		select {
+		case e, open := <-watcher.ResultChan():
+			if !open {
+				// The API server ends the watch of a client that reads too slowly.
+				if watcher, err = b.watchPods(ctx, a); err != nil {
+					return found, err
+				}
+				continue
+			}
+			pod, ok := e.Object.(*corev1.Pod)
+			if !ok {
+				return found, fmt.Errorf("the watch of the pods sent %s %+v", e.Type, e.Object)
+			}
+			if pod.Spec.NodeName == "" || bound[pod.UID] {
+				continue
+			}
+			bound[pod.UID] = true
+			stuck.Reset(progressTimeout)
+			found.last = time.Now()
+			if len(bound) > 1 {
+				continue
+			}
+			found.first = found.last
+			if found.cpuAtFirst, err = measure.CPU(scheduler.PID()); err != nil {
+				return found, err
+			}
+		case <-scheduler.Exited():
+			return found, fmt.Errorf("the scheduler exited: %s; the log is %s", scheduler.ExitState(), scheduler.LogPath())
+		case <-stuck.C:
+			return found, fmt.Errorf("%d of %d pods are bound, and no other for %s; the log of the scheduler is %s", len(bound), pods, progressTimeout, scheduler.LogPath())
+		case <-ctx.Done():
+			return found, context.Cause(ctx)
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,247 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"fixedip.io/fixedip/test/bench/measure"
+	"fixedip.io/fixedip/test/bench/world"
+)
+
+// result contains the figures of one run of an arm.
+type result struct {
+	Arm   string `json:"arm"`
+	Round int    `json:"round"`
+	Pods  int    `json:"pods"`
+	// PerSecond is the number of binds per second between the first and the last bind; for arm P, that of patches.
+	PerSecond float64 `json:"perSecond"`
+	// FirstBind is the time from the start of the scheduler to its first bind, in seconds.
+	FirstBind float64 `json:"firstBindSeconds"`
+	// CPU is the CPU time of the scheduler from the first to the last bind, in seconds per 1,000 pods, and StartCPU that
+	// before the first bind, in seconds.
+	CPU      float64 `json:"cpuSecondsPer1000Pods"`
+	StartCPU float64 `json:"startCPUSeconds"`
+	// Resident is the memory of the scheduler after the last bind, and Peak its maximum, in bytes.
+	Resident int64 `json:"residentBytes"`
+	Peak     int64 `json:"peakBytes"`
+	// Attempt is the time from the moment at which the scheduler takes a pod from its queue until the pod is bound, and Claim
+	// that of the claim in it.
+	Attempt measure.Latency `json:"attempt"`
+	Claim   measure.Latency `json:"claim"`
+	// Requests contains the requests of the API per pod, without lists and watches. Key: verb and resource.
+	Requests map[string]float64 `json:"requestsPerPod"`
+	// WatchBytes is the size of all watch events of CiliumNodes per pod. Each client that watches them gets these bytes; here
+	// these are the schedulers with FixedIP.
+	WatchBytes float64 `json:"watchBytesPerPod"`
+}
+
+// report contains all figures of a run.
+type report struct {
+	Commit  string     `json:"commit"`
+	Date    time.Time  `json:"date"`
+	Cores   int        `json:"cores"`
+	Go      string     `json:"go"`
+	QPS     int        `json:"qps"`
+	Size    world.Size `json:"size"`
+	Reports bool       `json:"reports"`
+	Rounds  int        `json:"rounds"`
+	Results []result   `json:"results"`
+}
+
+func (b *bench) newReport() *report {
+	return &report{Commit: b.commit, Date: time.Now().UTC(), Cores: runtime.NumCPU(), Go: runtime.Version(), QPS: b.qps, Size: b.size, Reports: b.reports, Rounds: b.rounds}
+}
+
+// watchBytes is the metric of the API server with the sizes of watch events.
+const watchBytes = "apiserver_watch_events_sizes"
+
+var ofCiliumNodes = map[string]string{"group": "cilium.io", "resource": "ciliumnodes"}
+
+// requestsPerPod returns the requests between two readings of the metrics of the API server. reported is the number of
+// status patches of CiliumNodes by the simulated agents in that time, which do not count.
+func requestsPerPod(before, after measure.Metrics, pods int, reported int64) map[string]float64 {
+	found, former := after.Requests(), before.Requests()
+	found[measure.RequestKey("PATCH", "ciliumnodes", "status")] -= float64(reported)
+	for key := range found {
+		found[key] = (found[key] - former[key]) / float64(pods)
+	}
+	maps.DeleteFunc(found, func(_ string, n float64) bool { return n < 1/float64(2*pods) })
+	return found
+}
+
+// median returns the median; 0 if there are no values.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	switch {
+	case n == 0:
+		return 0
+	case n%2 == 1:
+		return sorted[n/2]
+	}
+	return (sorted[n/2-1] + sorted[n/2]) / 2
+}
+
+// of returns a figure of an arm in each round.
+func (r *report) of(arm string, figure func(result) float64) []float64 {
+	var values []float64
+	for _, x := range r.Results {
+		if x.Arm == arm {
+			values = append(values, figure(x))
+		}
+	}
+	return values
+}
+
+// perSecond returns the throughput of a result.
+func perSecond(r result) float64 { return r.PerSecond }
+
+// ratio is a figure of one arm relative to others. Each round has one value, so that load that lasts for a round affects
+// both sides.
+type ratio struct {
+	name string
+	// arms are those that of needs, and of returns the value of a round from their figures. Key: the arm.
+	arms []string
+	of   func(map[string]result) float64
+}
+
+var ratios = []ratio{
+	{"B/A", []string{"A", "B"}, func(r map[string]result) float64 { return r["B"].PerSecond / r["A"].PerSecond }},
+	{"C/A", []string{"A", "C"}, func(r map[string]result) float64 { return r["C"].PerSecond / r["A"].PerSecond }},
+	{"C/F", []string{"C", "F"}, func(r map[string]result) float64 { return r["C"].PerSecond / r["F"].PerSecond }},
+	{"D/A", []string{"A", "D"}, func(r map[string]result) float64 { return r["D"].PerSecond / r["A"].PerSecond }},
+	{"D/S", []string{"D", "S"}, func(r map[string]result) float64 { return r["D"].PerSecond / r["S"].PerSecond }},
+	// floor is the rate at which a scheduler of A's speed could patch one CiliumNode for each pod, one after the other.
+	{"D/floor", []string{"A", "D", "P"}, func(r map[string]result) float64 {
+		return r["D"].PerSecond * (1/r["A"].PerSecond + 1/r["P"].PerSecond)
+	}},
+	{"E/A", []string{"A", "E"}, func(r map[string]result) float64 { return r["E"].PerSecond / r["A"].PerSecond }},
+}
+
+// values returns the value of a ratio in each round that has all its arms.
+func (r *report) values(of ratio) []float64 {
+	var values []float64
+	for round := range r.Rounds {
+		have := map[string]result{}
+		for _, x := range r.Results {
+			if x.Round == round && slices.Contains(of.arms, x.Arm) {
+				have[x.Arm] = x
+			}
+		}
+		if len(have) == len(of.arms) {
+			values = append(values, of.of(have))
+		}
+	}
+	return values
+}
+
+// print writes the medians as tables.
+func (r *report) print(w io.Writer) {
+	load := "no reports of agents"
+	if r.Reports {
+		load = fmt.Sprintf("%.0f reports of agents per second", float64(r.Size.Nodes)/reportPeriod.Seconds())
+	}
+	if r.Size.Searching > 0 {
+		load += fmt.Sprintf(", %d pods waiting for slots", r.Size.Searching)
+	}
+	fmt.Fprintf(w, "\nCommit %s, %d cores, %s, QPS %d. %d nodes, %d running pods with and %d without a fixed address, %s. Medians of %d rounds; throughput with its spread.\n\n",
+		cmp.Or(r.Commit, "unknown"), r.Cores, r.Go, r.QPS, r.Size.Nodes, r.Size.Fixed, r.Size.Ordinary, load, r.Rounds)
+	fmt.Fprintf(w, "| Arm | per second | first bind, s | CPU s per 1,000 pods | RSS, MiB | attempt p50, p99, ms | claim p50, p99, ms | watch bytes per pod |\n|---|---|---|---|---|---|---|---|\n")
+	for _, a := range allArms {
+		rates := r.of(a.name, perSecond)
+		if len(rates) == 0 {
+			continue
+		}
+		m := func(figure func(result) float64) float64 { return median(r.of(a.name, figure)) }
+		fmt.Fprintf(w, "| %s: %s | %.0f (%.0f-%.0f) | %.1f | %.2f | %.0f | %.2f, %.2f | %.1f, %.1f | %.0f |\n", a.name, a.about, median(rates), slices.Min(rates), slices.Max(rates),
+			m(func(x result) float64 { return x.FirstBind }), m(func(x result) float64 { return x.CPU }), m(func(x result) float64 { return float64(x.Resident) / measure.Mebibyte }),
+			m(func(x result) float64 { return x.Attempt.P50 * 1000 }), m(func(x result) float64 { return x.Attempt.P99 * 1000 }),
+			m(func(x result) float64 { return x.Claim.P50 * 1000 }), m(func(x result) float64 { return x.Claim.P99 * 1000 }), m(func(x result) float64 { return x.WatchBytes }))
+	}
+	fmt.Fprintf(w, "\n| Ratio | median | spread |\n|---|---|---|\n")
+	for _, of := range ratios {
+		if values := r.values(of); len(values) > 0 {
+			fmt.Fprintf(w, "| %s | %.2f | %.2f-%.2f |\n", of.name, median(values), slices.Min(values), slices.Max(values))
+		}
+	}
+	fmt.Fprintf(w, "\n| Requests per pod |")
+	keys := map[string]bool{}
+	var arms []string
+	for _, a := range allArms {
+		if len(r.of(a.name, perSecond)) == 0 {
+			continue
+		}
+		arms = append(arms, a.name)
+		for _, x := range r.Results {
+			if x.Arm == a.name {
+				for key := range x.Requests {
+					keys[key] = true
+				}
+			}
+		}
+	}
+	for _, a := range arms {
+		fmt.Fprintf(w, " %s |", a)
+	}
+	fmt.Fprintln(w)
+	for range len(arms) + 1 {
+		fmt.Fprint(w, "|---")
+	}
+	fmt.Fprintln(w, "|")
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		fmt.Fprintf(w, "| %s |", key)
+		for _, a := range arms {
+			fmt.Fprintf(w, " %.3f |", median(r.of(a, func(x result) float64 { return x.Requests[key] })))
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+// write writes the report into a folder: the figures as JSON, and the charts of all reports in the folder as SVG.
+func (r *report) write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("create the folder of the report: %w", err)
+	}
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the report: %w", err)
+	}
+	path := filepath.Join(dir, r.name()+".json")
+	if err := os.WriteFile(path, append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	reports, err := readReports(dir)
+	if err != nil {
+		return err
+	}
+	if err := drawThroughput(dir, reports); err != nil {
+		return err
+	}
+	return drawLatencies(dir, r)
+}
+
+// name returns the name of the files of the report, which depends on the size and the load.
+func (r *report) name() string {
+	name := fmt.Sprintf("%d-nodes", r.Size.Nodes)
+	if bound := r.Size.Fixed + r.Size.Ordinary; bound > 0 {
+		name += fmt.Sprintf("-%d-pods", bound)
+	}
+	if r.Reports {
+		name += "-reports"
+	}
+	if r.Size.Searching > 0 {
+		name += fmt.Sprintf("-%d-searching", r.Size.Searching)
+	}
+	return name
+}

@@ -1,0 +1,248 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/test/bench/measure"
+	"fixedip.io/fixedip/test/bench/world"
+)
+
+const (
+	// startTimeout limits the start of the API server, which reads all objects.
+	startTimeout = 10 * time.Minute
+	// writers is the number of concurrent requests that create and delete objects.
+	writers = 32
+	// armLabel is the label of the pods of the current arm. Its value is the name of the arm.
+	armLabel = "bench.fixedip.io/arm"
+)
+
+// bench is one run of the benchmark.
+type bench struct {
+	bin, dir, manifests, out, commit string
+	size                             world.Size
+	pods, rounds, qps                int
+	reports                          bool
+	only                             []string
+	// limits are those that the ratios are compared with; nil: none.
+	limits []limit
+	began  time.Time
+
+	*cluster.Cluster
+	world *world.World
+	api   client.WithWatch
+	// apiServer is the address of the API server, with an HTTP client for its metrics.
+	apiServer string
+	http      *http.Client
+	reporter  *reporter
+}
+
+func (b *bench) logf(format string, args ...any) {
+	fmt.Printf("%6.1fs  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (b *bench) run(ctx context.Context) error {
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	defer b.Stop()
+	if b.reports {
+		b.reporter = &reporter{world: b.world, api: b.api}
+		var reporting sync.WaitGroup
+		defer reporting.Wait()
+		reports, stop := context.WithCancel(ctx)
+		defer stop()
+		reporting.Go(func() { b.reporter.run(reports) })
+	}
+	report := b.newReport()
+	for round := range b.rounds {
+		for _, a := range allArms {
+			if len(b.only) > 0 && !slices.Contains(b.only, a.name) {
+				continue
+			}
+			if a.count == 0 {
+				a.count = b.pods
+			}
+			result, err := b.measure(ctx, a, round)
+			if err != nil {
+				return fmt.Errorf("round %d of arm %s (%s): %w", round+1, a.name, a.about, err)
+			}
+			b.logf("round %d, %s: %6.0f pods/s", round+1, a.name, result.PerSecond)
+			report.Results = append(report.Results, result)
+		}
+	}
+	if err := b.reporter.failed(); err != nil {
+		return fmt.Errorf("reports of agents: %w", err)
+	}
+	report.print(os.Stdout)
+	if b.out != "" {
+		if err := report.write(b.out); err != nil {
+			return err
+		}
+	}
+	if b.limits == nil {
+		return nil
+	}
+	return report.check(b.limits)
+}
+
+// start starts the API server on an etcd with all objects of the world.
+func (b *bench) start(ctx context.Context) error {
+	var err error
+	if b.world, err = world.New(b.size); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(b.dir); err != nil {
+		return fmt.Errorf("empty the work folder: %w", err)
+	}
+	store := filepath.Join(b.dir, "control-plane", "etcd")
+	if err := os.MkdirAll(store, 0o700); err != nil {
+		return fmt.Errorf("create the work folder: %w", err)
+	}
+	if err := b.world.Write(ctx, store, b.logf); err != nil {
+		return err
+	}
+	// etcd has been stopped. Return its memory to the operating system.
+	debug.FreeOSMemory()
+	b.Cluster, err = cluster.Start(ctx, cluster.Options{
+		Dir:      b.dir,
+		Binaries: cluster.Binaries{ControlPlane: filepath.Join(b.bin, "fixedip-controlplane")},
+		Manifests: []string{
+			filepath.Join(b.manifests, "crd"), filepath.Join(b.manifests, "namespace.yaml"),
+			filepath.Join(b.manifests, "scheduler-rbac.yaml"), filepath.Join(b.manifests, "controller-rbac.yaml"),
+		},
+		ControlPlaneArgs: []string{"--no-controllers", "--ready-timeout=" + startTimeout.String()},
+		StartTimeout:     startTimeout,
+		Log:              b.logf,
+	})
+	if err != nil {
+		return err
+	}
+	cfg, err := b.RESTConfig(cluster.Admin)
+	if err != nil {
+		return err
+	}
+	cfg.QPS = -1
+	kinds, err := scheme.New()
+	if err != nil {
+		return err
+	}
+	if b.api, err = client.NewWithWatch(cfg, client.Options{Scheme: kinds}); err != nil {
+		return fmt.Errorf("create a client: %w", err)
+	}
+	b.apiServer = cfg.Host
+	// The schedulers present certificates that they sign themselves.
+	insecure := rest.CopyConfig(cfg)
+	insecure.TLSClientConfig = rest.TLSClientConfig{Insecure: true}
+	b.http, err = rest.HTTPClientFor(insecure)
+	return err
+}
+
+// measure runs an arm once.
+func (b *bench) measure(ctx context.Context, a arm, round int) (result, error) {
+	r := result{Arm: a.name, Round: round, Pods: a.count}
+	if a.program == "" {
+		return r, errors.Join(b.patchPools(ctx, &r), b.restorePools(ctx))
+	}
+	pods := make([]*corev1.Pod, a.count)
+	for i := range pods {
+		pods[i] = a.pod(b.world, i)
+		metav1.SetMetaDataLabel(&pods[i].ObjectMeta, armLabel, a.name)
+	}
+	if !a.withoutFixedIP {
+		for i := range b.size.Searching {
+			pods = append(pods, b.world.SearchingPod(i))
+		}
+	}
+	if err := b.createPods(ctx, pods); err != nil {
+		return r, err
+	}
+	if err := b.schedule(ctx, a, &r); err != nil {
+		return r, err
+	}
+	if err := b.deletePods(ctx, pods); err != nil || !a.writesPools {
+		return r, err
+	}
+	return r, b.restorePools(ctx)
+}
+
+// schedule starts the scheduler of an arm, watches its binds, and stops it.
+func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
+	port, err := measure.FreePort()
+	if err != nil {
+		return err
+	}
+	watcher, err := b.watchPods(ctx, a)
+	if err != nil {
+		return err
+	}
+	before, err := b.apiMetrics(ctx)
+	if err != nil {
+		watcher.Stop()
+		return err
+	}
+	workloads := ""
+	if b.size.Searching > 0 {
+		workloads = "[{apiGroup: apps, kind: Deployment, identity: Slot}]"
+	}
+	reported := b.reporter.count()
+	started := time.Now()
+	p, err := product.StartScheduler(b.Cluster, "scheduler", filepath.Join(b.bin, a.program), product.SchedulerOptions{
+		NoElection: true, SecurePort: port, QPS: b.qps, NoFixedIP: a.withoutFixedIP, Plugins: a.plugins, Workloads: workloads,
+	})
+	if err != nil {
+		watcher.Stop()
+		return err
+	}
+	defer func() { _ = p.Kill() }()
+	binds, err := b.watchBinds(ctx, a, watcher, p)
+	if err != nil {
+		return err
+	}
+	figures, err := measure.OfProcess(p.PID())
+	if err != nil {
+		return err
+	}
+	after, err := b.apiMetrics(ctx)
+	if err != nil {
+		return err
+	}
+	metrics, err := measure.Read(ctx, b.http, fmt.Sprintf("https://127.0.0.1:%d/metrics", port))
+	if err != nil {
+		return err
+	}
+	r.PerSecond = float64(a.count-1) / binds.last.Sub(binds.first).Seconds()
+	r.FirstBind = binds.first.Sub(started).Seconds()
+	r.CPU = (figures.CPU - binds.cpuAtFirst).Seconds() * 1000 / float64(a.count)
+	r.StartCPU = binds.cpuAtFirst.Seconds()
+	r.Resident, r.Peak = figures.Resident, figures.Peak
+	r.Attempt = metrics.Latency("scheduler_scheduling_attempt_duration_seconds", map[string]string{"result": "scheduled"})
+	r.Claim = metrics.Latency("fixedip_claim_duration_seconds", nil)
+	r.Requests = requestsPerPod(before, after, a.count, b.reporter.count()-reported)
+	r.WatchBytes = (after.Sum(watchBytes, ofCiliumNodes) - before.Sum(watchBytes, ofCiliumNodes)) / float64(a.count)
+	return nil
+}
+
+// apiMetrics reads the metrics of the API server.
+func (b *bench) apiMetrics(ctx context.Context) (measure.Metrics, error) {
+	return measure.Read(ctx, b.http, b.apiServer+"/metrics")
+}

@@ -1,0 +1,55 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// record returns the FixedIP of a pod.
+func (w *World) record(p Place) *v1alpha1.FixedIP {
+	r := &v1alpha1.FixedIP{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "FixedIP"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: p.Name, UID: uid('f', p.serial), CreationTimestamp: w.since, Finalizers: []string{v1alpha1.Finalizer}, Generation: 1,
+			Annotations:   map[string]string{"fixedip.io/uid": string(uid('f', p.serial))},
+			ManagedFields: []metav1.ManagedFieldsEntry{fields("fixedip-controller", "Update", "", w.since, `"f:metadata":{"f:finalizers":{".":{},"v:\"fixedip.io/pool-entry\"":{}}},"f:spec":{".":{},"f:ips":{},"f:nodeName":{},"f:owner":{".":{},"f:apiVersion":{},"f:kind":{},"f:name":{},"f:uid":{}},"f:podName":{},"f:reclaim":{".":{},"f:whenDeleted":{},"f:whenScaled":{}}}`)},
+		},
+		Spec: v1alpha1.FixedIPSpec{
+			IPs: []string{p.Address.String()}, NodeName: NodeName(p.Node), PodName: p.Name,
+			Owner:   v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: p.Kind, Name: p.Workload, UID: p.workloadUID},
+			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
+		},
+		Status: v1alpha1.FixedIPStatus{
+			Phase: v1alpha1.PhaseInUse, PodUID: uid('p', p.serial),
+			Conditions: []metav1.Condition{
+				{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", ObservedGeneration: 1, Message: "Every address has its entry in the pool of a node", LastTransitionTime: w.since},
+				{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Allocated", ObservedGeneration: 1, Message: "The addresses are reserved for the pod, and no problem is known", LastTransitionTime: w.since},
+			},
+		},
+	}
+	if p.serial >= w.Fixed {
+		r.Status.Phase, r.Status.PodUID = v1alpha1.PhaseReserved, ""
+	}
+	return r
+}
+
+// statefulSet returns a StatefulSet of replicas pods.
+func (w *World) statefulSet(group int) *appsv1.StatefulSet {
+	p := w.FixedPod(group * replicas)
+	pod := w.NewPod(p)
+	return &appsv1.StatefulSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Workload, UID: p.workloadUID, CreationTimestamp: w.since, Labels: p.labels(), Generation: 1},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: ptr.To[int32](replicas), ServiceName: p.Workload, Selector: &metav1.LabelSelector{MatchLabels: p.labels()}, PodManagementPolicy: appsv1.ParallelPodManagement,
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+		},
+	}
+}
