@@ -5,7 +5,6 @@ package conformance
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
@@ -186,16 +185,13 @@ func (s *stage) reported() []string {
 
 // boundPod returns pod web-0, which our scheduler bound to node n a minute ago.
 func boundPod(ip string, change ...func(*corev1.Pod)) *corev1.Pod {
-	bound := func(p *corev1.Pod) {
-		p.CreationTimestamp = metav1.Time{Time: begin.Add(-time.Minute)}
-		p.Spec.SchedulerName = "ours"
-		gen.On("n")(p)
-		if ip != "" {
-			gen.On("n", ip)(p)
-			gen.Running(p)
-		}
+	bound := []func(*corev1.Pod){gen.Controlled("web", "web-1"), gen.On("n"), func(p *corev1.Pod) {
+		p.CreationTimestamp, p.Spec.SchedulerName = metav1.Time{Time: begin.Add(-time.Minute)}, "ours"
+	}}
+	if ip != "" {
+		bound = append(bound, gen.On("n", ip), gen.Running)
 	}
-	return gen.Pod("web-0", slices.Concat([]func(*corev1.Pod){gen.Controlled("web", "web-1"), bound}, change)...)
+	return gen.Pod("web-0", append(bound, change...)...)
 }
 
 // recordOf returns the FixedIP of a pod of StatefulSet web.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/test/bench/apiserver"
 	"fixedip.io/fixedip/test/bench/world"
 )
 
@@ -34,21 +36,17 @@ func (b *bench) join(ctx context.Context, s *step) error {
 	defer watcher.Stop()
 	// created contains the time at which the CiliumNode of each joining node was created, and joined how long it took from
 	// then until its pool had an entry. Key: the name of the node.
-	created, joined := map[string]time.Time{}, map[string]time.Duration{}
+	var created sync.Map
+	joined := map[string]time.Duration{}
 	creating := make(chan error, 1)
-	type creation struct {
-		node string
-		at   time.Time
-	}
-	creations := make(chan creation, b.joining)
 	go func() {
-		creating <- inParallel(ctx, b.joining, func(ctx context.Context, i int) error {
+		creating <- apiserver.InParallel(ctx, b.joining, func(ctx context.Context, i int) error {
 			node := b.world.NewNode(b.world.Nodes + i)
 			if err := b.api.Create(ctx, node); err != nil {
 				return fmt.Errorf("create node %s: %w", node.Name, err)
 			}
 			cn := b.world.NewCiliumNode(b.world.Nodes+i, node.UID)
-			creations <- creation{node.Name, time.Now()}
+			created.Store(cn.Name, time.Now())
 			if err := b.api.Create(ctx, cn); err != nil {
 				return fmt.Errorf("create CiliumNode %s: %w", cn.Name, err)
 			}
@@ -61,26 +59,17 @@ func (b *bench) join(ctx context.Context, s *step) error {
 			if err != nil {
 				return err
 			}
-		case c := <-creations:
-			created[c.node] = c.at
 		case e, open := <-watcher.ResultChan():
 			if !open {
 				return errors.New("the watch of the CiliumNodes ended")
 			}
 			cn, ok := e.Object.(*ciliumv2.CiliumNode)
-			if !ok || len(cn.Spec.IPAM.PodCIDRs) == 0 || joined[cn.Name] != 0 {
-				continue
+			if !ok {
+				return fmt.Errorf("the watch of the CiliumNodes sent %s %+v", e.Type, e.Object)
 			}
-			for len(creations) > 0 {
-				c := <-creations
-				created[c.node] = c.at
-			}
-			at, joining := created[cn.Name]
-			if !joining {
-				continue
-			}
-			if len(cn.Spec.IPAM.Pool) > 0 {
-				joined[cn.Name] = time.Since(at)
+			at, joining := created.Load(cn.Name)
+			if joining && len(cn.Spec.IPAM.Pool) > 0 && joined[cn.Name] == 0 {
+				joined[cn.Name] = time.Since(at.(time.Time))
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -93,7 +82,7 @@ func (b *bench) join(ctx context.Context, s *step) error {
 // restart deletes pods and creates them again on their nodes, as a rollout does.
 func (b *bench) restart(ctx context.Context, s *step) error {
 	began := time.Now()
-	err := inParallel(ctx, min(b.restarted, b.world.Fixed), func(ctx context.Context, i int) error {
+	err := apiserver.InParallel(ctx, min(b.restarted, b.world.Fixed), func(ctx context.Context, i int) error {
 		p := b.world.FixedPod(i)
 		meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
 		for _, old := range []client.Object{&corev1.Pod{ObjectMeta: meta}, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}} {
@@ -161,7 +150,7 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	gone := make([]time.Time, len(pods))
 	done := make(chan error, 1)
 	go func() {
-		done <- inParallel(ctx, len(pods), func(ctx context.Context, i int) error { return b.deletePod(ctx, pods[i], &gone[i]) })
+		done <- apiserver.InParallel(ctx, len(pods), func(ctx context.Context, i int) error { return b.deletePod(ctx, pods[i], &gone[i]) })
 	}()
 	cleared := make([]time.Time, len(pods))
 	deleting := true

@@ -12,29 +12,23 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/product"
-	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/test/bench/apiserver"
 	"fixedip.io/fixedip/test/bench/measure"
 	"fixedip.io/fixedip/test/bench/world"
 )
 
-const (
-	// waitTimeout is the time limit of each wait.
-	waitTimeout = 10 * time.Minute
-	// writers is the number of concurrent requests of this command.
-	writers = 16
-)
+// waitTimeout is the time limit of each wait.
+const waitTimeout = 10 * time.Minute
 
 // defaultLease contains the default times of leader election.
 var defaultLease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second}
@@ -165,59 +159,19 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 // start starts the API server on an etcd with all objects of the world.
 func (b *bench) start(ctx context.Context) error {
 	b.logf("%+v", b.world.Size)
-	if err := os.RemoveAll(b.dir); err != nil {
-		return fmt.Errorf("empty the work folder: %w", err)
-	}
-	store := filepath.Join(b.dir, "control-plane", "etcd")
-	if err := os.MkdirAll(store, 0o700); err != nil {
-		return fmt.Errorf("create the work folder: %w", err)
-	}
-	if err := b.world.Write(ctx, store, b.logf); err != nil {
-		return err
-	}
-	// etcd has been stopped. Return its memory to the operating system.
-	debug.FreeOSMemory()
-	// Reduce the garbage of the API server, which needs most of the memory. Our own programs start later, with the default.
-	if os.Getenv("GOGC") == "" {
-		if err := os.Setenv("GOGC", "50"); err != nil {
-			return err
-		}
-		defer os.Unsetenv("GOGC")
-	}
-	var err error
-	b.Cluster, err = cluster.Start(ctx, cluster.Options{
-		Dir:      b.dir,
-		Binaries: cluster.Binaries{ControlPlane: filepath.Join(b.bin, "fixedip-controlplane")},
-		Manifests: []string{
-			filepath.Join(b.manifests, "crd"), filepath.Join(b.manifests, "namespace.yaml"),
-			filepath.Join(b.manifests, "scheduler-rbac.yaml"), filepath.Join(b.manifests, "controller-rbac.yaml"),
-		},
-		ControlPlaneArgs: []string{"--no-controllers", "--ready-timeout=" + waitTimeout.String()},
-		StartTimeout:     waitTimeout,
-		Log:              b.logf,
-	})
+	c, cfg, err := apiserver.Start(ctx, apiserver.Options{Bin: b.bin, Dir: b.dir, Manifests: b.manifests, World: b.world, SaveMemory: true, Log: b.logf})
 	if err != nil {
 		return err
 	}
-	cfg, err := b.RESTConfig(cluster.Admin)
-	if err != nil {
-		return err
-	}
-	cfg.QPS = -1
+	b.Cluster = c
 	web, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return fmt.Errorf("create an HTTP client: %w", err)
 	}
 	b.requests = &requests{apiServer: cfg.Host, http: web, own: map[string]float64{}}
 	cfg.Wrap(b.requests.count)
-	kinds, err := scheme.New()
-	if err != nil {
-		return err
-	}
-	if b.api, err = client.NewWithWatch(cfg, client.Options{Scheme: kinds}); err != nil {
-		return fmt.Errorf("create a client: %w", err)
-	}
-	return nil
+	b.api, err = apiserver.NewClient(cfg)
+	return err
 }
 
 func (b *bench) startController(ctx context.Context) error {
@@ -281,14 +235,4 @@ func (b *bench) print(w io.Writer) {
 		fmt.Fprintf(w, "| %s | %.1f | %d | %d | %d | %.1f | %.3f | %.3f | %s |\n", s.Name, s.Took, s.Resident/measure.Mebibyte, s.Peak/measure.Mebibyte,
 			s.Heap/measure.Mebibyte, s.CPU.Seconds(), s.P50, s.P99, strings.Join(writes, ", "))
 	}
-}
-
-// inParallel calls each for the numbers 0 to n-1, some at the same time. It returns the first error.
-func inParallel(ctx context.Context, n int, each func(ctx context.Context, i int) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(writers)
-	for i := range n {
-		group.Go(func() error { return each(ctx, i) })
-	}
-	return group.Wait()
 }

@@ -22,9 +22,11 @@ const clockTick = 10 * time.Millisecond
 type Process struct {
 	// Resident is the resident memory and Peak its maximum so far. Proportional counts only a share of memory that is shared
 	// with other processes.
-	Resident, Peak, Proportional int64
+	Resident     int64 `json:"residentBytes"`
+	Peak         int64 `json:"peakBytes"`
+	Proportional int64 `json:"proportionalBytes"`
 	// CPU is the CPU time in user and system mode.
-	CPU time.Duration
+	CPU time.Duration `json:"cpuNanoseconds"`
 }
 
 // OfProcess reads the figures of a process from /proc.

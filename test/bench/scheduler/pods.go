@@ -8,32 +8,22 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/test/bench/apiserver"
 	"fixedip.io/fixedip/test/bench/measure"
 )
 
 // progressTimeout is the maximum time between two binds.
 const progressTimeout = 2 * time.Minute
 
-// inParallel calls each for the numbers 0 to n-1, some at the same time. It returns the first error.
-func inParallel(ctx context.Context, n int, each func(ctx context.Context, i int) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(writers)
-	for i := range n {
-		group.Go(func() error { return each(ctx, i) })
-	}
-	return group.Wait()
-}
-
 // createPods creates pods.
 func (b *bench) createPods(ctx context.Context, pods []*corev1.Pod) error {
-	return inParallel(ctx, len(pods), func(ctx context.Context, i int) error {
+	return apiserver.InParallel(ctx, len(pods), func(ctx context.Context, i int) error {
 		if err := b.api.Create(ctx, pods[i]); err != nil {
 			return fmt.Errorf("create pod %s/%s: %w", pods[i].Namespace, pods[i].Name, err)
 		}
@@ -43,7 +33,7 @@ func (b *bench) createPods(ctx context.Context, pods []*corev1.Pod) error {
 
 // deletePods deletes pods at once, as no kubelet runs that would confirm their end.
 func (b *bench) deletePods(ctx context.Context, pods []*corev1.Pod) error {
-	return inParallel(ctx, len(pods), func(ctx context.Context, i int) error {
+	return apiserver.InParallel(ctx, len(pods), func(ctx context.Context, i int) error {
 		if err := b.api.Delete(ctx, pods[i], client.GracePeriodSeconds(0)); err != nil {
 			return fmt.Errorf("delete pod %s/%s: %w", pods[i].Namespace, pods[i].Name, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/test/bench/apiserver"
 	"fixedip.io/fixedip/test/bench/world"
 )
 
@@ -27,7 +28,7 @@ const pageSize = 500
 // each.
 func (b *bench) patchPools(ctx context.Context, r *result) error {
 	began := time.Now()
-	err := inParallel(ctx, b.pods, func(ctx context.Context, i int) error {
+	err := apiserver.InParallel(ctx, b.pods, func(ctx context.Context, i int) error {
 		node := world.NodeName(i % b.world.Nodes)
 		patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/ipam/pool/%s","value":{"owner":"team/pod-%d","resource":"team/StatefulSet/pod-%d"}}]`, patchedAddress(i), i, i)
 		if err := b.api.Patch(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.JSONPatchType, patch)); err != nil {
@@ -63,7 +64,7 @@ func (b *bench) restorePools(ctx context.Context) error {
 		}
 	}
 	nodes := slices.Sorted(maps.Keys(changed))
-	return inParallel(ctx, len(nodes), func(ctx context.Context, i int) error {
+	return apiserver.InParallel(ctx, len(nodes), func(ctx context.Context, i int) error {
 		cn := changed[nodes[i]]
 		patch := []map[string]any{{"op": "replace", "path": "/spec/ipam/pool", "value": cn.Spec.IPAM.Pool}}
 		data, err := json.Marshal(patch)

@@ -23,6 +23,9 @@ import (
 // Cilium's --ipam-cilium-node-update-rate.
 const reportPeriod = 15 * time.Second
 
+// reportWriters is the number of reports that are written at the same time.
+const reportWriters = 32
+
 // reporter writes status.ipam as the agents of all nodes do, once per reportPeriod and node. Each write reports one address
 // more or one less as used than the last one.
 type reporter struct {
@@ -57,7 +60,7 @@ func (r *reporter) failed() error {
 // run writes until ctx ends. If the API server is too slow for the rate, writes are left out.
 func (r *reporter) run(ctx context.Context) {
 	var group errgroup.Group
-	group.SetLimit(writers)
+	group.SetLimit(reportWriters)
 	tick := time.NewTicker(reportPeriod / time.Duration(r.world.Nodes))
 	defer tick.Stop()
 	for n := 0; ; n++ {

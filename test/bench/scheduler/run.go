@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -22,19 +21,13 @@ import (
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/product"
-	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/test/bench/apiserver"
 	"fixedip.io/fixedip/test/bench/measure"
 	"fixedip.io/fixedip/test/bench/world"
 )
 
-const (
-	// startTimeout limits the start of the API server, which reads all objects.
-	startTimeout = 10 * time.Minute
-	// writers is the number of concurrent requests that create and delete objects.
-	writers = 32
-	// armLabel is the label of the pods of the current arm. Its value is the name of the arm.
-	armLabel = "bench.fixedip.io/arm"
-)
+// armLabel is the label of the pods of the current arm. Its value is the name of the arm.
+const armLabel = "bench.fixedip.io/arm"
 
 // bench is one run of the benchmark.
 type bench struct {
@@ -111,43 +104,13 @@ func (b *bench) start(ctx context.Context) error {
 	if b.world, err = world.New(b.size); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(b.dir); err != nil {
-		return fmt.Errorf("empty the work folder: %w", err)
-	}
-	store := filepath.Join(b.dir, "control-plane", "etcd")
-	if err := os.MkdirAll(store, 0o700); err != nil {
-		return fmt.Errorf("create the work folder: %w", err)
-	}
-	if err := b.world.Write(ctx, store, b.logf); err != nil {
-		return err
-	}
-	// etcd has been stopped. Return its memory to the operating system.
-	debug.FreeOSMemory()
-	b.Cluster, err = cluster.Start(ctx, cluster.Options{
-		Dir:      b.dir,
-		Binaries: cluster.Binaries{ControlPlane: filepath.Join(b.bin, "fixedip-controlplane")},
-		Manifests: []string{
-			filepath.Join(b.manifests, "crd"), filepath.Join(b.manifests, "namespace.yaml"),
-			filepath.Join(b.manifests, "scheduler-rbac.yaml"), filepath.Join(b.manifests, "controller-rbac.yaml"),
-		},
-		ControlPlaneArgs: []string{"--no-controllers", "--ready-timeout=" + startTimeout.String()},
-		StartTimeout:     startTimeout,
-		Log:              b.logf,
-	})
+	var cfg *rest.Config
+	b.Cluster, cfg, err = apiserver.Start(ctx, apiserver.Options{Bin: b.bin, Dir: b.dir, Manifests: b.manifests, World: b.world, Log: b.logf})
 	if err != nil {
 		return err
 	}
-	cfg, err := b.RESTConfig(cluster.Admin)
-	if err != nil {
+	if b.api, err = apiserver.NewClient(cfg); err != nil {
 		return err
-	}
-	cfg.QPS = -1
-	kinds, err := scheme.New()
-	if err != nil {
-		return err
-	}
-	if b.api, err = client.NewWithWatch(cfg, client.Options{Scheme: kinds}); err != nil {
-		return fmt.Errorf("create a client: %w", err)
 	}
 	b.apiServer = cfg.Host
 	// The schedulers present certificates that they sign themselves.
