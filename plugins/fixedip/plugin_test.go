@@ -7,12 +7,17 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/plugins/apis/config"
+	"fixedip.io/fixedip/plugins/fixedip/binder"
+	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
 // profileOf is a framework with the given PostFilter plugins, in this order.
@@ -50,6 +55,22 @@ func TestOrderIsChecked(t *testing.T) {
 		if !strings.HasPrefix(got, tc.want) || (got == "") != (tc.want == "") || (len(events) == 1+len(candidateEvents)) != (tc.want == "") {
 			t.Errorf("%s: got error %q, want %q; got %d events", name, got, tc.want, len(events))
 		}
+	}
+}
+
+// TestFilterAllocatesNothing checks that Filter, which runs for each node, allocates no memory for a node that can take the pod.
+func TestFilterAllocatesNothing(t *testing.T) {
+	state, node := framework.NewCycleState(), framework.NewNodeInfo()
+	node.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
+	p := &Plugin{binder: &binder.Binder{Shared: &binder.Shared{Cache: &cache.Cache{Ledger: ledger.New()}}}}
+	// A profile without families needs no free address on a node.
+	state.Write(stateKey, &stateData{Plan: &binder.Plan{}})
+	if n := testing.AllocsPerRun(100, func() {
+		if status := p.Filter(t.Context(), state, nil, node); !status.IsSuccess() {
+			t.Fatal(status)
+		}
+	}); n != 0 {
+		t.Errorf("Filter allocates %v times, want none", n)
 	}
 }
 
