@@ -320,11 +320,11 @@ ROUNDS    ?= 5
 FIGURES ?= $(CURDIR)/.bench/figures
 
 BENCH = $(BIN)/bench/scheduler -bin $(BIN) -dir $(CURDIR)/.bench/cluster -bound $(BOUND) -pods $(BURST) -rounds $(ROUNDS) -searching $(SEARCHING) \
-  -reports=$(if $(REPORTS),true,false) -commit $(VERSION) -out $(FIGURES)
+  -reports=$(if $(REPORTS),true,false) -commit $(VERSION) -out $(FIGURES) $(if $(PROFILES),-profiles $(PROFILES))
 BENCH_PROGRAMS := $(BIN)/fixedip-controlplane $(BIN)/fixedip-scheduler $(BIN)/bench/scheduler $(BIN)/bench/patcher
 
 .PHONY: bench
-bench: $(BENCH_PROGRAMS) ## Measures scheduling beside a scheduler without FixedIP (SIZES="500 5000" BOUND=30 BURST=1000 ROUNDS=5 REPORTS=1 SEARCHING=100 ARMS=A,B)
+bench: $(BENCH_PROGRAMS) ## Measures scheduling beside a scheduler without FixedIP (SIZES="500 5000" BOUND=30 BURST=1000 ROUNDS=5 REPORTS=1 SEARCHING=100 ARMS=A,B PROFILES=folder)
 	@for nodes in $(SIZES); do $(BENCH) -nodes $$nodes -arms '$(ARMS)' || exit; done
 
 .PHONY: bench-check

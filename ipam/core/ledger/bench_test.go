@@ -52,6 +52,21 @@ func benchLedger() *ledger.Ledger {
 	return l
 }
 
+// BenchmarkStart measures how long the ledger takes for the CiliumNodes that exist when a program starts.
+func BenchmarkStart(b *testing.B) {
+	pools := make([]pool.NodePool, benchNodes)
+	for i := range pools {
+		pools[i] = benchPool(i)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		l := ledger.New()
+		for _, p := range pools {
+			l.SetNode(p)
+		}
+	}
+}
+
 // BenchmarkSetNode measures the handling of one watch event of a CiliumNode.
 func BenchmarkSetNode(b *testing.B) {
 	l := benchLedger()

@@ -91,9 +91,9 @@ func (l *Ledger) replaceSubnets(name string, before, after []netip.Prefix) {
 		l.lengths[s.Bits()] = true
 	}
 	concerned := sets.New(name)
-	for s, names := range l.subnets {
-		if overlaps(s, before) || overlaps(s, after) {
-			concerned.Insert(names...)
+	for _, s := range slices.Concat(before, after) {
+		for _, other := range l.subnetsOverlapping(s) {
+			concerned.Insert(l.subnets[other]...)
 		}
 	}
 	for c := range concerned {
@@ -108,21 +108,28 @@ func (l *Ledger) replaceSubnets(name string, before, after []netip.Prefix) {
 // several, empty if there is none.
 func (l *Ledger) overlapping(name string, subnets []netip.Prefix) string {
 	first := ""
-	for s, names := range l.subnets {
-		if !overlaps(s, subnets) {
-			continue
-		}
-		for _, n := range names {
-			if n != name && (first == "" || n < first) {
-				first = n
+	for _, s := range subnets {
+		for _, other := range l.subnetsOverlapping(s) {
+			for _, n := range l.subnets[other] {
+				if n != name && (first == "" || n < first) {
+					first = n
+				}
 			}
 		}
 	}
 	return first
 }
 
-func overlaps(s netip.Prefix, with []netip.Prefix) bool {
-	return slices.ContainsFunc(with, s.Overlaps)
+// subnetsOverlapping returns the subnets of nodes that contain a subnet or are part of it.
+func (l *Ledger) subnetsOverlapping(subnet netip.Prefix) []netip.Prefix {
+	found := slices.DeleteFunc(l.subnetsOf(subnet.Addr()), func(s netip.Prefix) bool { return s.Bits() > subnet.Bits() })
+	l.ordered.AscendGreaterOrEqual(subnet, func(s netip.Prefix) bool {
+		if s.Bits() > subnet.Bits() && subnet.Contains(s.Addr()) {
+			found = append(found, s)
+		}
+		return subnet.Contains(s.Addr())
+	})
+	return found
 }
 
 // CanAllocate reports whether the first claim of a pod without a reservation would succeed on the node now, in each of the

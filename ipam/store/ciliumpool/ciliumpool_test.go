@@ -71,15 +71,11 @@ func TestFromCiliumNode(t *testing.T) {
 		Used:    map[netip.Addr]string{netip.MustParseAddr("10.0.1.254"): "db/mysql-0", netip.MustParseAddr("10.0.1.1"): "db/other"},
 		HasUsed: true, Unreported: true,
 	}
-	for _, from := range []string{"whole", "trimmed"} {
-		if from == "trimmed" {
-			trimmed, err := Trim(cn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cn = trimmed.(*ciliumv2.CiliumNode)
-		}
-		got := FromCiliumNode(cn)
+	cached, err := ForCache(cn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, got := range map[string]pool.NodePool{"decoded": FromCiliumNode(cn), "cached": cached.(*cachedNode).pool} {
 		if len(got.Malformed) != 3 {
 			t.Errorf("%s: got malformed %q, want three elements", from, got.Malformed)
 		}
@@ -112,10 +108,10 @@ func TestSubnets(t *testing.T) {
 	}
 }
 
-func TestTrimOtherObject(t *testing.T) {
+func TestForCacheOfOtherObject(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"}}}
-	if got, err := Trim(pod); err != nil || got != any(pod) {
-		t.Errorf("Trim of a pod: got %v, error %v; want the same object", got, err)
+	if got, err := ForCache(pod); err != nil || got != any(pod) {
+		t.Errorf("ForCache of a pod: got %v, error %v; want the same object", got, err)
 	}
 }
 

@@ -16,12 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/store/watch"
 )
 
 var (
@@ -131,18 +128,6 @@ func (p *Client) patch(ctx context.Context, n pool.NodePool, kind types.PatchTyp
 	default:
 		return pool.NodePool{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, classifyAPIError(err))
 	}
-}
-
-// SyncLedger updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer of CiliumNodes
-// should have the transform Trim. synced reports whether all CiliumNodes that existed at the start are in the ledger.
-func SyncLedger(ctx context.Context, caches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.NodeChange)) (synced func() bool, err error) {
-	return watch.Objects(ctx, caches, &ciliumv2.CiliumNode{}, func(before, after *ciliumv2.CiliumNode) {
-		if after == nil {
-			changed(before.Name, l.RemoveNode(before.Name))
-			return
-		}
-		changed(after.Name, l.SetNode(FromCiliumNode(after)))
-	})
 }
 
 // WriteProbe writes a probe into the status of a CiliumNode, in one patch, and returns the node with the probe. The report with

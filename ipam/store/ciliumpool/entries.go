@@ -241,7 +241,7 @@ func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
 }
 
 // NodeAddresses returns the addresses of the node itself that a CiliumNode names. Key: the owner with which the agent takes
-// the addresses from the pool. It reads fields that Trim drops, so cn must not be trimmed.
+// the addresses from the pool.
 func NodeAddresses(cn *ciliumv2.CiliumNode) map[string][]netip.Addr {
 	own := map[string][]netip.Addr{}
 	add := func(owner, text string) {
@@ -267,37 +267,6 @@ func Reference(n pool.NodePool) *ciliumv2.CiliumNode {
 		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},
 	}
-}
-
-// Trim is a cache transform that keeps the fields of a CiliumNode that FromCiliumNode reads, and the metadata that
-// identifies the object: a cluster has thousands of CiliumNodes, and most fields are not used here. It returns other
-// objects unchanged.
-func Trim(obj any) (any, error) {
-	cn, ok := obj.(*ciliumv2.CiliumNode)
-	if !ok {
-		return obj, nil
-	}
-	trimmed := &ciliumv2.CiliumNode{
-		TypeMeta: cn.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              cn.Name,
-			UID:               cn.UID,
-			ResourceVersion:   cn.ResourceVersion,
-			Generation:        cn.Generation,
-			CreationTimestamp: cn.CreationTimestamp,
-			DeletionTimestamp: cn.DeletionTimestamp,
-			OwnerReferences:   cn.OwnerReferences,
-		},
-	}
-	if len(cn.ManagedFields) > 0 {
-		// Only the presence of managedFields matters, not their content.
-		trimmed.ManagedFields = []metav1.ManagedFieldsEntry{{}}
-	}
-	trimmed.Spec.IPAM.Pool = cn.Spec.IPAM.Pool
-	trimmed.Spec.IPAM.PodCIDRs = cn.Spec.IPAM.PodCIDRs
-	trimmed.Status.IPAM.Used = cn.Status.IPAM.Used
-	trimmed.Status.IPAM.ReleaseIPs = cn.Status.IPAM.ReleaseIPs
-	return trimmed, nil
 }
 
 // handshakes returns the release handshakes in release-ips; nil if there are none. It leaves out keys that are not

@@ -135,16 +135,6 @@ func checkDecoded(t *testing.T, cn *ciliumv2.CiliumNode, n pool.NodePool) {
 			t.Errorf("Used has %s, which status.ipam.used does not have", a)
 		}
 	}
-	trimmed, err := Trim(cn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again := FromCiliumNode(trimmed.(*ciliumv2.CiliumNode))
-	slices.Sort(n.Malformed)
-	slices.Sort(again.Malformed)
-	if diff := cmp.Diff(n, again, compareAddrs, comparePrefixes); diff != "" {
-		t.Errorf("the trimmed CiliumNode is decoded to another pool (-whole +trimmed): %s", diff)
-	}
 }
 
 // writtenResource returns the resource of an entry as the CiliumNode has it.

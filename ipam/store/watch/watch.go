@@ -12,10 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Objects calls changed for each event about the objects of type T in a cache. before is nil for a new object, after is nil
-// for a deleted one. The cache need not be started yet. synced reports whether changed was called for all objects that
+// Objects calls changed for each event about the objects of a kind in a cache. T is the type of the objects that the cache keeps:
+// that of the argument of, unless the cache has a transform that changes the type. before is nil for a new object, after is
+// nil for a deleted one. The cache need not be started yet. synced reports whether changed was called for all objects that
 // existed at the start.
-func Objects[T client.Object](ctx context.Context, objects cache.Cache, of T, changed func(before, after T)) (synced func() bool, err error) {
+func Objects[T client.Object](ctx context.Context, objects cache.Cache, of client.Object, changed func(before, after T)) (synced func() bool, err error) {
 	informer, err := objects.GetInformer(ctx, of, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("get the informer of %T: %w", of, err)

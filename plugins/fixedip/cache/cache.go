@@ -86,7 +86,7 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 		Scheme: registered,
 		Mapper: newMapper(),
 		ByObject: map[client.Object]cache.ByObject{
-			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
+			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.ForCache},
 			&v1alpha1.FixedIP{}:    {Transform: cache.TransformStripManagedFields()},
 		},
 	})

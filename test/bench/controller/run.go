@@ -153,7 +153,7 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 	if b.profiles == "" {
 		return nil
 	}
-	return b.writeProfile(ctx, filepath.Join(b.profiles, name+".heap"))
+	return measure.Save(ctx, http.DefaultClient, b.profileURL, filepath.Join(b.profiles, name+".heap"))
 }
 
 // start starts the API server on an etcd with all objects of the world.
@@ -206,22 +206,6 @@ func (b *bench) rest(ctx context.Context, s *step) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-func (b *bench) writeProfile(ctx context.Context, path string) error {
-	body, err := measure.Get(ctx, http.DefaultClient, b.profileURL)
-	if err != nil {
-		return fmt.Errorf("read the profile: %w", err)
-	}
-	defer body.Close()
-	data, err := io.ReadAll(body)
-	if err != nil {
-		return fmt.Errorf("read the profile: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(path, data, 0o600)
 }
 
 // print writes the figures as a table.

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 
 	dto "github.com/prometheus/client_model/go"
@@ -52,6 +54,23 @@ func Get(ctx context.Context, from *http.Client, url string) (io.ReadCloser, err
 		return nil, fmt.Errorf("%s responded with status %s: %s", url, response.Status, text)
 	}
 	return response.Body, nil
+}
+
+// Save writes what a URL serves into a file.
+func Save(ctx context.Context, from *http.Client, url, path string) error {
+	body, err := Get(ctx, from, url)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", url, err)
+	}
+	defer body.Close()
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", url, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o600)
 }
 
 // Each calls visit with the labels and the value of each counter, gauge or histogram of a metric; the value of a histogram is

@@ -40,6 +40,7 @@ func main() {
 	flag.StringVar(&b.dir, "dir", "", "work folder; it is emptied first")
 	flag.StringVar(&b.manifests, "manifests", "manifests", "folder of the manifests")
 	flag.StringVar(&b.out, "out", "", "folder for the figures as JSON and SVG; if empty, they are only printed")
+	flag.StringVar(&b.profiles, "profiles", "", "folder for profiles of the schedulers' CPU time and memory; if empty, no profiles are written")
 	limits := flag.String("limits", "", "file of limits to compare the ratios with; if empty, they are not compared")
 	flag.StringVar(&b.commit, "commit", "", "commit of the programs, for the report")
 	flag.Parse()
@@ -66,7 +67,7 @@ func main() {
 	}
 	running := b.size.Nodes * *bound
 	b.size.Fixed, b.size.Ordinary = running/3, running-running/3
-	b.size.Absent, b.size.Unplaced = b.pods, max(b.pods, oneNodePods)
+	b.size.Expected, b.size.Absent, b.size.Unplaced = b.pods, b.pods, max(b.pods, oneNodePods)
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	switch err := b.run(ctx); {

@@ -41,11 +41,12 @@ func (b *bench) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	})
 }
 
-// binds contains when the first and the last pod of an arm was bound, and the CPU time that the scheduler had used at the
-// first bind.
+// binds contains when the first and the last pod of an arm was bound, the CPU time that the scheduler had used at the first
+// bind, and the metrics of the API server just after it.
 type binds struct {
 	first, last time.Time
 	cpuAtFirst  time.Duration
+	atFirst     measure.Metrics
 }
 
 // watchPods watches the pods of an arm, beginning with their current states.
@@ -90,6 +91,9 @@ func (b *bench) watchBinds(ctx context.Context, a arm, watcher watch.Interface, 
 			}
 			found.first = found.last
 			if found.cpuAtFirst, err = measure.CPU(scheduler.PID()); err != nil {
+				return found, err
+			}
+			if found.atFirst, err = b.apiMetrics(ctx); err != nil {
 				return found, err
 			}
 		case <-scheduler.Exited():

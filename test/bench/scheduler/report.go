@@ -41,8 +41,8 @@ type result struct {
 	Claim   measure.Latency `json:"claim"`
 	// Requests contains the requests of the API per pod, without lists and watches. Key: verb and resource.
 	Requests map[string]float64 `json:"requestsPerPod"`
-	// WatchBytes is the size of all watch events of CiliumNodes per pod. Each client that watches them gets these bytes; here
-	// these are the schedulers with FixedIP.
+	// WatchBytes is the size of all watch events of CiliumNodes after the first bind, per pod. Each client that watches them
+	// gets these bytes; here these are the schedulers with FixedIP.
 	WatchBytes float64 `json:"watchBytesPerPod"`
 }
 

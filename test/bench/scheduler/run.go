@@ -32,10 +32,12 @@ const armLabel = "bench.fixedip.io/arm"
 // bench is one run of the benchmark.
 type bench struct {
 	bin, dir, manifests, out, commit string
-	size                             world.Size
-	pods, rounds, qps                int
-	reports                          bool
-	only                             []string
+	// profiles is the folder for profiles of the schedulers; empty: none are written.
+	profiles          string
+	size              world.Size
+	pods, rounds, qps int
+	reports           bool
+	only              []string
 	// limits are those that the ratios are compared with; nil: none.
 	limits []limit
 	began  time.Time
@@ -169,14 +171,18 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 	}
 	reported := b.reporter.count()
 	started := time.Now()
-	p, err := product.StartScheduler(b.Cluster, "scheduler", filepath.Join(b.bin, a.program), product.SchedulerOptions{
-		NoElection: true, SecurePort: port, QPS: b.qps, NoFixedIP: a.withoutFixedIP, Plugins: a.plugins, Workloads: workloads,
-	})
+	options := product.SchedulerOptions{NoElection: true, SecurePort: port, QPS: b.qps, NoFixedIP: a.withoutFixedIP, Plugins: a.plugins, Workloads: workloads}
+	if a.withoutFixedIP {
+		options.Args = stockFlags
+	}
+	p, err := product.StartScheduler(b.Cluster, "scheduler", filepath.Join(b.bin, a.program), options)
 	if err != nil {
 		watcher.Stop()
 		return err
 	}
 	defer func() { _ = p.Kill() }()
+	served := fmt.Sprintf("https://127.0.0.1:%d", port)
+	profiled := b.profileCPU(ctx, served, a, r.Round)
 	binds, err := b.watchBinds(ctx, a, watcher, p)
 	if err != nil {
 		return err
@@ -189,8 +195,11 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 	if err != nil {
 		return err
 	}
-	metrics, err := measure.Read(ctx, b.http, fmt.Sprintf("https://127.0.0.1:%d/metrics", port))
+	metrics, err := measure.Read(ctx, b.http, served+"/metrics")
 	if err != nil {
+		return err
+	}
+	if err := profiled(); err != nil {
 		return err
 	}
 	r.PerSecond = float64(a.count-1) / binds.last.Sub(binds.first).Seconds()
@@ -201,7 +210,8 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 	r.Attempt = metrics.Latency("scheduler_scheduling_attempt_duration_seconds", map[string]string{"result": "scheduled"})
 	r.Claim = metrics.Latency("fixedip_claim_duration_seconds", nil)
 	r.Requests = requestsPerPod(before, after, a.count, b.reporter.count()-reported)
-	r.WatchBytes = (after.Sum(watchBytes, ofCiliumNodes) - before.Sum(watchBytes, ofCiliumNodes)) / float64(a.count)
+	// Before the first bind, the scheduler received the existing CiliumNodes.
+	r.WatchBytes = (after.Sum(watchBytes, ofCiliumNodes) - binds.atFirst.Sum(watchBytes, ofCiliumNodes)) / float64(a.count)
 	return nil
 }
 

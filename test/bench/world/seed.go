@@ -72,7 +72,7 @@ func (w *World) Write(ctx context.Context, dir string, log func(format string, a
 	if w.WithoutFixedIPs {
 		records = 0
 	}
-	slots := min(1, w.Searching)
+	replicaSets := (w.Ordinary + w.Expected + replicas - 1) / replicas
 	for _, kind := range []struct {
 		// prefix is the key prefix of the kind in the storage of the API server.
 		prefix string
@@ -85,8 +85,9 @@ func (w *World) Write(ctx context.Context, dir string, log func(format string, a
 		{"cilium.io/ciliumnodes", w.Nodes, func(i int) client.Object { return w.CiliumNode(i) }},
 		{"fixedip.io/nodesubnets", w.Nodes, func(i int) client.Object { return w.nodeSubnet(i) }},
 		{"statefulsets", (w.Fixed + w.Absent + w.Unplaced + replicas - 1) / replicas, func(i int) client.Object { return w.statefulSet(i) }},
-		{"deployments", slots, func(int) client.Object { return w.slotDeployment() }},
-		{"replicasets", slots, func(int) client.Object { return w.slotReplicaSet() }},
+		{"replicasets", replicaSets, func(i int) client.Object { return w.replicaSet(i) }},
+		{"deployments", min(1, w.Searching), func(int) client.Object { return w.slotDeployment() }},
+		{"replicasets", min(1, w.Searching), func(int) client.Object { return w.slotReplicaSet() }},
 		{"fixedip.io/fixedips", records, func(i int) client.Object { return w.record(w.FixedPod(i)) }},
 		{"pods", w.Fixed + w.Ordinary, func(i int) client.Object { return w.Pod(running(i)) }},
 		{"cilium.io/ciliumendpoints", w.Fixed + w.Ordinary, func(i int) client.Object { return w.endpoint(running(i)) }},

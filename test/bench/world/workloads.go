@@ -53,3 +53,18 @@ func (w *World) statefulSet(group int) *appsv1.StatefulSet {
 		},
 	}
 }
+
+// replicaSet returns a ReplicaSet of replicas pods. Without it, the scheduler would not spread the pods of a workload, and so
+// would do less for ordinary pods than for those of StatefulSets.
+func (w *World) replicaSet(group int) *appsv1.ReplicaSet {
+	p := w.OrdinaryPod(group * replicas)
+	pod := w.NewPod(p)
+	return &appsv1.ReplicaSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Workload, UID: p.workloadUID, CreationTimestamp: w.since, Labels: p.labels(), Generation: 1},
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas: ptr.To[int32](replicas), Selector: &metav1.LabelSelector{MatchLabels: p.labels()},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+		},
+	}
+}

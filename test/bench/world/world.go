@@ -30,6 +30,8 @@ type Size struct {
 	// Fixed is the number of pods that belong to StatefulSets and have a FixedIP, Ordinary that of all other pods. Each of
 	// these pods runs and has a CiliumEndpoint.
 	Fixed, Ordinary int
+	// Expected is the number of pods of ReplicaSets that never existed.
+	Expected int
 	// Absent is the number of FixedIPs whose pod does not exist, as during a restart.
 	Absent int
 	// WithoutFixedIPs leaves out the FixedIPs of the pods, so that the controller has to adopt their entries.
@@ -54,7 +56,7 @@ func New(s Size) (*World, error) {
 	switch {
 	case s.Nodes < 1 || s.Nodes > 1<<16:
 		return nil, fmt.Errorf("%d nodes: must be between 1 and %d, the number of /24 subnets of 10.0.0.0/8", s.Nodes, 1<<16)
-	case min(s.Fixed, s.Ordinary, s.Absent, s.Unplaced, s.Searching) < 0:
+	case min(s.Fixed, s.Ordinary, s.Expected, s.Absent, s.Unplaced, s.Searching) < 0:
 		return nil, fmt.Errorf("%+v: no number may be negative", s)
 	case s.Searching > s.Nodes:
 		return nil, fmt.Errorf("%+v: at most one pod per node can search for a slot", s)
@@ -113,7 +115,7 @@ func (w *World) AbsentPod(i int) Place { return w.FixedPod(w.Fixed + i) }
 // UnplacedPod returns pod i of those that never existed.
 func (w *World) UnplacedPod(i int) Place { return w.FixedPod(w.Fixed + w.Absent + i) }
 
-// OrdinaryPod returns pod i of the ReplicaSets: the first w.Ordinary run, the others do not exist.
+// OrdinaryPod returns pod i of the ReplicaSets: the first w.Ordinary run, the next w.Expected do not exist.
 func (w *World) OrdinaryPod(i int) Place {
 	group := i / replicas
 	p := Place{serial: w.Fixed + w.Absent + w.Unplaced + i, Node: i % w.Nodes, Namespace: NamespaceName(group), Kind: "ReplicaSet",

@@ -35,7 +35,7 @@ func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	o := cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
+			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.ForCache},
 			&corev1.Node{}:         {Transform: nodeTransform},
 			&corev1.Pod{}:          {Transform: podTransform(adoption)},
 		},

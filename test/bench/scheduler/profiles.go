@@ -1,0 +1,57 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"fixedip.io/fixedip/test/bench/measure"
+)
+
+// cpuProfiles are the CPU profiles of a scheduler, one after the other, with their seconds. At 5,000 nodes the first one covers
+// the start with its lists.
+var cpuProfiles = []struct {
+	kind    string
+	seconds int
+}{{"start.cpu", 3}, {"binds.cpu", 5}}
+
+// profileCPU begins the CPU profiles of a scheduler that has just been started, if profiles are wanted. served is the address
+// at which the scheduler serves. The returned function waits for their end, and writes profiles of the heap and of all
+// allocations too. The figures of an arm with profiles are not comparable with others.
+func (b *bench) profileCPU(ctx context.Context, served string, a arm, round int) func() error {
+	if b.profiles == "" {
+		return func() error { return nil }
+	}
+	path := func(kind string) string {
+		return filepath.Join(b.profiles, fmt.Sprintf("%s-%d.%s", a.name, round+1, kind))
+	}
+	done := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, p := range cpuProfiles {
+			errs = append(errs, wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+				err := measure.Save(ctx, b.http, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", served, p.seconds), path(p.kind))
+				if errors.Is(err, syscall.ECONNREFUSED) {
+					return false, nil
+				}
+				return true, err
+			}))
+		}
+		done <- errors.Join(errs...)
+	}()
+	return func() error {
+		errs := []error{<-done}
+		for kind, query := range map[string]string{"heap": "heap?gc=1", "allocs": "allocs"} {
+			errs = append(errs, measure.Save(ctx, b.http, served+"/debug/pprof/"+query, path(kind)))
+		}
+		return errors.Join(errs...)
+	}
+}
