@@ -9,9 +9,6 @@ import (
 	"fmt"
 	"os"
 
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/client-go/features"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers the metrics of client-go
 	_ "k8s.io/component-base/metrics/prometheus/version"  // registers the metric of the build version
@@ -41,7 +38,6 @@ import (
 func main() {
 	// controller-runtime, whose client and cache the plugin uses, logs through klog.
 	ctrllog.SetLogger(klog.Background())
-	streamInitialLists()
 	command := app.NewSchedulerCommand(options()...)
 	command.Use = "fixedip-scheduler"
 	// Print one line for an error, not the usage.
@@ -50,14 +46,6 @@ func main() {
 		fmt.Fprintf(os.Stderr, "fixedip-scheduler: %v\n", err)
 		os.Exit(1)
 	}
-}
-
-// streamInitialLists enables the feature WatchListClient, which is disabled by default before v1.35, unless --feature-gates
-// disables it: an informer then receives the existing objects one by one. An ordinary list arrives in one response, which
-// takes more memory than what the scheduler keeps of it. If the API server does not stream, the informer requests a list.
-func streamInitialLists() {
-	// Set fails only for an unknown feature.
-	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.Set(string(features.WatchListClient) + "=true"))
 }
 
 // plugins returns the plugins that a profile may enable in addition to those of Kubernetes: FixedIP, and all plugins of

@@ -99,7 +99,7 @@ profiles:
 		}
 	}
 	want := map[string]any{
-		"FixedIP": &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: &metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200), Failover: "Wait", StrictNodes: ptr.To("fixedip.io/strict=true"),
+		"FixedIP": &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: &metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: ptr.To[float32](200), ClaimBurst: ptr.To[int32](400), Failover: "Wait", StrictNodes: ptr.To("fixedip.io/strict=true"),
 			Workloads: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot, Enabled: identity.ByAnnotation}}},
 		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
 	}

@@ -48,8 +48,6 @@ type SchedulerOptions struct {
 	NoFixedIP bool
 	// QPS is the maximum number of requests per second, and again of claims; 0 means the defaults.
 	QPS int
-	// Args are additional flags.
-	Args []string
 	// PluginArgs are the arguments of other plugins. Key: the name of the plugin. Value: YAML on one line.
 	PluginArgs map[string]string
 }
@@ -124,7 +122,7 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 		// A scheduler in a pod needs none of these flags: it uses the in-cluster configuration.
 		args = append(args, "--bind-address=127.0.0.1", "--authentication-kubeconfig="+o.Kubeconfig, "--authorization-kubeconfig="+o.Kubeconfig)
 	}
-	return c.StartProcess(name, bin, append(args, o.Args...)...)
+	return c.StartProcess(name, bin, args...)
 }
 
 // ControllerOptions configure a controller.

@@ -38,8 +38,8 @@ func addToScheme(s *runtime.Scheme) error {
 // setDefaults sets absent fields to their defaults.
 func setDefaults(args *FixedIPArgs) {
 	setDefault(&args.ClaimTimeout, metav1.Duration{Duration: 10 * time.Second})
-	setDefault(&args.ClaimQPS, 100)
-	setDefault(&args.ClaimBurst, 200)
+	setDefault(&args.ClaimQPS, 200)
+	setDefault(&args.ClaimBurst, 400)
 	setDefault(&args.StrictNodes, "fixedip.io/strict=true")
 	if args.IPFamilies == nil {
 		args.IPFamilies = []string{address.IPv4.String()}

@@ -31,9 +31,6 @@ type arm struct {
 	count int
 }
 
-// stockFlags make the schedulers without FixedIP use the default of Kubernetes 1.34, which fixedip-scheduler changes.
-var stockFlags = []string{"--feature-gates=WatchListClient=false"}
-
 const (
 	ours    = "fixedip-scheduler"
 	patcher = "bench/patcher"

@@ -171,11 +171,9 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 	}
 	reported := b.reporter.count()
 	started := time.Now()
-	options := product.SchedulerOptions{NoElection: true, SecurePort: port, QPS: b.qps, NoFixedIP: a.withoutFixedIP, Plugins: a.plugins, Workloads: workloads}
-	if a.withoutFixedIP {
-		options.Args = stockFlags
-	}
-	p, err := product.StartScheduler(b.Cluster, "scheduler", filepath.Join(b.bin, a.program), options)
+	p, err := product.StartScheduler(b.Cluster, "scheduler", filepath.Join(b.bin, a.program), product.SchedulerOptions{
+		NoElection: true, SecurePort: port, QPS: b.qps, NoFixedIP: a.withoutFixedIP, Plugins: a.plugins, Workloads: workloads,
+	})
 	if err != nil {
 		watcher.Stop()
 		return err
