@@ -25,12 +25,17 @@ import (
 // ReservationOf returns the reservation of a FixedIP. A FixedIP that is being deleted reserves its addresses until it does
 // not exist any more, because the controller releases the addresses before that.
 func ReservationOf(fip *v1alpha1.FixedIP) ledger.Reservation {
-	return ledger.Reservation{
+	r := ledger.Reservation{
 		Record: fip.Namespace + "/" + fip.Name,
 		Since:  fip.CreationTimestamp.Time,
 		Owner:  pool.OwnerKey(fip.Namespace, fip.Spec.PodName),
 		Addrs:  address.ParseAll(fip.Spec.IPs),
 	}
+	if r.Owner == r.Record {
+		// The usual case: have the text in memory once.
+		r.Owner = r.Record
+	}
+	return r
 }
 
 // SyncLedger keeps a ledger in sync with the informer of FixedIPs. After each change that may affect which node can take a
