@@ -77,8 +77,9 @@ func asGuide(o *options) {
 
 const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n"
 
-// TestSettings checks the options, the verbosity and the warnings that result from each source of flag values. Finding R12,
-// rows about the guide: if any flag has the guide's name, the guide's defaults apply.
+// TestSettings checks the options, the verbosity and the warnings that result from each source of flag values. The guide is a
+// guide to fixed addresses on Cilium whose flag names are accepted: see aliases. Finding R12, rows about the guide: if any flag
+// is set by its name in the guide, the guide's defaults apply.
 func TestSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		given
@@ -90,7 +91,7 @@ func TestSettings(t *testing.T) {
 		wantErr  string
 	}{
 		"no source": {want: func(*options) {}},
-		"the guide's names": {
+		"flag names of the guide": {
 			given: given{args: []string{"--ipRateNum=10", "--maxAllocatedIP=100", "--enableIPv6=false"}},
 			v:     "2",
 			want: func(o *options) {
@@ -105,7 +106,7 @@ func TestSettings(t *testing.T) {
 				guideAlerts,
 			},
 		},
-		"the guide's names, and all flags with a guide default are set": {
+		"a flag name of the guide, and all flags with a guide default are set": {
 			given: given{
 				args: []string{"--ipRateNum=10", "--v=3"},
 				file: head + "label-selector: app=mysql\nenable-ipv6: true\nenable-static-pod-ipv6: true\nmax-dynamic-ips: 100\n",
@@ -169,7 +170,7 @@ v: 6
 				o.Watermark.Free, o.Watermark.Max, o.Namespace, o.kubeconfig = 3, 44, "of-file", "/k"
 			},
 		},
-		"the guide's variables": {
+		"environment variables of the guide": {
 			given: given{env: map[string]string{
 				"CLUSTER_POOL_IPV4_CIDR": "10.240.0.0/16", "CLUSTER_POOL_IPV4_MASK_SIZE": "25",
 				"CLUSTER_POOL_IPV6_CIDR": "fd00:240::/120", "CLUSTER_POOL_IPV6_MASK_SIZE": "124", "POD_NAMESPACE": "kube-system",

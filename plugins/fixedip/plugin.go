@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -123,7 +124,7 @@ func sameArgs(first, args *config.FixedIPArgs) error {
 		return nil
 	}
 	slices.Sort(differ)
-	return fmt.Errorf("FixedIPArgs of two profiles differ in %v, which the profiles share; write the same values in each", differ)
+	return fmt.Errorf("FixedIPArgs of two profiles differ in %s, which the profiles share; write the same values in each", strings.Join(differ, ", "))
 }
 
 func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPArgs, h framework.Handle) (*Plugin, error) {

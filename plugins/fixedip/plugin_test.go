@@ -91,11 +91,11 @@ func TestProfilesShareArguments(t *testing.T) {
 	}{
 		"the same":         {second: args()},
 		"another failover": {second: args(func(a *config.FixedIPArgs) { a.Failover = "Reassign" })},
-		"another claimQPS": {second: args(func(a *config.FixedIPArgs) { *a.ClaimQPS = 1 }), want: "FixedIPArgs of two profiles differ in [claimQPS], which the profiles share; write the same values in each"},
+		"another claimQPS": {second: args(func(a *config.FixedIPArgs) { *a.ClaimQPS = 1 }), want: "FixedIPArgs of two profiles differ in claimQPS, which the profiles share; write the same values in each"},
 		"other workloads, another claimBurst": {second: args(func(a *config.FixedIPArgs) {
 			*a.ClaimBurst = 1
 			a.Workloads = []identity.Kind{{Kind: "Flock"}}
-		}), want: "FixedIPArgs of two profiles differ in [claimBurst workloads], which the profiles share; write the same values in each"},
+		}), want: "FixedIPArgs of two profiles differ in claimBurst, workloads, which the profiles share; write the same values in each"},
 	} {
 		got := ""
 		if err := sameArgs(first, tc.second); err != nil {

@@ -139,7 +139,7 @@ func TestClaim(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"no address is claimed before the agent has reported what its pods use": {
+		"no address is claimed before the agent has reported which addresses its pods use": {
 			world: func(s *scene) {
 				oneNode(s)
 				s.deleteCiliumNode("a")

@@ -190,8 +190,8 @@ func TestWaiting(t *testing.T) {
 					s.seesAt("web-0", "a", true)
 					s.must(s.api.Delete(within(s.t), &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}}))
 					s.seesAt("web-0", "a", false)
-				}, answer: "UnschedulableAndUnresolvable: its former address ([10.1.0.3]) is being released; the pod gets a new address when FixedIP web-0 is gone"},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address ([10.1.0.3]) is being released; the pod gets a new address when FixedIP web-0 is gone." + unhelpful},
+				}, answer: "UnschedulableAndUnresolvable: its former address (10.1.0.3) is being released; the pod gets a new address when FixedIP web-0 is gone"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address (10.1.0.3) is being released; the pod gets a new address when FixedIP web-0 is gone." + unhelpful},
 					before: func(s *scene) {
 						s.patch(&v1alpha1.FixedIP{}, "web-0", `{"metadata":{"finalizers":null}}`)
 						delete(s.want.FixedIPs, "web-0")

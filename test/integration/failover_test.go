@@ -103,7 +103,7 @@ func TestMigrate(t *testing.T) {
 	}
 	others := slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == home })
 	second := step(before, others[0])
-	e.awaitEvent("web-0", "Moved", fmt.Sprintf("IP [%s] moved from node %s to node %s", address, home, others[0]))
+	e.awaitEvent("web-0", "Moved", fmt.Sprintf("IP %s moved from node %s to node %s", address, home, others[0]))
 	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/moved", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the owners of %s in the pools are %v, want %v", address, got, want)
 	}

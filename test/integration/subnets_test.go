@@ -70,7 +70,7 @@ func TestG5SubnetManagement(t *testing.T) {
 		}
 	}
 	e.agentless("late")
-	e.event("late", "SubnetsExhausted", "No [IPv4 IPv6] subnet is left in the cluster pools for node late; add a CIDR to the controller's cluster-pool flags")
+	e.event("late", "SubnetsExhausted", "No IPv4, IPv6 subnet is left in the cluster pools for node late; add a CIDR to the controller's cluster-pool flags")
 	e.controllerMetrics(port, map[string]float64{
 		`fixedip_nodes_without_subnet{family="IPv4"}`:             1,
 		`fixedip_nodes_without_subnet{family="IPv6"}`:             1,

@@ -28,8 +28,8 @@ func (w *world) longScripts() []action {
 			continue
 		}
 		// The address is released while its pod runs, before the agent has reported it.
-		add("young and gone: StatefulSet "+name, func() {
-			m, pod := w.young(w.newSet(name, 1, nil))
+		add("pod with unreported IP is deleted with its workload: StatefulSet "+name, func() {
+			m, pod := w.startUnreported(w.newSet(name, 1, nil))
 			if m == nil {
 				return
 			}
@@ -39,8 +39,8 @@ func (w *world) longScripts() []action {
 			w.mute(m)
 		})
 		// The address moves while its pod runs, before the agent has reported it.
-		add("young and moved: StatefulSet "+name, func() {
-			m, pod := w.young(w.newSet(name, 1, map[string]string{identity.AnnotationFailover: string(v1alpha1.Migrate)}))
+		add("unreported IP is moved: StatefulSet "+name, func() {
+			m, pod := w.startUnreported(w.newSet(name, 1, map[string]string{identity.AnnotationFailover: string(v1alpha1.Migrate)}))
 			if m == nil {
 				return
 			}
@@ -49,7 +49,7 @@ func (w *world) longScripts() []action {
 			w.mute(m)
 		})
 		// The address moves before the pod has run, so that no FixedIP records the move: only the moved entry does.
-		add("others come to its home: StatefulSet "+name, func() {
+		add("other pods placed on home of an unrecorded move: StatefulSet "+name, func() {
 			for _, m := range w.machines {
 				m.startsAfter = time.Now().Add(time.Minute + 10*actLasts)
 			}
@@ -68,7 +68,7 @@ func (w *world) longScripts() []action {
 			w.mute(nil)
 		})
 		// Other pods need the address before the agent has seen its release. Then the next pod with the former name is created.
-		add("rests behind its agent: StatefulSet "+name, func() {
+		add("cooldown entry ends before the agent has seen it: StatefulSet "+name, func() {
 			key := keyOf(w.newSet(name, 1, nil)) + "-0"
 			w.calm(actLasts)
 			pod, ok := one[*corev1.Pod](w.server, pods, key)
@@ -94,14 +94,14 @@ func (w *world) longScripts() []action {
 		})
 		// The pod gets another address than its claim, and its agent is behind when other pods are created.
 		for _, scheduler := range schedulerStates {
-			add("kept behind its agent"+scheduler+": StatefulSet "+name, func() {
+			add("new claim is not seen by the agent"+scheduler+": StatefulSet "+name, func() {
 				if w.startBehindAgent(name, scheduler) {
 					w.createCompetitors(name, scheduler)
 				}
 				w.mute(nil)
 			})
 			for _, optsOut := range []bool{false, true} {
-				add("given up behind its agent"+scheduler+": StatefulSet "+name, func() {
+				add("reservation is ended with claim unseen by an agent"+scheduler+": StatefulSet "+name, func() {
 					if w.startBehindAgent(name, scheduler) {
 						w.createCompetitors(name, scheduler)
 						w.releaseReservation(name, optsOut)
@@ -113,7 +113,7 @@ func (w *world) longScripts() []action {
 	}
 	for _, node := range ready {
 		// A node has few free addresses, and the scheduler does not see which of its addresses pods have.
-		add("crowd behind the scheduler: node "+node, func() {
+		add("nearly full node unseen by a scheduler: node "+node, func() {
 			w.onlyOn(node)
 			w.wanted("c")
 			w.calm(4 * actLasts)
@@ -129,7 +129,7 @@ func (w *world) longScripts() []action {
 			w.mute(nil)
 		})
 		// A standby scheduler becomes the leader without having seen the claims of the former leader.
-		add("successor behind: node "+node, func() {
+		add("next leading scheduler has not seen the claims: node "+node, func() {
 			w.onlyOn(node)
 			next := w.startScheduler()
 			w.calm(actLasts)
@@ -149,7 +149,7 @@ func (w *world) longScripts() []action {
 			w.mute(nil)
 		})
 		// First too many dynamic entries are free, and then too few. The agent sees both late.
-		add("jobs come when others have gone: node "+node, func() {
+		add("jobs deleted and created: node "+node, func() {
 			w.onlyOn(node)
 			for range maxJobs {
 				w.makeJob()
@@ -168,7 +168,7 @@ func (w *world) longScripts() []action {
 		})
 	}
 	if len(ready) > 0 && len(ready)+2 <= maxMachines {
-		add("two that give subnets: a controller and a former leader", func() {
+		add("two controllers assign subnets to nodes: a controller and a former leader", func() {
 			next := w.startController()
 			w.calm(actLasts)
 			if next.dead() || !next.synced() || next.leads {
@@ -186,9 +186,9 @@ func (w *world) longScripts() []action {
 	return d
 }
 
-// young gives the pod of a new workload time to start while no agent reports, and returns the pod and its node. m is nil if
-// the pod does not run.
-func (w *world) young(s *appsv1.StatefulSet) (m *machine, pod *corev1.Pod) {
+// startUnreported gives the pod of a new workload time to start while no agent reports, and returns the pod and its node. m is
+// nil if the pod does not run.
+func (w *world) startUnreported(s *appsv1.StatefulSet) (m *machine, pod *corev1.Pod) {
 	for _, m := range w.machines {
 		m.reportsAfter = time.Now().Add(muteFor)
 	}

@@ -160,7 +160,7 @@ func (w *world) scripts() []action {
 				}
 				if w.hasUnreportedIP(pod) {
 					// The pod runs with an address that its agent has not reported.
-					add("force-delete young pod: "+pod.Name, m, func() {
+					add("force-delete pod before its address is reported: "+pod.Name, m, func() {
 						w.cordon(pod.Spec.NodeName)
 						w.forceDelete(pod)
 					})
@@ -197,7 +197,7 @@ func (w *world) scripts() []action {
 			continue
 		}
 		for _, ip := range w.marked("fixedip.io/moved") {
-			add("ask for what lives elsewhere: StatefulSet "+name, nil, func() {
+			add("request the moved address: StatefulSet "+name, nil, func() {
 				s := &appsv1.StatefulSet{}
 				s.Namespace, s.Name = namespace, name
 				s.Annotations = map[string]string{request.AnnotationIPs: ip}

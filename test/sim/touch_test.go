@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// markUnreachable sets nodes to not ready that have been cut off for more than nodeMonitorGrace, as the node lifecycle
-// controller does. The lag of an agent that is not cut off has no such limit.
+// markUnreachable marks each node as not ready that has been cut off from the API server for more than nodeMonitorGrace, as
+// the node lifecycle controller does. An agent that is not cut off may see writes later than that: its node stays ready.
 func (w *world) markUnreachable() {
 	for _, m := range w.machines {
 		if node, exists := one[*corev1.Node](w.server, nodes, m.name); exists && !m.off && isReady(node) && m.cut && time.Since(m.lastContact) > nodeMonitorGrace {

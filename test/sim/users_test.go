@@ -105,7 +105,7 @@ func (w *world) userActions() []action {
 			change(w.server, ciliumNodes, cn.Name, "user", func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": fmt.Sprint(w.choose(100))} })
 		})
 		add("hand-written entry: CiliumNode "+cn.Name, func() { w.writeEntry(cn.Name) })
-		add("tracked: CiliumNode "+cn.Name, func() {
+		add("kubectl writes new managed fields: CiliumNode "+cn.Name, func() {
 			change(w.server, ciliumNodes, cn.Name, "user", func(cn *ciliumv2.CiliumNode) {
 				cn.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply}}
 			})

@@ -94,7 +94,7 @@ func (w *world) provision(pod *corev1.Pod, node string) *fwk.Status {
 	return nil
 }
 
-// volumeUserActions returns what users can do with volumes now.
+// volumeUserActions returns the possible actions of users on volumes.
 func (w *world) volumeUserActions() []action {
 	var d []action
 	for _, key := range slices.Sorted(maps.Keys(w.volumes)) {

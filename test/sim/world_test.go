@@ -355,7 +355,7 @@ func (w *world) progress(n int, s step) {
 
 // rareActions are actions that are seldom possible. When one is possible, it is drawn more often than others, so that fewer
 // steps find its consequences.
-var rareActions = []string{"ask for what lives elsewhere", "force-delete young pod", "release behind the scheduler"}
+var rareActions = []string{"request the moved address", "force-delete pod before its address is reported", "release behind the scheduler"}
 
 // happen performs one of the given user actions, scripts or faults. The step determines which.
 func (w *world) happen(d []action, s step) {

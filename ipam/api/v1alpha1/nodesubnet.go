@@ -32,7 +32,7 @@ type NodeSubnet struct {
 	// spec is the claim.
 	// +required
 	Spec NodeSubnetSpec `json:"spec"`
-	// status is what the controller last observed of the node.
+	// status is the state of the claim that the controller last observed.
 	// +optional
 	Status NodeSubnetStatus `json:"status,omitempty"`
 }
@@ -78,7 +78,7 @@ type NodeSubnetSpec struct {
 	Successor string `json:"successor,omitempty"`
 }
 
-// NodeSubnetStatus is what the controller last observed.
+// NodeSubnetStatus is the state of the claim of a subnet that the controller last observed.
 type NodeSubnetStatus struct {
 	// orphanedSince is when the controller first observed that the node is gone.
 	// +optional
@@ -89,7 +89,7 @@ type NodeSubnetStatus struct {
 	// subnet after at most 10 seconds.
 	// +optional
 	GracePeriodEnd *metav1.Time `json:"gracePeriodEnd,omitempty"`
-	// nodeConstraints is what the node required of its pods, recorded while it existed.
+	// nodeConstraints are the zone, region, node pool and taints of the node, recorded while the node existed.
 	// +optional
 	NodeConstraints *NodeConstraints `json:"nodeConstraints,omitempty"`
 	// conditions are the state of the claim.
@@ -99,7 +99,8 @@ type NodeSubnetStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// NodeConstraints is what a node requires of pods. A node that inherits its subnet has to suit the same pods.
+// NodeConstraints are the zone, region, node pool and taints of a node, which decide which pods the node can run. A node that
+// inherits its subnet must be able to run the same pods.
 type NodeConstraints struct {
 	// zone is the label topology.kubernetes.io/zone.
 	// +optional

@@ -6,6 +6,7 @@ package ciliumendpoint
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -199,7 +200,7 @@ func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoin
 		}
 		after.Finalizers = nil
 		if err := k.Live.Patch(ctx, after, patch); err != nil {
-			return fmt.Errorf("remove the finalizers %v: %w", cep.Finalizers, err)
+			return fmt.Errorf("remove the finalizers %s: %w", strings.Join(cep.Finalizers, ", "), err)
 		}
 		logger.Info("Finalizers of a stuck CiliumEndpoint removed", "uid", cep.UID, "finalizers", cep.Finalizers)
 	default:

@@ -183,7 +183,8 @@ func TestMissingIsReportedInAnEvent(t *testing.T) {
 	if e := <-recorder.Events; !strings.HasPrefix(e, "Warning NoCiliumEndpoint ") {
 		t.Errorf("got event %q, want reason NoCiliumEndpoint", e)
 	}
-	// The model deleted all CiliumEndpoints of a node, and no event reported that either.
+	// The model also found this case: no pod of the node has a CiliumEndpoint, so that the pod is not evicted. The event is the
+	// only report of the problem.
 	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no pod on node n has a CiliumEndpoint" {
 		t.Errorf("no pod of the node has a CiliumEndpoint: got missing = %v, blocker %q and error %v", missing, blocker, err)
 	}

@@ -116,7 +116,7 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s r
 	switch err := c.Live.Create(ctx, record); {
 	case apierrors.IsForbidden(err):
 		if s.Pod != nil {
-			c.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "FixedIPRefused", "RecordClaim", "No FixedIP reserves IP %v: %v. If node %s is deleted, the pod loses the IP; fixedip-controller retries every %v", a.Spec.IPs, err, a.Spec.NodeName, whileRefused)
+			c.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "FixedIPRefused", "RecordClaim", "No FixedIP reserves IP %s: %v. If node %s is deleted, the pod loses the IP; fixedip-controller retries every %v", strings.Join(a.Spec.IPs, ", "), err, a.Spec.NodeName, whileRefused)
 		}
 		return fmt.Errorf("%w: %w", errRefused, err)
 	case err != nil && !apierrors.IsAlreadyExists(err):
@@ -145,7 +145,7 @@ func (c *Controller) updateRecord(ctx context.Context, s reclaim.State, a reclai
 		about = append(about, s.Pod)
 	}
 	for _, o := range about {
-		c.Events.Eventf(o, nil, corev1.EventTypeNormal, "Moved", "FollowPod", "IP %v moved from node %s to node %s", a.Spec.IPs, from, to)
+		c.Events.Eventf(o, nil, corev1.EventTypeNormal, "Moved", "FollowPod", "IP %s moved from node %s to node %s", strings.Join(a.Spec.IPs, ", "), from, to)
 	}
 	return nil
 }
@@ -198,7 +198,7 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 		return err
 	}
 	klog.FromContext(ctx).Info("Entries written", "ips", a.Addrs, "node", a.Node)
-	c.Events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Allocated", "AllocateEntries", "IP %v has its entry in the pool of node %s", a.Addrs, a.Node)
+	c.Events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Allocated", "AllocateEntries", "IP %s has its entry in the pool of node %s", address.Join(a.Addrs), a.Node)
 	return nil
 }
 
@@ -272,7 +272,7 @@ func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a r
 	case errors.Is(err, pool.ErrUndecided):
 		return fmt.Errorf("%w: %w", err, gather.ErrSuperseded)
 	case err != nil && !errors.Is(err, ciliumpool.ErrGone):
-		return fmt.Errorf("%s of IP %v of pod %s in the pool of node %s: %w", a.Type, a.Addrs, key, a.Node, err)
+		return fmt.Errorf("%s of IP %s of pod %s in the pool of node %s: %w", a.Type, address.Join(a.Addrs), key, a.Node, err)
 	}
 	return nil
 }

@@ -27,6 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodepool"
@@ -115,7 +116,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
-		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; no IP in them is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", n.PodCIDRs, other)
+		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %s overlap those of node %s; no IP in them is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", pool.JoinSubnets(n.PodCIDRs), other)
 		return ctrl.Result{}, nil
 	}
 	if !s.NotReady {
@@ -196,7 +197,7 @@ func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue
 	r.restart(n, overdue)
 	slices.SortFunc(overdue, netip.Addr.Compare)
 	klog.FromContext(ctx).V(2).Info("The agent has not answered in release handshakes", "ips", overdue)
-	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %v; the handshakes are withdrawn, and started again if the pool still has too many entries", overdue)
+	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %s; the handshakes are withdrawn, and started again if the pool still has too many entries", address.Join(overdue))
 }
 
 // reportShortages records an event if the pool lacks entries and the subnets have no free addresses for them.
@@ -204,9 +205,9 @@ func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
 	for _, short := range shortages {
 		if s.Strict {
-			r.warn(n, "SubnetFull", "FillPool", "The node is strict and lacks %d addresses for itself and its pods, and subnets %v have no free IP", short.Count, n.PodCIDRs)
+			r.warn(n, "SubnetFull", "FillPool", "The node is strict and lacks %d addresses for itself and its pods, and subnets %s have no free IP", short.Count, pool.JoinSubnets(n.PodCIDRs))
 		} else {
-			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses, and subnets %v have no free IP", short.Count, short.Family, n.PodCIDRs)
+			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses, and subnets %s have no free IP", short.Count, short.Family, pool.JoinSubnets(n.PodCIDRs))
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -227,7 +228,7 @@ func DeleteRecord(ctx context.Context, api client.Client, events events.EventRec
 	}
 	owner := identity.OwnerOf(s.Record)
 	workload := &identity.Workload{GroupKind: owner.GroupKind(), APIVersion: owner.APIVersion, Namespace: s.Record.Namespace, Name: owner.Name, UID: owner.UID}
-	events.Eventf(gather.Object(workload), nil, corev1.EventTypeNormal, "AddressReleased", "DeleteRecord", "IP %v of pod %s is released: the pod is gone, and the workload is gone, has no such replica or opted out", s.Record.Spec.IPs, s.Record.Name)
+	events.Eventf(gather.Object(workload), nil, corev1.EventTypeNormal, "AddressReleased", "DeleteRecord", "IP %s of pod %s is released: the pod is gone, and the workload is gone, has no such replica or opted out", strings.Join(s.Record.Spec.IPs, ", "), s.Record.Name)
 	return nil
 }
 
@@ -319,10 +320,10 @@ func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1al
 			due = at.Add(c.Gatherer.Deadline)
 		}
 		if c.Clock.Now().Before(due) {
-			c.Events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseFailed", "ReleaseEntries", "IP %v cannot be released; the release is retried until %s: %v", record.Spec.IPs, due.UTC().Format(time.RFC3339), cause)
+			c.Events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseFailed", "ReleaseEntries", "IP %s cannot be released; the release is retried until %s: %v", strings.Join(record.Spec.IPs, ", "), due.UTC().Format(time.RFC3339), cause)
 			continue
 		}
-		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %v could not be released for %s; the FixedIP is removed now, and the pool entry as soon as the pool can be written: %v", record.Spec.IPs, c.Gatherer.Deadline, cause)
+		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %s could not be released for %s; the FixedIP is removed now, and the pool entry as soon as the pool can be written: %v", strings.Join(record.Spec.IPs, ", "), c.Gatherer.Deadline, cause)
 		errs = append(errs, Finish(ctx, c.Live, record))
 	}
 	return errors.Join(errs...)

@@ -34,6 +34,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
@@ -194,7 +195,7 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 		c.reportAssigned(ctx, n, node, given)
 	}
 	if len(given.Exhausted) > 0 {
-		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, "SubnetsExhausted", "AssignSubnet", "No %v subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", given.Exhausted, n.Name)
+		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, "SubnetsExhausted", "AssignSubnet", "No %s subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", address.JoinFamilies(given.Exhausted), n.Name)
 		return ctrl.Result{RequeueAfter: exhaustedRetry}, c.report(ctx, n, node)
 	}
 	n.Subnets = slices.Concat(n.Subnets, given.Subnets)
@@ -205,9 +206,9 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *corev1.Node, given Assignment) {
 	metrics.SubnetsAssigned(given.Origin)
 	klog.FromContext(ctx).Info("Subnets assigned", "node", n.Name, "subnets", given.Subnets, "origin", given.Origin, "from", given.From, "reserved", given.Reserved)
-	reason, note := "SubnetAssigned", fmt.Sprintf("Assigned subnets %v, which contain %d reserved IPs", given.Subnets, given.Reserved)
+	reason, note := "SubnetAssigned", fmt.Sprintf("Assigned subnets %s, which contain %d reserved IPs", pool.JoinSubnets(given.Subnets), given.Reserved)
 	if given.Origin == subnetplan.ByNewNode || given.Origin == subnetplan.ByExistingNode {
-		reason, note = "SubnetInherited", fmt.Sprintf("Subnets %v now include those of node %s, which is gone, with %d reserved IPs; the pods with these IPs run on this node from now on", given.Subnets, given.From, given.Reserved)
+		reason, note = "SubnetInherited", fmt.Sprintf("Subnets %s now include those of node %s, which is gone, with %d reserved IPs; the pods with these IPs run on this node from now on", pool.JoinSubnets(given.Subnets), given.From, given.Reserved)
 	}
 	c.Events.Eventf(about(n, node), nil, corev1.EventTypeNormal, reason, "AssignSubnet", "%s", note)
 }

@@ -27,6 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -216,7 +217,7 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 			i := slices.IndexFunc(s.candidates, func(h subnetplan.CandidateNode) bool { return h.Name == chosen })
 			s.candidates[i].Subnets += len(o.Subnets)
 		case !errors.Is(err, ErrChanged):
-			return fmt.Errorf("assign orphaned subnets %v to node %s: %w", subnetplan.CIDRs(o.Subnets), chosen, err)
+			return fmt.Errorf("assign orphaned subnets %s to node %s: %w", pool.JoinSubnets(subnetplan.CIDRs(o.Subnets)), chosen, err)
 		}
 	}
 	return nil
@@ -245,7 +246,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
-			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "IP %v is released: node %s has been gone for %v and --orphaned-subnet-policy is %s; the pod gets another IP", record.Spec.IPs, o.Node, c.Rules.GracePeriod, subnetplan.Free)
+			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "IP %s is released: node %s has been gone for %v and --orphaned-subnet-policy is %s; the pod gets another IP", strings.Join(record.Spec.IPs, ", "), o.Node, c.Rules.GracePeriod, subnetplan.Free)
 		}
 	}
 	return nil

@@ -121,7 +121,7 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 			}
 		}
 	}
-	return nil, nil, nil, nil, fmt.Errorf("addresses in %v were still about to move to other nodes after %d tries: %w", in, reserveTries, ciliumpool.ErrChanged)
+	return nil, nil, nil, nil, fmt.Errorf("addresses in %s were still about to move to other nodes after %d tries: %w", pool.JoinSubnets(in), reserveTries, ciliumpool.ErrChanged)
 }
 
 // readPools reads the pools of all nodes from the API server, and the addresses of the node itself in its CiliumNode.
@@ -140,12 +140,15 @@ func (c *Controller) readPools(ctx context.Context, node string) (all []pool.Nod
 // movedAway returns the reserved addresses of a node's subnets that have moved to another node. Key: the address. Value: that
 // node.
 //
+// An address has moved to the node of its pod if the pod runs with the address there, or if the pod has reported no IP yet and
+// was allowed to move the address (status.movableFor).
+//
+// In all other cases the FixedIP decides, because an earlier pod with the same name may have been deleted by force and still
+// run: the address has moved to the node that the FixedIP names if that node exists and the status of the FixedIP names a pod
+// that uses the address or could move it. The address has not moved if the pod is bound to this node or has reported other IPs.
+//
 // movedAway reads a pod from the API server only if the FixedIP names another node, or if the cache shows the pod without a
-// node or on another node. An address is on the node of its pod if the pod runs with the address there, or if the pod has
-// reported no IP yet and was allowed to move the address (status.movableFor). Otherwise an earlier pod of the name may have
-// been deleted by force and still run, unless the pod is bound to this node or has reported other IPs: the address is on the
-// node that the FixedIP names, if that node exists and the status of the FixedIP names a pod that uses the address or could
-// move it.
+// node or on another node.
 func (c *Controller) movedAway(ctx context.Context, node string, reserved []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	// alive contains the nodes that FixedIPs name. Key: the node. Value: whether the node exists.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -164,7 +165,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	for _, record := range inOverlap {
 		key := client.ObjectKeyFromObject(record)
 		s.records[key] = record
-		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; no IP in it is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", record.Spec.IPs))
+		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %s overlaps that of another node; no IP in it is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", strings.Join(record.Spec.IPs, ", ")))
 	}
 	withoutSubnet, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsWithoutSubnet())
 	if err != nil {

@@ -97,6 +97,15 @@ func Join(addrs []netip.Addr) string {
 	return strings.Join(Strings(addrs), ", ")
 }
 
+// JoinFamilies returns families as text for messages, such as "IPv4, IPv6".
+func JoinFamilies(families []Family) string {
+	names := make([]string, len(families))
+	for i, f := range families {
+		names[i] = f.String()
+	}
+	return strings.Join(names, ", ")
+}
+
 // Strings returns the canonical text of each address.
 func Strings(addrs []netip.Addr) []string {
 	out := make([]string, len(addrs))

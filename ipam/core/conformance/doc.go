@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance compares a running pod with what is recorded for it, and decides how to handle a difference: report it
-// in the condition Mismatch of the FixedIP, evict the pod, adopt the IPs that the pod runs with, or restore an entry that the
-// pod has lost.
+// Package conformance compares a running pod with its FixedIP, its pool entries and its CiliumEndpoint, and decides how to
+// handle a difference: report it in the condition Mismatch of the FixedIP, evict the pod, adopt the IPs that the pod runs with,
+// or restore an entry that the pod has lost.
 //
 // If a pod runs with other IPs than its FixedIP names, the FixedIP takes precedence: unless the mismatch policy is Report, the
 // pod is evicted, and the next pod starts with the fixed IPs. Only the IPs of pods that another scheduler placed and that have

@@ -62,7 +62,7 @@ type Finding struct {
 	// Wrong is true for problems.
 	Wrong bool
 	Text  string
-	// Help is what helps against a problem, or how to release the address; empty if there is no advice.
+	// Help is advice on how to solve the problem or release the address; empty if there is none.
 	Help string
 }
 

@@ -175,7 +175,7 @@ func FuzzKind(f *testing.F) {
 	})
 }
 
-// FuzzNames checks that generated names are valid and that parsed names match what they were built from.
+// FuzzNames checks that generated names are valid, and that parsing a name returns the parts from which it was built.
 func FuzzNames(f *testing.F) {
 	f.Add("web", int32(0), "10.240.1.254")
 	f.Add("web-0", int32(2147483647), "fd00::")

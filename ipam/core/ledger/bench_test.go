@@ -87,8 +87,8 @@ func BenchmarkSetNode(b *testing.B) {
 	}
 }
 
-// BenchmarkNodes measures what the scheduler asks about each node for a first placement: whether the node has a free
-// address, and which share of its addresses is free.
+// BenchmarkNodes measures the two calls that the scheduler makes for each node in a first placement: whether the node has a
+// free address, and which share of its addresses is free.
 func BenchmarkNodes(b *testing.B) {
 	l := benchLedger()
 	names := make([]string, benchNodes)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Kind is the kind of a pool entry: what may be done with its address. See the glossary.
+// Kind is the kind of a pool entry. It decides how the address may be used: see docs/glossary.md.
 type Kind uint8
 
 const (

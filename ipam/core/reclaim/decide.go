@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -209,7 +210,7 @@ var deleting = []rule{
 		// before they have left that node.
 		a := v.untilOverdue()
 		a.At = earliest(a.At, v.Now.Add(recheckInterval))
-		a.Why = fmt.Sprintf("IPs %v may be in use on another node than their home %s, whose CiliumNode is missing; they are released after the Cilium agent of node %s has created it again, or at --force-finalize-after; check the cilium pod of that node", v.Record.Spec.IPs, v.HomeMissing, v.HomeMissing)
+		a.Why = fmt.Sprintf("IPs %s may be in use on another node than their home %s, whose CiliumNode is missing; they are released after the Cilium agent of node %s has created it again, or at --force-finalize-after; check the cilium pod of that node", strings.Join(v.Record.Spec.IPs, ", "), v.HomeMissing, v.HomeMissing)
 		return a
 	})},
 	{"done", when(func(v *evaluation) bool { return v.node == "" || v.replaced() }, finish)},

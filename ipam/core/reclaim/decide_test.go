@@ -174,7 +174,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, OwnerInferred: true, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
 		"move target is released: pod and claim do not exist": {
 			reclaim.State{MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: existing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
-		"move target is released: the other entry is of a user": {
+		"move target is released: a user wrote the other entry": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, OwnerInferred: true, Workload: gone}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"claim is not released: the workload does not exist, its pod does": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, reclaim.Action{}},
@@ -330,7 +330,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
 				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, MovableFor: "uid-mysql-0"}
 			}), HomeMissing: "node-1", Workload: gone},
-			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs [10.0.1.6] may be in use on another node than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or at --force-finalize-after; check the cilium pod of that node"}},
+			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs 10.0.1.6 may be in use on another node than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or at --force-finalize-after; check the cilium pod of that node"}},
 		"deleted: the move target is released before the Moved entry": {
 			reclaim.State{Record: record(deleting), Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
@@ -357,7 +357,7 @@ func TestDecide(t *testing.T) {
 		"Reassign: the FixedIP is not replaced, the pod is not bound": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
-		"Reassign: the FixedIP is not replaced, the new entry is of the other family": {
+		"Reassign: the FixedIP is not replaced, the new entry has the other family": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: existing}, reclaim.Action{}},
 		"Reassign: the new entry is released, the pod runs with the recorded address": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.1.6"), Workload: existing},

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package reclaim decides what the controller does next about one FixedIP and the pool entries of its pod: record a
-// claim, allocate what is recorded, report, and release.
+// claim, write the entries of recorded addresses, report, and release.
 //
 // It is pure: the result of Decide depends only on its argument. It may not read a cache, call an API or read a clock. Each
 // action is at most one write, so that an interrupted controller continues from the state in the API server.
@@ -15,7 +15,7 @@
 //	Unrecorded ---------------> Active ------------------------------------------> Deleting -----> gone
 //	    |                       |    ^                                               |
 //	    | pod and workload      |    | update, allocate,                             | release the entries,
-//	    | are gone              +----+ release what is superseded,                   | then remove the finalizer
+//	    | are gone              +----+ release superseded entries,                   | then remove the finalizer
 //	    v                              report                                        v
 //	 released                                                                     released
 //

@@ -62,7 +62,7 @@ func TestOptedOut(t *testing.T) {
 		"FixedIP deleted, the pod runs on another node": {reclaim.State{Record: record(deleting), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, release},
 		"no FixedIP, no pod exists":                     {reclaim.State{Held: mine, Workload: out}, release},
 		"no FixedIP, the pod runs with the address":     {reclaim.State{Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, reclaim.Action{}},
-		"no FixedIP, the entry is of a user":            {reclaim.State{Held: mine, Workload: out, OwnerInferred: true}, reclaim.Action{}},
+		"no FixedIP, a user wrote the entry":            {reclaim.State{Held: mine, Workload: out, OwnerInferred: true}, reclaim.Action{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, decide(at(c.state)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {

@@ -203,7 +203,7 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 	if p.moves(claim.Node) {
 		err := b.migrate(ctx, pod, p, claim)
 		if missing := b.missing(claim.Addrs); err == nil && len(missing) > 0 && b.atHome(claim.Node, claim.Addrs) {
-			return &LostError{fmt.Sprintf("address %s has returned to its home node; the pod is tried again there with an address of family %v", address.Join(claim.Addrs), missing)}
+			return &LostError{fmt.Sprintf("address %s has returned to its home node; the pod is tried again there with an address of family %s", address.Join(claim.Addrs), address.JoinFamilies(missing))}
 		}
 		return err
 	}

@@ -166,7 +166,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 		}
 		if missing := b.missing(r.addrs); len(missing) > 0 && !b.atHome(node.Name, r.addrs) && b.onStrictNode(node.Name) {
 			// Without an address of each family, the agent of a strict node cannot start the pod.
-			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %v, which the pod gets only on the home node of its address", missing)
+			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %s, which the pod gets only on the home node of its address", address.JoinFamilies(missing))
 		}
 		return nil
 	default:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,11 +82,11 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 		return b.fromPools(held, moved, "", nil), nil
 	}
 	if fip.DeletionTimestamp != nil {
-		return reservation{}, refuse(wake, "its former address (%v) is being released; the pod gets a new address when FixedIP %s is gone", fip.Spec.IPs, fip.Name)
+		return reservation{}, refuse(wake, "its former address (%s) is being released; the pod gets a new address when FixedIP %s is gone", strings.Join(fip.Spec.IPs, ", "), fip.Name)
 	}
 	if o := identity.OwnerOf(fip); o.GroupKind() != id.Owner.GroupKind() || o.Name != id.Owner.Name {
-		return reservation{}, refuse(wake, "FixedIP %s reserves IPs %v for %s %s, but the pod belongs to %s %s; delete that FixedIP to release them",
-			fip.Name, fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name)
+		return reservation{}, refuse(wake, "FixedIP %s reserves IPs %s for %s %s, but the pod belongs to %s %s; delete that FixedIP to release them",
+			fip.Name, strings.Join(fip.Spec.IPs, ", "), o.Kind, o.Name, id.Owner.Kind, id.Owner.Name)
 	}
 	var r reservation
 	if len(held)+len(moved) > 0 {
@@ -160,7 +161,7 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 			return reservation{}, refuse(wake, "its address %s (FixedIP %s) is in no node's subnet%s; the pod waits for a node with that subnet", a, fip.Name, was)
 		}
 		if r.node != "" && r.node != home {
-			return reservation{}, refuse(wake, "its addresses %v (FixedIP %s) are in the subnets of two nodes, %s and %s; delete the FixedIP and request addresses of one node", fip.Spec.IPs, fip.Name, r.node, home)
+			return reservation{}, refuse(wake, "its addresses %s (FixedIP %s) are in the subnets of two nodes, %s and %s; delete the FixedIP and request addresses of one node", strings.Join(fip.Spec.IPs, ", "), fip.Name, r.node, home)
 		}
 		r.node, r.addrs = home, append(r.addrs, a)
 	}

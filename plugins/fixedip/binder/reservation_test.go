@@ -46,7 +46,7 @@ func TestFromFixedIP(t *testing.T) {
 		"one address":   {ips: []string{"10.0.2.9"}, wantNode: "node-2"},
 		"two addresses": {ips: []string{"10.0.1.9", "fd00:1::9"}, wantNode: "node-1"},
 		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, updates: []pool.NodePool{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
-			wantReason: "its addresses [10.0.1.9 fd00:2::9] (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and request addresses of one node"},
+			wantReason: "its addresses 10.0.1.9, fd00:2::9 (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and request addresses of one node"},
 		"in no subnet": {ips: []string{"10.0.3.9"}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet; the pod waits for a node with that subnet"},
 		"in no subnet any more": {ips: []string{"10.0.3.9"}, nodeName: "node-3", updates: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},

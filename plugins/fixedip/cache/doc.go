@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache is the view of the cluster that the plugin decides from: the pools of all nodes, what FixedIPs
+// Package cache is the view of the cluster that the plugin decides from: the pools of all nodes, the addresses that FixedIPs
 // reserve, and the workloads.
 //
 // A claim counts as soon as the API server has responded to the write, even if the watch shows the claim later. The events

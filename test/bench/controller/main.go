@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command controller measures what the controller needs in a large cluster, on a real API server that has all objects of such
-// a cluster: time, memory and writes of its start, and of each change after it. No kubelets, agents and controller manager
+// Command controller measures the time, memory and writes of the controller in a large cluster: at its start, and for each
+// change after it. The API server is real and has all objects of such a cluster. No kubelets, agents and controller manager
 // run, because they would need real machines; the command makes the writes that they would make.
 package main
 

@@ -61,7 +61,7 @@ type step struct {
 	Heap int64 `json:"heapBytes"`
 	// Writes are those in the step. Key: verb and resource.
 	Writes map[string]int `json:"writes"`
-	// P50 and P99 are quantiles of what the step measures for each object; zero if it measures nothing.
+	// P50 and P99 are quantiles of the times that the step measures for each object; zero if it measures none.
 	P50 float64 `json:"p50Seconds,omitempty"`
 	P99 float64 `json:"p99Seconds,omitempty"`
 }

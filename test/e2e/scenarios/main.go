@@ -180,7 +180,7 @@ func parseTarget(text string, flags profile) target {
 	return t
 }
 
-// String returns the element of -cilium for the target, without what all runs have by default.
+// String returns the element of -cilium for the target, without parts that have their default value.
 func (t target) String() string {
 	text := t.line
 	if t.routing == layout.Native {

@@ -158,8 +158,8 @@ func (a *Allocator) Release(ip string) error {
 	return nil
 }
 
-// Used returns what the agent reports as status.ipam.used. It leaves out the resources, which Cilium copies from the entries
-// when it allocates and which the product does not read.
+// Used returns status.ipam.used as the agent reports it, except for the resources: Cilium copies them from the entries when it
+// allocates, and the product does not read them.
 func (a *Allocator) Used() ipamtypes.AllocationMap {
 	used := ipamtypes.AllocationMap{}
 	for ip, owner := range maps.All(a.Allocated) {
