@@ -137,7 +137,7 @@ var also = map[string]mutation{
 }
 
 func main() {
-	checks := flag.Int("checks", 1500, "maximum number of runs of the model for each bug")
+	checks := flag.Int("checks", 3334, "maximum number of runs of the model for each bug; by default, a million steps")
 	flag.Parse()
 	if err := run(*checks, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
