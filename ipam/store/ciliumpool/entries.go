@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unique"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -74,7 +75,8 @@ func decodePurpose(e *pool.Entry, resource string) {
 	case ok && kind == pool.UnreservedKind:
 		e.Purpose = pool.Unreserved
 	case ok && strings.HasPrefix(purpose, namespace+"/"):
-		e.Purpose, e.Workload = pool.ForWorkload, purpose
+		// The entries of a workload share the text: a cluster has many of them.
+		e.Purpose, e.Workload = pool.ForWorkload, unique.Make(purpose).Value()
 	case ok:
 		// The workload of a pod is in the namespace of the pod, whatever the resource names.
 		e.Purpose, e.Workload = pool.ForWorkload, pool.WorkloadKey(namespace, kind, name)
@@ -205,7 +207,12 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 		case pool.IsProbe(a):
 			n.Probes = append(n.Probes, a)
 		default:
-			n.Used[a] = strings.TrimSuffix(e.Owner, restoredSuffix)
+			owner := strings.TrimSuffix(e.Owner, restoredSuffix)
+			if entry := n.Entries[a]; entry.OwnedBy(owner) {
+				// Have the text in memory once.
+				owner = entry.Owner
+			}
+			n.Used[a] = owner
 		}
 	}
 	n.Unreported = !pool.ReportsNode(n.Used)

@@ -87,7 +87,7 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 		Mapper: newMapper(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.ForCache},
-			&v1alpha1.FixedIP{}:    {Transform: trimFixedIP},
+			&v1alpha1.FixedIP{}:    {Transform: trim},
 		},
 	})
 	if err != nil {
@@ -117,29 +117,6 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 		}
 	}()
 	return c, nil
-}
-
-// trimFixedIP is a cache transform that removes the parts of a FixedIP that the scheduler does not read, which are more than
-// half of it. It returns other objects unchanged.
-func trimFixedIP(obj any) (any, error) {
-	fip, ok := obj.(*v1alpha1.FixedIP)
-	if !ok {
-		return obj, nil
-	}
-	trimmed := &v1alpha1.FixedIP{
-		TypeMeta: fip.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: fip.Namespace, Name: fip.Name, UID: fip.UID, ResourceVersion: fip.ResourceVersion, Generation: fip.Generation,
-			CreationTimestamp: fip.CreationTimestamp, DeletionTimestamp: fip.DeletionTimestamp,
-		},
-		Spec:   fip.Spec,
-		Status: fip.Status,
-	}
-	trimmed.Status.Conditions = nil
-	if c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionSubnetAvailable); c != nil {
-		trimmed.Status.Conditions = []metav1.Condition{{Type: c.Type, Status: c.Status, Reason: c.Reason}}
-	}
-	return trimmed, nil
 }
 
 // WritePools sets Pools, and a Writer that works until ctx ends. The ledger has every pool that the Writer reads or writes

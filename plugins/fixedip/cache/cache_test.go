@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -48,6 +51,32 @@ func TestReportsMakeEvents(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, events, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b requeue.Key) bool { return a == b })); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// TestTrim checks that the cache keeps of a FixedIP what the scheduler reads, and nothing else.
+func TestTrim(t *testing.T) {
+	pending := metav1.Condition{Type: v1alpha1.ConditionSubnetAvailable, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInheritancePending}
+	want := &v1alpha1.FixedIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", UID: "1", ResourceVersion: "7", Generation: 2, DeletionTimestamp: &metav1.Time{Time: time.Unix(3, 0)}},
+		Spec: v1alpha1.FixedIPSpec{
+			IPs: []string{"10.0.1.14"}, NodeName: "n", PodName: "web-0", Slot: true, Failover: v1alpha1.Migrate,
+			Owner:   v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "2"},
+			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}},
+		},
+		Status: v1alpha1.FixedIPStatus{VacatedBy: "web-1", MovableFor: "4", Conditions: []metav1.Condition{pending}},
+	}
+	fip := want.DeepCopy()
+	fip.Labels, fip.Annotations, fip.Finalizers, fip.ManagedFields = map[string]string{"a": "b"}, map[string]string{"c": "d"}, []string{v1alpha1.Finalizer}, []metav1.ManagedFieldsEntry{{Manager: "e"}}
+	fip.Status.Phase, fip.Status.PodUID = v1alpha1.PhaseInUse, "5"
+	fip.Status.Conditions[0].Message = "f"
+	fip.Status.Conditions = append(fip.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue})
+	got, err := trim(fip)
+	if diff := cmp.Diff(any(want), got); err != nil || diff != "" {
+		t.Errorf("error %v, trimmed FixedIP (-want +got):\n%s", err, diff)
+	}
+	if got, err := trim(pending); err != nil || got != any(pending) {
+		t.Errorf("another object: got %v, error %v, want the same object", got, err)
 	}
 }
 

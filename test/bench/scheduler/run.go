@@ -29,6 +29,9 @@ import (
 // armLabel is the label of the pods of the current arm. Its value is the name of the arm.
 const armLabel = "bench.fixedip.io/arm"
 
+// manyPods is the number of running pods from which the API server has to save memory, on a machine with 24 GiB.
+const manyPods = 50_000
+
 // bench is one run of the benchmark.
 type bench struct {
 	bin, dir, manifests, out, commit string
@@ -107,7 +110,10 @@ func (b *bench) start(ctx context.Context) error {
 		return err
 	}
 	var cfg *rest.Config
-	b.Cluster, cfg, err = apiserver.Start(ctx, apiserver.Options{Bin: b.bin, Dir: b.dir, Manifests: b.manifests, World: b.world, Log: b.logf})
+	b.Cluster, cfg, err = apiserver.Start(ctx, apiserver.Options{
+		Bin: b.bin, Dir: b.dir, Manifests: b.manifests, World: b.world, Log: b.logf,
+		SaveMemory: b.size.Fixed+b.size.Ordinary > manyPods,
+	})
 	if err != nil {
 		return err
 	}
