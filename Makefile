@@ -161,6 +161,9 @@ E2E_RATE ?= 15s
 # Whether our programs are killed in scenarios that allow it: too (in a second run of each), only, or none.
 E2E_KILLS ?= too
 
+# How many replacements of pods the scenario "time to come back" compares.
+E2E_PAIRS ?= 200
+
 LINES := 1.18 1.19 1.20
 comma := ,
 space := $(subst ,, )
@@ -174,7 +177,7 @@ ROUTING ?= tunnel
 .PHONY: e2e
 e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, KUBERNETES=1.35, ROUTING=native, RUN='rebooted|drained')
 	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills $(E2E_KILLS) -run '$(RUN)'
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills $(E2E_KILLS) -pairs $(E2E_PAIRS) -run '$(RUN)'
 
 # How many clusters run at the same time.
 BESIDE ?= 1

@@ -33,7 +33,6 @@ func isUnreserved(raw ipamtypes.AllocationIP) bool {
 // (invariants 3, 4 and 5).
 func (c *checks) atRest() {
 	w := c.w
-	c.checkUndone()
 	c.endpointsAtRest()
 	// byPod contains the FixedIPs. Key: namespace/name of the pod.
 	byPod := map[string]*v1alpha1.FixedIP{}
@@ -262,14 +261,4 @@ func awayWithout(r *v1alpha1.FixedIP, n pool.NodePool, ip string) bool {
 	family := address.Of(netip.MustParseAddr(ip))
 	addrs := address.ParseAll(r.Spec.IPs)
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == family || n.Home(a) })
-}
-
-// checkUndone checks that an owner in claimedTooEarly does not keep its entry while another pod runs with the address.
-func (c *checks) checkUndone() {
-	for r := range c.claimedTooEarly {
-		cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, r.node)
-		if ok && cn.Spec.IPAM.Pool[r.ip].Owner == r.owner && c.hasOther(r.ip, r.owner) {
-			c.violate("no hijack: IP %s on node %s still has owner %s, set while that pod released the IP, although another pod runs with it", r.ip, r.node, r.owner)
-		}
-	}
 }

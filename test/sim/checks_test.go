@@ -42,21 +42,12 @@ type checks struct {
 	claimed map[[2]string]bool
 	// byUser contains the FixedIPs that a user has created or deleted. Key: the UID.
 	byUser map[types.UID]bool
-	// lastUse is the last time at which a sandbox of the owner stopped using the address.
-	lastUse map[running]time.Time
-	// claimedTooEarly contains the owners that got an entry while another pod had the address. The product has to undo the
-	// entry.
-	claimedTooEarly map[running]bool
 	// lastWrite is the time of the last write of the product.
 	lastWrite time.Time
 }
 
-// running is the use of an address on a node by a pod. owner is namespace/name, as in an entry.
-type running struct{ node, ip, owner string }
-
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, workloadChanged: map[string]time.Time{}, had: map[[2]string]bool{}, claimed: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{},
-		lastUse: map[running]time.Time{}, claimedTooEarly: map[running]bool{}}
+	return &checks{w: w, included: map[string]time.Time{}, workloadChanged: map[string]time.Time{}, had: map[[2]string]bool{}, claimed: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{}}
 }
 
 func (c *checks) violate(format string, args ...any) {
@@ -144,7 +135,10 @@ func (c *checks) checkPool(e event, by string) {
 			}
 		}
 		if isProduct(by) && before.Owner != now.Owner && isPod(now.Owner) {
-			c.checkOwner(after.Name, ip, now.Owner, had && before.Owner == "")
+			if had && before.Owner == "" {
+				c.violate("no hijack: IP %s on node %s gets owner %s, although its pool offers it to all pods (ADR 0025)", ip, after.Name, now.Owner)
+			}
+			c.checkOwner(after.Name, ip, now.Owner)
 		}
 		if isProduct(by) && now.Owner == "" && c.w.isStrict(after.Name) {
 			c.violate("strict: IP %s gets a dynamic entry on strict node %s", ip, after.Name)
@@ -185,15 +179,7 @@ func (c *checks) checkDynamic(node, ip string) {
 }
 
 // checkOwner checks invariant 2 for an address that gets a pod as its owner: no other pod has the address or can get it.
-// adopted is true if the entry was dynamic. In that case the pod may release the address before the write is executed, and
-// another pod of the node may get it. The product then has to undo the write, which checkUndone checks.
-func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
-	r := running{node, ip, owner}
-	if stopped, ran := c.lastUse[r]; adopted && ran && !stopped.Before(c.w.server.serving.begun) && c.takenOver(r) {
-		c.w.stats["adopted while another pod had the address"]++
-		c.claimedTooEarly[r] = true
-		return
-	}
+func (c *checks) checkOwner(node, ip, owner string) {
 	for _, m := range c.w.machines {
 		for _, b := range m.sandboxes {
 			switch {
@@ -212,33 +198,8 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	if has := m.allocatedTo(ip); has != "" && has != owner {
 		c.violate("no hijack: IP %s on node %s gets owner %s while the agent has the IP allocated to %s", ip, node, owner, has)
 	}
-	offered := slices.Contains(m.ipam.Offered(agent.IsIPv6(ip)), ip)
-	if offered && adopted {
-		c.w.stats["adopted while the pod released the address"]++
-	} else if offered {
+	if slices.Contains(m.ipam.Offered(agent.IsIPv6(ip)), ip) {
 		c.violate("no hijack: IP %s on node %s gets owner %s while the agent offers the IP to all pods", ip, node, owner)
-	}
-}
-
-// takenOver reports whether the owner of r does not run with the address any more, and another pod does: on the node of r, and
-// on no other node.
-func (c *checks) takenOver(r running) bool {
-	over := false
-	for _, m := range c.w.machines {
-		for _, user := range m.uses(r.ip) {
-			if m.name != r.node || user == r.owner {
-				return false
-			}
-			over = true
-		}
-	}
-	return over
-}
-
-// noteLastUse sets the last use of the addresses of a sandbox to now. It is called for every sandbox that stops.
-func (c *checks) noteLastUse(on *machine, b *sandbox) {
-	for _, ip := range b.ips {
-		c.lastUse[running{on.name, ip, b.key}] = time.Now()
 	}
 }
 

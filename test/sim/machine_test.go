@@ -259,7 +259,6 @@ func (m *machine) start(pod *corev1.Pod) {
 func (m *machine) stop(b *sandbox) {
 	delete(m.sandboxes, b.uid)
 	m.endEndpoint(b.uid)
-	m.w.noteLastUse(m, b)
 	if b.held && m.ipam != nil {
 		m.release(b.ips)
 		m.dirty = true
@@ -292,9 +291,6 @@ func (m *machine) removed(pod *corev1.Pod) {
 
 // powerOff stops the agent and all sandboxes of the node.
 func (m *machine) powerOff() {
-	for _, b := range m.sandboxes {
-		m.w.noteLastUse(m, b)
-	}
 	m.off, m.sandboxes, m.cep = true, map[types.UID]*sandbox{}, endpointAgent{}
 	m.agentDown()
 }

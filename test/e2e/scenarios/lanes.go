@@ -22,10 +22,13 @@ const podLanes = 2
 // scenarioTimeout is the time limit of a scenario. The limits of its steps are shorter.
 const scenarioTimeout = 10 * time.Minute
 
+// pairTime is more than the scenario ratio needs for one pair of replacements.
+const pairTime = 5 * time.Second
+
 // timeout returns the time limit of the scenario. The scenario ratio needs more time than the others.
-func (s scenario) timeout() time.Duration {
+func (s scenario) timeout(pairs int) time.Duration {
 	if s.name == ratioScenario {
-		return ratioTimes[len(ratioTimes)-1] + 2*time.Minute
+		return scenarioTimeout + time.Duration(secondLook*pairs)*pairTime
 	}
 	return scenarioTimeout
 }
@@ -119,7 +122,7 @@ func (t *trial) runOne(parent context.Context, s scenario, m *killer, nodes []st
 	if parent.Err() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(parent, s.timeout(), fmt.Errorf("the scenario is not done after %s", s.timeout()))
+	ctx, cancel := context.WithTimeoutCause(parent, s.timeout(t.options.pairs), fmt.Errorf("the scenario is not done after %s", s.timeout(t.options.pairs)))
 	defer cancel()
 	name := s.name
 	if m != nil {

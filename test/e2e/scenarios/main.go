@@ -48,6 +48,8 @@ type options struct {
 	bin, dir, source, tag string
 	targets               []target
 	updateRate            time.Duration
+	// pairs is the number of replacements after which the scenario "time to come back" judges the ratio.
+	pairs int
 	profile
 	only *regexp.Regexp
 	// table and compatibility are the paths of files for the results; empty if they are not written.
@@ -79,6 +81,7 @@ func run() error {
 	flag.StringVar(&o.tag, "tag", "latest", "tag of the images")
 	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19; 1.19/native and 1.20/1.35 have another routing and another version of Kubernetes than the flags say")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
+	flag.IntVar(&o.pairs, "pairs", 200, "number of pods replaced with a fixed address, and of those without, of which the scenario \"time to come back\" compares the median times")
 	flag.StringVar((*string)(&o.routing), "routing", string(layout.Tunnel), "how packets reach pods of other nodes: tunnel, or native (routes to the subnets of nodes; scenarios whose addresses leave their subnet are left out)")
 	flag.StringVar(&o.kubernetes, "kubernetes", layout.OwnKubernetes, "minor version of the control plane and the kubelets: 1.34 or 1.35")
 	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
@@ -103,6 +106,9 @@ func run() error {
 			return fmt.Errorf("resolve the path of the folder %q: %w", *path, err)
 		}
 		*path = absolute
+	}
+	if o.pairs < 1 {
+		return fmt.Errorf("-pairs %d: must be at least 1", o.pairs)
 	}
 	if o.parallel < 1 {
 		return fmt.Errorf("-beside %d: must be at least 1", o.parallel)
