@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -30,8 +31,8 @@ import (
 )
 
 const (
-	// eventDelay is the time from the first reconcile that finds a waiting pod to the event. A drain evicts the pods of a node
-	// one after the other, and one event should name them all.
+	// eventDelay is the time from the first reconcile that finds a new waiting pod to the event. A drain evicts the pods of a
+	// node one after the other, and one event should name them all.
 	eventDelay = 10 * time.Second
 	// recheckInterval is the interval at which a node is reconciled while pods wait for it.
 	recheckInterval = time.Minute
@@ -50,15 +51,16 @@ type Controller struct {
 	Clock  clock.PassiveClock
 
 	mu sync.Mutex
-	// episodes contains an episode for each node for which pods wait. Key: the node.
-	episodes map[string]*episode
+	// waitedFor contains the nodes for which pods waited at the last reconcile. Key: the node.
+	waitedFor map[string]*reports
 }
 
-// episode is a time during which at least one pod waits for a node.
-type episode struct {
+// reports contains what events have reported about the pods that wait for a node.
+type reports struct {
+	// named contains the waiting pods that an event has reported. Key: keyOf.
+	named sets.Set[string]
+	// since is the time of the first reconcile that found a pod that is not in named; zero: there is none.
 	since time.Time
-	// reported is true if an event has reported the pods.
-	reported bool
 }
 
 // Setup adds the controller to a manager.
@@ -83,8 +85,8 @@ func (c *Controller) Setup(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile records an event on a Node that names the pods that wait for the node. It records the next event only after a
-// reconcile that found no waiting pod.
+// Reconcile records an event on a Node that names the pods that wait for the node. It records the next event when another pod
+// waits.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	all, err := c.waiting(ctx)
 	if err != nil {
@@ -98,26 +100,41 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	defer c.mu.Unlock()
 	pods := all[req.Name]
 	if len(pods) == 0 || node == nil {
-		delete(c.episodes, req.Name)
+		delete(c.waitedFor, req.Name)
 		return ctrl.Result{}, nil
 	}
-	e := c.episodes[req.Name]
-	if e == nil {
-		if c.episodes == nil {
-			c.episodes = map[string]*episode{}
+	r := c.waitedFor[req.Name]
+	if r == nil {
+		r = &reports{}
+		if c.waitedFor == nil {
+			c.waitedFor = map[string]*reports{}
 		}
-		e = &episode{since: c.Clock.Now()}
-		c.episodes[req.Name] = e
+		c.waitedFor[req.Name] = r
 	}
-	if left := e.since.Add(eventDelay).Sub(c.Clock.Now()); left > 0 {
+	waiting := sets.New[string]()
+	var added, known []*corev1.Pod
+	for _, pod := range pods {
+		if waiting.Insert(keyOf(pod)); r.named.Has(keyOf(pod)) {
+			known = append(known, pod)
+		} else {
+			added = append(added, pod)
+		}
+	}
+	r.named = r.named.Intersection(waiting)
+	if len(added) == 0 {
+		r.since = time.Time{}
+		return ctrl.Result{RequeueAfter: recheckInterval}, nil
+	}
+	if r.since.IsZero() {
+		r.since = c.Clock.Now()
+	}
+	if left := r.since.Add(eventDelay).Sub(c.Clock.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	if !e.reported {
-		e.reported = true
-		// Events with the same reason on the same object are merged into one with the note of the first, unless their related
-		// objects differ. So the first pod is the related object.
-		c.Events.Eventf(node, pods[0], corev1.EventTypeWarning, Reason, "SchedulePods", "%s", describe(pods, node))
-	}
+	r.named, r.since = waiting, time.Time{}
+	// Events with the same reason on the same object are merged into one with the note of the first, unless their related
+	// objects differ. So the first pod that no event has named is the related object.
+	c.Events.Eventf(node, added[0], corev1.EventTypeWarning, Reason, "SchedulePods", "%s", describe(slices.Concat(added, known), node))
 	return ctrl.Result{RequeueAfter: recheckInterval}, nil
 }
 

@@ -85,8 +85,8 @@ func record(pod, node string) *v1alpha1.FixedIP {
 	return gen.FixedIP(pod, func(r *v1alpha1.FixedIP) { r.Spec.NodeName, r.Spec.IPs = node, []string{"10.0.9.9"} })
 }
 
-// TestReconcile checks that an event on the Node names the pods that wait for the node, and that the next event follows only
-// after a reconcile that found no waiting pod (finding R3).
+// TestReconcile checks that an event on the Node names the pods that wait for the node, and that the next event follows when
+// another pod waits, whether or not the first ones still wait (finding R3).
 func TestReconcile(t *testing.T) {
 	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their addresses and is "
 	for name, steps := range map[string]func(s *stage) (got, want any){
@@ -110,6 +110,20 @@ func TestReconcile(t *testing.T) {
 			return [][]string{first, none, s.reconcile()}, [][]string{
 				{begin + "ready: db/web-0; the events of the pods explain why the node cannot take them"}, nil,
 				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"}}
+		},
+		"another pod waits while the first still waits": func(s *stage) (got, want any) {
+			s.create(node("n", false), unschedulable("web-1"))
+			s.reconcile()
+			s.Clock.Step(eventDelay)
+			first := s.reconcile()
+			s.create(unschedulable("web-0"))
+			early := s.reconcile()
+			s.Clock.Step(eventDelay)
+			second := s.reconcile()
+			s.Clock.Step(eventDelay)
+			return [][]string{first, early, second, s.reconcile()}, [][]string{
+				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"}, nil,
+				{begin + "ready: db/web-0, db/web-1; the events of the pods explain why the node cannot take them"}, nil}
 		},
 		"a node that is gone": func(s *stage) (got, want any) {
 			s.create(unschedulable("db-0"), record("db-0", "gone"))
