@@ -23,9 +23,9 @@ const (
 	barWidth    = 9
 )
 
-// readReports reads all reports in a folder, in the order of their names.
+// readReports reads all reports in a folder, in the order of their names (report.name).
 func readReports(dir string) ([]*report, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	paths, err := filepath.Glob(filepath.Join(dir, "*-nodes*.json"))
 	if err != nil {
 		return nil, err
 	}
