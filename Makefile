@@ -313,16 +313,18 @@ soak: $(FAULT_PROGRAMS) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler ## Cr
 ##@ Measurements
 
 # The numbers of nodes, of running pods on each node, of pods of each arm, of pods that wait for slots meanwhile, and of
-# rounds.
+# rounds. QPS is the maximum number of requests per second of a scheduler. If it is far more than the API server can serve,
+# the API server refuses binds, which the scheduler sends again after a second, and the rates of C and F vary a lot.
 SIZES     ?= 500 1000 5000
 BOUND     ?= 0
 BURST     ?= 1000
+QPS       ?= 500
 SEARCHING ?= 0
 ROUNDS    ?= 5
 # The folder for the figures and charts.
 FIGURES ?= $(CURDIR)/.bench/figures
 
-BENCH = $(BIN)/bench/scheduler -bin $(BIN) -dir $(CURDIR)/.bench/cluster -bound $(BOUND) -pods $(BURST) -rounds $(ROUNDS) -searching $(SEARCHING) \
+BENCH = $(BIN)/bench/scheduler -bin $(BIN) -dir $(CURDIR)/.bench/cluster -bound $(BOUND) -pods $(BURST) -rounds $(ROUNDS) -qps $(QPS) -searching $(SEARCHING) \
   -reports=$(if $(REPORTS),true,false) -commit $(VERSION) -out $(FIGURES) $(if $(PROFILES),-profiles $(PROFILES))
 BENCH_PROGRAMS := $(BIN)/fixedip-controlplane $(BIN)/fixedip-scheduler $(BIN)/bench/scheduler $(BIN)/bench/patcher
 

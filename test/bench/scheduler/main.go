@@ -33,7 +33,7 @@ func main() {
 	flag.IntVar(&b.size.Searching, "searching", 0, "number of pods that wait for a slot while pods are scheduled with FixedIP")
 	flag.IntVar(&b.pods, "pods", 1000, "number of pods of each arm")
 	flag.IntVar(&b.rounds, "rounds", 5, "number of rounds")
-	flag.IntVar(&b.qps, "qps", 5000, "maximum number of requests per second of a scheduler")
+	flag.IntVar(&b.qps, "qps", 500, "maximum number of requests per second of a scheduler")
 	flag.BoolVar(&b.reports, "reports", false, "agents write their status.ipam every 15 s")
 	arms := flag.String("arms", "", "names of the arms to run, separated by commas; all if empty")
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs")
