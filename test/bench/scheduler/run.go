@@ -138,6 +138,7 @@ func (b *bench) measure(ctx context.Context, a arm, round int) (result, error) {
 	for i := range pods {
 		pods[i] = a.pod(b.world, i)
 		metav1.SetMetaDataLabel(&pods[i].ObjectMeta, armLabel, a.name)
+		world.LowPriority(pods[i])
 	}
 	if !a.withoutFixedIP {
 		for i := range b.size.Searching {

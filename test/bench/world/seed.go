@@ -81,6 +81,7 @@ func (w *World) Write(ctx context.Context, dir string, log func(format string, a
 	}{
 		{"namespaces", namespaces, func(i int) client.Object { return namespaceOf(i) }},
 		{"serviceaccounts", namespaces, func(i int) client.Object { return serviceAccountOf(i) }},
+		{"priorityclasses", 1, func(int) client.Object { return lowPriority() }},
 		{"minions", w.Nodes, func(i int) client.Object { return w.node(i) }},
 		{"cilium.io/ciliumnodes", w.Nodes, func(i int) client.Object { return w.CiliumNode(i) }},
 		{"fixedip.io/nodesubnets", w.Nodes, func(i int) client.Object { return w.nodeSubnet(i) }},

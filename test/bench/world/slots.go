@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -20,6 +21,23 @@ const (
 	slotDeployment = "surge"
 	slotReplicaSet = "surge-5d4f8c7b9"
 )
+
+// lowPriorityClass is a PriorityClass whose pods a scheduler takes from its queue after all other pods.
+const lowPriorityClass = "low"
+
+func lowPriority() *schedulingv1.PriorityClass {
+	return &schedulingv1.PriorityClass{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "scheduling.k8s.io/v1", Kind: "PriorityClass"},
+		ObjectMeta: metav1.ObjectMeta{Name: lowPriorityClass, UID: uid('l', 0), Generation: 1},
+		Value:      -1, PreemptionPolicy: ptr.To(corev1.PreemptLowerPriority),
+	}
+}
+
+// LowPriority makes a scheduler try the pod after all pods that search for a slot, so that those wait already when it places
+// the pod.
+func LowPriority(pod *corev1.Pod) {
+	pod.Spec.PriorityClassName, pod.Spec.Priority = lowPriorityClass, ptr.To[int32](-1)
+}
 
 // SearchingPod returns pod i of those that search for a slot, as a client creates it.
 func (w *World) SearchingPod(i int) *corev1.Pod {
