@@ -11,11 +11,17 @@ import (
 	"runtime/debug"
 	"time"
 
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/test/bench/world"
 )
@@ -75,7 +81,40 @@ func Start(ctx context.Context, o Options) (*cluster.Cluster, *rest.Config, erro
 		return nil, nil, err
 	}
 	admin.QPS = -1
+	if err := awaitWatchCaches(ctx, admin); err != nil {
+		c.Stop()
+		return nil, nil, err
+	}
 	return c, admin, nil
+}
+
+// awaitWatchCaches waits until the API server has read the custom resources into its watch caches. It reports that it is ready
+// before that, and reading 150,000 CiliumEndpoints takes minutes, which are no time of the programs to measure.
+func awaitWatchCaches(ctx context.Context, cfg *rest.Config) error {
+	api, err := NewClient(cfg)
+	if err != nil {
+		return err
+	}
+	fromCache := &client.ListOptions{Raw: &metav1.ListOptions{
+		SendInitialEvents: ptr.To(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
+	}}
+	for _, list := range []client.ObjectList{&ciliumv2.CiliumNodeList{}, &ciliumv2.CiliumEndpointList{}, &v1alpha1.FixedIPList{}, &v1alpha1.NodeSubnetList{}} {
+		err := wait.PollUntilContextTimeout(ctx, time.Second, startTimeout, true, func(ctx context.Context) (bool, error) {
+			w, err := api.Watch(ctx, list, fromCache)
+			if apierrors.IsTooManyRequests(err) {
+				// The cache is not ready.
+				return false, nil
+			}
+			if err == nil {
+				w.Stop()
+			}
+			return true, err
+		})
+		if err != nil {
+			return fmt.Errorf("wait for the API server's cache of %T: %w", list, err)
+		}
+	}
+	return nil
 }
 
 // NewClient returns a client for the kinds of a world.

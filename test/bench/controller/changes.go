@@ -18,20 +18,41 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/test/bench/apiserver"
 	"fixedip.io/fixedip/test/bench/world"
 )
 
+// watchNodes watches the changes of CiliumNodes from now on. The API server ends the watch of a client that reads too slowly;
+// the result then continues where that watch ended.
+func (b *bench) watchNodes(ctx context.Context) (watch.Interface, error) {
+	var now ciliumv2.CiliumNodeList
+	if err := b.api.List(ctx, &now, client.Limit(1)); err != nil {
+		return nil, fmt.Errorf("list the CiliumNodes: %w", err)
+	}
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, now.ResourceVersion, &toolscache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return b.api.Watch(ctx, &ciliumv2.CiliumNodeList{}, &client.ListOptions{Raw: &o})
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch the CiliumNodes: %w", err)
+	}
+	return w, nil
+}
+
 // join lets nodes join, as their kubelets and agents do, and measures for each the time until its pool has an entry.
 func (b *bench) join(ctx context.Context, s *step) error {
 	began := time.Now()
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	watcher, err := b.api.Watch(watching, &ciliumv2.CiliumNodeList{})
+	watcher, err := b.watchNodes(watching)
 	if err != nil {
-		return fmt.Errorf("watch the CiliumNodes: %w", err)
+		return err
 	}
 	defer watcher.Stop()
 	// created contains the time at which the CiliumNode of each joining node was created, and joined how long it took from
@@ -136,9 +157,9 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	watcher, err := b.api.Watch(watching, &ciliumv2.CiliumNodeList{})
+	watcher, err := b.watchNodes(watching)
 	if err != nil {
-		return fmt.Errorf("watch the CiliumNodes: %w", err)
+		return err
 	}
 	defer watcher.Stop()
 	for w := range workloads {
