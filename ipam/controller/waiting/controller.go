@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	// eventDelay is the time from the first reconcile that finds a new waiting pod to the event. A drain evicts the pods of a
+	// eventDelay is the time from the moment at which a pod was found unschedulable to the event. A drain evicts the pods of a
 	// node one after the other, and one event should name them all.
 	eventDelay = 10 * time.Second
 	// recheckInterval is the interval at which a node is reconciled while pods wait for it.
@@ -51,16 +51,8 @@ type Controller struct {
 	Clock  clock.PassiveClock
 
 	mu sync.Mutex
-	// waitedFor contains the nodes for which pods waited at the last reconcile. Key: the node.
-	waitedFor map[string]*reports
-}
-
-// reports contains what events have reported about the pods that wait for a node.
-type reports struct {
-	// named contains the waiting pods that an event has reported. Key: keyOf.
-	named sets.Set[string]
-	// since is the time of the first reconcile that found a pod that is not in named; zero: there is none.
-	since time.Time
+	// reported contains the waiting pods that events have named. Key: the node for which they wait. Value: their keyOf.
+	reported map[string]sets.Set[string]
 }
 
 // Setup adds the controller to a manager.
@@ -100,41 +92,33 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	defer c.mu.Unlock()
 	pods := all[req.Name]
 	if len(pods) == 0 || node == nil {
-		delete(c.waitedFor, req.Name)
+		delete(c.reported, req.Name)
 		return ctrl.Result{}, nil
 	}
-	r := c.waitedFor[req.Name]
-	if r == nil {
-		r = &reports{}
-		if c.waitedFor == nil {
-			c.waitedFor = map[string]*reports{}
-		}
-		c.waitedFor[req.Name] = r
-	}
-	waiting := sets.New[string]()
+	waiting, since := sets.New[string](), c.Clock.Now()
 	var added, known []*corev1.Pod
 	for _, pod := range pods {
-		if waiting.Insert(keyOf(pod)); r.named.Has(keyOf(pod)) {
+		if waiting.Insert(keyOf(pod)); c.reported[req.Name].Has(keyOf(pod)) {
 			known = append(known, pod)
-		} else {
-			added = append(added, pod)
+			continue
+		}
+		added = append(added, pod)
+		if at := podutil.UnschedulableSince(pod); at.Before(since) {
+			since = at
 		}
 	}
-	r.named = r.named.Intersection(waiting)
-	if len(added) == 0 {
-		r.since = time.Time{}
-		return ctrl.Result{RequeueAfter: recheckInterval}, nil
-	}
-	if r.since.IsZero() {
-		r.since = c.Clock.Now()
-	}
-	if left := r.since.Add(eventDelay).Sub(c.Clock.Now()); left > 0 {
+	if left := since.Add(eventDelay).Sub(c.Clock.Now()); len(added) > 0 && left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	r.named, r.since = waiting, time.Time{}
-	// Events with the same reason on the same object are merged into one with the note of the first, unless their related
-	// objects differ. So the first pod that no event has named is the related object.
-	c.Events.Eventf(node, added[0], corev1.EventTypeWarning, Reason, "SchedulePods", "%s", describe(slices.Concat(added, known), node))
+	if c.reported == nil {
+		c.reported = map[string]sets.Set[string]{}
+	}
+	c.reported[req.Name] = waiting
+	if len(added) > 0 {
+		// Events with the same reason on the same object are merged into one with the note of the first, unless their
+		// related objects differ. So the first pod that no event has named is the related object.
+		c.Events.Eventf(node, added[0], corev1.EventTypeWarning, Reason, "SchedulePods", "%s", describe(slices.Concat(added, known), node))
+	}
 	return ctrl.Result{RequeueAfter: recheckInterval}, nil
 }
 

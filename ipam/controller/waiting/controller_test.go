@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -73,10 +74,12 @@ func node(name string, cordoned bool) *corev1.Node {
 	return gen.Node(name, func(n *corev1.Node) { n.Spec.Unschedulable = cordoned })
 }
 
-// unschedulable returns a pod for which a scheduler has found no node.
-func unschedulable(name string) *corev1.Pod {
+// unschedulable returns a pod for which a scheduler finds no node from now on.
+func (s *stage) unschedulable(name string) *corev1.Pod {
 	return gen.Pod(name, func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(s.Clock.Now()),
+		}}
 	})
 }
 
@@ -91,20 +94,20 @@ func TestReconcile(t *testing.T) {
 	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their addresses and is "
 	for name, steps := range map[string]func(s *stage) (got, want any){
 		"a drained node": func(s *stage) (got, want any) {
-			s.create(node("n", true), unschedulable("web-0"), unschedulable("web-1"), unschedulable("other-0"))
+			s.create(node("n", true), s.unschedulable("web-0"), s.unschedulable("web-1"), s.unschedulable("other-0"))
 			early := s.reconcile()
 			s.Clock.Step(eventDelay)
 			return [][]string{early, s.reconcile(), s.reconcile()}, [][]string{nil,
 				{begin + "cordoned: db/web-0, db/web-1; the pods run when the node is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"}, nil}
 		},
 		"a node that is drained again": func(s *stage) (got, want any) {
-			s.create(node("n", false), unschedulable("web-0"))
+			s.create(node("n", false), s.unschedulable("web-0"))
 			s.reconcile()
 			s.Clock.Step(eventDelay)
 			first := s.reconcile()
-			s.delete(unschedulable("web-0"))
+			s.delete(s.unschedulable("web-0"))
 			none := s.reconcile()
-			s.create(unschedulable("web-1"))
+			s.create(s.unschedulable("web-1"))
 			s.reconcile()
 			s.Clock.Step(eventDelay)
 			return [][]string{first, none, s.reconcile()}, [][]string{
@@ -112,11 +115,11 @@ func TestReconcile(t *testing.T) {
 				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"}}
 		},
 		"another pod waits while the first still waits": func(s *stage) (got, want any) {
-			s.create(node("n", false), unschedulable("web-1"))
+			s.create(node("n", false), s.unschedulable("web-1"))
 			s.reconcile()
 			s.Clock.Step(eventDelay)
 			first := s.reconcile()
-			s.create(unschedulable("web-0"))
+			s.create(s.unschedulable("web-0"))
 			early := s.reconcile()
 			s.Clock.Step(eventDelay)
 			second := s.reconcile()
@@ -125,8 +128,15 @@ func TestReconcile(t *testing.T) {
 				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"}, nil,
 				{begin + "ready: db/web-0, db/web-1; the events of the pods explain why the node cannot take them"}, nil}
 		},
+		"a new leader after the delay": func(s *stage) (got, want any) {
+			s.create(node("n", false), s.unschedulable("web-0"))
+			early := s.reconcile()
+			s.Clock.Step(eventDelay)
+			s.c = &Controller{Ledger: s.Ledger, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock}
+			return [][]string{early, s.reconcile()}, [][]string{nil, {begin + "ready: db/web-0; the events of the pods explain why the node cannot take them"}}
+		},
 		"a node that is gone": func(s *stage) (got, want any) {
-			s.create(unschedulable("db-0"), record("db-0", "gone"))
+			s.create(s.unschedulable("db-0"), record("db-0", "gone"))
 			s.reconcile()
 			s.Clock.Step(time.Hour)
 			return s.reconcile(), []string(nil)
@@ -143,8 +153,8 @@ func TestReconcile(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	s := newStage(t)
-	s.create(node("n", true), unschedulable("web-0"), unschedulable("web-1"), unschedulable("other-0"))
-	s.create(unschedulable("db-0"), record("db-0", "lost"))
+	s.create(node("n", true), s.unschedulable("web-0"), s.unschedulable("web-1"), s.unschedulable("other-0"))
+	s.create(s.unschedulable("db-0"), record("db-0", "lost"))
 	s.create(controllertest.Pod(2))
 	want := []metrics.WaitingPods{{Node: "lost", State: nodeutil.Gone, Pods: 1}, {Node: "n", State: nodeutil.Cordoned, Pods: 2}}
 	if diff := cmp.Diff(want, s.counts()); diff != "" {

@@ -10,6 +10,7 @@ package podutil
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -73,6 +74,16 @@ func IsUnschedulable(pod *corev1.Pod) bool {
 	return pod != nil && pod.Spec.NodeName == "" && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
 	})
+}
+
+// UnschedulableSince returns since when the pod is not scheduled, according to its condition PodScheduled; zero if it has none.
+func UnschedulableSince(pod *corev1.Pod) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 // IsReady reports whether the condition Ready of the pod is true and the pod is not being deleted.

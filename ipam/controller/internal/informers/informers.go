@@ -141,7 +141,9 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 		keepAnnotations(&trimmed.ObjectMeta, pod.Annotations, annotationDomains)
 		if podutil.IsUnschedulable(pod) {
 			// The controller chooses a node that can run the pod to inherit the subnet of its address.
-			trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+			trimmed.Status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(podutil.UnschedulableSince(pod)),
+			}}
 			trimmed.Status.NominatedNodeName = pod.Status.NominatedNodeName
 			trimmed.Spec.NodeSelector, trimmed.Spec.Affinity, trimmed.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations
 		}
