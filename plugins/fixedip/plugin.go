@@ -204,7 +204,7 @@ func (p *Plugin) refuse(pod *corev1.Pod, decided uint64, err error) *fwk.Status 
 // statusOf returns the status for an error of the binder; nil, which means success, for a nil error.
 func statusOf(err error) *fwk.Status {
 	if err == nil {
-		// The variables below are on the heap.
+		// Return before the variables below are allocated: errors.As needs them on the heap.
 		return nil
 	}
 	var refusal *binder.Refusal

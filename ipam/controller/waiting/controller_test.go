@@ -61,6 +61,16 @@ func (s *stage) reconcile() (events []string) {
 	return events
 }
 
+// reconcileTwice reconciles node n now and after the delay of the event, and returns the events of the second reconcile.
+func (s *stage) reconcileTwice() (events []string) {
+	s.t.Helper()
+	if early := s.reconcile(); len(early) > 0 {
+		s.t.Errorf("got events %q before the delay, want none", early)
+	}
+	s.Clock.Step(eventDelay)
+	return s.reconcile()
+}
+
 func (s *stage) counts() []metrics.WaitingPods {
 	s.t.Helper()
 	counts, err := s.c.Counts(s.t.Context())
@@ -95,37 +105,25 @@ func TestReconcile(t *testing.T) {
 	for name, steps := range map[string]func(s *stage) (got, want any){
 		"a drained node": func(s *stage) (got, want any) {
 			s.create(node("n", true), s.unschedulable("web-0"), s.unschedulable("web-1"), s.unschedulable("other-0"))
-			early := s.reconcile()
-			s.Clock.Step(eventDelay)
-			return [][]string{early, s.reconcile(), s.reconcile()}, [][]string{nil,
+			return [][]string{s.reconcileTwice(), s.reconcile()}, [][]string{
 				{begin + "cordoned: db/web-0, db/web-1; the pods run when the node is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"}, nil}
 		},
 		"a node that is drained again": func(s *stage) (got, want any) {
 			s.create(node("n", false), s.unschedulable("web-0"))
-			s.reconcile()
-			s.Clock.Step(eventDelay)
-			first := s.reconcile()
+			first := s.reconcileTwice()
 			s.delete(s.unschedulable("web-0"))
 			none := s.reconcile()
 			s.create(s.unschedulable("web-1"))
-			s.reconcile()
-			s.Clock.Step(eventDelay)
-			return [][]string{first, none, s.reconcile()}, [][]string{
+			return [][]string{first, none, s.reconcileTwice()}, [][]string{
 				{begin + "ready: db/web-0; the events of the pods explain why the node cannot take them"}, nil,
 				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"}}
 		},
 		"another pod waits while the first still waits": func(s *stage) (got, want any) {
 			s.create(node("n", false), s.unschedulable("web-1"))
-			s.reconcile()
-			s.Clock.Step(eventDelay)
-			first := s.reconcile()
+			first := s.reconcileTwice()
 			s.create(s.unschedulable("web-0"))
-			early := s.reconcile()
-			s.Clock.Step(eventDelay)
-			second := s.reconcile()
-			s.Clock.Step(eventDelay)
-			return [][]string{first, early, second, s.reconcile()}, [][]string{
-				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"}, nil,
+			return [][]string{first, s.reconcileTwice(), s.reconcileTwice()}, [][]string{
+				{begin + "ready: db/web-1; the events of the pods explain why the node cannot take them"},
 				{begin + "ready: db/web-0, db/web-1; the events of the pods explain why the node cannot take them"}, nil}
 		},
 		"a new leader after the delay": func(s *stage) (got, want any) {

@@ -5,6 +5,6 @@
 // there, because the node is drained, not ready, gone or full. An event on the Node informs the administrator who drains the
 // node, and Counts provides the numbers for a metric.
 //
-// The package writes only events, and stores in memory only which pods it has reported on which nodes: a replica that takes over
-// reports these pods once more. The events of a pod and kubectl fixedip explain show the reason why that pod waits.
+// The package writes only events, and stores in memory only the pods that it has reported for each node: a replica that takes
+// over reports these pods once more. The events of a pod and kubectl fixedip explain show the reason why that pod waits.
 package waiting

@@ -71,19 +71,19 @@ func RunsWithOther(pod *corev1.Pod, a netip.Addr) bool {
 // IsUnschedulable reports whether the pod is not bound and a scheduler has marked it as unschedulable. It is false for a nil
 // pod.
 func IsUnschedulable(pod *corev1.Pod) bool {
-	return pod != nil && pod.Spec.NodeName == "" && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
-	})
+	return pod != nil && pod.Spec.NodeName == "" && slices.ContainsFunc(pod.Status.Conditions, isUnschedulable)
 }
 
-// UnschedulableSince returns since when the pod is not scheduled, according to its condition PodScheduled; zero if it has none.
+// UnschedulableSince returns the time at which a scheduler marked the pod as unschedulable; the zero time if none has.
 func UnschedulableSince(pod *corev1.Pod) time.Time {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled {
-			return c.LastTransitionTime.Time
-		}
+	if i := slices.IndexFunc(pod.Status.Conditions, isUnschedulable); i >= 0 {
+		return pod.Status.Conditions[i].LastTransitionTime.Time
 	}
 	return time.Time{}
+}
+
+func isUnschedulable(c corev1.PodCondition) bool {
+	return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
 }
 
 // IsReady reports whether the condition Ready of the pod is true and the pod is not being deleted.

@@ -16,15 +16,15 @@ import (
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
-// cachedNode is what a cache keeps of a CiliumNode. The ledger refers to the same maps, so that a pool is in memory once: a
-// cluster has thousands of pools, and they are most of what the programs keep.
+// cachedNode is the part of a CiliumNode that a cache stores. The ledger refers to the same maps, so that each pool is in memory
+// only once: pools take most of the memory that the plugin adds to a scheduler.
 type cachedNode struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	pool pool.NodePool
 }
 
-// DeepCopyObject returns a copy with the same pool. Nobody changes a pool.
+// DeepCopyObject returns a copy that refers to the same pool. A pool is not modified after it has been decoded.
 func (n *cachedNode) DeepCopyObject() runtime.Object {
 	return &cachedNode{TypeMeta: n.TypeMeta, ObjectMeta: *n.ObjectMeta.DeepCopy(), pool: n.pool}
 }

@@ -209,7 +209,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 		default:
 			owner := strings.TrimSuffix(e.Owner, restoredSuffix)
 			if entry := n.Entries[a]; entry.OwnedBy(owner) {
-				// Have the text in memory once.
+				// The entry and Used share one string.
 				owner = entry.Owner
 			}
 			n.Used[a] = owner

@@ -32,7 +32,7 @@ func ReservationOf(fip *v1alpha1.FixedIP) ledger.Reservation {
 		Addrs:  address.ParseAll(fip.Spec.IPs),
 	}
 	if r.Owner == r.Record {
-		// The usual case: have the text in memory once.
+		// This is the usual case. Both fields share one string then.
 		r.Owner = r.Record
 	}
 	return r

@@ -54,7 +54,7 @@ func TestReportsMakeEvents(t *testing.T) {
 	}
 }
 
-// TestTrim checks that the cache keeps of a FixedIP what the scheduler reads, and nothing else.
+// TestTrim checks that trim keeps the fields of a FixedIP that the scheduler reads, and removes all others.
 func TestTrim(t *testing.T) {
 	pending := metav1.Condition{Type: v1alpha1.ConditionSubnetAvailable, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInheritancePending}
 	want := &v1alpha1.FixedIP{

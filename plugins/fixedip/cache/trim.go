@@ -32,6 +32,7 @@ func trim(obj any) (any, error) {
 	spec.Reclaim.WhenDeleted, spec.Reclaim.WhenScaled = shared(spec.Reclaim.WhenDeleted), shared(spec.Reclaim.WhenScaled)
 	spec.Owner.APIVersion, spec.Owner.Kind, spec.Owner.Name, spec.Owner.UID = shared(spec.Owner.APIVersion), shared(spec.Owner.Kind), shared(spec.Owner.Name), shared(spec.Owner.UID)
 	if spec.PodName == fip.Name {
+		// Both fields share one string.
 		spec.PodName = fip.Name
 	}
 	if c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionSubnetAvailable); c != nil {
@@ -40,5 +41,5 @@ func trim(obj any) (any, error) {
 	return trimmed, nil
 }
 
-// shared returns the same text, which is in memory once for all FixedIPs that have it.
+// shared returns a string with the same text, which all FixedIPs with this text share.
 func shared[T ~string](text T) T { return unique.Make(text).Value() }

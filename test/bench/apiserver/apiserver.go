@@ -88,8 +88,8 @@ func Start(ctx context.Context, o Options) (*cluster.Cluster, *rest.Config, erro
 	return c, admin, nil
 }
 
-// awaitWatchCaches waits until the API server has read the custom resources into its watch caches. It reports that it is ready
-// before that, and reading 150,000 CiliumEndpoints takes minutes, which are no time of the programs to measure.
+// awaitWatchCaches waits until the API server has read the custom resources into its watch caches. The API server is ready
+// before that. Reading 150,000 CiliumEndpoints takes minutes, and the measured times must not include them.
 func awaitWatchCaches(ctx context.Context, cfg *rest.Config) error {
 	api, err := NewClient(cfg)
 	if err != nil {

@@ -55,7 +55,7 @@ func (w *World) slotDeployment() *appsv1.Deployment {
 		ObjectMeta: metav1.ObjectMeta{Namespace: NamespaceName(0), Name: slotDeployment, UID: uid('d', 0), CreationTimestamp: w.since, Generation: 1},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To(int32(w.Searching)), Selector: &metav1.LabelSelector{MatchLabels: pod.Labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+			Template: template(pod),
 		},
 	}
 }

@@ -43,28 +43,36 @@ func (w *World) record(p Place) *v1alpha1.FixedIP {
 // statefulSet returns a StatefulSet of replicas pods.
 func (w *World) statefulSet(group int) *appsv1.StatefulSet {
 	p := w.FixedPod(group * replicas)
-	pod := w.NewPod(p)
 	return &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Workload, UID: p.workloadUID, CreationTimestamp: w.since, Labels: p.labels(), Generation: 1},
+		ObjectMeta: w.workloadMeta(p),
 		Spec: appsv1.StatefulSetSpec{
 			Replicas: ptr.To[int32](replicas), ServiceName: p.Workload, Selector: &metav1.LabelSelector{MatchLabels: p.labels()}, PodManagementPolicy: appsv1.ParallelPodManagement,
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+			Template: template(w.NewPod(p)),
 		},
 	}
+}
+
+// template returns the template from which a controller creates a pod.
+func template(pod *corev1.Pod) corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec}
+}
+
+// workloadMeta returns the metadata of the workload of a pod.
+func (w *World) workloadMeta(p Place) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Workload, UID: p.workloadUID, CreationTimestamp: w.since, Labels: p.labels(), Generation: 1}
 }
 
 // replicaSet returns a ReplicaSet of replicas pods. Without it, the scheduler would not spread the pods of a workload, and so
 // would do less for ordinary pods than for those of StatefulSets.
 func (w *World) replicaSet(group int) *appsv1.ReplicaSet {
 	p := w.OrdinaryPod(group * replicas)
-	pod := w.NewPod(p)
 	return &appsv1.ReplicaSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Workload, UID: p.workloadUID, CreationTimestamp: w.since, Labels: p.labels(), Generation: 1},
+		ObjectMeta: w.workloadMeta(p),
 		Spec: appsv1.ReplicaSetSpec{
 			Replicas: ptr.To[int32](replicas), Selector: &metav1.LabelSelector{MatchLabels: p.labels()},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+			Template: template(w.NewPod(p)),
 		},
 	}
 }
