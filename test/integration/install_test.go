@@ -20,9 +20,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"fixedip.io/fixedip/hack/cluster"
 )
@@ -203,6 +205,17 @@ func (i installation) hosts(name string) []string {
 	return hosts
 }
 
+// withKubeconfig returns the configuration of a scheduler with a kubeconfig. In a pod it would use its service account.
+func (i installation) withKubeconfig(config, kubeconfig string) string {
+	i.t.Helper()
+	var fields map[string]any
+	i.must(yaml.UnmarshalStrict([]byte(config), &fields))
+	i.must(unstructured.SetNestedField(fields, kubeconfig, "clientConnection", "kubeconfig"))
+	data, err := yaml.Marshal(fields)
+	i.must(err)
+	return string(data)
+}
+
 // run starts the program of the pods of a Deployment with the arguments and the configuration of the pod, except values that
 // a pod gets from its environment, and waits until all probes succeed.
 func (i installation) run(name string, args ...string) {
@@ -216,7 +229,7 @@ func (i installation) run(name string, args ...string) {
 	i.must(os.Mkdir(dir, 0o700))
 	for file, text := range configMap.Data {
 		if strings.Contains(text, "kind: KubeSchedulerConfiguration") {
-			text += "clientConnection: {kubeconfig: " + i.Kubeconfig(name) + "}\n"
+			text = i.withKubeconfig(text, i.Kubeconfig(name))
 		}
 		i.must(os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
