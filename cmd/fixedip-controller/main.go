@@ -102,7 +102,7 @@ func run(o *options) error {
 	if o.DryRun {
 		dry := &dryrun.Run{Log: klog.Background().WithName("dry-run")}
 		kubeconfig.Wrap(dry.Wrap)
-		defer func() { dry.Log.Info("Nothing was written", "writes", dry.Writes()) }()
+		defer func() { dry.Log.Info("Dry run ended; no write was stored", "writes", dry.Writes()) }()
 	}
 	kinds, err := scheme.New()
 	if err != nil {

@@ -50,7 +50,7 @@ type options struct {
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.configFile, "config", "", "YAML file of kind "+configKind+" whose other keys are names of these flags; flags on the command line take precedence")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig file; if empty, the service account of the pod is used. Default: environment variable KUBECONFIG")
-	// Releasing a thousand addresses at once takes three requests each. The API server has its own limits.
+	// Releasing a thousand addresses at once takes three requests for each address. The API server has its own limits.
 	fs.Float32Var(&o.qps, "kube-api-qps", 500, "Requests per second to the API server")
 	fs.IntVar(&o.burst, "kube-api-burst", 1000, "Burst of requests to the API server")
 
@@ -64,7 +64,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.OrphanGracePeriod, "orphaned-subnet-grace-period", time.Minute, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
 	fs.StringSliceVar(&o.ProtectNodesFrom, "protect-nodes-from", nil, "Autoscalers that must not remove nodes whose subnets have fixed addresses: cluster-autoscaler, karpenter. The controller annotates these Nodes, and needs manifests/controller-scale-down-rbac.yaml for that")
 	fs.IntVar(&o.Watermark.Free, "min-free-ips", 8, "Minimum of free dynamic addresses in the pool of each node, per family")
-	fs.IntVar(&o.Watermark.Max, "max-dynamic-ips", 0, "Maximum of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: as many as the node takes pods, at most half of its subnet")
+	fs.IntVar(&o.Watermark.Max, "max-dynamic-ips", 0, "Maximum of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: the number of pods that the node can run, but at most half of its subnet")
 	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "Maximum of free dynamic addresses beyond min-free-ips in a pool; further ones are removed")
 	fs.StringVar(&o.strictNodes, "strict-nodes", "fixedip.io/strict=true", "Label selector of strict nodes, on which every pod gets an owned entry; empty selects none. Has to equal strictNodes of the scheduler")
 	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum of writes to one CiliumNode per minute; half of them may come at once")

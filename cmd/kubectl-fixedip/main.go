@@ -128,7 +128,7 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 		}),
 	}
 	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Namespace and name of the Lease of the controllers")
-	cmd.Flags().StringSliceVar(&schedulers, "scheduler-names", schedulers, "Names of the profiles of fixedip-scheduler, as --scheduler-names of the controller has them")
+	cmd.Flags().StringSliceVar(&schedulers, "scheduler-names", schedulers, "Names of the profiles of fixedip-scheduler; has to equal --scheduler-names of the controller")
 	return cmd
 }
 

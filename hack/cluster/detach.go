@@ -44,7 +44,7 @@ func StopDetached(dir string) error {
 }
 
 // KillAll kills every process of a cluster and waits until all have exited, at most stopTimeout. It finds the processes by
-// dirVariable in their environment, and so also children and processes without a pid file.
+// dirVariable in their environment, including children and processes without a pid file.
 func KillAll(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 )
 
-// enabledControllers contains the names of the controllers that a cluster with pods and volumes needs. It does not contain
-// the controllers of certificates and attachable volumes, and those that need a cloud or a pod network.
+// enabledControllers contains the names of the controllers that a cluster with pods and volumes needs. It leaves out the
+// controllers of certificates and attachable volumes, and the controllers that need a cloud or a pod network.
 var enabledControllers = []string{
 	names.ServiceAccountTokenController,
 	names.ServiceAccountController,

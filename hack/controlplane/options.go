@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -67,7 +68,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 // Validate validates the options, makes dir absolute, and sets the default of etcdDir.
 func (o *options) Validate() error {
 	if o.dir == "" {
-		return fmt.Errorf("--dir=%s: the work folder must not be empty", o.dir)
+		return errors.New("--dir is required: the work folder")
 	}
 	abs, err := filepath.Abs(o.dir)
 	if err != nil {

@@ -44,9 +44,9 @@ type SchedulerOptions struct {
 	Workloads string
 	// Plugins are the names of plugins to enable in addition to FixedIP, Disabled those of plugins to disable.
 	Plugins, Disabled []string
-	// NoFixedIP leaves the plugin FixedIP out, so that the scheduler is that of Kubernetes under the name of ours.
+	// NoFixedIP leaves the plugin FixedIP out: the scheduler is a plain kube-scheduler with the name fixedip-scheduler.
 	NoFixedIP bool
-	// QPS is the maximum number of requests per second, and again of claims; 0 means the defaults.
+	// QPS is the maximum number of requests per second, and also of claims per second; 0 means the defaults.
 	QPS int
 	// PluginArgs are the arguments of other plugins. Key: the name of the plugin. Value: YAML on one line.
 	PluginArgs map[string]string

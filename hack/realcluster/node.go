@@ -74,8 +74,8 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	return n.Start(ctx, Agent)
 }
 
-// WaitReady returns when the Node, its kubelet and its agent are ready, or an error with the ends of the logs if one
-// of its programs exits.
+// WaitReady returns when the Node, its kubelet and its agent are ready. If one of its programs exits or ctx ends, it returns
+// an error with the ends of the logs.
 func (n *Node) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -30,7 +30,7 @@ func Transport(next http.RoundTripper) http.RoundTripper { return transport{next
 type transport struct{ next http.RoundTripper }
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	var firstError time.Time // the first error since the server accepts connections; zero if there was none
+	var firstError time.Time // the first error since the server began to accept connections; zero if there was none
 	for {
 		response, err := t.next.RoundTrip(r)
 		switch {

@@ -46,10 +46,9 @@ type agent struct {
 	cilium ciliumclient.Interface
 	opts   *options
 	ipam   *ipam.IPAM
-	// registered receives the result of creating the CiliumNode, which the allocator requests through an interface
-	// without errors.
+	// registered receives the result of UpdateCiliumNodeResource, which returns no error to the allocator.
 	registered chan error
-	// ctx is the context of start, because that interface passes no context.
+	// ctx is the context of start. UpdateCiliumNodeResource uses it, because the allocator passes no context.
 	ctx context.Context
 }
 

@@ -89,7 +89,7 @@ func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
 	}
 }
 
-// named returns the tenure of the pod as owner of the entry of a place that contains a revision; nil if there is none.
+// named returns the tenure in which the pod owned the entry of a place at the given revision; nil if there is none.
 func (h history) named(at place, pod string, revision uint64) *tenure {
 	for _, e := range h.entries[at] {
 		if e.of == pod && e.from < revision && (e.until == 0 || revision < e.until) {
@@ -127,9 +127,9 @@ func (h history) taken(node, pod string, from, by uint64) bool {
 // time.
 type WrongUse struct {
 	Pod, Node, Address string
-	// Others are the other pods that owned the entry while this pod had the address and that became owner after this pod got
-	// the address, or got the address as well. Others does not contain an earlier owner that did not get the address: an
-	// agent that has not yet seen the entry may give the address of a stopped pod to another pod.
+	// Others are the other pods that owned the entry while this pod had the address, and that either became the owner after
+	// this pod got the address, or got the address as well. Others does not contain an earlier owner that did not get the
+	// address: an agent that has not yet seen the entry may give the address of a stopped pod to another pod.
 	Others []string
 }
 
@@ -140,7 +140,7 @@ func (s WrongUse) String() string {
 	return fmt.Sprintf("pod %s had %s on node %s while the pool entry was not owned by the pod", s.Pod, s.Address, s.Node)
 }
 
-// WrongUses returns one WrongUse for each such UID and address, sorted by pod and address.
+// WrongUses returns all wrong uses, one for each UID of a pod and address, sorted by pod and address.
 func (w *Witness) WrongUses() []WrongUse {
 	w.mu.Lock()
 	defer w.mu.Unlock()

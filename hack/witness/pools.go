@@ -92,7 +92,7 @@ func (w *Witness) Pools() string {
 	defer w.mu.Unlock()
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "NODE\tSUBNET\tFIXED\tDYNAMIC\tCOOLDOWN\tMOVING\tIN USE\tFREE OF ENTRIES")
+	fmt.Fprintln(t, "NODE\tSUBNET\tFIXED\tDYNAMIC\tOTHER\tMOVING\tIN USE\tWITHOUT ENTRY")
 	for _, p := range w.pools() {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", p.Node, strings.Join(p.Subnets, " "), p.Fixed, p.Dynamic, p.Other, p.Moving, p.Used, p.Free)
 	}

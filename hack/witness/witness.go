@@ -43,8 +43,8 @@ type Witness struct {
 	nodes map[string]*ciliumv2.CiliumNode
 	// records contains the existing FixedIPs. Key: namespace/name.
 	records map[string]*v1alpha1.FixedIP
-	// first contains the first placement of each identity that has a claim. It is removed with the last entry of the
-	// identity, so that the next claim is a first placement again. Key: namespace/name of the pod.
+	// first contains the first placement of each identity that has a claim. A placement is removed with the last entry of
+	// the identity, so that the next claim is a first placement again. Key: namespace/name of the pod.
 	first map[string]*Placement
 	// promised contains the addresses that each pod must keep, which are those of its FixedIP. Key: namespace/name of the
 	// pod. A key is removed with its FixedIP, and when another pod takes the slot over.

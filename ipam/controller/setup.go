@@ -229,8 +229,8 @@ func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *request
 		to.slots.Add(fixedip.SlotRequest(p.Kinds, slices.Concat(change.Workloads, change.Reported)...)...)
 		c.PoolChanged(node)
 	}
-	// An own write counts at once. Otherwise a FixedIP that is deleted while its entries are written would be finished before
-	// the watch shows the entries, which would stay in the pool.
+	// The ledger gets a write of this process at once. Otherwise the finalizer of a FixedIP that is deleted while its entries
+	// are written would be removed before the watch shows the entries, which would then stay in the pool.
 	p.writer.OnPool = func(n pool.NodePool) {
 		if change := p.Ledger.ObserveWrite(n); !change.IsEmpty() {
 			poolChanged(n.Name, change)

@@ -12,7 +12,7 @@ const (
 	_ mutation = iota
 	// releaseUnchecked lets a release begin without a check of the pods and workloads at the API server.
 	releaseUnchecked
-	// noBarrier lets a cooldown end by the last report of the agent, even if the agent had not seen the cooldown entry then.
+	// noBarrier lets the last report of the agent end a cooldown, even if the agent had not seen the cooldown entry then.
 	noBarrier
 	// trustIncomplete uses the report of an agent that has not restored its endpoints.
 	trustIncomplete

@@ -87,7 +87,7 @@ func (s *state) entryOf(name int8) int8 {
 	return none
 }
 
-// beginTasks emits the begin of each task about one name and one address that the state of the API server allows.
+// beginTasks emits the beginning of each task about one name and one address that the state of the API server allows.
 func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 	node := homes[addr]
 	entry := s.nodes[node].entries[addr]

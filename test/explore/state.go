@@ -167,7 +167,7 @@ type task struct {
 	phase      uint8
 	name       int8
 	node, addr int8
-	// before is the entry at the begin of the task, which the write of the task replaces.
+	// before is the entry at the beginning of the task, which the write of the task replaces.
 	before slot
 }
 

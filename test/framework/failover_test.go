@@ -253,7 +253,7 @@ func TestFailover(t *testing.T) {
 			world: failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; its failover is Migrate, but allowAddressMigration of the scheduler is false", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; the pod's failover policy is Migrate, but allowAddressMigration of the scheduler is false", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),
@@ -360,7 +360,7 @@ func TestFailover(t *testing.T) {
 			world: failingOver("Wait"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node, or set failover to Reassign, which gives the pod another address", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; to place the pod on another node, set failover to Reassign, which gives the pod another address", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),

@@ -55,7 +55,7 @@ func onSSD(t *corev1.PodTemplateSpec) { t.Spec.NodeSelector = map[string]string{
 // TestNominated checks that an orphaned pod is nominated to a node that can run it, and runs on the node that inherits the
 // subnet. Finding R1.
 func TestNominated(t *testing.T) {
-	const canRun = "its address 10.9.0.6 was on node gone, which is gone; node %s can run the pod and inherits the subnet of the address when the grace period ends"
+	const canRun = "its address 10.9.0.6 was on node gone, which is gone; node %s can run the pod and may inherit the subnet of the address when the grace period ends"
 	waits := func(node string) map[string]string {
 		return map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *" + fmt.Sprintf(canRun, node)}
 	}

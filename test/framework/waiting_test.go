@@ -29,7 +29,7 @@ const noReportOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had a Cil
 // cordoned returns the outcome of a pod whose address is on a cordoned node, one of two.
 func cordoned(addr, node string) string {
 	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +
-		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon that node, or set failover to Reassign, which gives the pod another address"
+		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon that node; to place the pod on another node, set failover to Reassign, which gives the pod another address"
 }
 
 // needing returns a function that sets the CPU request of a pod template.

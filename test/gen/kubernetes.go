@@ -17,7 +17,7 @@ const Namespace = "db"
 // Scheduler is the schedulerName of the pods of StatefulSet.
 const Scheduler = "fixedip-scheduler"
 
-// Pod returns a pod of Namespace. Its UID is "uid-" and its name.
+// Pod returns a pod of Namespace. Its UID is "uid-" followed by its name.
 func Pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return changed(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, UID: types.UID("uid-" + name)}}, change)
 }
@@ -32,7 +32,7 @@ func On(node string, ips ...string) func(*corev1.Pod) {
 	}
 }
 
-// Running sets the phase of a pod.
+// Running sets the phase of a pod to Running.
 func Running(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }
 
 // Controlled makes a StatefulSet the controller of a pod.

@@ -130,7 +130,7 @@ func TestMigrate(t *testing.T) {
 	w := before["waits-0"]
 	e.cordonOthers(threeNodes, slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == w.Node })[0])
 	e.deletePods("waits-0")
-	e.podMessage("waits-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node, or set failover to Migrate", w.Address, w.Node))
+	e.podMessage("waits-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node; to place the pod on another node, set failover to Migrate", w.Address, w.Node))
 	e.cordonOthers(threeNodes, "")
 	e.sameAddresses(map[string]witness.Row{"waits-0": w}, e.awaitRunning(before, "waits-0"))
 
@@ -205,7 +205,7 @@ func TestMigrateNotAllowed(t *testing.T) {
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
 	e.cordon(r.Node, true)
 	e.deletePods("web-0")
-	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node; its failover is Migrate, but allowAddressMigration of the scheduler is false", r.Address, r.Node))
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node; the pod's failover policy is Migrate, but allowAddressMigration of the scheduler is false", r.Address, r.Node))
 	e.cordon(r.Node, false)
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }

@@ -134,7 +134,7 @@ func TestDryRun(t *testing.T) {
 		e.awaitLogged(dry, write)
 	}
 	e.must(dry.Terminate(within(t)))
-	if lines := e.logged(dry, `"Nothing was written" logger="dry-run" writes=`); len(lines) != 1 {
+	if lines := e.logged(dry, `"Dry run ended; no write was stored" logger="dry-run" writes=`); len(lines) != 1 {
 		t.Errorf("the dry run logged the summaries %q at its end, want exactly one", lines)
 	}
 	if diff := cmp.Diff(before, e.written()); diff != "" {

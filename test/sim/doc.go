@@ -24,12 +24,12 @@
 // Each run draws a setup (setup_test.go): a ReplicaSet whose pods take over slots, strict nodes, dual stack, and the
 // adoption of pods by a selector. Watches deliver writes inside a scheduling cycle too (cycle_test.go).
 //
-// In one run of three, agents create CiliumEndpoints, take over or refuse those of former pods, and leave some behind, and
-// the controller's keeper of CiliumEndpoints runs (endpoints_test.go, endpoint_checks_test.go). The agents of such a run
+// In one out of three runs, agents create CiliumEndpoints, take over or refuse those of former pods, and leave some behind,
+// and the controller's keeper of CiliumEndpoints runs (endpoints_test.go, endpoint_checks_test.go). The agents of such a run
 // behave like either Cilium before v1.19 or Cilium from v1.19 on.
 //
-// In one run of four, nodes are in two zones, and each pod of a StatefulSet has a volume that only nodes of one zone can
-// mount (volumes_test.go).
+// In one out of four runs, nodes are in two zones, and each pod of a StatefulSet has a volume that only nodes of one zone
+// can mount (volumes_test.go).
 //
 // The model leaves out the ReplicaSets of a Deployment, and pods with a stable name that another scheduler places.
 //

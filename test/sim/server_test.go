@@ -269,7 +269,7 @@ func validate(now, before *v1alpha1.FixedIP) error {
 			}
 		}
 		if now.Spec.PodName != before.Spec.PodName && !now.Spec.Slot {
-			errs = append(errs, field.Forbidden(field.NewPath("spec", "podName"), "immutable, but for a slot"))
+			errs = append(errs, field.Forbidden(field.NewPath("spec", "podName"), "immutable, except for a slot"))
 		}
 	}
 	if len(errs) > 0 {

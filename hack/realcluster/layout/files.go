@@ -64,8 +64,8 @@ func ContainerdConfig(p Paths) ([]byte, error) {
 	})
 }
 
-// kubeletConfig configures a kubelet that does not manage the machine: it creates no cgroups for pods, sets no limits for
-// all pods, and evicts no pods because of a full disk.
+// kubeletConfig configures a kubelet that does not manage the machine: it creates no cgroups for pods, sets no common limit
+// for all pods, and evicts no pods because of a full disk.
 var kubeletConfig = template.Must(template.New("").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://{{.Socket}}

@@ -22,7 +22,7 @@ const ExitCode = 2
 
 // Missing is an error that contains all missing prerequisites.
 type Missing struct {
-	// Things are descriptions of the missing prerequisites, with hints how to provide them.
+	// Things are descriptions of the missing prerequisites, with hints on how to provide them.
 	Things []string
 }
 

@@ -61,8 +61,8 @@ type NodeSubnetSpec struct {
 	// write, so that a controller that gives the subnet to another node can't overlook it.
 	// +optional
 	CiliumNodeUID types.UID `json:"ciliumNodeUID,omitempty"`
-	// resumed counts how often a controller took over a claim that was not assigned yet. A controller that made the
-	// claim can't withdraw it any more then.
+	// resumed counts how often a controller took over a claim that was not assigned yet. After that, the
+	// controller that created the claim can't delete it any more.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Resumed int32 `json:"resumed,omitempty"`
@@ -111,7 +111,7 @@ type NodeConstraints struct {
 	// nodePool are the labels that name the pool or group of the node at its provider.
 	// +optional
 	NodePool map[string]string `json:"nodePool,omitempty"`
-	// taints are those that keep pods away, without the taints that Kubernetes and Cilium set by the node's state.
+	// taints are the taints that keep pods away, except those that Kubernetes and Cilium set because of the node's state.
 	// +optional
 	// +listType=atomic
 	Taints []corev1.Taint `json:"taints,omitempty"`

@@ -15,7 +15,7 @@ const Finalizer = "fixedip.io/pool-entry"
 // that differs from metadata.uid therefore means that the FixedIP was restored from a backup.
 const AnnotationUID = "fixedip.io/uid"
 
-// FixedIP is the record of the addresses that one identity keeps for life. It has the name of the pod or,
+// FixedIP is the durable record of the addresses of one identity. It has the name of the pod or,
 // for a slot, the name of the workload and an address. The controller creates it from the claim that the
 // scheduler wrote into a CiliumNode. Deleting it releases the addresses once the pod is gone.
 //
@@ -47,7 +47,7 @@ type FixedIP struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.ips) || oldSelf.ips.size() == 0 || (has(self.ips) && oldSelf.ips.all(a, a in self.ips))",fieldPath=".ips",message="an address is immutable once set; delete the FixedIP and its pod to get another address",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="(has(self.slot) && self.slot) == (has(oldSelf.slot) && oldSelf.slot)",fieldPath=".slot",message="immutable",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName || (has(self.slot) && self.slot)",fieldPath=".podName",message="immutable, but for a slot",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName || (has(self.slot) && self.slot)",fieldPath=".podName",message="immutable, except for a slot",reason=FieldValueForbidden
 type FixedIPSpec struct {
 	// ips are the addresses, at most one of each family, in canonical form. An address cannot be changed:
 	// delete the FixedIP and then its pod to get another one. An address of a missing family can be added.

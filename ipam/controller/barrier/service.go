@@ -31,8 +31,8 @@ const (
 	// overdue is the time without an answer after which an agent is reported. An agent answers within one update rate, 15 s
 	// by default, and within two if its report conflicts with another write of the CiliumNode.
 	overdue = 2 * time.Minute
-	// remembered is the time for which an answer is stored: a caller that judges the evidence again after a change of its
-	// pods needs no further barrier.
+	// remembered is the time for which an answer is stored: a caller that judges the evidence again after pods have changed
+	// needs no further barrier.
 	remembered = 10 * time.Minute
 )
 
@@ -228,7 +228,7 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 			done = append(done, notify)
 		}
 		metrics.BarrierAnswered(at.Sub(n.began))
-		klog.FromContext(ctx).V(2).Info("The agent has answered the barrier", "node", now.Name, "questions", len(done), "after", at.Sub(n.began))
+		klog.FromContext(ctx).V(2).Info("The agent has answered the barrier", "node", now.Name, "requests", len(done), "after", at.Sub(n.began))
 		n.began, n.reported = at, false
 	case agentview.Void:
 		maps.Copy(n.waiting, n.asked)
@@ -293,7 +293,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Unlock()
 	if report {
 		s.events.Eventf(ciliumpool.Reference(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
-			"The Cilium agent has not answered for %s: %s. No address of the node is assigned to another pod until the agent answers or the node is deleted; check the cilium pod of the node", overdue, why)
+			"The Cilium agent has not answered for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end and no pod takes over an address there; check the cilium pod of the node", overdue, why)
 	}
 	if left <= 0 {
 		left = overdue

@@ -152,8 +152,8 @@ func tooManyMissing(missing, total int) bool {
 
 // evictionBlocker returns the reason why a pod may not be evicted for its missing CiliumEndpoint, or an empty string if the pod
 // may be evicted. A restart helps only if the agent works: otherwise the next pod has no network at all. All arguments were
-// read from the API server. node and cn are nil if they do not exist. agents are the pods of the Cilium agent on the node; it
-// is empty if the agent does not run as a labelled pod.
+// read from the API server. node and cn are nil if they do not exist. agents contains the pods of the Cilium agent on the
+// node; it is empty if the agent does not run as a labelled pod.
 func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode, agents []corev1.Pod) string {
 	name := pod.Spec.NodeName
 	switch {

@@ -61,7 +61,7 @@ type Config struct {
 	ProtectNodesFrom []string
 	// Watermark bounds the number of dynamic entries in each pool.
 	Watermark nodepool.Watermark
-	// StrictNodes selects the nodes whose pools have owned entries only. The scheduler needs the same value.
+	// StrictNodes selects the nodes whose pools have no dynamic entries. The scheduler needs the same value.
 	StrictNodes labels.Selector
 	// WritesPerMinute is the maximum number of writes to one CiliumNode in any minute. Urgent writes count, but the limit does
 	// not delay them.

@@ -56,7 +56,7 @@ var reasons = map[string]string{
 }
 
 // Reconciler is the controller "conflict". A request names an IP that is or was in conflict. For any other IP a watch event
-// costs one lookup in an index.
+// costs only lookups in the indexes of the cache and the ledger.
 type Reconciler struct {
 	Ledger *ledger.Ledger
 	Cached client.Reader
@@ -244,7 +244,7 @@ func (r *Reconciler) report(c addressUsers, kind string) {
 		}
 	}
 	for _, o := range on {
-		r.Events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "Duplicate address: %s", c.conflicts(o.GetNamespace())[kind])
+		r.Events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "Address conflict: %s", c.conflicts(o.GetNamespace())[kind])
 	}
 }
 
@@ -294,25 +294,26 @@ const (
 // conflicts returns a message for each kind of conflict. Key: the kind. The messages name only objects of the namespace, or
 // all objects if namespace is empty.
 func (c addressUsers) conflicts(namespace string) map[string]string {
-	redact := func(of, name string) string {
+	redact := func(of, name, neutral string) string {
 		if namespace != "" && of != namespace {
-			return "one of another namespace"
+			return neutral + " of another namespace"
 		}
 		return name
 	}
 	found := map[string]string{}
 	var pods, records, wrongPods []string
 	for _, p := range c.pods {
-		pod := redact(p.Namespace, fmt.Sprintf("pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName))
-		pods = append(pods, strings.TrimPrefix(pod, "pod "))
+		pod := fmt.Sprintf("%s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName)
+		pods = append(pods, redact(p.Namespace, pod, "one"))
 		for _, r := range c.records {
 			if r.Namespace != p.Namespace || r.Spec.PodName != p.Name {
-				wrongPods = append(wrongPods, fmt.Sprintf("%s runs with %s, which is reserved for %s", pod, c.addr, redact(r.Namespace, "pod "+r.Namespace+"/"+r.Spec.PodName)))
+				reserved := redact(r.Namespace, "pod "+r.Namespace+"/"+r.Spec.PodName, "a pod")
+				wrongPods = append(wrongPods, fmt.Sprintf("%s runs with %s, which is reserved for %s", redact(p.Namespace, "pod "+pod, "a pod"), c.addr, reserved))
 			}
 		}
 	}
 	for _, r := range c.records {
-		records = append(records, redact(r.Namespace, r.Namespace+"/"+r.Name))
+		records = append(records, redact(r.Namespace, r.Namespace+"/"+r.Name, "one"))
 	}
 	for kind, text := range map[string]struct {
 		users  []string

@@ -68,11 +68,11 @@ func TestConflictsFor(t *testing.T) {
 	for namespace, want := range map[string]map[string]string{
 		"db": {
 			"fixedips":  "FixedIPs db/mysql-0 and one of another namespace reserve the same address 10.0.1.6; delete all but one",
-			"wrong_pod": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is reserved for one of another namespace; delete each pod that runs with an address reserved for another pod",
+			"wrong_pod": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is reserved for a pod of another namespace; delete each pod that runs with an address reserved for another pod",
 		},
 		"shop": {
 			"fixedips":  "FixedIPs one of another namespace and shop/secret-0 reserve the same address 10.0.1.6; delete all but one",
-			"wrong_pod": "one of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete each pod that runs with an address reserved for another pod",
+			"wrong_pod": "a pod of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete each pod that runs with an address reserved for another pod",
 		},
 	} {
 		if diff := cmp.Diff(want, c.conflicts(namespace)); diff != "" {

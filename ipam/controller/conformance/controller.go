@@ -80,15 +80,15 @@ type Controller struct {
 	Adoption  identity.Adoption
 	// Endpoints is nil if CiliumEndpoints are not repaired.
 	Endpoints *ciliumendpoint.Keeper
-	// Ready must report true before the first resync.
+	// Ready reports whether all pools, FixedIPs and StatefulSets that existed at the start are known; the resync begins then.
 	Ready func() bool
 
 	// mu guards begun and backoffs. It is not held during a request to the API server.
 	mu sync.Mutex
 	// begun are restarts that the cached FixedIPs may not show yet. Key: the FixedIP, or the pod if there is none.
 	begun map[client.ObjectKey]restart
-	// backoffs contains the earliest time of the next eviction for each key. Key: as of begun. The map is lost when the process
-	// ends, so that the first eviction after a restart may be too early.
+	// backoffs contains the earliest time of the next eviction for each key. Key: as in begun. The map is lost when the process
+	// ends, so that the first eviction by the next process may be too early.
 	backoffs map[client.ObjectKey]backoff
 }
 
@@ -291,7 +291,7 @@ func (c *Controller) begin(ctx context.Context, key client.ObjectKey, resource s
 	return 0, nil
 }
 
-// inProgress returns the restarts in progress: those in c.begun and those that the cached FixedIPs show. Key: as of begun. It
+// inProgress returns the restarts in progress: those in c.begun and those that the cached FixedIPs show. Key: as in begun. It
 // requires mu, and sends no request to the API server.
 func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[client.ObjectKey]restart, error) {
 	var records v1alpha1.FixedIPList

@@ -173,7 +173,7 @@ func (c *Controller) slotsOf(held []ledger.NodeAddresses, namespace string) (w i
 	return identity.Workload{GroupKind: kind.GroupKind(), Namespace: namespace, Name: name}, named && known && kind.Identity == identity.Slot
 }
 
-// reservedFor reports whether a FixedIP with the name of a pod is for the workload of that pod.
+// reservedFor reports whether a FixedIP is for the workload of a pod. slots and isSlot are the results of slotsOf.
 func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workload, isSlot bool) bool {
 	owner := identity.Owner{Kind: identity.PodKind, Name: pod.Name}
 	if o := metav1.GetControllerOfNoCopy(pod); o != nil {

@@ -214,8 +214,8 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 			case release.MayUse(s.Pod, a.Node, edits):
 				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, gather.ErrSuperseded)
 			case slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.From.Kind == pool.Owned && !s.HoldsOn(a.Node, e.Addr) }):
-				// In the state this move is only prepared. It has been completed meanwhile, so that no other pool has an owned
-				// entry for the address.
+				// In the state, the move of this address to the node is only prepared. The move has been completed meanwhile, so
+				// that no other pool has an owned entry for the address.
 				return nil, fmt.Errorf("pod %s has got an entry on node %s: %w", key, a.Node, gather.ErrSuperseded)
 			}
 			return edits, nil

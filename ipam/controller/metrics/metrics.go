@@ -86,7 +86,7 @@ var (
 // Metrics of the controllers of mismatches, conflicts, adoption and CiliumEndpoints.
 var (
 	Mismatches = counters("mismatches_total", "reason",
-		"Pods found with other addresses than their FixedIP names, by reason.")
+		"Mismatches found between running pods and their FixedIPs, by reason.")
 	Restarts = counters("restarts_total", "result",
 		"Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).")
 	Conflicts = gauges("conflicting_addresses", "kind",
@@ -100,7 +100,7 @@ var (
 	EndpointsMissing = counter("ciliumendpoints_missing_total",
 		"Running pods whose agent did not create a CiliumEndpoint in time.")
 	EndpointsMissingNow = gauge("ciliumendpoints_missing",
-		"Running pods that have no CiliumEndpoint.")
+		"Running pods whose CiliumEndpoint has been missing for longer than --cep-grace-period.")
 	EndpointEvictionsPaused = gauge("ciliumendpoint_evictions_paused",
 		"1 while so many pods have no CiliumEndpoint that no pod is evicted because of that.")
 )
@@ -208,7 +208,7 @@ var (
 	barriersPending = describe("agent_barriers_pending",
 		"Nodes whose Cilium agents have been asked, or are about to be, and have not answered.")
 	barriersOverdue = describe("agent_barriers_overdue",
-		"Nodes whose Cilium agents have not answered for more than two minutes. Addresses of these nodes are not released or taken over.")
+		"Nodes whose Cilium agents have not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.")
 	watchSynced = describe("informer_synced",
 		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready before.", "resource")
 )

@@ -92,7 +92,7 @@ fixedip_agent_barrier_duration_seconds_bucket{le="512"} 1
 fixedip_agent_barrier_duration_seconds_bucket{le="+Inf"} 1
 fixedip_agent_barrier_duration_seconds_sum 3
 fixedip_agent_barrier_duration_seconds_count 1
-# HELP fixedip_agent_barriers_overdue Nodes whose Cilium agents have not answered for more than two minutes. Addresses of these nodes are not released or taken over.
+# HELP fixedip_agent_barriers_overdue Nodes whose Cilium agents have not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.
 # TYPE fixedip_agent_barriers_overdue gauge
 fixedip_agent_barriers_overdue 1
 # HELP fixedip_agent_barriers_pending Nodes whose Cilium agents have been asked, or are about to be, and have not answered.
@@ -101,7 +101,7 @@ fixedip_agent_barriers_pending 3
 # HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that no pod is evicted because of that.
 # TYPE fixedip_ciliumendpoint_evictions_paused gauge
 fixedip_ciliumendpoint_evictions_paused 1
-# HELP fixedip_ciliumendpoints_missing Running pods that have no CiliumEndpoint.
+# HELP fixedip_ciliumendpoints_missing Running pods whose CiliumEndpoint has been missing for longer than --cep-grace-period.
 # TYPE fixedip_ciliumendpoints_missing gauge
 fixedip_ciliumendpoints_missing 7
 # HELP fixedip_ciliumendpoints_missing_total Running pods whose agent did not create a CiliumEndpoint in time.
@@ -125,7 +125,7 @@ fixedip_overlapping_subnet_nodes 2
 # HELP fixedip_last_reconcile_timestamp_seconds Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.
 # TYPE fixedip_last_reconcile_timestamp_seconds gauge
 fixedip_last_reconcile_timestamp_seconds{controller="record"} 1.795e+09
-# HELP fixedip_mismatches_total Pods found with other addresses than their FixedIP names, by reason.
+# HELP fixedip_mismatches_total Mismatches found between running pods and their FixedIPs, by reason.
 # TYPE fixedip_mismatches_total counter
 fixedip_mismatches_total{reason="WrongAddress"} 1
 # HELP fixedip_nodes_without_subnet Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.

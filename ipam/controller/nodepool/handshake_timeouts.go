@@ -31,7 +31,8 @@ const (
 type memory struct {
 	// uid is the UID of the CiliumNode. A CiliumNode that is created again has handshakes of its own.
 	uid string
-	// resumed is true after the first pass of this process over the CiliumNode: later handshakes are its own.
+	// resumed is true after the first call of resumeHandshakes for the CiliumNode: this process starts all later handshakes
+	// itself.
 	resumed bool
 	// since contains the handshakes in which the agent has to act next. Value: the time at which the handshake was first
 	// seen in that state, or at which its last timeout was reported.
@@ -112,9 +113,9 @@ func (r *Reconciler) resumeHandshakes(n pool.NodePool) {
 	}
 }
 
-// restart starts a new timeout for overdue answers, which is twice as long as the last one, but at most maxDoublings times. A
-// handshake that is withdrawn and marked again also gets the longer timeout, whether or not observe has seen it without the
-// mark.
+// restart starts a new timeout for overdue answers. The new timeout is twice as long as the last one, unless the timeout has
+// already been doubled maxDoublings times. A handshake that is withdrawn and marked again also gets the longer timeout,
+// whether or not observe has seen it without the mark.
 func (r *Reconciler) restart(n pool.NodePool, overdue []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -64,7 +64,7 @@ type Reconciler struct {
 
 	Watermark nodepool.Watermark
 	Cooldown  time.Duration
-	// StrictNodes selects the nodes whose pools have owned entries only.
+	// StrictNodes selects the nodes whose pools have no dynamic entries.
 	StrictNodes labels.Selector
 	// StripManagedFields is true if the controller removes the managedFields of CiliumNodes.
 	StripManagedFields bool

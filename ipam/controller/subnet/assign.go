@@ -234,8 +234,8 @@ func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h s
 }
 
 // claimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: the CiliumNode is older
-// than its NodeSubnets, or a user wrote the subnet or deleted its NodeSubnet. It changes no NodeSubnet of another node that
-// exists.
+// than its NodeSubnets, or a user wrote the subnet or deleted its NodeSubnet. It changes the NodeSubnet of another node only
+// if that node no longer has the subnet (lost).
 func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subnetplan.Assignee, list []subnetplan.Subnet) error {
 	for _, cidr := range n.Subnets {
 		s := subnetplan.Find(list, cidr)

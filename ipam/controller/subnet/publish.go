@@ -209,8 +209,8 @@ func (c *Controller) movedTo(ctx context.Context, node string, others []pool.Nod
 	return moved, nil
 }
 
-// cancelMove replaces the move-target entry of an address by a cooldown entry. If the move-target entry has changed, it writes
-// nothing: the address may have arrived, and the next read of the pools shows that.
+// cancelMove replaces the move-target entry of an address with a cooldown entry. If the move-target entry has changed, it
+// writes nothing: the address may have arrived, and the next read of the pools shows that.
 func (c *Controller) cancelMove(ctx context.Context, m subnetplan.MoveTarget) error {
 	at := c.Clock.Now()
 	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: m.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {

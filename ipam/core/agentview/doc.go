@@ -13,8 +13,8 @@
 // allocated before. If the report does not contain an address as used, and the entry of the address in V is not offered to
 // other pods, the agent will not give the address to another pod.
 //
-// Two obstacles remain: an agent without changes does not report, and a report that changes nothing is not visible. A probe
-// removes both. It is an address that no cluster uses (pool.Probe), with a new nonce for each barrier. The controller writes
+// Two problems remain: an agent without changes does not report, and a report that changes nothing is not visible. A probe
+// solves both. It is an address that no cluster uses (pool.Probe), with a new nonce for each barrier. The controller writes
 // the probe into the status in one patch:
 //
 //	status.ipam.release-ips[probe] = released   makes the agent report, because it has to remove the key
@@ -35,12 +35,12 @@
 //     it. A cached version does not suffice: a version from before the patch does not contain the probe either.
 //  5. Evidence.Judge returns whether one address is Clear, InUse or Unknown.
 //
-// An agent that is starting may answer before it has restored its endpoints, so that its answer lacks addresses. It
-// allocates the address of the router after the last endpoint, in all versions. An answer without an address of the node
-// itself is therefore Incomplete, and a later report completes it. No request has to be repeated: if the agent restarts, a
-// write conflicts or labels change, the answer is delayed and not lost. An agent that is stopped or disconnected does not
-// answer, and waiting longer proves nothing. An agent without a pool ignores the probe; its next report for another reason,
-// for example the end of a pod, is the answer.
+// An agent that is starting may answer before it has restored its endpoints, so that its answer lacks addresses. Such an
+// agent allocates the addresses of the node itself after it has restored the last endpoint. An answer without an address of
+// the node itself is therefore Incomplete, and a later report completes it. No request has to be repeated: if the agent
+// restarts, a write conflicts or labels change, the answer is delayed and not lost. An agent that is stopped or disconnected
+// does not answer, and waiting longer proves nothing. An agent without a pool ignores the probe; its next report for another
+// reason, for example the end of a pod, is the answer.
 //
 // # What this package may not do
 //

@@ -5,5 +5,5 @@
 // reserved, and what would help.
 //
 // It is pure and decides nothing: the caller reads the objects, and the text describes the next step of the scheduler or of
-// the controller, or the obstacle to that step.
+// the controller, or the reason why that step is blocked.
 package explain

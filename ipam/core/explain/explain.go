@@ -162,7 +162,7 @@ func (e *explanation) facts() {
 		e.fact("FixedIP", "none")
 	}
 	for _, h := range e.held {
-		e.fact("Pool", "node %s has the entry %s", h.Node, address.Join(h.Addrs))
+		e.fact("Pool", "node %s has an entry for %s", h.Node, address.Join(h.Addrs))
 	}
 	if len(e.held) == 0 {
 		e.fact("Pool", "no node has an entry")

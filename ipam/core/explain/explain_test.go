@@ -236,7 +236,7 @@ func TestFindings(t *testing.T) {
 		}},
 		"another pod uses the address": {func(w *world) { w.pools[0].Used[netip.MustParseAddr("10.0.1.6")] = "web/web-0" }, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"),
-			wrong("The agent of node node-1 reports that 10.0.1.6 is used by web/web-0", "delete that one of the two pods that may have another address"),
+			wrong("The agent of node node-1 reports that 10.0.1.6 is used by web/web-0", "delete the one of the two pods that can run with another address"),
 		}},
 
 		"waiting for a cordoned node": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Spec.Unschedulable = true }, []explain.Finding{
@@ -377,7 +377,7 @@ func TestFacts(t *testing.T) {
 	want := []explain.Fact{
 		{What: "Pod", Is: "db/mysql-0, not placed for 5m"},
 		{What: "FixedIP", Is: "10.0.1.6, InUse, for StatefulSet mysql"},
-		{What: "Pool", Is: "node node-1 has the entry 10.0.1.6"},
+		{What: "Pool", Is: "node node-1 has an entry for 10.0.1.6"},
 		{What: "Node", Is: "node-1: cordoned; 4 free IPv4 addresses; subnets 10.0.1.0/29"},
 	}
 	if diff := cmp.Diff(want, w.report().Facts); diff != "" {

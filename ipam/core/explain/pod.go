@@ -123,7 +123,7 @@ func (e *explanation) usedByOther(addrs []netip.Addr) {
 	n, _ := e.Pools.Node(e.owner)
 	for _, a := range addrs {
 		if user := n.Used[a]; user != "" && user != pool.OwnerKey(e.Namespace, e.Name) {
-			e.wrong("delete that one of the two pods that may have another address", "The agent of node %s reports that %s is used by %s", e.owner, a, user)
+			e.wrong("delete the one of the two pods that can run with another address", "The agent of node %s reports that %s is used by %s", e.owner, a, user)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestValidateKinds(t *testing.T) {
 		"StatefulSet with mode Slot":   {kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: "Slot"}}, want: `workloads[0].identity: Invalid value: "Slot": must be PodName for a StatefulSet`},
 		"DaemonSet":                    {kinds: []identity.Kind{{APIGroup: "apps", Kind: "DaemonSet", Identity: "Slot"}}, want: `workloads[0].kind: Invalid value: "DaemonSet": pods of this kind cannot have fixed addresses: neither their names nor their number are stable`},
 		"unknown enable policy":        {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Slot", Enabled: "true"}}, want: `workloads[0].enabled: Unsupported value: "true": supported values: "ByDefault", "ByAnnotation"`},
-		"same label as StatefulSets":   {kinds: []identity.Kind{{Kind: "StatefulSet", Identity: "PodName"}}, want: `workloads[0].apiGroup: Invalid value: "": pool entries cannot distinguish a StatefulSet from that of group "apps"`},
+		"same label as StatefulSets":   {kinds: []identity.Kind{{Kind: "StatefulSet", Identity: "PodName"}}, want: `workloads[0].apiGroup: Invalid value: "": pool entries cannot distinguish StatefulSet of this group from StatefulSet of group "apps"`},
 		"duplicate kind":               {kinds: []identity.Kind{good, good}, want: `workloads[1]: Duplicate value: "CloneSet.apps.kruise.io"`},
 	} {
 		got := ""

@@ -63,8 +63,9 @@ func ParseOnMismatch(s string) (OnMismatch, error) {
 	return "", fmt.Errorf("%q is neither Restart nor Report", s)
 }
 
-// MismatchPolicy returns the policy from the annotations of a workload or, if they have none, from those of its pod, or else
-// otherwise. For an invalid annotation it returns Report and an error: a typing error must not restart pods.
+// MismatchPolicy returns the policy from the annotations of a workload or, if they have none, from those of its pod. If
+// neither has one, it returns the argument otherwise. For an invalid annotation it returns Report and an error: a typo must
+// not restart pods.
 func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMismatch, error) {
 	v, ok := annotation(AnnotationOnMismatch, workload, pod)
 	if !ok {

@@ -226,7 +226,7 @@ func ValidateKinds(path *field.Path, list []Kind) field.ErrorList {
 		seen[k.GroupKind()] = true
 		label := Label(k.GroupKind())
 		if other, taken := labelled[label]; taken && other != k.GroupKind() {
-			errs = append(errs, field.Invalid(path.Index(i).Child("apiGroup"), k.APIGroup, fmt.Sprintf("pool entries cannot distinguish a %s from that of group %q", k.Kind, other.Group)))
+			errs = append(errs, field.Invalid(path.Index(i).Child("apiGroup"), k.APIGroup, fmt.Sprintf("pool entries cannot distinguish %[1]s of this group from %[1]s of group %[2]q", k.Kind, other.Group)))
 		}
 		labelled[label] = k.GroupKind()
 	}

@@ -218,7 +218,7 @@ func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, 
 			a, ok = n.Lowest(f, taken)
 		}
 		if !ok {
-			return nil, fmt.Errorf("no free %s address is left in the subnets of node %s (%s), which is strict: each of its pods needs an entry: %w", f, n.Name, pool.JoinSubnets(n.Subnets), pool.ErrTaken)
+			return nil, fmt.Errorf("node %s is strict, so that each of its pods needs a pool entry, and no free %s address is left in its subnets (%s): %w", n.Name, f, pool.JoinSubnets(n.Subnets), pool.ErrTaken)
 		}
 		chosen = append(chosen, a)
 	}

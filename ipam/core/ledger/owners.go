@@ -116,7 +116,7 @@ func (l *Ledger) indexEntry(name string, a netip.Addr, e pool.Entry, add bool) {
 	}
 }
 
-// RemoteAddresses are addresses of one owner that have Moved entries at the same home, all with the same node.
+// RemoteAddresses are addresses of one owner whose Moved entries are at the same home and name the same node.
 type RemoteAddresses struct {
 	// Home is the node whose pool has the Moved entries. At is the node that they name.
 	Home, At string

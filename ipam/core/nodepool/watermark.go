@@ -37,7 +37,7 @@ func (w Watermark) ForNode(pods, size int64) Watermark {
 }
 
 // FillDynamic returns the edits that bring the free dynamic entries of a family up to the watermark, from the bottom of the
-// subnets upwards. It skips the addresses for which reserved is true, those that FixedIPs reserve. Entries in a release
+// subnets upwards. It skips the addresses for which reserved is true: FixedIPs reserve them. Entries in a release
 // handshake count as free until they are released: ReleaseExcess withdraws the marks of those that are needed. short is the
 // number of entries that the subnets have no room for.
 func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(netip.Addr) bool) (edits []pool.EntryChange, short int) {

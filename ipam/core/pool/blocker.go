@@ -35,7 +35,7 @@ const (
 	OwnedByPod Reason = "OwnedByPod"
 	// OnOtherNode means that the address belongs to the pod Who and is in the pool of another node.
 	OnOtherNode Reason = "OnOtherNode"
-	// Moving means that the address of the asking pod has left its home for the node Who.
+	// Moving means that the address of the pod Requester has left its home for the node Who.
 	Moving Reason = "Moving"
 	// ReservedByNode means that the node uses the address itself, or the entry has an owner that fixedip does not know.
 	ReservedByNode Reason = "ReservedByNode"
@@ -54,7 +54,7 @@ const (
 	ReservedByOtherFixedIP Reason = "ReservedByOtherFixedIP"
 	// AddressesOnDifferentNodes means that another address of the same FixedIP has its home on the node Who.
 	AddressesOnDifferentNodes Reason = "AddressesOnDifferentNodes"
-	// OtherAddressAllocated means that the asking pod already has the address Who of the same family on the node.
+	// OtherAddressAllocated means that the pod Requester already has the address Who of the same family on the node.
 	OtherAddressAllocated Reason = "OtherAddressAllocated"
 )
 
@@ -141,7 +141,7 @@ func (b *Blocker) Message() string {
 	return b.Error()
 }
 
-// pod returns the text for Who in messages about pods, redacted if Who is in another namespace than the asking pod.
+// pod returns the text for Who in messages about pods, redacted if Who is in another namespace than Requester.
 func (b *Blocker) pod() string {
 	switch who := RedactOwner(b.Who, b.Requester); {
 	case who == "":

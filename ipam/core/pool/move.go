@@ -43,8 +43,8 @@ type Move struct {
 	// Home is the home node of the addresses, From the node whose pool has them now, To the node that gets them. From and
 	// To are equal if a move that was interrupted after CommitAtHome is completed.
 	Home, From, To string
-	// Down is true if From is a fenced node: no pod runs there, whatever its agent reported last. If Down is false, the
-	// agent has confirmed that the former pod has stopped (see package agentview).
+	// Down is true if From is a fenced node: no pod runs there, whatever its agent reported last. If Down is false,
+	// evidence from the agent shows that the former pod has stopped (see package agentview).
 	Down bool
 }
 

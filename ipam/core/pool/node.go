@@ -183,8 +183,8 @@ const (
 	// MarkedForRelease means that the controller wants to release the entry. Once the agent has seen that, it does not give
 	// the address to a pod without an owner match.
 	MarkedForRelease Handshake = "marked-for-release"
-	// ReadyForRelease means that the agent has not allocated the address, and that it gives it to no pod without an owner
-	// match as long as the key exists.
+	// ReadyForRelease means that the agent has not allocated the address, and does not give the address to a pod without an
+	// owner match as long as the key exists.
 	ReadyForRelease Handshake = "ready-for-release"
 	// Released means that the controller has removed the entry. The agent then removes the key.
 	Released Handshake = "released"

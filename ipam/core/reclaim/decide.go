@@ -85,7 +85,7 @@ func first(v *evaluation, rules []rule) Action {
 	return Action{}
 }
 
-// when returns the function of a rule that applies if is returns true.
+// when returns the function of a rule that applies if is(v) is true. The action of the rule is next(v).
 func when(is func(v *evaluation) bool, next func(v *evaluation) Action) func(v *evaluation) (Action, bool) {
 	return func(v *evaluation) (Action, bool) {
 		if !is(v) {
@@ -210,7 +210,7 @@ var deleting = []rule{
 		// before they have left that node.
 		a := v.untilOverdue()
 		a.At = earliest(a.At, v.Now.Add(recheckInterval))
-		a.Why = fmt.Sprintf("IPs %s may be in use on another node than their home %s, whose CiliumNode is missing; they are released after the Cilium agent of node %s has created it again, or at --force-finalize-after; check the cilium pod of that node", strings.Join(v.Record.Spec.IPs, ", "), v.HomeMissing, v.HomeMissing)
+		a.Why = fmt.Sprintf("IPs %s may be in use on a node other than their home %s, whose CiliumNode is missing; they are released after the Cilium agent of node %s has created it again, or when the time of --force-finalize-after is over; check the cilium pod of that node", strings.Join(v.Record.Spec.IPs, ", "), v.HomeMissing, v.HomeMissing)
 		return a
 	})},
 	{"done", when(func(v *evaluation) bool { return v.node == "" || v.replaced() }, finish)},

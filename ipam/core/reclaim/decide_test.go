@@ -330,7 +330,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
 				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, MovableFor: "uid-mysql-0"}
 			}), HomeMissing: "node-1", Workload: gone},
-			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs 10.0.1.6 may be in use on another node than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or at --force-finalize-after; check the cilium pod of that node"}},
+			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs 10.0.1.6 may be in use on a node other than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or when the time of --force-finalize-after is over; check the cilium pod of that node"}},
 		"deleted: the move target is released before the Moved entry": {
 			reclaim.State{Record: record(deleting), Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},

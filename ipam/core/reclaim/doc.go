@@ -62,7 +62,7 @@
 //	                     deadline
 //	  overdue            the pod runs without the addresses, or the deadline is over: remove the finalizer
 //
-//	Active, if there is nothing to write: actions for which the agent has to confirm something
+//	Active, if there is nothing to write: actions that need evidence from an agent
 //	  withdrawn          no other pod has a recorded address in its cooldown that the pod runs with: write the entries
 //	  vacant             the former pod of a slot has stopped: report that another pod may take over
 //	  stranded           the addresses of a pod that its node cannot take are unused: report that it may move (Migrate)

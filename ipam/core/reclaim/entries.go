@@ -65,7 +65,7 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Cooldown && RunsOn(s.Pod, h.Node, h.Addr):
 		// The agent assigned the address to the pod before it saw the Cooldown entry. The rule "withdrawn" writes the entry
-		// of the pod after the agent has confirmed that no other pod has the address.
+		// of the pod once evidence from the agent shows that no other pod has the address.
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Dynamic && h.Reported && RunsOn(s.Pod, h.Node, h.Addr):
 		// The pod itself has the address, so no other pod can. The status of the pod alone is not enough: it may date from
@@ -143,7 +143,7 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 // and the targets of moves that the pod does not rely on. ok is false if no such action is left. Blocked entries stay.
 //
 // A moved address is released first on the node that it was moved to. Then its entry at the home is marked as leaving
-// (MarkLeaving), Cooldown entries fence the other node (FenceTarget), and only then the entry at the home is released
+// (MarkLeaving), Cooldown entries fence the other node (FenceTarget), and only then is the entry at the home released
 // (ReleaseHome). The fence makes the write of a scheduler that is about to complete the move fail. One watch shows all
 // pools in the order of their writes: if it shows a leaving entry together with the fence, the fence is still there when
 // the home is written. While the agent of the other node reports the address as used, the pod may run there, and the agent of the

@@ -102,8 +102,8 @@ func podOf(owner string) string {
 // workload may not exist.
 //
 // A pod without a controller is its own workload. So is the pod of a BarePodEntry, even if that pod does not exist. ok is
-// false if no FixedIP must be created: pods of other controllers do not return under the same name, and an Unreserved entry
-// is for one pod only. Such entries are not changed.
+// false if a FixedIP must not be created: pods of other controllers do not return under the same name, and an Unreserved
+// entry is for one pod only. Such entries are not changed.
 func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
 	kind, name, _ := entry.WorkloadRef()
 	_, numbered := identity.Ordinal(podName, name)

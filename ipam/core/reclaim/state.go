@@ -163,7 +163,7 @@ func (t ActionType) IsDestructive() bool {
 // Allocates reports whether the action writes entries for the identity, or prepares that (Withdraw).
 func (t ActionType) Allocates() bool { return t == Allocate || t == Withdraw || t == Own }
 
-// NeedsEvidence reports whether the action is allowed only after the agent of Action.Node has confirmed that no pod uses
+// NeedsEvidence reports whether the action is allowed only if evidence from the agent of Action.Node shows that no pod uses
 // Action.Addrs; for Own, no pod except State.Pod. See package agentview.
 func (t ActionType) NeedsEvidence() bool { return t == Own || t == Vacate || t == AllowMove }
 
@@ -176,7 +176,7 @@ type Action struct {
 	Spec v1alpha1.FixedIPSpec
 	// Status is the status to write, for UpdateStatus, Vacate and AllowMove.
 	Status v1alpha1.FixedIPStatus
-	// Node is the node whose pool is written, or whose agent must confirm. Addrs are the addresses of the entries. For
+	// Node is the node whose pool is written, or whose agent provides the evidence. Addrs are the addresses of the entries. For
 	// ReleaseEntries, empty Addrs stand for all addresses of the identity on Node.
 	Node  string
 	Addrs []netip.Addr

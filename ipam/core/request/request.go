@@ -153,8 +153,8 @@ func (a Addresses) Contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.Ranges(address.Of(addr)), func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
-// Nth returns the n-th requested address of a family, counted from 0 in the order of the list, and false if there are not so
-// many.
+// Nth returns the n-th requested address of a family, counted from 0 in the order of the list, and false if there is no
+// such address.
 func (a Addresses) Nth(f address.Family, n uint64) (netip.Addr, bool) {
 	rest := new(big.Int).SetUint64(n)
 	for _, r := range a.Ranges(f) {
@@ -163,7 +163,7 @@ func (a Addresses) Nth(f address.Family, n uint64) (netip.Addr, bool) {
 		if at.Cmp(to) <= 0 {
 			return netip.AddrFromSlice(at.FillBytes(make([]byte, f.Bits()/8)))
 		}
-		// The next range begins after the last address of this one.
+		// The rest is counted from the first address of the next range.
 		rest = at.Sub(at, to.Add(to, big.NewInt(1)))
 	}
 	return netip.Addr{}, false
@@ -264,7 +264,7 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 		if len(e) > maxElementLength {
 			return Addresses{}, fmt.Errorf("element %d is %d characters long; %s", i+1, len(e), allowed)
 		}
-		// An error that quoted the element would escape such a character, with up to four characters for each byte.
+		// An error that quoted the element could escape such a character, with up to four characters for each byte.
 		if at := strings.IndexFunc(e, foreign); at >= 0 {
 			return Addresses{}, fmt.Errorf("element %d contains %q; %s", i+1, []rune(e[at:])[0], allowed)
 		}
@@ -281,7 +281,8 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 	return out, nil
 }
 
-// foreign reports whether a character cannot be part of a list of addresses and would be escaped in a message.
+// foreign reports whether a character is not printable ASCII, or is a quote or a backslash. Tabs and newlines are allowed.
+// An error never quotes an element with such a character.
 func foreign(r rune) bool {
 	switch r {
 	case '\t', '\n':

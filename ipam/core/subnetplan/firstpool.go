@@ -34,8 +34,8 @@ type MoveTarget struct {
 // must not arrive there after its home has an entry for it again. announced contains these entries. The caller must remove
 // them first and then read the pools again, since an address may have arrived meanwhile.
 //
-// entries contains no address in the subnets for which n has an allocatable entry: that entry remains, and the address is at
-// home from then on.
+// entries contains no address in the subnets for which n, and no other pool, has an allocatable entry: that entry remains,
+// and the address is at home from then on.
 func Reserve(n pool.NodePool, subnets []netip.Prefix, reserved []reservation.Address, runningOn map[netip.Addr]string, others []pool.NodePool) (entries map[netip.Addr]pool.Entry, announced []MoveTarget) {
 	inside := address.Union(subnets)
 	entries = map[netip.Addr]pool.Entry{}

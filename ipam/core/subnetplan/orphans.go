@@ -117,7 +117,7 @@ func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node st
 	return orphans
 }
 
-// first returns the lowest address of an orphan, by which orphans are sorted.
+// first returns the lowest address of an orphan. Orphans with the same Node are sorted by it.
 func (o OrphanedSubnets) first() netip.Addr {
 	if len(o.Subnets) > 0 {
 		return o.Subnets[0].CIDR.Addr()
@@ -145,10 +145,10 @@ func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
 	}
 }
 
-// Missing returns the subnets of reserved addresses that are in a cluster pool and not in taken, the subnets of NodeSubnets and
-// nodes: a backup was restored, or a user reserved an address in a subnet that is not in use. These subnets have to be claimed,
-// for the node that the FixedIPs name, before any new subnet. has reports whether a node has subnets: such a node did not lose
-// these subnets.
+// Missing returns the subnets, within the cluster pools, that reserved addresses need and that no NodeSubnet or node has: a
+// backup was restored, or a user reserved an address in a subnet that is not in use. taken contains the subnets of
+// NodeSubnets and nodes. The missing subnets have to be claimed, for the node that the FixedIPs name, before any new subnet.
+// has reports whether a node has subnets: such a node did not lose the missing ones.
 func Missing(pools []address.ClusterPool, taken *netipx.IPSet, reserved []reservation.Address, has func(node string) bool) []Subnet {
 	inside := map[netip.Prefix][]reservation.Address{}
 	for _, k := range reserved {

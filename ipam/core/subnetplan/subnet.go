@@ -31,7 +31,7 @@ type Subnet struct {
 	OrphanedSince time.Time
 	// Constraints are the requirements of Node for its pods; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints
-	// Object is the NodeSubnet that writes start from; nil if there is none. It must not be changed.
+	// Object is the NodeSubnet as it was read; nil if there is none. It must not be changed: a write changes a copy.
 	Object *v1alpha1.NodeSubnet
 }
 
@@ -81,7 +81,7 @@ func CIDRs(subnets []Subnet) []netip.Prefix {
 	return cidrs
 }
 
-// Clash returns a subnet of all that does not allow a new claim: a subnet that overlaps the claim or, if perFamily is true,
+// Clash returns a subnet in all that does not allow a new claim: a subnet that overlaps the claim or, if perFamily is true,
 // another subnet of the node in the same family. The claim itself does not count. Each controller creates its claim before it
 // lists all claims, so that the controller with the later of two claims always sees the earlier one. If both controllers see
 // the claim of the other, both withdraw their claims.

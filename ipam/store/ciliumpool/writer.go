@@ -61,7 +61,8 @@ type Writer struct {
 	// must not block.
 	OnPatch func(requests int, conflict bool)
 	// OnPool is called with each pool that the API server returned for a patch or a read, before Write returns for the requests
-	// of that try: for Ledger.ObserveWrite. Reads are included, because a read can show a write whose response was lost.
+	// of that try. It is meant to call Ledger.ObserveWrite. Reads are included, because a read can show a write whose
+	// response was lost.
 	OnPool func(pool.NodePool)
 
 	ctx   context.Context

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Run is one dry run.
+// Run is the state of one process that runs with --dry-run.
 type Run struct {
 	// Log receives the writes.
 	Log logr.Logger
@@ -30,7 +30,7 @@ type Run struct {
 	logged sets.Set[[sha256.Size]byte]
 }
 
-// Wrap returns an HTTP round tripper that sends reads and dry runs, and refuses every other request.
+// Wrap returns an HTTP round tripper that sends reads and dry-run requests, and refuses every other request.
 func (r *Run) Wrap(next http.RoundTripper) http.RoundTripper { return guard{r, next} }
 
 // Writes returns the number of different writes that the API server has accepted so far.

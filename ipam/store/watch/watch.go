@@ -12,10 +12,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Objects calls changed for each event about the objects of a kind in a cache. T is the type of the objects that the cache keeps:
-// that of the argument of, unless the cache has a transform that changes the type. before is nil for a new object, after is
-// nil for a deleted one. The cache need not be started yet. synced reports whether changed was called for all objects that
-// existed at the start.
+// Objects calls changed for each event about the objects of one kind in a cache. The parameter "of" is an object of that
+// kind. T is the type of the objects in the cache: the type of "of", unless a transform of the cache changes the type.
+// before is nil for a new object, after is nil for a deleted one. The cache need not be started yet. synced reports whether
+// changed was called for all objects that existed at the start.
 func Objects[T client.Object](ctx context.Context, objects cache.Cache, of client.Object, changed func(before, after T)) (synced func() bool, err error) {
 	informer, err := objects.GetInformer(ctx, of, cache.BlockUntilSynced(false))
 	if err != nil {

@@ -71,8 +71,8 @@ func New(client dynamic.Interface, mapper meta.RESTMapper, kinds ...schema.Group
 	return &Store{client: client, mapper: mapper, kinds: kinds, informers: map[schema.GroupKind]workloadInformer{}}
 }
 
-// AddHandler registers a function that is called for each change of a workload, after the Store has it. Call it before
-// Start and UseInformer.
+// AddHandler registers a function that is called for each change of a workload, after the Store contains the change. Call
+// AddHandler before Start and UseInformer.
 func (s *Store) AddHandler(f func(before, after *identity.Workload)) {
 	s.handlers = append(s.handlers, f)
 }
@@ -195,7 +195,7 @@ func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Work
 }
 
 // Live reads a workload from the API server. It returns nil if the API server responds that the object does not exist, and
-// ErrUnknown if Get does, or if the API server does not serve the resource.
+// ErrUnknown if Get returns ErrUnknown or the API server does not serve the resource.
 func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	if _, err := s.find(gk, namespace, name); err != nil {
 		return nil, err

@@ -56,11 +56,11 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 	case p.id.Slot:
 		return "; delete the pod so that its workload creates another pod", ""
 	case policy == v1alpha1.Wait && b.movable:
-		return ", or set failover to Migrate", ""
+		return "; to place the pod on another node, set failover to Migrate", ""
 	case policy == v1alpha1.Wait:
-		return ", or set failover to Reassign, which gives the pod another address", ""
+		return "; to place the pod on another node, set failover to Reassign, which gives the pod another address", ""
 	case policy == v1alpha1.Migrate && !b.movable:
-		return "; its failover is Migrate, but allowAddressMigration of the scheduler is false", ""
+		return "; the pod's failover policy is Migrate, but allowAddressMigration of the scheduler is false", ""
 	}
 	node, err := orNil(b.Nodes.Get(p.reservation.node))
 	if err != nil {

@@ -33,7 +33,7 @@ func (p *Plan) ForCandidates() *Plan {
 // nominated to. If nominated is empty, no node can run the pod, and refused contains the reasons.
 func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 	addrs := address.Join(p.reservation.addrs)
-	reason := fmt.Sprintf("its address %s was on node %s, which is gone; node %s can run the pod and inherits the subnet of the address when the grace period ends", addrs, p.Lost(), nominated)
+	reason := fmt.Sprintf("its address %s was on node %s, which is gone; node %s can run the pod and may inherit the subnet of the address when the grace period ends", addrs, p.Lost(), nominated)
 	if nominated == "" {
 		reason = fmt.Sprintf("its address %s was on node %s, which is gone, and no node that could inherit the subnet of the address can run the pod: %s", addrs, p.Lost(), refused)
 	}

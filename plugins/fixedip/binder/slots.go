@@ -227,9 +227,10 @@ type slotWaiters struct {
 	workloads map[types.UID]string
 }
 
-// search registers a pod as searching for a free slot, and reports whether it did so: not if at least free other pods search
-// already, and not if the pod does not exist any more. free is the number of free slots. exists reports whether the watch
-// shows the pod. search calls exists under mu, so that a later deletion of the pod leads to a call of remove.
+// search registers a pod as searching for a free slot, and returns true. It returns false, and does not register the pod, if
+// the number of other searching pods is at least free, the number of free slots, or if the pod does not exist any more.
+// exists reports whether the watch shows the pod. search calls exists under mu, so that a later deletion of the pod leads to
+// a call of remove.
 func (s *slotWaiters) search(workload string, uid types.UID, free int, exists func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -178,7 +178,7 @@ func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, 
 	n, err := b.Cache.Pools.Get(ctx, node)
 	if err != nil {
 		if !errors.Is(err, ciliumpool.ErrGone) {
-			klog.FromContext(ctx).Error(err, "Binding a pod that opted out without reading the pool", "pod", klog.KObj(pod), "node", node)
+			klog.FromContext(ctx).Error(err, "Could not read the pool; the pod opted out and is bound without a check of its node", "pod", klog.KObj(pod), "node", node)
 		}
 		return nil
 	}

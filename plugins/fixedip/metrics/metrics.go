@@ -76,7 +76,7 @@ var (
 	conflicts = k8smetrics.NewCounter(&k8smetrics.CounterOpts{Namespace: namespace, Name: "pool_write_conflicts_total", StabilityLevel: k8smetrics.ALPHA,
 		Help: "Patches of CiliumNodes that were refused because the pool had changed, and were decided again."})
 	prefilters = counter("prefilter_total", "narrowed",
-		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.")
+		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter restricted the nodes.")
 	requeues = counter("requeues_total", "reason",
 		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )

@@ -83,7 +83,7 @@ fixedip_informer_synced{resource="fixedips"} 0
 # HELP fixedip_pool_write_conflicts_total [ALPHA] Patches of CiliumNodes that were refused because the pool had changed, and were decided again.
 # TYPE fixedip_pool_write_conflicts_total counter
 fixedip_pool_write_conflicts_total 1
-# HELP fixedip_prefilter_total [ALPHA] Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.
+# HELP fixedip_prefilter_total [ALPHA] Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter restricted the nodes.
 # TYPE fixedip_prefilter_total counter
 fixedip_prefilter_total{narrowed="false"} 1
 fixedip_prefilter_total{narrowed="true"} 2

@@ -18,7 +18,7 @@ import (
 // Domain makes the decisions of a Queue that depend on the state of the cluster. One goroutine calls it, without the lock
 // of the Queue.
 type Domain interface {
-	// CanRun reports whether the node's labels let the pod run there, and the node is not cordoned.
+	// CanRun reports whether the node is not cordoned and its labels let the pod run there.
 	CanRun(pod *corev1.Pod, node string) bool
 	// HasFreeAddress reports whether the free addresses of the node help the pod, which waits for wanted.
 	HasFreeAddress(pod *corev1.Pod, wanted FreeAddress, node string) bool

@@ -34,7 +34,7 @@ type Options struct {
 	// Bin is the folder of the programs, and Manifests that of the manifests. Dir is the work folder, which is emptied first.
 	Bin, Dir, Manifests string
 	World               *world.World
-	// SaveMemory makes the API server collect garbage more often. It needs most of the memory of a large cluster.
+	// SaveMemory makes the API server collect garbage more often. With a large cluster, it uses most of the memory.
 	SaveMemory bool
 	Log        func(format string, args ...any)
 }
@@ -133,7 +133,7 @@ func NewClient(cfg *rest.Config) (client.WithWatch, error) {
 // writers is the number of calls that InParallel makes at the same time.
 const writers = 32
 
-// InParallel calls each for the numbers 0 to n-1, some at the same time. It returns the first error.
+// InParallel calls each for the numbers 0 to n-1, at most writers calls at the same time. It returns the first error.
 func InParallel(ctx context.Context, n int, each func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)

@@ -45,7 +45,8 @@ func (b *bench) watchNodes(ctx context.Context) (watch.Interface, error) {
 	return w, nil
 }
 
-// join lets nodes join, as their kubelets and agents do, and measures for each the time until its pool has an entry.
+// join creates Nodes and CiliumNodes, as the kubelets and agents of new nodes do, and measures for each the time until its
+// pool has an entry.
 func (b *bench) join(ctx context.Context, s *step) error {
 	began := time.Now()
 	watching, stop := context.WithCancel(ctx)
@@ -210,8 +211,8 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	return nil
 }
 
-// deletePod deletes a pod with its CiliumEndpoint, and lets the agent report that its address is not used. gone becomes the
-// time at which the pod was deleted.
+// deletePod deletes a pod and its CiliumEndpoint, and removes its address from status.ipam.used, as the agent would. It sets
+// gone to the time at which the pod was deleted.
 func (b *bench) deletePod(ctx context.Context, p world.Place, gone *time.Time) error {
 	meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
 	if err := b.api.Delete(ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)); err != nil {

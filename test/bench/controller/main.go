@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command controller measures the time, memory and writes of the controller in a large cluster: at its start, and for each
-// change after it. The API server is real and has all objects of such a cluster. No kubelets, agents and controller manager
-// run, because they would need real machines; the command makes the writes that they would make.
+// change after it. The API server is real and has all objects of such a cluster. No kubelets, agents or controller manager
+// run; the command makes the writes that they would make.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	flag.IntVar(&b.joining, "join", 200, "number of nodes that join")
 	flag.IntVar(&b.restarted, "restart", 10000, "number of pods that are restarted")
 	flag.IntVar(&b.released, "release", 10000, "number of pods whose workloads are deleted; they are on a fifth of the nodes")
-	flag.BoolVar(&b.adopted, "adopt", false, "measure the adoption of all fixed addresses instead: their FixedIPs are missing")
+	flag.BoolVar(&b.adopted, "adopt", false, "measure instead how the FixedIPs of all fixed addresses, which are missing, are created from pool entries")
 	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "time without changes at the end")
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs")
 	flag.StringVar(&b.dir, "dir", "", "work folder; it is emptied first")

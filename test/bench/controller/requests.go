@@ -12,8 +12,8 @@ import (
 	"fixedip.io/fixedip/test/bench/measure"
 )
 
-// requests counts the writes of the controller: those that the API server has served, less those of this command and those
-// of Leases, which go on for ever.
+// requests counts the writes of the controller: all writes that the API server has served, except the writes of this command
+// and the writes of Leases, which never stop.
 type requests struct {
 	apiServer string
 	http      *http.Client
@@ -23,7 +23,7 @@ type requests struct {
 	own map[string]float64
 }
 
-// count is the transport wrapper of the clients of this command.
+// count wraps the transport of the clients of this command, and counts their requests.
 func (r *requests) count(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(request)

@@ -57,9 +57,9 @@ type step struct {
 	// Took is the time from the beginning of the step until the controller had done its work.
 	Took float64 `json:"seconds"`
 	measure.Process
-	// Heap is the memory of all objects on the Go heap that were not collected yet.
+	// Heap is the memory of all objects on the Go heap that have not been collected yet.
 	Heap int64 `json:"heapBytes"`
-	// Writes are those in the step. Key: verb and resource.
+	// Writes contains the number of writes of the controller in the step. Key: verb and resource.
 	Writes map[string]int `json:"writes"`
 	// P50 and P99 are quantiles of the times that the step measures for each object; zero if it measures none.
 	P50 float64 `json:"p50Seconds,omitempty"`
@@ -96,7 +96,7 @@ func (b *bench) run(ctx context.Context) error {
 		{"joined", b.joining == 0 || b.adopted, b.join},
 		{"restarted", b.restarted == 0 || b.adopted, b.restart},
 		{"idle", b.idle == 0, b.rest},
-		// Afterwards the controller is not idle: no agents run that would answer its questions about the released addresses.
+		// Afterwards the controller is not idle: no agents run that would answer its barriers for the released addresses.
 		{"released", b.released == 0 || b.adopted, b.release},
 	} {
 		if s.skip {

@@ -73,7 +73,7 @@ func drawThroughput(dir string, reports []*report) error {
 }
 
 // drawLatencies draws the distributions of the latencies of a report: of attempts for each arm with a scheduler, and of
-// claims for those that write pools.
+// claims for each arm in which FixedIP claims addresses.
 func drawLatencies(dir string, r *report) error {
 	p := plot.New()
 	p.Title.Text = "Share of scheduling attempts and claims that took at most this long: " + r.name()
@@ -115,7 +115,8 @@ func drawLatencies(dir string, r *report) error {
 	return save(p, filepath.Join(dir, "latency-"+r.name()+".svg"))
 }
 
-// distribution returns the share of the observations of all rounds that are at most as long as each bucket, in milliseconds.
+// distribution returns a point for each bucket: its limit in milliseconds, and the share of the observations of all rounds
+// that do not exceed the limit.
 func distribution(r *report, latency func(result) measure.Latency) plotter.XYs {
 	var points plotter.XYs
 	total := 0.0

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command scheduler measures how fast pods are scheduled in a large cluster: by our scheduler, and beside it by the same
-// program without FixedIP, in one run. The API server and etcd are real; no kubelets, agents and controller manager run.
+// Command scheduler measures how fast pods are scheduled in a large cluster: by our scheduler and, in the same run, by the
+// same program without FixedIP. The API server and etcd are real; no kubelets, agents or controller manager run.
 //
 // A round runs each arm once: it creates the pods of the arm, starts the scheduler, watches its binds, and deletes the pods.
 // The arms alternate, so that other load affects all of them equally. The command prints medians and writes all figures as

@@ -41,8 +41,8 @@ func (b *bench) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	})
 }
 
-// binds contains when the first and the last pod of an arm was bound, the CPU time that the scheduler had used at the first
-// bind, and the metrics of the API server just after it.
+// binds contains the times at which the first and the last pod of an arm were bound, the CPU time that the scheduler had
+// used at the first bind, and the metrics of the API server just after it.
 type binds struct {
 	first, last time.Time
 	cpuAtFirst  time.Duration
@@ -99,7 +99,7 @@ func (b *bench) watchBinds(ctx context.Context, a arm, watcher watch.Interface, 
 		case <-scheduler.Exited():
 			return found, fmt.Errorf("the scheduler exited: %s; the log is %s", scheduler.ExitState(), scheduler.LogPath())
 		case <-stuck.C:
-			return found, fmt.Errorf("%d of %d pods are bound, and no other for %s; the log of the scheduler is %s", len(bound), pods, progressTimeout, scheduler.LogPath())
+			return found, fmt.Errorf("%d of %d pods are bound, and no further pod was bound for %s; the log of the scheduler is %s", len(bound), pods, progressTimeout, scheduler.LogPath())
 		case <-ctx.Done():
 			return found, context.Cause(ctx)
 		}

@@ -42,8 +42,8 @@ func (b *bench) patchPools(ctx context.Context, r *result) error {
 
 // restorePools gives every CiliumNode the pool that it has in the world.
 func (b *bench) restorePools(ctx context.Context) error {
-	// changed contains the wanted state of each CiliumNode with another pool. Key: the number of the node. number contains
-	// the number of each node. Key: the name.
+	// changed contains the wanted state of each CiliumNode whose pool differs from that state. Key: the number of the node.
+	// number contains the number of each node. Key: the name.
 	changed, number := map[int]*ciliumv2.CiliumNode{}, map[string]int{}
 	for i := range b.world.Nodes {
 		number[world.NodeName(i)] = i

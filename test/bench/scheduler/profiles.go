@@ -16,8 +16,8 @@ import (
 	"fixedip.io/fixedip/test/bench/measure"
 )
 
-// cpuProfiles are the CPU profiles of a scheduler, one after the other, with their seconds. At 5,000 nodes the first one covers
-// the start with its lists.
+// cpuProfiles are the CPU profiles of a scheduler, one after the other, with their durations. At 5,000 nodes the first one
+// covers the start with its lists.
 var cpuProfiles = []struct {
 	kind    string
 	seconds int

@@ -36,13 +36,13 @@ type result struct {
 	Resident int64 `json:"residentBytes"`
 	Peak     int64 `json:"peakBytes"`
 	// Attempt is the time from the moment at which the scheduler takes a pod from its queue until the pod is bound, and Claim
-	// that of the claim in it.
+	// the part of that time that the claim takes.
 	Attempt measure.Latency `json:"attempt"`
 	Claim   measure.Latency `json:"claim"`
-	// Requests contains the requests of the API per pod, without lists and watches. Key: verb and resource.
+	// Requests contains the requests to the API server per pod, without lists and watches. Key: verb and resource.
 	Requests map[string]float64 `json:"requestsPerPod"`
-	// WatchBytes is the size of all watch events of CiliumNodes after the first bind, per pod. Each client that watches them
-	// gets these bytes; here these are the schedulers with FixedIP.
+	// WatchBytes is the size of all watch events of CiliumNodes after the first bind, per pod. Each client that watches
+	// CiliumNodes gets these bytes; here only schedulers with FixedIP do.
 	WatchBytes float64 `json:"watchBytesPerPod"`
 }
 
@@ -111,7 +111,7 @@ func perSecond(r result) float64 { return r.PerSecond }
 // both sides.
 type ratio struct {
 	name string
-	// arms are those that of needs, and of returns the value of a round from their figures. Key: the arm.
+	// arms are the arms that the ratio compares. of returns the value of a round from their figures. Key: the arm.
 	arms []string
 	of   func(map[string]result) float64
 }

@@ -26,8 +26,8 @@ const reportPeriod = 15 * time.Second
 // reportWriters is the number of reports that are written at the same time.
 const reportWriters = 32
 
-// reporter writes status.ipam as the agents of all nodes do, once per reportPeriod and node. Each write reports one address
-// more or one less as used than the last one.
+// reporter writes status.ipam as the agents of all nodes do, once per reportPeriod and node. The writes of a node add one
+// address to its used addresses and remove it again, in turn.
 type reporter struct {
 	world *world.World
 	api   client.Client
@@ -83,7 +83,7 @@ func (r *reporter) run(ctx context.Context) {
 	}
 }
 
-// write reports the node of the n-th write.
+// write makes the n-th write of the reporter. The nodes take turns.
 func (r *reporter) write(ctx context.Context, n int) error {
 	i := n % r.world.Nodes
 	used := `{"owner":"team/short-lived"}`

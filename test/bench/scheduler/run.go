@@ -29,26 +29,26 @@ import (
 // armLabel is the label of the pods of the current arm. Its value is the name of the arm.
 const armLabel = "bench.fixedip.io/arm"
 
-// manyPods is the number of running pods from which the API server has to save memory, on a machine with 24 GiB.
+// manyPods is the number of running pods above which the API server has to save memory, on a machine with 24 GiB.
 const manyPods = 50_000
 
 // bench is one run of the benchmark.
 type bench struct {
 	bin, dir, manifests, out, commit string
-	// profiles is the folder for profiles of the schedulers; empty: none are written.
+	// profiles is the folder for profiles of the schedulers; if empty, no profiles are written.
 	profiles          string
 	size              world.Size
 	pods, rounds, qps int
 	reports           bool
 	only              []string
-	// limits are those that the ratios are compared with; nil: none.
+	// limits are the limits of the ratios; if nil, the ratios are not compared.
 	limits []limit
 	began  time.Time
 
 	*cluster.Cluster
 	world *world.World
 	api   client.WithWatch
-	// apiServer is the address of the API server, with an HTTP client for its metrics.
+	// apiServer is the address of the API server. http is the client for the metrics of the API server and the schedulers.
 	apiServer string
 	http      *http.Client
 	reporter  *reporter

@@ -1,6 +1,6 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package world makes the objects of a large cluster, and writes them into the etcd of an API server that has not started
-// yet. It is the cluster of the benchmarks; it runs nothing itself.
+// Package world creates the objects of the large cluster of the benchmarks, and writes them into the etcd of an API server
+// that has not started yet.
 package world

@@ -65,11 +65,11 @@ func (w *World) NewCiliumNode(i int, node types.UID) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// FreeAddress returns the highest free address of a node that has a dynamic entry.
+// FreeAddress returns the highest of the free addresses for which a node has dynamic entries.
 func (w *World) FreeAddress(i int) netip.Addr { return address(i, w.dynamicEntries(i)) }
 
-// dynamicEntries returns the number of dynamic entries of a node: one for each ordinary pod on it, those that the node uses
-// itself, and the free ones.
+// dynamicEntries returns the number of dynamic entries of a node: one for each unreserved pod on it, those that the node
+// uses itself, and the free ones.
 func (w *World) dynamicEntries(i int) int {
 	ordinary := w.Ordinary / w.Nodes
 	if i < w.Ordinary%w.Nodes {
@@ -78,7 +78,7 @@ func (w *World) dynamicEntries(i int) int {
 	return ownEntries + ordinary + freeEntries
 }
 
-// nodeSubnet returns the claim of the subnet of a node.
+// nodeSubnet returns the NodeSubnet of a node.
 func (w *World) nodeSubnet(i int) *v1alpha1.NodeSubnet {
 	node := w.node(i)
 	cidr := subnet(i)

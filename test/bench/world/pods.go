@@ -112,7 +112,7 @@ func (w *World) Pod(p Place) *corev1.Pod {
 	}
 }
 
-// NewPod returns a pod as a client creates it. It names the scheduler of fixedip, whatever its kind.
+// NewPod returns a pod as a client creates it. Its schedulerName is fixedip-scheduler, even if it is not a StatefulSet pod.
 func (w *World) NewPod(p Place) *corev1.Pod {
 	pod := w.Pod(p)
 	pod.ObjectMeta = metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences}

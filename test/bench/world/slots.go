@@ -33,13 +33,13 @@ func lowPriority() *schedulingv1.PriorityClass {
 	}
 }
 
-// LowPriority makes a scheduler try the pod after all pods that search for a slot, so that those wait already when it places
-// the pod.
+// LowPriority makes a scheduler try the pod after all pods that search for a slot, so that these pods already wait when the
+// scheduler places the pod.
 func LowPriority(pod *corev1.Pod) {
 	pod.Spec.PriorityClassName, pod.Spec.Priority = lowPriorityClass, ptr.To[int32](-1)
 }
 
-// SearchingPod returns pod i of those that search for a slot, as a client creates it.
+// SearchingPod returns the i-th pod that searches for a slot, as a client creates it.
 func (w *World) SearchingPod(i int) *corev1.Pod {
 	p := w.OrdinaryPod(i)
 	p.Namespace, p.Name, p.Workload, p.workloadUID = NamespaceName(0), fmt.Sprintf("%s-%05d", slotReplicaSet, i), slotReplicaSet, uid('q', 0)

@@ -63,8 +63,8 @@ func (w *World) workloadMeta(p Place) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Workload, UID: p.workloadUID, CreationTimestamp: w.since, Labels: p.labels(), Generation: 1}
 }
 
-// replicaSet returns a ReplicaSet of replicas pods. Without it, the scheduler would not spread the pods of a workload, and so
-// would do less for ordinary pods than for those of StatefulSets.
+// replicaSet returns a ReplicaSet of replicas pods. Without it, the scheduler would not spread the pods of a workload, and
+// so would do less for unreserved pods than for those of StatefulSets.
 func (w *World) replicaSet(group int) *appsv1.ReplicaSet {
 	p := w.OrdinaryPod(group * replicas)
 	return &appsv1.ReplicaSet{

@@ -30,16 +30,16 @@ type Size struct {
 	// Fixed is the number of pods that belong to StatefulSets and have a FixedIP, Ordinary that of all other pods. Each of
 	// these pods runs and has a CiliumEndpoint.
 	Fixed, Ordinary int
-	// Expected is the number of pods of ReplicaSets that never existed.
+	// Expected is the number of ReplicaSet pods that have never existed.
 	Expected int
 	// Absent is the number of FixedIPs whose pod does not exist, as during a restart.
 	Absent int
-	// WithoutFixedIPs leaves out the FixedIPs of the pods, so that the controller has to adopt their entries.
+	// WithoutFixedIPs leaves out the FixedIPs of the pods, so that the controller has to create them from the pool entries.
 	WithoutFixedIPs bool
 	// Searching is the number of pods of a Deployment that search for a slot, and of slots that none of them can take over,
 	// because the controller has not confirmed that their pods have stopped.
 	Searching int
-	// Unplaced is the number of pods of StatefulSets that never had a pod.
+	// Unplaced is the number of StatefulSet pods that have never existed.
 	Unplaced int
 }
 
@@ -90,7 +90,7 @@ type Place struct {
 	Node                            int
 	Namespace, Name, Workload, Kind string
 	workloadUID                     types.UID
-	// Address is the address of the pod; the zero Addr for a pod that never was placed.
+	// Address is the address of the pod; the zero Addr for a pod that was never placed.
 	Address netip.Addr
 }
 
@@ -109,10 +109,10 @@ func (w *World) FixedPod(i int) Place {
 	return p
 }
 
-// AbsentPod returns the pod of FixedIP i of those whose pod does not exist.
+// AbsentPod returns the i-th pod that has a FixedIP but does not exist.
 func (w *World) AbsentPod(i int) Place { return w.FixedPod(w.Fixed + i) }
 
-// UnplacedPod returns pod i of those that never existed.
+// UnplacedPod returns the i-th StatefulSet pod that has never existed.
 func (w *World) UnplacedPod(i int) Place { return w.FixedPod(w.Fixed + w.Absent + i) }
 
 // OrdinaryPod returns pod i of the ReplicaSets: the first w.Ordinary run, the next w.Expected do not exist.

@@ -70,7 +70,7 @@ func run() error {
 	flag.StringVar(&o.bin, "bin", "bin", "folder of the programs")
 	flag.StringVar(&o.dir, "dir", ".barrier", "work folder of the cluster")
 	flag.StringVar(&o.source, "source", ".", "folder of this repository")
-	flag.StringVar(&o.cilium, "cilium", "1.19", "line of Cilium: 1.18, 1.19 or 1.20")
+	flag.StringVar(&o.cilium, "cilium", "1.19", "minor version of Cilium: 1.18, 1.19 or 1.20")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
 	flag.IntVar(&o.nodes, "nodes", 4, "number of nodes; each has its own barriers")
 	flag.IntVar(&o.barriers, "barriers", 70, "number of barriers, spread over the disturbances and the nodes")
@@ -129,7 +129,7 @@ func appendResult(o options, r result) error {
 }
 
 // clusterOptions returns the options of the cluster. No program of fixedip runs on the cluster: the lab writes the pools,
-// and product starts that.
+// starting when product is called.
 func (o options) clusterOptions(product func(context.Context, *realcluster.Cluster) error) (realcluster.Options, error) {
 	source, err := filepath.Abs(o.source)
 	if err != nil {

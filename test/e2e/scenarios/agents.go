@@ -156,9 +156,9 @@ func apiServerRestarted(ctx context.Context, s *scene) error {
 	return err
 }
 
-// cutAgent drops the packets between the agent of a node and the API server. The agent notices only after a timeout
-// of 30 s or more, and then reconnects; until then it works with its last state. The kubelet of the node is not
-// affected. heal ends the partition.
+// cutAgent drops the packets from the agent of a node to the API server. The agent notices only after a timeout of 30 s or
+// more, and then reconnects; until then it works with its last state. The kubelet of the node is not affected. heal ends the
+// partition.
 func (s *scene) cutAgent(ctx context.Context, name string) (heal func() error, err error) {
 	node := s.cluster.Node(name)
 	out, err := node.Run(ctx, "ss", "--tcp", "--numeric", "--processes", "--no-header", "state", "established")

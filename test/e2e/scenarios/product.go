@@ -257,7 +257,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// next returns killAfter before the next kill, so that no scenario ends before its first kill.
+// next returns when the next kill is killAfter away, so that no scenario ends before its first kill.
 func (m *killer) next(ctx context.Context) error {
 	m.mu.Lock()
 	soon := m.soon

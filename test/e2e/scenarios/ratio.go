@@ -23,8 +23,8 @@ const (
 )
 
 // secondLook is the factor by which the number of measurements grows if the ratio is too large. Times of one pod differ by up
-// to two seconds, and ratios of the medians of 200 replacements had a standard deviation of 0.025 over seven runs. All
-// measurements are judged once more then. Repeating that until the ratio fits would prove nothing.
+// to two seconds, and ratios of the medians of 200 replacements had a standard deviation of 0.025 over seven runs. Then all
+// measurements are judged once more. Repeating that until the ratio fits would prove nothing.
 const secondLook = 3
 
 // replacement contains the times from the deletion of a pod until its replacement was seen created, bound and ready.
@@ -35,8 +35,8 @@ type replacement struct{ created, bound, ready time.Duration }
 //
 // The kubelet looks at its containers once per second. If rounds followed one another directly, they would always begin at
 // the same phase of that second, and a few milliseconds could become a second. So the starts of rounds are spread evenly
-// over the second. Pods that have just started stop a second later, because their kubelet is busy; that is over by the next
-// turn.
+// over the second. Pods that have just started take a second longer to stop, because their kubelet is busy; that is over by
+// the next turn.
 func ratio(ctx context.Context, s *scene) error {
 	for name, scheduler := range map[string]string{"ours": ourScheduler, "stock": stockScheduler} {
 		w := workload{name: name, replicas: ratioReplicas, scheduler: scheduler, nodes: []string{calmNode}}

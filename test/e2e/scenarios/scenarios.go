@@ -29,7 +29,7 @@ var scenarios = []scenario{
 	{"scaled down and up", "the addresses of the removed pods stay reserved for them", scaledDownAndUp, ownPods, true, false},
 	{"deleted and recreated within the TTL", "the new StatefulSet has the addresses of the old one", recreatedWithinTTL, ownPods, true, false},
 	{"deleted and recreated after the TTL", "the addresses are released, and no FixedIP is left", recreatedAfterTTL, ownPods, true, false},
-	{"asked-for address", "a pod gets the addresses that its template requests", requestedAddresses, ownPods, true, false},
+	{"requested address", "a pod gets the addresses that its template requests", requestedAddresses, ownPods, true, false},
 	{"pool written by hand", "a pod gets the addresses of the entries that an administrator wrote, and a FixedIP", handWritten, ownPods, true, false},
 	{"quota reached", "a pod waits with a reason, and is placed when the quota allows its FixedIP", quotaReached, ownPods, true, false},
 	{"sticky MAC", "the interface has the MAC address that it had before", stickyMAC, ownPods, true, false},

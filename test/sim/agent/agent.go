@@ -71,7 +71,7 @@ func (a *Allocator) See(cn *ciliumv2.CiliumNode) (answered bool) {
 	return answered
 }
 
-// isReleasing reports whether a release handshake forbids to allocate an address (isIPInReleaseHandshake).
+// isReleasing reports whether a release handshake forbids allocating an address (isIPInReleaseHandshake).
 func (a *Allocator) isReleasing(ip string) bool {
 	switch a.Node.Status.IPAM.ReleaseIPs[ip] {
 	case ipamoption.IPAMMarkForRelease, ipamoption.IPAMReadyForRelease, ipamoption.IPAMReleased:

@@ -22,7 +22,7 @@ import (
 )
 
 // mutation is a bug: the text from in file is replaced with to. Each mutation, with its second place in also if there is one,
-// breaks a promise. A change that another check of the product compensates could not be noticed.
+// breaks a promise. A change for which another check of the product compensates could not be noticed.
 type mutation struct{ name, file, from, to string }
 
 var mutations = []mutation{

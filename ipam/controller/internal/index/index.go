@@ -4,7 +4,7 @@
 // Package index finds pods and FixedIPs by IP, node and workload in the cache, and reads single objects that may not
 // exist.
 //
-// The results of lists are objects of the cache: callers must not change them.
+// The objects in lists from the cache belong to the cache: callers must not change them.
 package index
 
 import (
@@ -171,8 +171,8 @@ func Get[T any, P Object[T]](ctx context.Context, from client.Reader, key client
 	return &obj, nil
 }
 
-// Node reads a Node from the cache or the API server. If the Node does not exist there, it tries the next readers. It returns nil
-// if no reader has the Node.
+// Node reads a Node from the cache or the API server. If the Node does not exist there, it tries the next readers. It
+// returns nil if no reader has the Node.
 func Node(ctx context.Context, from client.Reader, name string, next ...client.Reader) (*corev1.Node, error) {
 	node, err := Get[corev1.Node](ctx, from, client.ObjectKey{Name: name})
 	if node == nil && err == nil && len(next) > 0 {
