@@ -29,7 +29,7 @@ type scope struct {
 	dynamic []int8
 	// foreign is the number of pods of each name, counted from the first, that another scheduler places. It writes no entry.
 	foreign [nameCount]int8
-	// slots is true if the two names are pods of a Deployment that hold one slot after the other.
+	// slots is true if the two names are those of pods of a Deployment: after one has stopped, the other may take over its slot.
 	slots bool
 	// wholeClaims is true if a claim is written only to the version of the pool that it was decided from.
 	wholeClaims bool

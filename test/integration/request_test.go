@@ -237,7 +237,7 @@ func TestRequestedAddressUnavailable(t *testing.T) {
 		"wants-0":     "requests " + held + annotated + ": IP " + held + " on node node-1 belongs to pod default/holder-0; request another address, or release this one",
 		"outside-0":   "requests 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside): IP 192.168.9.9 is in no node's subnet; it becomes available when a node gets a subnet that contains it",
 		"malformed-0": `requests addresses, but the value of annotation fixedip.io/ips is invalid: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
-		"few-1":       "requests addresses " + e.in("node-1", "60") + annotated + ", which have no IPv4 address for ordinal 1 (the first is for ordinal 0); add one or scale down",
+		"few-1":       "requests addresses " + e.in("node-1", "60") + annotated + ", but that list has no IPv4 address for ordinal 1 (its first address is for ordinal 0); add addresses or scale down",
 		"dynamic-0":   "requests " + e.in("node-1", "1") + annotated + ": IP " + e.in("node-1", "1") + " on node node-1 is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet",
 		"family-0":    "requests fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; remove them, or add IPv6 to ipFamilies of the scheduler",
 		"broadcast-0": "requests " + e.in("node-1", "255") + annotated + ": IP " + e.in("node-1", "255") + " is the first or last address of a subnet of node node-1, which no pod can have; request another address",

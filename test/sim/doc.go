@@ -21,8 +21,8 @@
 // a write; a queue hands out an item; time passes; a process is killed at any instruction; a user acts. A run is a list of
 // such choices. The same list has the same history. The list of a failing run is shortened as long as the run still fails.
 //
-// Each run draws a setup (setup_test.go): a ReplicaSet whose pods take over slots, strict nodes, dual stack, and the
-// adoption of pods by a selector. Watches deliver writes inside a scheduling cycle too (cycle_test.go).
+// Each run draws which of these its setup has (setup_test.go): a ReplicaSet whose pods take over slots, strict nodes, dual
+// stack, and the adoption of pods by a selector. Watches deliver writes inside a scheduling cycle too (cycle_test.go).
 //
 // In one out of three runs, agents create CiliumEndpoints, take over or refuse those of former pods, and leave some behind,
 // and the controller's keeper of CiliumEndpoints runs (endpoints_test.go, endpoint_checks_test.go). The agents of such a run
@@ -31,7 +31,8 @@
 // In one out of four runs, nodes are in two zones, and each pod of a StatefulSet has a volume that only nodes of one zone
 // can mount (volumes_test.go).
 //
-// The model leaves out the ReplicaSets of a Deployment, and pods with a stable name that another scheduler places.
+// The model leaves out Deployments: no controller changes its ReplicaSet. Pods that another scheduler places are bare pods
+// in the model, and never pods of a StatefulSet.
 //
 // At the end of a run all faults end, and the world has to come to rest: every pod runs with the addresses reserved for it,
 // nothing is left of deleted objects, and the product writes nothing.

@@ -66,7 +66,8 @@ type FixedIPSpec struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
 	NodeName string `json:"nodeName,omitempty"`
 
-	// owner is the workload that the addresses are reserved for.
+	// owner is the workload of the pod that the addresses are reserved for. For a pod without a controller it is
+	// the pod itself (apiVersion v1, kind Pod).
 	// +required
 	Owner OwnerReference `json:"owner"`
 

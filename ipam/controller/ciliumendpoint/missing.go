@@ -131,8 +131,8 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	}
 	metrics.EndpointEvictionsPaused.Set(gauge)
 	if paused && !was {
-		klog.FromContext(ctx).Error(nil, "Too many pods have no CiliumEndpoint; no pod is evicted because of that", "pods", missing)
-		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionsPaused", "KeepEndpoints", "%d pods have no CiliumEndpoint; while there are so many, no pod is evicted because of that; check the Cilium agents, and clients that delete CiliumEndpoints", missing)
+		klog.FromContext(ctx).Error(nil, "Too many CiliumEndpoints are missing; evictions of pods without a CiliumEndpoint are paused until fewer are missing", "pods", missing)
+		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionsPaused", "KeepEndpoints", "%d pods have no CiliumEndpoint; evictions of such pods are paused until there are fewer; check the Cilium agents, and clients that delete CiliumEndpoints", missing)
 	}
 	return paused
 }

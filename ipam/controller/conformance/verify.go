@@ -143,8 +143,9 @@ func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, w
 	return nil
 }
 
-// evictMismatched evicts the pod and writes the result into the condition Mismatch. later is the time until the next try.
-// Restarts are counted by FixedIP, because the next holder of a slot has another name.
+// evictMismatched evicts the pod and writes into the condition Mismatch that it was evicted, or that the eviction is blocked.
+// If the limits do not allow the eviction now, it writes nothing. later is the time until the next try. The limits apply to
+// each FixedIP and not to each pod name, because the next holder of a slot has another name.
 func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState, evicted metav1.Condition) (later time.Duration, err error) {
 	later, err = c.evict(ctx, client.ObjectKeyFromObject(s.FixedIP), identity.OwnerOf(s.FixedIP), s.Pod)
 	switch {

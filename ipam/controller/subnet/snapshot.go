@@ -185,18 +185,20 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 
 // waitsFor returns the message of the condition SubnetAvailable for a reserved address without a home node.
 func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Address) string {
-	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
+	what, heir := fmt.Sprintf("No node has had the subnet of %s yet", k.Addr), "a node"
 	if o.Node != "" {
-		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)
+		what, heir = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr), "another node"
 	}
 	if len(o.Subnets) == 0 {
 		return what + ", and no cluster pool has the address; the address waits for a node with such a subnet"
 	}
-	switch c.Rules.Policy {
-	case subnetplan.Inherit:
-		what += fmt.Sprintf("; after %v another node that can run the pod inherits the subnet", c.Rules.GracePeriod)
-	case subnetplan.Free:
+	switch {
+	case c.Rules.Policy == subnetplan.Inherit:
+		what += fmt.Sprintf("; after %v %s that can run the pod inherits the subnet", c.Rules.GracePeriod, heir)
+	case c.Rules.Expires(o, k):
 		what += fmt.Sprintf("; after %v the address is released", c.Rules.GracePeriod)
+	default:
+		what += "; the address waits for a node that gets the subnet: name one in spec.successor of the NodeSubnet"
 	}
 	if o.Node == "" {
 		return what

@@ -233,7 +233,7 @@ func locateEntry(s PodState, ips []netip.Addr) (where string, returns bool) {
 		case has && slices.Contains(s.Returns, h.Node):
 			return fmt.Sprintf(", in the pool of node %s, where the scheduler places the next pod", h.Node), true
 		case has:
-			return fmt.Sprintf(", in the pool of node %s: a restart helps only if the scheduler places the next pod there", h.Node), false
+			return fmt.Sprintf(", in the pool of node %s, where the scheduler may not place the next pod, so the pod is not evicted; make sure that that node can take the pod, then delete the pod", h.Node), false
 		}
 	}
 	for _, m := range s.Moved {

@@ -67,7 +67,7 @@ func TestDecide(t *testing.T) {
 	const (
 		wrong      = "Pod db/mysql-0 runs with 10.0.1.2 on node node-1, but 10.0.1.6 is reserved for the pod"
 		noPool     = wrong + " and is in no pool: a restart does not help before the pool of node node-1 has the entry"
-		otherNode  = wrong + ", in the pool of node node-2: a restart helps only if the scheduler places the next pod there"
+		otherNode  = wrong + ", in the pool of node node-2, where the scheduler may not place the next pod, so the pod is not evicted; make sure that that node can take the pod, then delete the pod"
 		returns    = wrong + ", in the pool of node node-2, where the scheduler places the next pod"
 		lost       = wrong + ", which was moved to node node-1, whose pool has lost the entry; the scheduler writes the entry for the next pod"
 		otherIP    = wrong + ", which has no entry as long as the pool has another IP for the pod; the next pod gets the reserved IP"

@@ -133,7 +133,8 @@ func FuzzSelector(f *testing.F) {
 	})
 }
 
-// FuzzKind checks that Labelled returns a valid kind for its label, and that errors name the invalid field.
+// FuzzKind checks that Labelled and Of return each valid kind for its label and its GroupKind. Errors of ParseKind have to
+// name the text, and errors of ValidateKinds the field.
 func FuzzKind(f *testing.F) {
 	for _, seed := range []string{
 		"Deployment.apps=Slot", "StatefulSet.apps=PodName:ByAnnotation", "CloneSet.apps.kruise.io=Slot:ByDefault", "DaemonSet.apps=PodName", "Pod=PodName", "ReplicationController=Slot", "deployment=Slot",

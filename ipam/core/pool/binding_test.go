@@ -36,8 +36,8 @@ func TestCheckBinding(t *testing.T) {
 		"an entry for another address":                             {entries: map[netip.Addr]pool.Entry{other: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at 10.0.1.10, which is not planned for that pod"},
 		"the planned address cools down":                           {entries: map[netip.Addr]pool.Entry{v4: pool.CooldownEntry(owner, time.Unix(1, 0))}, planned: []netip.Addr{v4}, want: "node n has no entry for db/mysql-0 at 10.0.1.9"},
 		"used by the pod":                                          {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: owner}, planned: []netip.Addr{v4}},
-		"used by a pod of the namespace":                           {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "db/web-0"}, planned: []netip.Addr{v4}, want: "10.0.1.9 on node n is used by db/web-0"},
-		"used by a pod of another namespace":                       {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "shop/web-0"}, planned: []netip.Addr{v4}, want: "10.0.1.9 on node n is used by a pod of another namespace"},
+		"used by a pod of the namespace":                           {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "db/web-0"}, planned: []netip.Addr{v4}, want: "IP 10.0.1.9 on node n is in use by db/web-0, as the Cilium agent of the node reports"},
+		"used by a pod of another namespace":                       {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "shop/web-0"}, planned: []netip.Addr{v4}, want: "IP 10.0.1.9 on node n is in use by a pod of another namespace, as the Cilium agent of the node reports"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""

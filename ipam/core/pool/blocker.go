@@ -267,7 +267,7 @@ func (n NodePool) CheckBinding(owner string, planned []netip.Addr) error {
 	}
 	for _, a := range planned {
 		if user := n.Used[a]; user != "" && user != owner {
-			return bindingError(fmt.Sprintf("%s on node %s is used by %s", a, n.Name, RedactOwner(user, owner)))
+			return bindingError(fmt.Sprintf("IP %s on node %s is in use by %s, as the Cilium agent of the node reports", a, n.Name, RedactOwner(user, owner)))
 		}
 	}
 	return nil

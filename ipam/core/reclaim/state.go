@@ -37,7 +37,8 @@ type State struct {
 	Reported []netip.Addr
 	// Pod is the pod named Holder; nil: it does not exist. A terminal pod of a slot is nil too.
 	Pod *corev1.Pod
-	// Idle is the time since which the identity is known to have no bound pod; zero: unknown.
+	// Idle is the time since which no bound pod of the identity was observed; zero if a pod is bound, if there is no FixedIP,
+	// and for a slot.
 	Idle time.Time
 	// Workload is the owner of the identity, as the FixedIP or the entries name it.
 	Workload Workload

@@ -93,12 +93,15 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (requested
 	if !ok {
 		return Requested{}, false, fmt.Errorf("requests addresses by ordinal, but its name %q does not have the form %s-ORDINAL; set annotation %s to %q", pod.Name, workload.Name, AnnotationBy, bySet)
 	}
+	n := int64(ordinal) - int64(workload.FirstOrdinal)
+	if n < 0 {
+		return Requested{}, false, fmt.Errorf("requests addresses %s, but its ordinal %d is less than %d, the first ordinal of %s %s; delete the pod, or change spec.ordinals.start", requested, ordinal, workload.FirstOrdinal, workload.Kind, workload.Name)
+	}
 	var own []netip.Addr
 	for _, f := range addrs.Families() {
-		n := int64(ordinal) - int64(workload.FirstOrdinal)
-		a, ok := addrs.Nth(f, uint64(max(0, n)))
-		if n < 0 || !ok {
-			return Requested{}, false, fmt.Errorf("requests addresses %s, which have no %s address for ordinal %d (the first is for ordinal %d); add one or scale down", requested, f, ordinal, workload.FirstOrdinal)
+		a, ok := addrs.Nth(f, uint64(n))
+		if !ok {
+			return Requested{}, false, fmt.Errorf("requests addresses %s, but that list has no %s address for ordinal %d (its first address is for ordinal %d); add addresses or scale down", requested, f, ordinal, workload.FirstOrdinal)
 		}
 		own = append(own, a)
 	}

@@ -37,7 +37,8 @@ type OrphanedSubnets struct {
 	Candidate string
 	// Successor is the node that the administrator named to inherit the subnets; empty if there is none.
 	Successor string
-	// Constraints are the requirements of Node for its pods; nil if they are not recorded.
+	// Constraints are the zone, region, node pool and taints of Node, which a node that inherits the subnets has to suit unless
+	// it was chosen or a waiting pod is nominated to it; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints
 	// Waiting are the pods with reserved addresses for which a scheduler found no node.
 	Waiting []*corev1.Pod
@@ -394,8 +395,7 @@ func (r Rules) migrates(o OrphanedSubnets) bool {
 }
 
 // ExpiredReservations returns the reserved addresses of an orphan whose FixedIPs have to be deleted now by policy Free. If it
-// is too early, at is the time of the deletion. Addresses whose FixedIPs do not name the node are left out: if the pool of
-// another node carries an address, only its home is gone.
+// is too early, at is the time of the deletion.
 func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (expired []reservation.Address, at time.Time) {
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}
@@ -403,7 +403,13 @@ func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (expired []
 	if !o.waited(r.GracePeriod, now) {
 		return nil, o.Since.Add(r.GracePeriod)
 	}
-	return slices.DeleteFunc(slices.Clone(o.Reserved), func(k reservation.Address) bool { return k.Node != o.Node }), time.Time{}
+	return slices.DeleteFunc(slices.Clone(o.Reserved), func(k reservation.Address) bool { return !r.Expires(o, k) }), time.Time{}
+}
+
+// Expires reports whether policy Free releases a reserved address of an orphan after the grace period. It does not if the
+// pool of another node carries the address, because then only its home is gone.
+func (r Rules) Expires(o OrphanedSubnets, k reservation.Address) bool {
+	return r.Policy == Free && o.Node != "" && k.Node == o.Node
 }
 
 // Releasable reports whether the NodeSubnets of an orphan can be deleted because no FixedIP reserves an address in them. If

@@ -30,11 +30,11 @@ func TestClaimIsConfirmed(t *testing.T) {
 	}{
 		"the entry exists":                          {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, current: map[netip.Addr]pool.Entry{a: mine}},
 		"the agent reports the pod as the user":     {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: movedOwner}},
-		"the agent reports another pod as the user": {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: "db/other-0"}, want: "10.0.1.6 on node n is used by db/other-0"},
+		"the agent reports another pod as the user": {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: "db/other-0"}, want: "IP 10.0.1.6 on node n is in use by db/other-0, as the Cilium agent of the node reports"},
 		"the entry was released":                    {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: pool.CooldownEntry("", time.Unix(1, 0))}, want: "node n has no entry for db/mysql-0 at 10.0.1.6"},
 		"an entry of another address replaced it":   {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, current: map[netip.Addr]pool.Entry{b: mine}, want: "node n has an entry for db/mysql-0 at 10.0.1.7, which is not planned for that pod"},
 		"two entries exist":                         {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, current: map[netip.Addr]pool.Entry{a: mine, b: mine}},
-		"another pod uses one of two addresses":     {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, current: map[netip.Addr]pool.Entry{a: mine, b: mine}, used: map[netip.Addr]string{b: "web/x"}, want: "10.0.1.7 on node n is used by a pod of another namespace"},
+		"another pod uses one of two addresses":     {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, current: map[netip.Addr]pool.Entry{a: mine, b: mine}, used: map[netip.Addr]string{b: "web/x"}, want: "IP 10.0.1.7 on node n is in use by a pod of another namespace, as the Cilium agent of the node reports"},
 	} {
 		b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New()}}}
 		b.Cache.Ledger.SetNode(pool.NodePool{Name: "n", UID: "n", Entries: c.shown})

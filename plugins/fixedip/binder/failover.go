@@ -136,8 +136,8 @@ func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover,
 	return p, nil
 }
 
-// wakeOnOwnNode returns the causes that help a pod that waits for the node of its reservation: the reservation, the workload,
-// that node, the home node, or the home of the addresses changes.
+// wakeOnOwnNode returns the causes for which a pod that waits for the node of its reservation is requeued: a change of the
+// reservation, of the workload, of that node or of the home node of its addresses, or another node becomes their home.
 func (b *Binder) wakeOnOwnNode(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).And(metrics.Node, p.reservation.node).AndHome(p.reservation.addrs...)
 	for _, a := range p.reservation.addrs {

@@ -50,7 +50,8 @@ type World struct {
 	since metav1.Time
 }
 
-// New returns the world of a size. It fails if the subnets of the nodes are too small.
+// New returns the world of a size. It returns an error if a number is out of range, or if the pods of a node need more
+// addresses than its subnet has.
 func New(s Size) (*World, error) {
 	perNode := func(pods int) int { return (pods + s.Nodes - 1) / max(1, s.Nodes) }
 	switch {

@@ -59,7 +59,7 @@ func choose(names []string) ([]disturbance, error) {
 	return chosen, nil
 }
 
-// randomWait returns a random duration between a quarter and one and a quarter of the update rate, plus up to one second.
+// randomWait returns a quarter of the update rate, plus a random duration of less than the update rate plus one second.
 func (s *site) randomWait() time.Duration {
 	return s.options.updateRate/4 + rand.N(s.options.updateRate+time.Second)
 }
