@@ -333,7 +333,7 @@ func TestFailover(t *testing.T) {
 					s.cordon("b", true)
 					s.removes("web-0")
 				}},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"}, before: expectReason("its address 10.1.0.6 belongs to node b, which is cordoned; uncordon that node; its failover is Migrate, but", func(s *scene) { s.deleteNode("b") })},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"}, before: expectReason("its address 10.1.0.6 belongs to node b, which is cordoned; uncordon that node; the pod's failover policy is Migrate, but", func(s *scene) { s.deleteNode("b") })},
 				{at: preBind, then: backAtHome},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
