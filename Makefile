@@ -239,9 +239,9 @@ explore: ## Explores deeper (STATES=10000000 for each scope; a million states ta
 	FIXEDIP_STATES=$(STATES) go test -v -count=1 -timeout 0 ./test/explore -run 'TestExplore$$'
 
 .PHONY: test-sim
-test-sim: ## Runs the product in a model of the cluster for a minute with a fixed seed, and compares the model's agent with Cilium's allocator
+test-sim: ## Runs the product in a model of the cluster for a minute with a fixed seed, compares the model's agent with Cilium's allocator, and checks that each mutation applies
 	CGO_ENABLED=1 go test -race -count=1 -timeout 30m ./test/sim -rapid.nofailfile -rapid.seed=1
-	go test -count=1 -timeout 20m ./test/sim/agent
+	go test -count=1 -timeout 20m ./test/sim/agent ./test/sim/mutate
 
 # One run of the model is 300 steps. A seed of 0 is drawn.
 STEPS ?= 100000

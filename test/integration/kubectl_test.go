@@ -93,7 +93,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 		MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: statefulSet("web", 1).Spec.Template.Labels},
 	}})
 	e.checkOutput([]string{"drain-check", "node-1"}, "NAMESPACE NAME ADDRESSES POLICY BUDGETS WHEN EVICTED", "default web-0 "+web0+" Wait default/web waits until the node is uncordoned",
-		"! The drain stops at PodDisruptionBudget default/web, which allows 0 disruptions now; these pods stay Pending and count as disrupted until the node is uncordoned or deleted: default/web-0", "what helps: set the annotation fixedip.io/failover: Migrate")
+		"! The drain stops at PodDisruptionBudget default/web (disruptions allowed now: 0); these pods stay Pending and count as disrupted until the node is uncordoned or deleted: default/web-0", "what helps: set the annotation fixedip.io/failover: Migrate")
 	if out, err := e.kubectl("drain-check", "node-9"); err == nil || !strings.Contains(out, `node "node-9" does not exist`) {
 		t.Errorf("drain-check of a node that does not exist: got the error %v and the output %s, want an error that names node-9", err, out)
 	}

@@ -102,7 +102,7 @@ var (
 	EndpointsMissingNow = gauge("ciliumendpoints_missing",
 		"Running pods whose CiliumEndpoint has been missing for longer than --cep-grace-period.")
 	EndpointEvictionsPaused = gauge("ciliumendpoint_evictions_paused",
-		"1 while so many pods have no CiliumEndpoint that no pod is evicted because of that.")
+		"1 while so many pods have no CiliumEndpoint that evictions of such pods are paused.")
 )
 
 var register sync.Once

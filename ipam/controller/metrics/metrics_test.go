@@ -98,7 +98,7 @@ fixedip_agent_barriers_overdue 1
 # HELP fixedip_agent_barriers_pending Nodes whose Cilium agents have been asked, or are about to be, and have not answered.
 # TYPE fixedip_agent_barriers_pending gauge
 fixedip_agent_barriers_pending 3
-# HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that no pod is evicted because of that.
+# HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that evictions of such pods are paused.
 # TYPE fixedip_ciliumendpoint_evictions_paused gauge
 fixedip_ciliumendpoint_evictions_paused 1
 # HELP fixedip_ciliumendpoints_missing Running pods whose CiliumEndpoint has been missing for longer than --cep-grace-period.

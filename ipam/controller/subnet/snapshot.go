@@ -203,7 +203,7 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	if o.Node == "" {
 		return what
 	}
-	return what + fmt.Sprintf("; a node of that name, or a node with the label %s=%s, gets the subnet at once", replacesNodeLabel, o.Node)
+	return what + fmt.Sprintf("; a new node %s, or a node with the label %s=%s, gets the subnet at once", o.Node, replacesNodeLabel, o.Node)
 }
 
 func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {

@@ -90,7 +90,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 		switch allowed := int(b.Status.DisruptionsAllowed); {
 		case len(waitingOf[name]) > allowed:
 			r.wrong("set the annotation "+identity.AnnotationFailover+": Migrate on the workload, or delete the node; with --orphaned-subnet-policy=Inherit another node then inherits its subnet",
-				"The drain stops at PodDisruptionBudget %s, which allows %d disruptions now; these pods stay Pending and count as disrupted until the node is uncordoned or deleted: %s", name, allowed, strings.Join(waitingOf[name], ", "))
+				"The drain stops at PodDisruptionBudget %s (disruptions allowed now: %d); these pods stay Pending and count as disrupted until the node is uncordoned or deleted: %s", name, allowed, strings.Join(waitingOf[name], ", "))
 		case allowed == 0 && len(covered[name]) > 0:
 			r.wrong("wait until the budget allows a disruption", "The drain stops at PodDisruptionBudget %s, which allows no disruption now: %s", name, strings.Join(covered[name], ", "))
 		}

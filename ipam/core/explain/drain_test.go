@@ -68,7 +68,7 @@ func TestDrain(t *testing.T) {
 			explain.DrainInputs{Pods: two, Records: both("", false), Failover: v1alpha1.Wait, Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("web", "web", 0)}},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
 			[]explain.Finding{
-				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql, which allows 1 disruptions now; these pods stay Pending and count as disrupted until the node is uncordoned or deleted: db/mysql-0, db/mysql-1"},
+				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql (disruptions allowed now: 1); these pods stay Pending and count as disrupted until the node is uncordoned or deleted: db/mysql-0, db/mysql-1"},
 				{Text: "2 of 2 pods with fixed addresses wait after they are evicted"},
 			},
 		},

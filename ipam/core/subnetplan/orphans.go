@@ -37,8 +37,8 @@ type OrphanedSubnets struct {
 	Candidate string
 	// Successor is the node that the administrator named to inherit the subnets; empty if there is none.
 	Successor string
-	// Constraints are the zone, region, node pool and taints of Node, which a node that inherits the subnets has to suit unless
-	// it was chosen or a waiting pod is nominated to it; nil if they are not recorded.
+	// Constraints are those of a Subnet. A node that inherits the subnets has to suit them, unless it was chosen or a waiting
+	// pod is nominated to it.
 	Constraints *v1alpha1.NodeConstraints
 	// Waiting are the pods with reserved addresses for which a scheduler found no node.
 	Waiting []*corev1.Pod

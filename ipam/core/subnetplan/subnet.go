@@ -29,7 +29,7 @@ type Subnet struct {
 	// OrphanedSince is the time at which the controller first observed that the node is gone; zero if it has not observed
 	// that.
 	OrphanedSince time.Time
-	// Constraints are the requirements of Node for its pods; nil if they are not recorded.
+	// Constraints are the zone, region, node pool and taints of Node; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints
 	// Object is the NodeSubnet as it was read; nil if there is none. It must not be changed: a write changes a copy.
 	Object *v1alpha1.NodeSubnet
