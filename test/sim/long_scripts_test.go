@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -67,6 +68,9 @@ func (w *world) longScripts() []action {
 			w.fillNodes()
 			w.mute(nil)
 		})
+		// An address moves while no controller can record that. The pod must not run at the new place yet: after this, the pools
+		// no longer show where it is.
+		add("move is not recorded: StatefulSet "+name, func() { w.moveUnrecorded(name) })
 		// Other pods need the address before the agent has seen its release. Then the next pod with the former name is created.
 		add("cooldown entry ends before the agent has seen it: StatefulSet "+name, func() {
 			key := keyOf(w.newSet(name, 1, nil)) + "-0"
@@ -184,6 +188,49 @@ func (w *world) longScripts() []action {
 		})
 	}
 	return d
+}
+
+// moveUnrecorded lets the address of the pod of a new workload move to another node, while the controllers cannot update its
+// FixedIP: they see no later version of it, and a user has written one. If the pod is bound to the other node nevertheless, it is
+// deleted by force, and the CiliumNodes of both nodes are lost.
+func (w *world) moveUnrecorded(name string) {
+	key := keyOf(w.newSet(name, 1, map[string]string{identity.AnnotationFailover: string(v1alpha1.Migrate)})) + "-0"
+	w.calm(actLasts)
+	pod, ok := one[*corev1.Pod](w.server, pods, key)
+	if !ok || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil {
+		return
+	}
+	home := w.machine(pod.Spec.NodeName)
+	w.cordon(pod.Spec.NodeName)
+	w.deletePod(pod, "user")
+	mayMove := func() bool {
+		record, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, key)
+		return ok && record.Status.MovableFor != ""
+	}
+	for range 60 {
+		if mayMove() {
+			break
+		}
+		w.calm(time.Second)
+	}
+	if pod, ok = one[*corev1.Pod](w.server, pods, key); !ok || !mayMove() || pod.Spec.NodeName != "" {
+		return
+	}
+	for _, c := range w.controllers {
+		w.stall(c.process, fixedIPs)
+	}
+	change(w.server, fixedIPs, key, "user", func(record *v1alpha1.FixedIP) { metav1.SetMetaDataAnnotation(&record.ObjectMeta, "note", "moves") })
+	w.calm(time.Minute)
+	if pod, ok = one[*corev1.Pod](w.server, pods, key); !ok || pod.Spec.NodeName == "" || home == nil {
+		return
+	}
+	if m := w.machine(pod.Spec.NodeName); m != nil && m != home && m.sandboxes[pod.UID] != nil {
+		m.stopsAfter = time.Now().Add(4 * actLasts)
+		m.loseCiliumNode()
+		home.loseCiliumNode()
+		w.forceDelete(pod)
+	}
+	w.mute(nil)
 }
 
 // startUnreported gives the pod of a new workload time to start while no agent reports, and returns the pod and its node. m is

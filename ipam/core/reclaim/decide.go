@@ -248,8 +248,9 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 		if len(spec.IPs) > 0 && containsAll(v.held.Addrs, spec.IPs) {
 			spec.NodeName = v.node
 		}
-	case len(v.Held) == 1 && len(v.MoveTargets)+len(v.Moved) == 0 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs):
-		// Another node has inherited the subnet. During a move of the addresses the node is updated when the pod is bound.
+	case len(v.Held) == 1 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs) && !v.movesFrom(v.Held[0].Node):
+		// Another node has inherited the subnet, or the addresses have moved there. After a move, the scheduler binds the pod
+		// when the FixedIP names the node (ADR 0031).
 		spec.NodeName = v.Held[0].Node
 	}
 	if spec.NodeName == "" && v.node == "" && len(spec.IPs) > 0 {
@@ -258,6 +259,11 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 		}
 	}
 	return spec
+}
+
+// movesFrom reports whether addresses that a node has are about to leave it, or have moved to another node.
+func (v *evaluation) movesFrom(node string) bool {
+	return slices.ContainsFunc(v.Moved, func(m ledger.RemoteAddresses) bool { return m.At != node || m.Leaving })
 }
 
 // restored reports whether a FixedIP was restored from a backup: its UID annotation names another UID. A new FixedIP has no

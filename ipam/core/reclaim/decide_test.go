@@ -248,6 +248,18 @@ func TestDecide(t *testing.T) {
 		"spec.nodeName is updated after a move": {
 			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: migrating("node-2")}},
+		"spec.nodeName is updated after a move, before the pod is bound": {
+			reclaim.State{Record: record(migrates, reserved), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn(""), Workload: existing},
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: migrating("node-2")}},
+		"spec.nodeName is updated after a return, beside the target of an earlier move": {
+			reclaim.State{Record: record(migrates, reserved, on("node-2")), Held: mine, MoveTargets: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: migrating("node-1")}},
+		"spec.nodeName is not updated while the address leaves": {
+			reclaim.State{Record: record(migrates, reserved), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: leavingFrom("node-2", false), Pod: podOn(""), Workload: existing},
+			reclaim.Action{}},
+		"spec.nodeName is not updated while the address is on its way to a third node": {
+			reclaim.State{Record: record(migrates, reserved), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-3"), MoveTargets: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Pod: podOn(""), Workload: existing},
+			reclaim.Action{}},
 		"moved address is not released": {
 			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{}},

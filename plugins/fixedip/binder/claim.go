@@ -27,8 +27,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// LostError is the error of Bind if the addresses decided for the pod are not available any more, or may be in use. The next
-// cycle decides again.
+// LostError is the error of Bind if the addresses decided for the pod are not available any more, or may be in use, or have moved
+// to the node and the controller has not recorded that yet. The next cycle decides again.
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return e.Reason }
@@ -186,6 +186,9 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 		return err
 	case err != nil:
 		return fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), node, pod.Namespace, pod.Name, err)
+	}
+	if r := p.reservation; p.moves(node) && r.hasFixedIP && r.recordedNode != node {
+		return &LostError{fmt.Sprintf("its address %s has moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod", address.Join(claim.Addrs), node)}
 	}
 	klog.FromContext(ctx).V(2).Info("Address claimed", "pod", klog.KObj(pod), "node", node, "ips", claim.Addrs)
 	if p.Unreserved {

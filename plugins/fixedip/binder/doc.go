@@ -24,11 +24,13 @@
 //  6. Bind writes the claim into the node's pool, with one patch that succeeds only if the spec of the CiliumNode is
 //     unchanged since the decision read it. The claim counts in the cache as soon as the API server has responded, even if
 //     the watch is late: if binding the pod fails afterwards, the next Find plans with the node of the claim. For a pod that
-//     migrates, Bind moves the addresses (see pool.Move). For a restart in place, Bind writes nothing: see Claimed.
+//     migrates, Bind moves the addresses (see pool.Move), and the pod is bound in a later cycle, when its FixedIP names the
+//     node (ADR 0031). For a restart in place, Bind writes nothing: see Claimed.
 //  7. Forget drops the reservation that Assume made in memory. An entry that was written stays in the pool.
 //
 // Binding invariant: a pod is bound to a node only if the entries of the node that name the pod are exactly those planned
-// for it. For an unreserved pod no entry is planned, unless the node is strict.
+// for it. For an unreserved pod no entry is planned, unless the node is strict. If addresses have moved, the FixedIP of the pod
+// names the node too.
 //
 // Errors are of three kinds: a *Refusal if a change may help the pod, a *LostError if the pod has to be tried again, and any
 // other error if something failed.

@@ -67,6 +67,17 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 	return nil
 }
 
+// unrecordedMove returns a Refusal if the addresses of the pod may have moved between nodes and the FixedIP does not name the
+// node that has them now. If both pools were lost after the pod was bound there, and the pod was deleted by force, only the
+// FixedIP would show where it runs (ADR 0031).
+func (b *Binder) unrecordedMove(p *Plan) *Refusal {
+	r := &p.reservation
+	if !r.hasFixedIP || r.moving || r.recordedNode == r.node || r.movableFor == "" && b.atHome(r.node, r.addrs) {
+		return nil
+	}
+	return refuse(p.wakeOn(), "its address %s has moved to node %s; the pod is placed there when the controller has recorded that in the FixedIP of the pod", address.Join(r.addrs), r.node)
+}
+
 // vacate performs the steps MarkLeaving, VacateSource and CommitAtHome, for addresses that leave a node that is not their
 // home.
 func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error {

@@ -11,16 +11,26 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/scheme"
 )
 
 var (
 	atHome = map[string]pool.Entry{"home": movedID.Entry()}
 	onA    = map[string]pool.Entry{"home": pool.MovedEntry("a", movedOwner), "a": movedID.Entry()}
+	// onItsWay has the pools after the scheduler has died before the last step of a move.
+	onItsWay = map[string]pool.Entry{"home": pool.MovedEntry("a", movedOwner), "a": pool.MoveTargetEntry(movedOwner)}
 )
 
 // TestMoveResumed checks that, if a scheduler dies after any write of a move, the next scheduler can move the pod to the
@@ -87,6 +97,90 @@ func TestMoveUndone(t *testing.T) {
 				t.Errorf("the move returned error %v, want %v", err, pool.ErrTaken)
 			}
 			s.checkMoved(t, name)
+		})
+	}
+}
+
+// TestMoveIsRecordedFirst checks that a pod is not bound after a move of its addresses before its FixedIP names their node, to
+// which Bind has moved them or where the pools show them.
+func TestMoveIsRecordedFirst(t *testing.T) {
+	const waits = "its address 10.0.1.9, fd00:1::9 has moved to node %s; the pod is placed there when the controller has recorded that in the FixedIP of the pod"
+	const again = "its address 10.0.1.9, fd00:1::9 has moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod"
+	for name, c := range map[string]struct {
+		pools map[string]pool.Entry
+		// recorded is spec.nodeName of the FixedIP; "none": there is no FixedIP.
+		recorded   string
+		movableFor types.UID
+		// to is the node that Bind moves the addresses to; empty: Bind is not called.
+		to string
+		// found and bound are the errors of unrecordedMove and of Bind.
+		found, bound string
+	}{
+		"never moved":                              {pools: atHome, recorded: "home"},
+		"never moved, inherited by the home":       {pools: atHome, recorded: "gone"},
+		"may move":                                 {pools: atHome, recorded: "home", movableFor: "pod-1"},
+		"moves":                                    {pools: atHome, recorded: "home", movableFor: "pod-1", to: "a", bound: fmt.Sprintf(again, "a")},
+		"moved, not recorded":                      {pools: onA, recorded: "home", movableFor: "pod-1", found: fmt.Sprintf(waits, "a")},
+		"moved, the cache is behind":               {pools: onA, recorded: "home", found: fmt.Sprintf(waits, "a")},
+		"moved, recorded":                          {pools: onA, recorded: "a", movableFor: "pod-1"},
+		"moved, no FixedIP":                        {pools: onA, recorded: "none"},
+		"moves on":                                 {pools: onA, recorded: "a", movableFor: "pod-1", to: "b", bound: fmt.Sprintf(again, "b")},
+		"returns":                                  {pools: onA, recorded: "a", movableFor: "pod-1", to: "home", bound: fmt.Sprintf(again, "home")},
+		"returned, not recorded":                   {pools: atHome, recorded: "a", movableFor: "pod-0", found: fmt.Sprintf(waits, "home")},
+		"returned, recorded":                       {pools: atHome, recorded: "home", movableFor: "pod-0"},
+		"move was interrupted before it arrived":   {pools: onItsWay, recorded: "home", movableFor: "pod-1", to: "a", bound: fmt.Sprintf(again, "a")},
+		"interrupted move of a recorded node ends": {pools: onItsWay, recorded: "a", movableFor: "pod-1", to: "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, clients := movedPod()
+			s := newPools(t, 0, c.pools)
+			b := s.process(t.Context(), "scheduler", clients).binder
+			b.claimTimeout = time.Minute
+			kinds, err := scheme.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			records := fakeclient.NewClientBuilder().WithScheme(kinds)
+			if c.recorded != "none" {
+				records.WithObjects(&v1alpha1.FixedIP{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"},
+					Spec:       v1alpha1.FixedIPSpec{IPs: address.Strings(movedAddrs), NodeName: c.recorded, PodName: "mysql-0", Owner: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "StatefulSet", Name: "mysql"}},
+					Status:     v1alpha1.FixedIPStatus{MovableFor: c.movableFor},
+				})
+			}
+			b.Cache.FixedIPs = records.Build()
+			r, err := b.reservationOf(t.Context(), movedID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &Plan{id: movedID, uid: pod.UID, reservation: r}
+			found := ""
+			if refusal := b.unrecordedMove(p); refusal != nil {
+				found = refusal.Reason
+			}
+			if found != c.found {
+				t.Errorf("unrecordedMove returned %q, want %q", found, c.found)
+			}
+			if c.to == "" {
+				return
+			}
+			if r.node != c.to {
+				p.failover = v1alpha1.Migrate
+			}
+			if _, err := b.Cache.Ledger.Assume(pod.UID, ledger.ClaimRequest{Claim: ledger.Claim{Owner: movedOwner, Node: c.to, Addrs: r.addrs}, Carry: true}); err != nil {
+				t.Fatal(err)
+			}
+			err = b.Bind(t.Context(), p, pod, c.to)
+			bound := ""
+			if lost := (*LostError)(nil); errors.As(err, &lost) {
+				bound = lost.Reason
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if bound != c.bound {
+				t.Errorf("Bind returned %q, want %q", bound, c.bound)
+			}
+			s.checkMoved(t, c.to)
 		})
 	}
 }

@@ -111,6 +111,9 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	if len(r.unexpected) > 0 && b.policyOf(p) != v1alpha1.Reassign {
 		return nil, refuse(p.wakeOn(), "the pool of node %s has IP %s for the pod's name, but the FixedIP of the pod does not name that IP; the pod is placed after the controller has released the IP", r.node, address.Join(r.unexpected))
 	}
+	if refusal := b.unrecordedMove(p); refusal != nil {
+		return nil, refusal
+	}
 	if !r.moving {
 		// The entries of an interrupted migration are not in the pool of the node yet. Bind checks them.
 		if refusal := b.usedByOthers(pod, r.node, r.addrs); refusal != nil {

@@ -49,9 +49,11 @@ type reservation struct {
 	// lost is the deleted node that had the addresses, if no node has their subnet now and another node will inherit it;
 	// empty otherwise.
 	lost string
-	// hasFixedIP is true if the identity has a FixedIP. failover is the policy of the FixedIP.
-	hasFixedIP bool
-	failover   v1alpha1.Failover
+	// hasFixedIP is true if the identity has a FixedIP. failover is the policy of the FixedIP, and recordedNode the node that
+	// it names.
+	hasFixedIP   bool
+	failover     v1alpha1.Failover
+	recordedNode string
 	// movableFor is the UID of the pod that may take the addresses to another node: see v1alpha1.FixedIPStatus.
 	movableFor types.UID
 }
@@ -98,7 +100,7 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 		return reservation{}, err
 	}
 	r.recorded = len(r.addrs) > 0 && fip.Spec.Owner.UID == id.Owner.UID && containsAll(address.ParseAll(fip.Spec.IPs), r.addrs)
-	r.hasFixedIP, r.failover, r.movableFor = true, fip.Spec.Failover, fip.Status.MovableFor
+	r.hasFixedIP, r.failover, r.recordedNode, r.movableFor = true, fip.Spec.Failover, fip.Spec.NodeName, fip.Status.MovableFor
 	return r, nil
 }
 
