@@ -46,6 +46,30 @@ func movedToB(s *scene, want *stored) {
 	want.Writes += 3
 }
 
+// hasMoved is the answer of PreBind after it has moved the addresses of web-0 to b.
+const hasMoved = "Unschedulable: its address 10.1.0.6* has moved to node b; the pod is tried again there when the controller has recorded that in the FixedIP of the pod"
+
+// moved returns the step in which PreBind moves the addresses of web-0 to b.
+func moved(then func(*scene, *stored)) step {
+	return step{at: preBind, then: then, answer: hasMoved}
+}
+
+// untilRecorded returns the step in which web-0 waits until the FixedIP names b, and the controller does that. The others are pods
+// on b.
+func untilRecorded(others ...string) step {
+	rest := map[string]string{"web-0": "Unschedulable: *its address 10.1.0.6* has moved to node b; the pod is placed there when the controller has recorded that in the FixedIP of the pod*"}
+	for _, name := range others {
+		rest[name] = "on b"
+	}
+	return step{rest: rest, before: func(s *scene) {
+		s.t.Helper()
+		s.patch(&v1alpha1.FixedIP{}, "web-0", `{"spec":{"nodeName":"b"}}`)
+		spec := s.want.FixedIPs["web-0"]
+		spec.NodeName = "b"
+		s.want.FixedIPs["web-0"] = spec
+	}}
+}
+
 // livingOnB returns a world in which the address of web-0 was migrated from its home a to b. The StatefulSet has the given
 // failover policy.
 func livingOnB(policy string) func(*scene) {
@@ -164,7 +188,8 @@ func TestFailover(t *testing.T) {
 				step{at: preFilter},
 				step{at: preFilter},
 				step{at: reserve},
-				step{at: preBind, then: movedToB},
+				moved(movedToB),
+				untilRecorded(),
 				step{at: bind, then: bound("web-0", "b")},
 				step{at: postBind},
 				step{rest: map[string]string{"web-0": "on b"}, before: func(s *scene) {
@@ -187,7 +212,8 @@ func TestFailover(t *testing.T) {
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}, before: swap},
 				{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6", "fd00:1::7")},
-				{at: preBind, then: bothMovedToB},
+				moved(bothMovedToB),
+				untilRecorded(),
 				{at: bind, then: bound("web-0", "b")},
 				{rest: map[string]string{"web-0": "on b"}},
 			},
@@ -208,7 +234,8 @@ func TestFailover(t *testing.T) {
 					}
 					s.cordon("b", false)
 				})},
-				step{at: preBind, then: movedToB},
+				moved(movedToB),
+				untilRecorded(),
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
@@ -219,7 +246,8 @@ func TestFailover(t *testing.T) {
 			steps: placed(
 				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
 				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; the former pod may still run there: the agent on node a still reports 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", ""); allows("10.1.0.6")(s) })},
-				step{at: preBind, then: movedToB},
+				moved(movedToB),
+				untilRecorded(),
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
@@ -230,7 +258,8 @@ func TestFailover(t *testing.T) {
 			steps: placed(
 				step{before: func(s *scene) { swap(s); s.allowsMove("a-former-pod", "10.1.0.6") }},
 				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason(unconfirmed, allows("10.1.0.6"))},
-				step{at: preBind, then: movedToB},
+				moved(movedToB),
+				untilRecorded(),
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
@@ -285,7 +314,8 @@ func TestFailover(t *testing.T) {
 						want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
 						want.Writes++
 					}},
-				step{at: preBind, then: func(s *scene, want *stored) { movedToB(s, want); want.Writes-- }},
+				moved(func(s *scene, want *stored) { movedToB(s, want); want.Writes-- }),
+				untilRecorded(),
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
@@ -296,7 +326,8 @@ func TestFailover(t *testing.T) {
 			steps: placed(
 				step{before: swap},
 				step{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6")},
-				step{at: preBind, before: func(s *scene) { s.line.lose(unanswered, unanswered, unanswered) }, then: movedToB},
+				step{at: preBind, before: func(s *scene) { s.line.lose(unanswered, unanswered, unanswered) }, then: movedToB, answer: hasMoved},
+				untilRecorded(),
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),

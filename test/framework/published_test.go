@@ -181,10 +181,11 @@ func TestMovable(t *testing.T) {
 				}},
 				{at: preFilter},
 				{at: preFilter},
-				{at: preBind, then: movedToB},
+				moved(movedToB),
+				untilRecorded("db-0"),
 				{at: bind, then: bound("web-0", "b")},
-				// The second requeue lets web-0 try other nodes.
-				{rest: map[string]string{"db-0": "on b", "web-0": "on b"}, before: requeued(2)},
+				// The second requeue lets web-0 try other nodes, and the third one place it on b.
+				{rest: map[string]string{"db-0": "on b", "web-0": "on b"}, before: requeued(3)},
 			}...),
 		},
 		"the permission to move that is given during the cycle is not missed": {
@@ -194,8 +195,9 @@ func TestMovable(t *testing.T) {
 				{before: leavesA},
 				{at: postFilter, before: func(s *scene) { storesRequeues(s); allows()(s) }, answer: "Unschedulable: " + belongsToA + unconfirmed + "10.1.0.6"},
 				{at: preFilter},
-				{at: preBind, then: movedToB},
-			}, onB(requeued(2))...)...),
+				moved(movedToB),
+				untilRecorded(),
+			}, onB(requeued(3))...)...),
 		},
 		"a pod with the permission to move stays while the agent reports one of its addresses as used": {
 			failover: "Migrate", movable: true,
@@ -211,7 +213,8 @@ func TestMovable(t *testing.T) {
 				{rest: waitsFor(reported), before: allows()},
 				{at: postFilter, answer: "Unschedulable: *" + reported},
 				{rest: waitsFor(reported), before: func(s *scene) { s.uses("a", "fd00:1::7", "") }},
-				{at: preBind, then: bothMovedToB},
+				moved(bothMovedToB),
+				untilRecorded(),
 			}, onB(nil)...),
 		},
 		"a pod with the permission to move stays while its node is not ready": {
@@ -222,7 +225,8 @@ func TestMovable(t *testing.T) {
 				{rest: waitsFor(notReady), before: allows()},
 				{at: postFilter, answer: "Unschedulable: *" + notReady + "*"},
 				{rest: waitsFor(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
-				{at: preBind, then: movedToB},
+				moved(movedToB),
+				untilRecorded(),
 			}, onB(nil)...)...),
 		},
 		"an address stays on a node that becomes not ready before the move": {
@@ -234,7 +238,8 @@ func TestMovable(t *testing.T) {
 				{at: preBind, before: func(s *scene) { s.ready("a", corev1.ConditionUnknown) },
 					answer: "Unschedulable: the pod lost the address that was chosen for it: node a is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service: the former pod may still use the address; the pod is tried again"},
 				{rest: waitsFor(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
-				{at: preBind, then: movedToB},
+				moved(movedToB),
+				untilRecorded(),
 			}, onB(nil)...)...),
 		},
 		"an address that the agent reports as used stays, although the watch does not show the report": {
@@ -247,7 +252,8 @@ func TestMovable(t *testing.T) {
 					answer: "Unschedulable: the pod lost the address that was chosen for it: move address 10.1.0.6 from node a to node b (home node a): IP 10.1.0.6 is still reported as used by the agent of node a: the former pod may still use the address; the pod is tried again"},
 				{at: unreserve, before: func(s *scene) { s.line.release() }},
 				{rest: waitsFor("the agent on node a still reports 10.1.0.6 as used"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
-				{at: preBind, then: completed},
+				moved(completed),
+				untilRecorded(),
 			}, onB(nil)...)...),
 		},
 	})
