@@ -4,8 +4,9 @@
 // Package informers defines which objects the controller watches and which of their fields its cache holds.
 //
 // The informers are those of client-go, run by controller-runtime's cache. Before an object is stored, a transform removes the
-// fields that the controller does not read: a large cluster has very many pods and CiliumEndpoints. The package makes no
-// decisions and reads no objects. If a decision needs another field, add the field to the transform of its kind.
+// fields that the controller does not read, and package packed encodes pods and CiliumEndpoints: a large cluster has very many
+// of them. The package makes no decisions and reads no objects. If a decision needs another field, add the field to the
+// transform of its kind.
 package informers
 
 import (
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/packed"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -33,6 +35,7 @@ import (
 // CiliumEndpoints only if endpoints is true.
 func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	o := cache.Options{
+		NewInformer:      packed.NewInformer,
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.ForCache},

@@ -1,0 +1,12 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package packed has an informer that stores pods and CiliumEndpoints in a packed form.
+//
+// A corev1.Pod takes more than a kilobyte of memory before it contains anything, because most of its fields are empty in a
+// cache that needs few of them. A large cluster has 150,000 pods and as many CiliumEndpoints. The informer therefore encodes
+// each object when it receives it, and decodes it for each reader and each event handler. Readers and event handlers do not
+// notice: they get objects of the API type, which belong to them.
+//
+// The package does not decide which fields are kept: the transform of the cache does, before an object is packed.
+package packed

@@ -1,0 +1,110 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packed
+
+import (
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+)
+
+// NewInformer returns an informer of client-go. If it is for pods or CiliumEndpoints, its store contains records. NewInformer
+// is for the field of this name in the options of controller-runtime's cache, which sets the transform of each informer.
+func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	switch of.(type) {
+	case *corev1.Pod, *ciliumv2.CiliumEndpoint:
+		return informer{cache.NewSharedIndexInformer(from, of, resync, ofRecords(indexers))}
+	}
+	return cache.NewSharedIndexInformer(from, of, resync, indexers)
+}
+
+// informer is an informer whose store contains records, and whose users get objects.
+type informer struct{ cache.SharedIndexInformer }
+
+// SetTransform sets the function that removes fields from an object before it is packed.
+func (i informer) SetTransform(trim cache.TransformFunc) error {
+	return i.SharedIndexInformer.SetTransform(func(obj any) (any, error) {
+		if r, ok := obj.(record); ok {
+			// client-go transforms an object of an initial list that it receives as a stream twice.
+			return r, nil
+		}
+		trimmed, err := trim(obj)
+		if err != nil {
+			return nil, err
+		}
+		return pack(trimmed)
+	})
+}
+
+func (i informer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return i.SharedIndexInformer.AddEventHandler(handler{h})
+}
+
+func (i informer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, resync time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(handler{h}, resync)
+}
+
+func (i informer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	return i.SharedIndexInformer.AddEventHandlerWithOptions(handler{h}, options)
+}
+
+func (i informer) AddIndexers(indexers cache.Indexers) error {
+	return i.SharedIndexInformer.AddIndexers(ofRecords(indexers))
+}
+
+func (i informer) GetIndexer() cache.Indexer { return indexer{i.SharedIndexInformer.GetIndexer()} }
+
+func (i informer) GetStore() cache.Store { return i.GetIndexer() }
+
+// handler calls an event handler with objects instead of records.
+type handler struct{ of cache.ResourceEventHandler }
+
+func (h handler) OnAdd(obj any, isInInitialList bool) { h.of.OnAdd(unpack(obj), isInInitialList) }
+func (h handler) OnUpdate(before, after any)          { h.of.OnUpdate(unpack(before), unpack(after)) }
+func (h handler) OnDelete(obj any)                    { h.of.OnDelete(unpack(obj)) }
+
+// ofRecords returns indexers that unpack a record before they compute its values.
+func ofRecords(indexers cache.Indexers) cache.Indexers {
+	all := cache.Indexers{}
+	for name, values := range indexers {
+		all[name] = func(obj any) ([]string, error) { return values(unpack(obj)) }
+	}
+	return all
+}
+
+// indexer reads objects from a store of records. The writing methods are for client-go, which calls them with records.
+type indexer struct{ cache.Indexer }
+
+func (i indexer) List() []any { return unpackAll(i.Indexer.List()) }
+
+func (i indexer) Get(obj any) (any, bool, error) {
+	found, exists, err := i.Indexer.Get(obj)
+	return unpack(found), exists, err
+}
+
+func (i indexer) GetByKey(key string) (any, bool, error) {
+	found, exists, err := i.Indexer.GetByKey(key)
+	return unpack(found), exists, err
+}
+
+func (i indexer) Index(name string, obj any) ([]any, error) {
+	found, err := i.Indexer.Index(name, obj)
+	return unpackAll(found), err
+}
+
+func (i indexer) ByIndex(name, value string) ([]any, error) {
+	found, err := i.Indexer.ByIndex(name, value)
+	return unpackAll(found), err
+}
+
+// unpackAll unpacks records in place: the list belongs to the caller.
+func unpackAll(list []any) []any {
+	for i, obj := range list {
+		list[i] = unpack(obj)
+	}
+	return list
+}

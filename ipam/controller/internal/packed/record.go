@@ -1,0 +1,111 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packed
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// record is a packed object. client-go reads its name and its resourceVersion through ObjectMetaAccessor.
+type record interface {
+	metav1.ObjectMetaAccessor
+	unpack() client.Object
+}
+
+// podRecord is a pod in the encoding of protocol buffers.
+type podRecord string
+
+// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the length of the encoded metadata as
+// a varint, the metadata in the encoding of protocol buffers, and status.networking as JSON. Other fields are not kept.
+type endpointRecord string
+
+// pack returns the record of a pod or of a CiliumEndpoint. It returns any other object unchanged, such as a record or a
+// DeletedFinalStateUnknown.
+func pack(obj any) (any, error) {
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		data, err := o.Marshal()
+		if err != nil {
+			return nil, fmt.Errorf("pack pod %s/%s: %w", o.Namespace, o.Name, err)
+		}
+		return podRecord(data), nil
+	case *ciliumv2.CiliumEndpoint:
+		r, err := packEndpoint(o)
+		if err != nil {
+			return nil, fmt.Errorf("pack CiliumEndpoint %s/%s: %w", o.Namespace, o.Name, err)
+		}
+		return r, nil
+	}
+	return obj, nil
+}
+
+func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
+	meta, err := e.ObjectMeta.Marshal()
+	if err != nil {
+		return "", err
+	}
+	networking, err := json.Marshal(e.Status.Networking)
+	if err != nil {
+		return "", err
+	}
+	data := binary.AppendUvarint(nil, uint64(len(meta)))
+	data = append(data, meta...)
+	return endpointRecord(append(data, networking...)), nil
+}
+
+// unpack returns the object of a record, and any other object unchanged.
+func unpack(obj any) any {
+	switch o := obj.(type) {
+	case record:
+		return o.unpack()
+	case cache.DeletedFinalStateUnknown:
+		return cache.DeletedFinalStateUnknown{Key: o.Key, Obj: unpack(o.Obj)}
+	}
+	return obj
+}
+
+func (r podRecord) unpack() client.Object {
+	var pod corev1.Pod
+	must(pod.Unmarshal([]byte(r)))
+	return &pod
+}
+
+func (r podRecord) GetObjectMeta() metav1.Object { return r.unpack() }
+
+// split returns the encoded metadata and the encoded status.networking.
+func (r endpointRecord) split() (meta, networking []byte) {
+	data := []byte(r)
+	length, n := binary.Uvarint(data)
+	return data[n : n+int(length)], data[n+int(length):]
+}
+
+func (r endpointRecord) unpack() client.Object {
+	meta, networking := r.split()
+	var e ciliumv2.CiliumEndpoint
+	must(e.ObjectMeta.Unmarshal(meta))
+	must(json.Unmarshal(networking, &e.Status.Networking))
+	return &e
+}
+
+func (r endpointRecord) GetObjectMeta() metav1.Object {
+	meta, _ := r.split()
+	var m metav1.ObjectMeta
+	must(m.Unmarshal(meta))
+	return &m
+}
+
+// must panics if a record cannot be decoded. That cannot happen, because pack has encoded it in this process.
+func must(err error) {
+	if err != nil {
+		panic(fmt.Sprintf("decode a packed object: %v", err))
+	}
+}
