@@ -29,6 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
 // Options returns the options of the controller's cache: the kinds to watch with their own transforms. The cache watches
@@ -41,6 +42,7 @@ func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.ForCache},
 			&corev1.Node{}:         {Transform: nodeTransform},
 			&corev1.Pod{}:          {Transform: podTransform(adoption)},
+			&v1alpha1.FixedIP{}:    {Transform: fixedIPTransform},
 		},
 	}
 	if endpoints {
@@ -54,11 +56,11 @@ func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 // objects when it takes over.
 type Synced map[string]func() bool
 
-// Start starts the informers of FixedIPs, of NodeSubnets and of every kind in o, and adds a readiness check that waits for all
+// Start starts the informers of NodeSubnets and of every kind in o, and adds a readiness check that waits for all
 // of them.
 func Start(ctx context.Context, mgr ctrl.Manager, o cache.Options) (Synced, error) {
 	s := Synced{}
-	kinds := []client.Object{&v1alpha1.FixedIP{}, &v1alpha1.NodeSubnet{}}
+	kinds := []client.Object{&v1alpha1.NodeSubnet{}}
 	for kind := range o.ByObject {
 		kinds = append(kinds, kind)
 	}
@@ -162,6 +164,13 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 		return trimmed
 	})
 }
+
+// fixedIPTransform keeps everything except the managed fields, because the controller writes whole FixedIPs.
+var fixedIPTransform = transform(func(fip *v1alpha1.FixedIP) *v1alpha1.FixedIP {
+	fip.ManagedFields = nil
+	fixedips.ShareText(fip)
+	return fip
+})
 
 // nodeTransform keeps the fields of a Node that its subnets and its pool depend on.
 var nodeTransform = transform(func(node *corev1.Node) *corev1.Node {
