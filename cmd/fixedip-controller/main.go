@@ -161,7 +161,7 @@ func disableEndpointKeeper(ctx context.Context, kubeconfig *rest.Config, kinds *
 // gcPercent is the growth of the heap, in percent, after which the garbage collector runs if GOGC is not set. Nearly all of the
 // heap are caches, which the controller keeps, so Go's default of 100 would double its memory. Once the caches are filled, the
 // controller allocates little, so that more frequent collections cost little.
-const gcPercent = 30
+const gcPercent = 50
 
 // collectGarbageOften sets gcPercent.
 func collectGarbageOften() {
