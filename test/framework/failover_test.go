@@ -54,8 +54,8 @@ func moved(then func(*scene, *stored)) step {
 	return step{at: preBind, then: then, answer: hasMoved}
 }
 
-// untilRecorded returns the step in which web-0 waits until the FixedIP names b, and the controller does that. The others are pods
-// on b.
+// untilRecorded returns the step in which web-0 waits for its FixedIP to name b, and that makes this change as the controller
+// does. others are the pods that are on b.
 func untilRecorded(others ...string) step {
 	rest := map[string]string{"web-0": "Unschedulable: *its address 10.1.0.6* has moved to node b; the pod is placed there when the controller has recorded that in the FixedIP of the pod*"}
 	for _, name := range others {

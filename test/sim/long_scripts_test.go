@@ -68,8 +68,8 @@ func (w *world) longScripts() []action {
 			w.fillNodes()
 			w.mute(nil)
 		})
-		// An address moves while no controller can record that. The pod must not run at the new place yet: after this, the pools
-		// no longer show where it is.
+		// An address moves while no controller can record that. The pod must not run on the new node yet: if both pools are lost,
+		// nothing shows that it does.
 		add("move is not recorded: StatefulSet "+name, func() { w.moveUnrecorded(name) })
 		// Other pods need the address before the agent has seen its release. Then the next pod with the former name is created.
 		add("cooldown entry ends before the agent has seen it: StatefulSet "+name, func() {

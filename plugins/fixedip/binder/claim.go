@@ -187,7 +187,7 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 	case err != nil:
 		return fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), node, pod.Namespace, pod.Name, err)
 	}
-	if r := p.reservation; p.moves(node) && r.hasFixedIP && r.recordedNode != node {
+	if p.moves(node) && !p.reservation.recordedOn(node) {
 		return &LostError{fmt.Sprintf("its address %s has moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod", address.Join(claim.Addrs), node)}
 	}
 	klog.FromContext(ctx).V(2).Info("Address claimed", "pod", klog.KObj(pod), "node", node, "ips", claim.Addrs)

@@ -72,7 +72,7 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 // FixedIP would show where it runs (ADR 0031).
 func (b *Binder) unrecordedMove(p *Plan) *Refusal {
 	r := &p.reservation
-	if !r.hasFixedIP || r.moving || r.recordedNode == r.node || r.movableFor == "" && b.atHome(r.node, r.addrs) {
+	if r.moving || r.recordedOn(r.node) || r.movableFor == "" && b.atHome(r.node, r.addrs) {
 		return nil
 	}
 	return refuse(p.wakeOn(), "its address %s has moved to node %s; the pod is placed there when the controller has recorded that in the FixedIP of the pod", address.Join(r.addrs), r.node)

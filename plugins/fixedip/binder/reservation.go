@@ -58,6 +58,9 @@ type reservation struct {
 	movableFor types.UID
 }
 
+// recordedOn reports whether the FixedIP names the node, or the identity has no FixedIP.
+func (r *reservation) recordedOn(node string) bool { return !r.hasFixedIP || r.recordedNode == node }
+
 func (r *reservation) hasEntries(node string) bool { return slices.Contains(r.nodesWithEntries, node) }
 
 // reservationOf returns the reservation of an identity. Pool entries take precedence over the FixedIP: the pool of the home

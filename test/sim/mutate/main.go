@@ -52,8 +52,8 @@ var mutations = []mutation{
 		"n.AwaitsAgent(a) && overdue(a):", "false:"},
 	{"move an address without a fence", "ipam/core/pool/move.go",
 		"if !m.Down && n.InUse(a) {", "if false {"},
-	{"bind a pod where its address has moved before the FixedIP says so", "plugins/fixedip/binder/migrate.go",
-		"if !r.hasFixedIP || r.moving ||", "if r.hasFixedIP || r.moving ||"},
+	{"bind a pod where its address has moved before the FixedIP says so", "plugins/fixedip/binder/reservation.go",
+		"return !r.hasFixedIP || r.recordedNode == node", "return node != \"\""},
 	{"let addresses move without an answer of the agent", "ipam/controller/internal/gather/prove.go",
 		"if answered.IsZero() {", "if false {"},
 	{"count a report from before the probe as the acknowledgement", "ipam/core/agentview/agentview.go",
@@ -131,9 +131,8 @@ var mutations = []mutation{
 
 // also contains the second place of each bug that two places prevent independently. Key: the name of the mutation.
 var also = map[string]mutation{
-	"give away the subnet of a node that has lost its CiliumNode":       {"", "ipam/controller/subnet/snapshot.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
-	"let moved entries expire":                                          {"", "ipam/core/nodepool/state.go", "case s.OnOtherNode(a):", "case e.Kind == pool.Cooldown && s.OnOtherNode(a):"},
-	"bind a pod where its address has moved before the FixedIP says so": {"", "plugins/fixedip/binder/claim.go", "p.moves(node) && r.hasFixedIP", "false && r.hasFixedIP"},
+	"give away the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/snapshot.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
+	"let moved entries expire":                                    {"", "ipam/core/nodepool/state.go", "case s.OnOtherNode(a):", "case e.Kind == pool.Cooldown && s.OnOtherNode(a):"},
 	"move an address without a fence": {"", "plugins/fixedip/binder/reservation.go",
 		"case used >= 0:\n\t\treturn fmt.Sprintf(\"the agent on node %s still reports %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid:",
 		"case used >= 0 && false:\n\t\treturn fmt.Sprintf(\"the agent on node %s still reports %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid && false:"},

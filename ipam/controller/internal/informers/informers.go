@@ -56,8 +56,7 @@ func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 // objects when it takes over.
 type Synced map[string]func() bool
 
-// Start starts the informers of NodeSubnets and of every kind in o, and adds a readiness check that waits for all
-// of them.
+// Start starts the informers of NodeSubnets and of every kind in o, and adds a readiness check that waits for all of them.
 func Start(ctx context.Context, mgr ctrl.Manager, o cache.Options) (Synced, error) {
 	s := Synced{}
 	kinds := []client.Object{&v1alpha1.NodeSubnet{}}

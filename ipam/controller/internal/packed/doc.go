@@ -8,5 +8,6 @@
 // each object when it receives it, and decodes it for each reader and each event handler. Readers and event handlers do not
 // notice: they get objects of the API type, which belong to them.
 //
-// The package does not decide which fields are kept: the transform of the cache does, before an object is packed.
+// The transform of the cache decides which fields are kept, before an object is packed. Of a CiliumEndpoint only the metadata
+// and status.networking can be packed.
 package packed

@@ -11,6 +11,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -62,7 +63,9 @@ func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
 	return endpointRecord(append(data, networking...)), nil
 }
 
-// unpack returns the object of a record, and any other object unchanged.
+// unpack returns the object of a record, and any other object unchanged. What pack has encoded in this process can be decoded:
+// an error would be a bug of this package. The process ends then, because the controller could give away the addresses of an
+// object that it does not see.
 func unpack(obj any) any {
 	switch o := obj.(type) {
 	case record:
@@ -75,7 +78,7 @@ func unpack(obj any) any {
 
 func (r podRecord) unpack() client.Object {
 	var pod corev1.Pod
-	must(pod.Unmarshal([]byte(r)))
+	utilruntime.Must(pod.Unmarshal([]byte(r)))
 	return &pod
 }
 
@@ -91,21 +94,14 @@ func (r endpointRecord) split() (meta, networking []byte) {
 func (r endpointRecord) unpack() client.Object {
 	meta, networking := r.split()
 	var e ciliumv2.CiliumEndpoint
-	must(e.ObjectMeta.Unmarshal(meta))
-	must(json.Unmarshal(networking, &e.Status.Networking))
+	utilruntime.Must(e.ObjectMeta.Unmarshal(meta))
+	utilruntime.Must(json.Unmarshal(networking, &e.Status.Networking))
 	return &e
 }
 
 func (r endpointRecord) GetObjectMeta() metav1.Object {
 	meta, _ := r.split()
 	var m metav1.ObjectMeta
-	must(m.Unmarshal(meta))
+	utilruntime.Must(m.Unmarshal(meta))
 	return &m
-}
-
-// must panics if a record cannot be decoded. That cannot happen, because pack has encoded it in this process.
-func must(err error) {
-	if err != nil {
-		panic(fmt.Sprintf("decode a packed object: %v", err))
-	}
 }
