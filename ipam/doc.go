@@ -5,8 +5,8 @@
 // may import only itself and the parts above it:
 //
 //	api         API types
-//	core        decisions, as pure functions without client, clock, goroutine or context. Their arguments
-//	            are values, including the Kubernetes objects
+//	core        decisions, as functions without client, clock, goroutine or context. The caller passes the
+//	            Kubernetes objects that a decision needs
 //	store       reading and writing API objects. Only ciliumpool knows how a CiliumNode encodes a pool
 //	controller  controllers, on controller-runtime: they call core and perform its decisions
 //

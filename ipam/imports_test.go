@@ -54,12 +54,13 @@ var rules = []struct {
 	{"hack", []string{"ipam/api", "ipam/scheme", "hack"}, nil},
 }
 
-// TestImports checks the imports of all Go files except tests against rules, so that dependencies point toward the core.
+// TestImports checks the imports of the Go files in the folders of rules, except tests, so that dependencies point
+// toward the core.
 func TestImports(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if name := d.Name(); len(name) > 2 && strings.HasPrefix(name, ".") && d.IsDir() {
-			// A running test cluster creates and deletes folders in hidden folders.
+			// A running test cluster creates and deletes folders in hidden folders, which would make the walk fail.
 			return fs.SkipDir
 		}
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

@@ -31,8 +31,8 @@ func newFlags() (*options, *pflag.FlagSet) {
 	return o, fs
 }
 
-// FuzzFlag checks that a flag has the same meaning on the command line and in a file, that errors name the flag, and that accepted
-// values result in a valid configuration.
+// FuzzFlag checks that a flag has the same meaning on the command line and in a file, that errors name the flag, and
+// that accepted values result in a valid configuration.
 func FuzzFlag(f *testing.F) {
 	_, fs := newFlags()
 	values := []string{

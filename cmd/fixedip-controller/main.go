@@ -158,12 +158,12 @@ func disableEndpointKeeper(ctx context.Context, kubeconfig *rest.Config, kinds *
 	return err
 }
 
-// gcPercent is the growth of the heap, in percent, after which the garbage collector runs if GOGC is not set. Nearly all of the
-// heap are caches, which the controller keeps, so Go's default of 100 would double its memory. Once the caches are filled, the
-// controller allocates little, so that more frequent collections cost little.
+// gcPercent is the growth of the heap, in percent, after which the garbage collector runs if GOGC is not set. Nearly
+// all of the heap consists of caches, which the controller keeps, so Go's default of 100 would double its memory. Once
+// the caches are filled, the controller allocates little, so that more frequent collections cost little.
 const gcPercent = 50
 
-// collectGarbageOften sets gcPercent.
+// collectGarbageOften applies gcPercent, unless the environment variable GOGC is set.
 func collectGarbageOften() {
 	if _, set := os.LookupEnv("GOGC"); !set {
 		debug.SetGCPercent(gcPercent)

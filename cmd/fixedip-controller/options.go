@@ -51,47 +51,47 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.configFile, "config", "", "YAML file of kind "+configKind+" whose other keys are names of these flags; flags on the command line take precedence")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig file; if empty, the service account of the pod is used. Default: environment variable KUBECONFIG")
 	// Releasing a thousand addresses at once takes three requests for each address. The API server has its own limits.
-	fs.Float32Var(&o.qps, "kube-api-qps", 500, "Requests per second to the API server")
-	fs.IntVar(&o.burst, "kube-api-burst", 1000, "Burst of requests to the API server")
+	fs.Float32Var(&o.qps, "kube-api-qps", 500, "Maximum number of requests per second to the API server, on average")
+	fs.IntVar(&o.burst, "kube-api-burst", 1000, "Maximum number of requests to the API server at once")
 
 	fs.StringSliceVar(&o.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs from which nodes get their subnets")
 	fs.IntSliceVar(&o.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", []int{24}, "Prefix length of IPv4 subnets of nodes: one for all CIDRs, or one for each")
 	fs.StringSliceVar(&o.ipv6CIDRs, "cluster-pool-ipv6-cidr", nil, "IPv6 CIDRs from which nodes get their subnets")
 	fs.IntSliceVar(&o.ipv6MaskSizes, "cluster-pool-ipv6-mask-size", []int{120}, "Prefix length of IPv6 subnets of nodes: one for all CIDRs, or one for each")
-	fs.BoolVar(&o.ipv6, "enable-ipv6", true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr; false disables the family")
+	fs.BoolVar(&o.ipv6, "enable-ipv6", true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr, and adopt IPv6 addresses of pods (--label-selector). If false, nodes keep the IPv6 subnets that they have")
 	fs.StringVar((*string)(&o.SubnetSource), "subnet-source", string(config.ClusterPool), "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
-	fs.StringVar((*string)(&o.SubnetPolicy), "orphaned-subnet-policy", string(subnetplan.Inherit), "Policy for a subnet with FixedIPs whose node is gone: Inherit (another node takes over the subnet), Hold (the subnet waits for its node) or Free (the FixedIPs are deleted)")
+	fs.StringVar((*string)(&o.SubnetPolicy), "orphaned-subnet-policy", string(subnetplan.Inherit), "Policy for a subnet with FixedIPs whose node is gone: Inherit (another node takes over the subnet), Hold (the subnet waits for its node) or Free (the FixedIPs are deleted). With --subnet-source=Node, Inherit acts like Hold")
 	fs.DurationVar(&o.OrphanGracePeriod, "orphaned-subnet-grace-period", time.Minute, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
 	fs.StringSliceVar(&o.ProtectNodesFrom, "protect-nodes-from", nil, "Autoscalers that must not remove nodes whose subnets have fixed addresses: cluster-autoscaler, karpenter. The controller annotates these Nodes, and needs manifests/controller-scale-down-rbac.yaml for that")
-	fs.IntVar(&o.Watermark.Free, "min-free-ips", 8, "Minimum of free dynamic addresses in the pool of each node, per family")
-	fs.IntVar(&o.Watermark.Max, "max-dynamic-ips", 0, "Maximum of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: the number of pods that the node can run, but at most half of its subnet")
-	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "Maximum of free dynamic addresses beyond min-free-ips in a pool; further ones are removed")
+	fs.IntVar(&o.Watermark.Free, "min-free-ips", 8, "Minimum number of free dynamic addresses in the pool of each node, per family. Strict nodes have none")
+	fs.IntVar(&o.Watermark.Max, "max-dynamic-ips", 0, "Maximum number of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: the number of pods that the node can run, but at most half of its subnet")
+	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "Maximum number of free dynamic addresses beyond --min-free-ips in the pool of a node, per family; further ones are removed")
 	fs.StringVar(&o.strictNodes, "strict-nodes", "fixedip.io/strict=true", "Label selector of strict nodes, on which every pod gets an owned entry; empty selects none. Has to equal strictNodes of the scheduler")
-	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum of writes to one CiliumNode per minute; half of them may come at once")
-	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields, which is half of the size of a CiliumNode")
-	fs.DurationVar(&o.Cooldown, "address-cooldown", time.Minute, "Minimum time for which a released address is offered to no other pod; after it, the cooldown lasts until the agent of the node has reported without the address")
+	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum number of writes to one CiliumNode per minute; half of them may come at once. Urgent writes count but do not wait")
+	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields of CiliumNodes, which is about half of their size")
+	fs.DurationVar(&o.Cooldown, "address-cooldown", time.Minute, "Minimum time for which a released or withdrawn address is offered to no other pod; after it, the cooldown lasts until the agent of the node has reported without the address")
 	fs.StringVar((*string)(&o.Failover), "failover", "Wait", "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign. Has to equal failover of the scheduler")
 
 	o.Verify = conformance.DefaultConfig()
 	v := &o.Verify
-	fs.StringVar(&v.OnMismatch, "mismatch-policy", v.OnMismatch, "Policy for pods that run with another address than their fixed address: Restart (evict the pod) or Report. The annotation "+identity.AnnotationOnMismatch+" of a workload takes precedence")
-	fs.DurationVar(&v.RestartAfter, "mismatch-grace-period", v.RestartAfter, "Minimum duration of a mismatch before the pod is restarted; should be longer than agents take to see a pool entry")
-	fs.IntVar(&v.Restarts, "max-concurrent-restarts", v.Restarts, "Maximum of pods restarting at the same time because of a mismatch")
-	fs.BoolVar(&v.Endpoints, "enable-cep-keeper", v.Endpoints, "Repair CiliumEndpoints; disable it if Cilium runs without them (disable-endpoint-crd)")
-	fs.DurationVar(&v.EndpointGracePeriod, "cep-grace-period", v.EndpointGracePeriod, "Time for which a CiliumEndpoint may be missing or wrong before the controller repairs it; agents need up to 20s to create a missing one")
-	fs.DurationVar(&v.EndpointTermination, "cep-termination-timeout", v.EndpointTermination, "Maximum time for which finalizers may delay the deletion of a CiliumEndpoint")
+	fs.StringVar(&v.OnMismatch, "mismatch-policy", v.OnMismatch, "Policy for pods that run with another address than their fixed address, or have no CiliumEndpoint: Restart (evict the pod) or Report. The annotation "+identity.AnnotationOnMismatch+" of a workload or its pods takes precedence")
+	fs.DurationVar(&v.RestartAfter, "mismatch-grace-period", v.RestartAfter, "Minimum time for which a pod runs with a wrong address before it is evicted; should be longer than agents take to see a pool entry. For a missing CiliumEndpoint, --cep-grace-period applies")
+	fs.IntVar(&v.Restarts, "max-concurrent-restarts", v.Restarts, "Maximum number of pods that restart at the same time because of a mismatch")
+	fs.BoolVar(&v.Endpoints, "enable-cep-keeper", v.Endpoints, "Repair CiliumEndpoints, and evict pods with a fixed address whose CiliumEndpoint stays missing. Has no effect if Cilium creates no CiliumEndpoints (disable-endpoint-crd)")
+	fs.DurationVar(&v.EndpointGracePeriod, "cep-grace-period", v.EndpointGracePeriod, "Time for which a CiliumEndpoint may be wrong or missing before the controller acts: it deletes a wrong one; it reports a missing one, and may evict its pod after the same time again. Agents need up to 20s to create a missing one")
+	fs.DurationVar(&v.EndpointTermination, "cep-termination-timeout", v.EndpointTermination, "Maximum time for which finalizers may delay the deletion of a CiliumEndpoint; after it, the controller removes them")
 
-	fs.DurationVar(&o.FinalizerDeadline, "force-finalize-after", 10*time.Minute, "Time after the deletion of a FixedIP at which its finalizer is removed even if its addresses could not be released")
+	fs.DurationVar(&o.FinalizerDeadline, "force-finalize-after", 10*time.Minute, "Time after the deletion of a FixedIP at which its finalizer is removed even if its addresses could not be released. It stays while its pod may use the addresses of its pool entries")
 	fs.DurationVar(&o.ResyncPeriod, "resync-period", config.DefaultResyncPeriod, "Interval at which each FixedIP is reconciled without an event")
 
-	fs.StringVar(&o.labelSelector, "label-selector", "", "Adopt the current IP of matching pods placed by other schedulers (StatefulSet pods and bare pods): a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
-	fs.StringSliceVar(&o.Adoption.ExcludeDBBranch, "exclude-dbbranch-prefixes", nil, "Prefixes of the label DBBranch; pods with such a label are excluded from --label-selector")
-	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", true, "Adopt the IPv6 addresses of pods that --label-selector matches too")
+	fs.StringVar(&o.labelSelector, "label-selector", "", "Adopt the current IPs of matching pods placed by other schedulers (pods of StatefulSets and of other kinds with identity PodName, and bare pods): a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
+	fs.StringSliceVar(&o.Adoption.ExcludeDBBranch, "exclude-dbbranch-prefixes", nil, "Prefixes of the label DBBranch; pods with such a label are not adopted")
+	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", true, "Adopt also the IPv6 addresses of pods; needs --enable-ipv6")
 
-	fs.StringSliceVar(&o.Adoption.Schedulers, "scheduler-names", []string{"fixedip-scheduler"}, "Names of the profiles of fixedip-scheduler (schedulerName of pods)")
+	fs.StringSliceVar(&o.Adoption.Schedulers, "scheduler-names", []string{"fixedip-scheduler"}, "Names of the profiles of fixedip-scheduler (schedulerName of pods). Have to equal those in the configuration of the scheduler")
 
 	fs.BoolVar(&o.DryRun, "dry-run", false, "Write nothing and send no events; log what would be written. Takes no part in leader election, so it can run beside an active controller")
-	fs.StringArrayVar(&o.workloadKinds, "workload-kind", nil, "Further kind of workload whose pods may have fixed addresses, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot; may be repeated. Has to equal workloads of the scheduler")
+	fs.StringArrayVar(&o.workloadKinds, "workload-kind", nil, "Further kind of workload whose pods may have fixed addresses, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot. Only pods with the annotation "+identity.AnnotationEnabled+": \"true\" have fixed addresses, unless :ByDefault follows. May be repeated. Has to equal workloads of the scheduler")
 
 	fs.BoolVar(&o.leaderElection, "enable-leader-election", true, "Use leader election, so that one of several replicas is active")
 	fs.StringVar(&o.Namespace, "leader-election-namespace", "", "Namespace of the Leases. Default: environment variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
@@ -159,7 +159,7 @@ func clusterPools(family address.Family, cidrs []string, maskSizes []int) (pools
 			return nil, fmt.Errorf("%s-cidr: %w", flag, err)
 		}
 		if p.Family() != family {
-			return nil, fmt.Errorf("%s-cidr: %q is an %s CIDR", flag, s, p.Family())
+			return nil, fmt.Errorf("%s-cidr: %q is an %s CIDR; write it in --cluster-pool-%s-cidr", flag, s, p.Family(), strings.ToLower(p.Family().String()))
 		}
 		pools = append(pools, p)
 	}
@@ -190,12 +190,12 @@ func (o *options) validate(namespace string) (errs field.ErrorList) {
 	} {
 		_, port, err := net.SplitHostPort(f.address)
 		if n, invalid := strconv.ParseUint(port, 10, 16); f.address != "0" && (err != nil || invalid != nil || n == 0) {
-			errs = append(errs, field.Invalid(field.NewPath(f.flag), f.address, "write host:port, such as :9470, or 0"))
+			errs = append(errs, field.Invalid(field.NewPath(f.flag), f.address, "write host:port with a number as the port, such as :9470, or 0"))
 		}
 	}
 	if o.leaderElection && !(o.leaseDuration > o.renewDeadline && o.renewDeadline > o.retryPeriod && o.retryPeriod > 0) {
 		errs = append(errs, field.Invalid(field.NewPath("leader-election-lease-duration"), o.leaseDuration.String(),
-			fmt.Sprintf("must be longer than leader-election-renew-deadline %v, which must be longer than leader-election-retry-period %v", o.renewDeadline, o.retryPeriod)))
+			fmt.Sprintf("must be longer than leader-election-renew-deadline %v, which must be longer than leader-election-retry-period %v; all must be more than 0", o.renewDeadline, o.retryPeriod)))
 	}
 	return errs
 }

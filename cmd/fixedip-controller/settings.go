@@ -85,7 +85,7 @@ func (s *settings) readFile(path string) error {
 		}
 		flag := s.fs.Lookup(key)
 		if flag == nil || slices.Contains(notInFile, key) {
-			return fmt.Errorf("unknown key %q; keys are the names of flags", key)
+			return fmt.Errorf("unknown key %q; the keys are the names of the flags except %s", key, strings.Join(notInFile, ", "))
 		}
 		if flag.Changed {
 			continue
@@ -264,8 +264,8 @@ func (s *settings) resolveAliases() (guide bool, err error) {
 	return guide, nil
 }
 
-// useGuideDefaults sets the flags that no source has set to the guide's defaults, because a manifest with the guide's flag
-// names relies on these defaults.
+// useGuideDefaults gives the guide's default to each flag that no source has set, because a manifest with the guide's
+// flag names relies on these defaults.
 func (s *settings) useGuideDefaults() error {
 	var used []string
 	for _, a := range aliases {

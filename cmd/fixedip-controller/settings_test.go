@@ -77,9 +77,9 @@ func asGuide(o *options) {
 
 const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n"
 
-// TestSettings checks the options, the verbosity and the warnings that result from each source of flag values. The guide is a
-// guide to fixed addresses on Cilium whose flag names are accepted: see aliases. Finding R12, rows about the guide: if any flag
-// is set by its name in the guide, the guide's defaults apply.
+// TestSettings checks the options, the verbosity and the warnings that result from each source of flag values. The
+// guide is a guide to fixed addresses on Cilium whose flag names are accepted (see aliases). If any flag is set by its
+// name in the guide, the guide's defaults apply (finding R12 in docs/project/findings.md).
 func TestSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		given
@@ -195,9 +195,9 @@ v: 6
 		"a missing file":             {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
 		"a file without a version":   {given: given{file: "kind: FixedIPControllerConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
 		"a file of another kind":     {given: given{file: "apiVersion: config.fixedip.io/v1alpha1\nkind: Pod\n"}, wantErr: `--config config.yaml: kind is "Pod"; write FixedIPControllerConfiguration`},
-		"an unknown key":             {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; keys are the names of flags`},
+		"an unknown key":             {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; the keys are the names of the flags except config, help, version`},
 		"a key of the guide":         {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: unknown key "ipRateNum"; use min-free-ips`},
-		"the key config":             {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; keys are the names of flags`},
+		"the key config":             {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; the keys are the names of the flags except config, help, version`},
 		"a key twice":                {given: given{file: head + "min-free-ips: 3\nmin-free-ips: 4\n"}, wantErr: `--config config.yaml: error converting YAML to JSON: yaml: unmarshal errors: line 4: key "min-free-ips" already set in map`},
 		"an invalid value in a file": {given: given{file: head + "address-cooldown: soon\n"}, wantErr: `--config config.yaml: key address-cooldown: "soon": time: invalid duration "soon"`},
 		"a list for one value":       {given: given{file: head + "min-free-ips: [3]\n"}, wantErr: `--config config.yaml: key min-free-ips: [3]: the flag takes one value`},

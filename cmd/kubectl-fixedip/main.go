@@ -88,7 +88,7 @@ func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List fixed addresses and their pods, including claims without a FixedIP",
+		Short: "List fixed addresses and their pods, including pool entries without a FixedIP",
 		Args:  cobra.NoArgs,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, _ []string) error {
 			if all {
@@ -115,7 +115,7 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 	cmd := &cobra.Command{
 		Use:   "explain POD",
 		Short: "Explain where the address of a pod is, why the pod waits or its address is reserved, and what helps",
-		Args:  exactlyOne("name exactly one pod; it may be deleted"),
+		Args:  exactlyOne("name exactly one pod; the pod may already be deleted"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			inputs, err := c.inputs(ctx, args[0], controllers)
 			if err != nil {
@@ -127,7 +127,7 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			return writeReport(streams.Out, explain.Explain(inputs))
 		}),
 	}
-	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Namespace and name of the Lease of the controllers")
+	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Lease of the controllers, as namespace/name: --leader-election-namespace and --leader-election-id of the controller")
 	cmd.Flags().StringSliceVar(&schedulers, "scheduler-names", schedulers, "Names of the profiles of fixedip-scheduler; has to equal --scheduler-names of the controller")
 	return cmd
 }
@@ -170,7 +170,7 @@ func drainCheckCommand(flags *genericclioptions.ConfigFlags, streams genericioop
 			return writeDrain(streams.Out, in)
 		}),
 	}
-	cmd.Flags().StringVar(&failover, "failover", failover, "Default failover policy; has to equal --failover of the controller")
+	cmd.Flags().StringVar(&failover, "failover", failover, "Failover policy of FixedIPs that have none; has to equal --failover of the controller")
 	return cmd
 }
 
@@ -331,12 +331,22 @@ func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *
 
 // get reads an object into obj and returns obj; nil if the object does not exist.
 func get[P client.Object](ctx context.Context, c *cluster, namespace, name string, obj P) (found P, err error) {
+	kind := kindOf(obj)
 	err = c.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
 	switch {
 	case apierrors.IsNotFound(err):
 		return found, nil
 	case err != nil:
-		return found, fmt.Errorf("read %s/%s: %w", namespace, name, err)
+		return found, fmt.Errorf("read %s %s: %w", kind, strings.TrimPrefix(namespace+"/"+name, "/"), err)
 	}
 	return obj, nil
+}
+
+// kindOf returns the kind of an object: the one that the object states or, if there is none, the name of its type.
+func kindOf(obj client.Object) string {
+	if kind := obj.GetObjectKind().GroupVersionKind().Kind; kind != "" {
+		return kind
+	}
+	name := fmt.Sprintf("%T", obj)
+	return name[strings.LastIndex(name, ".")+1:]
 }

@@ -31,8 +31,8 @@ func table(out io.Writer, rows [][]string) error {
 	return w.Flush()
 }
 
-// writeList writes a row for each FixedIP and for each claim without a FixedIP in a namespace; if namespace is empty, in all
-// namespaces.
+// writeList writes a row for each FixedIP and for each owned entry without a FixedIP in a namespace; if namespace is
+// empty, in all namespaces. Such an entry is a claim, or that of a pod without a fixed address on a strict node.
 func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, namespace string, now time.Time) error {
 	states := map[string]string{}
 	for _, p := range pods {
@@ -59,7 +59,11 @@ func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *
 			continue
 		}
 		for _, h := range l.Held(owner) {
-			rows = append(rows, []string{ns, name, strings.Join(address.Strings(h.Addrs), ","), h.Node, "Claimed", orDash(states[owner]), "-"})
+			phase := "Claimed"
+			if l.EntryOf(h).IsUnreserved() {
+				phase = "Unreserved"
+			}
+			rows = append(rows, []string{ns, name, strings.Join(address.Strings(h.Addrs), ","), h.Node, phase, orDash(states[owner]), "-"})
 		}
 	}
 	if len(rows) == 0 {
@@ -82,7 +86,7 @@ func writeNodes(out io.Writer, l *ledger.Ledger, nodes map[string]*corev1.Node) 
 	for _, n := range l.Nodes() {
 		state := explain.NodeState(nodes[n.Name])
 		if other, ok := l.OverlapsWith(n.Name); ok {
-			state += ", subnet overlaps that of " + other
+			state += ", subnets overlap those of " + other
 		}
 		if len(n.Subnets) == 0 {
 			rows = append(rows, []string{n.Name, "-", "-", "0", "0", "0", "0", "0", state + ", no subnet"})

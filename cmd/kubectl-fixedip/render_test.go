@@ -73,6 +73,20 @@ func pods() []corev1.Pod {
 	return []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, stopping}
 }
 
+// TestListUnreserved checks that the entry of a pod without a fixed address is not listed as a claim.
+func TestListUnreserved(t *testing.T) {
+	l := ledger.New()
+	l.SetNode(pool.NodePool{Name: "node-1", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.2"): pool.UnreservedEntry("web", "web-0")}})
+	var got bytes.Buffer
+	if err := writeList(&got, nil, nil, l, "web", now); err != nil {
+		t.Fatal(err)
+	}
+	want := "NAME    ADDRESSES   NODE     PHASE        POD   AGE\nweb-0   10.0.1.2    node-1   Unreserved   -     -\n"
+	if diff := cmp.Diff(want, got.String()); diff != "" {
+		t.Errorf("list (-want +got): %s", diff)
+	}
+}
+
 // TestGolden compares the output of the commands with golden files. If the environment variable UPDATE_GOLDEN is set, it
 // writes the files.
 func TestGolden(t *testing.T) {

@@ -61,8 +61,9 @@ func KillAll(dir string) error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// Open the descriptor before the environment is read: it still refers to the same process if the pid is reused. Skip
-		// processes that cannot be opened or read: they have exited or belong to another user.
+		// Open the descriptor before reading the environment: if the pid is reused in between, the signal goes to the
+		// exited process and kills no other process. Skip processes that cannot be opened or read: they have exited or
+		// belong to another user.
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue
@@ -97,7 +98,7 @@ func refuseSecond(dir string) error {
 	for _, name := range names {
 		fd, pid, err := openPID(filepath.Join(dir, pidDir, name))
 		if err == nil {
-			return errors.Join(fmt.Errorf("process %s of a cluster in %s is already running, pid %d", name, dir, pid), unix.Close(fd))
+			return errors.Join(fmt.Errorf("process %s of a cluster in %s is already running, pid %d; stop that cluster first", name, dir, pid), unix.Close(fd))
 		}
 		if !errors.Is(err, errGone) {
 			return err
@@ -214,7 +215,7 @@ func writePID(path string, pid int) error {
 	return nil
 }
 
-// removePID removes a pid file unless the process was restarted and wrote it again.
+// removePID removes the pid file of an exited process, unless a restart has already written the file again.
 func removePID(path string, pid int) {
 	data, err := os.ReadFile(path)
 	if err == nil && strings.HasPrefix(string(data), strconv.Itoa(pid)+" ") {

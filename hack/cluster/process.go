@@ -20,7 +20,7 @@ import (
 
 const (
 	logDir = "logs"
-	// logTail is the maximum number of bytes at the end of a log that tail returns, for errors.
+	// logTail is the maximum number of bytes that tail returns from the end of a log.
 	logTail = 2000
 )
 
@@ -29,8 +29,9 @@ var (
 	errStopped    = errors.New("the cluster was stopped")
 )
 
-// Starter starts processes from one thread, which it keeps. The kernel sends the parent death signal when the thread that
-// started the child ends, not when the parent process ends (prctl(2)), and Go may end any other thread.
+// Starter starts processes from one thread, which runs until Stop. The kernel sends the parent death signal when the
+// thread that started the child ends, not when the parent process ends (prctl(2)). Go may end any thread that is not
+// locked.
 type Starter struct {
 	requests chan func()
 	done     chan struct{}
@@ -165,8 +166,8 @@ func (p *Process) ExitState() string {
 	}
 }
 
-// Wait waits until the process has exited and returns the error of the process. If ctx ends first, the error wraps the cause
-// of ctx.
+// Wait waits until the process has exited and returns its exit error, or nil if the exit status is 0. If ctx ends
+// first, the error wraps the cause of ctx.
 func (p *Process) Wait(ctx context.Context) error {
 	r := p.current()
 	if r == nil {
@@ -306,14 +307,15 @@ func (p *Process) launch() (*run, *os.File, error) {
 	if p.cluster.opts.Detach {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	} else {
-		// In a separate process group the process gets no SIGINT from Ctrl-C in the terminal, so that Stop decides the
-		// order.
+		// In a separate process group the process gets no SIGINT from Ctrl-C in the terminal, so that Stop decides in
+		// which order processes end.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	}
 	cmd.SysProcAttr.Cloneflags = p.program.Cloneflags
 	if p.program.Start != nil {
-		// Go compares the pid of the parent after it has set the signal. In another PID namespace that pid is 0, and Go
-		// would assume that the parent has died. Such a child ends with process 1 of its namespace instead.
+		// After Go has set the parent death signal in the child, it checks the pid of the parent. In another PID
+		// namespace that pid is 0, and Go would assume that the parent has died. A child in such a namespace ends with
+		// process 1 of the namespace instead.
 		cmd.SysProcAttr.Pdeathsig = 0
 	}
 	var ready *os.File

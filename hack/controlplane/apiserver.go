@@ -32,7 +32,7 @@ type part struct {
 	done <-chan error
 }
 
-// serverConfig contains the settings of the API server that depend on other parts.
+// serverConfig contains the settings of the API server that depend on options and on other parts.
 type serverConfig struct {
 	listener     net.Listener
 	etcdURL      string

@@ -27,8 +27,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 )
 
-// enabledControllers contains the names of the controllers that a cluster with pods and volumes needs. It leaves out the
-// controllers of certificates and attachable volumes, and the controllers that need a cloud or a pod network.
+// enabledControllers contains the names of the controllers that a cluster with pods and volumes needs. Among others, it
+// leaves out the controllers of certificates and attachable volumes, and those that need a cloud or a pod network.
 var enabledControllers = []string{
 	names.ServiceAccountTokenController,
 	names.ServiceAccountController,
@@ -100,9 +100,9 @@ type controllerManager struct {
 	aliases         map[string]string
 }
 
-// newControllerManager configures the controller manager. Call it before startAPIServer: KubeControllerManagerOptions.Flags
-// changes the default of the feature gate WatchListClient, and panics if a flag set of the process has read the gates
-// before.
+// newControllerManager configures the controller manager. Call it before startAPIServer:
+// KubeControllerManagerOptions.Flags changes the default of the feature gate WatchListClient, and panics if the gates
+// were added to a flag set before.
 func newControllerManager(c controllerConfig) (*controllerManager, error) {
 	o, err := kcmoptions.NewKubeControllerManagerOptions()
 	if err != nil {

@@ -68,9 +68,9 @@ func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 	return waitDiscovered(ctx, client.Discovery(), definitions)
 }
 
-// waitDiscovered polls until discovery lists the kinds of the CRDs. That happens some time after the CRDs are established,
-// without an event, and a client that looks up a kind before gets an error. The API server serves discovery of all groups
-// and discovery of one group from different caches, so both must list the kinds.
+// waitDiscovered polls until discovery lists the kinds of the CRDs. That happens some time after the CRDs are
+// established, without an event, and a client that looks up a kind earlier gets an error. The API server serves
+// discovery of all groups and discovery of one group from different caches, so both must list the kinds.
 func waitDiscovered(ctx context.Context, api discovery.DiscoveryInterface, definitions []*apiextensionsv1.CustomResourceDefinition) error {
 	missing := sets.New[schema.GroupVersionKind]()
 	for _, d := range definitions {

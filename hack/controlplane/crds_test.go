@@ -16,8 +16,9 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// slowDiscovery returns the next element of all for each request for all groups, and the next element of one for each
-// request for one group. The last element is repeated.
+// slowDiscovery is a discovery client with prepared responses. A request for all groups gets the next response of the
+// field all, and a request for one group gets the next response of the field one. The last response of each field is
+// repeated.
 type slowDiscovery struct {
 	discovery.DiscoveryInterface
 	all, one []response
@@ -59,8 +60,9 @@ func (d *slowDiscovery) ServerResourcesForGroupVersion(gv string) (*metav1.APIRe
 	return r.list(), r.err
 }
 
-// TestReadyWhenKindsAreDiscovered checks that waitDiscovered returns only when both forms of discovery list every kind. A
-// control plane once reported ready while discovery listed one of two kinds, and the first request of a test failed.
+// TestReadyWhenKindsAreDiscovered checks that waitDiscovered returns only when both forms of discovery list every kind.
+// A control plane once reported that it was ready while discovery listed one of two kinds, and the first request of a
+// test failed.
 func TestReadyWhenKindsAreDiscovered(t *testing.T) {
 	definition := func(kind string) *apiextensionsv1.CustomResourceDefinition {
 		return &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{

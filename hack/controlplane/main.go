@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// stopTimeout limits the shutdown of the API server, which otherwise waits a minute for open requests.
+	// stopTimeout limits the shutdown of the API server, which otherwise waits for open requests for up to a minute.
 	stopTimeout = 3 * time.Second
-	// readyFile is written to the work folder while the control plane is ready.
+	// readyFile is the name of a file in the work folder that exists only while the control plane is ready.
 	readyFile = "ready"
 )
 
@@ -99,8 +99,8 @@ func run(ctx context.Context, o *options) error {
 	if err := waitServing(startCtx, admin, server.done); err != nil {
 		return err
 	}
-	// Create the CRDs before the controllers start: the garbage collector looks for new kinds only every 30 s
-	// (startGarbageCollectorController, syncPeriod), but knows the kinds that exist when it starts.
+	// Create the CRDs before the controllers start. The garbage collector knows the kinds that exist when it starts,
+	// and looks for new kinds only every 30 s (startGarbageCollectorController, syncPeriod).
 	if err := installCRDs(startCtx, admin, o.crds); err != nil {
 		return err
 	}

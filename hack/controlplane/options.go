@@ -46,7 +46,7 @@ func newOptions() *options {
 	}
 }
 
-// AddFlags adds the flags.
+// AddFlags adds a flag for each option to fs. The current values of o are the defaults.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.dir, "dir", o.dir, "Work folder for certificates, tokens, kubeconfigs and the data of etcd. A control plane that is started again on the same folder continues with its state.")
 	fs.StringVar(&o.etcdDir, "etcd-dir", o.etcdDir, "Data folder of etcd; if empty, <dir>/etcd.")
@@ -61,7 +61,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntSliceVar(&o.nodeCIDRMaskSizes, "node-cidr-mask-sizes", o.nodeCIDRMaskSizes, "Prefix length of the subnet of a node, one for each of --node-cidrs.")
 	fs.StringVar(&o.auditLog, "audit-log", o.auditLog, "Path of the audit log of the API server, one event of audit.k8s.io/v1 per line; if empty, there is no audit log.")
 	fs.BoolVar(&o.noControllers, "no-controllers", o.noControllers, "Do not start the controller manager, so that no controller changes objects. Pods can be created only in namespaces whose default service account is created by hand.")
-	fs.DurationVar(&o.readyTimeout, "ready-timeout", o.readyTimeout, "Maximum time until the control plane is ready. A warm start takes 4 s on two cores, a start on an etcd with many objects takes minutes.")
+	fs.DurationVar(&o.readyTimeout, "ready-timeout", o.readyTimeout, "Maximum time until the control plane is ready. A start takes a few seconds if etcd has few objects, and minutes if it has many.")
 	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor to which one line is written when the control plane is ready; -1 means none.")
 }
 
@@ -92,14 +92,15 @@ func (o *options) Validate() error {
 		}
 	}
 	if o.securePort < 0 || o.securePort > 65535 {
-		return fmt.Errorf("--secure-port=%d: not a port", o.securePort)
+		return fmt.Errorf("--secure-port=%d: a port from 0 to 65535 is needed", o.securePort)
 	}
 	for _, path := range o.crds {
 		if _, err := os.Stat(path); err != nil {
 			return fmt.Errorf("--crds=%q: %w", path, err)
 		}
 	}
-	// kube-controller-manager requires the period to be more than twice its own check interval of 5 s.
+	// kube-controller-manager looks for heartbeats every 5 s. With a period of less than two such intervals, a node
+	// could be marked as unhealthy although its heartbeats arrive.
 	if o.nodeMonitorGracePeriod < 11*time.Second {
 		return fmt.Errorf("--node-monitor-grace-period=%s: at least 11s is needed", o.nodeMonitorGracePeriod)
 	}

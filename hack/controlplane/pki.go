@@ -26,8 +26,8 @@ import (
 // certificateLife is the lifetime of the certificates, and so the maximum lifetime of a work folder.
 const certificateLife = 10 * 365 * 24 * time.Hour
 
-// pki contains the files of the keys and certificates in the work folder. The private key of the certificate
-// authority is not stored: no certificate is signed after the first start.
+// pki contains the paths of the keys and certificates in the work folder, and the certificate of the authority. The
+// private key of the authority is not stored: no certificate is signed after the first start.
 type pki struct {
 	caFile, certFile, keyFile string
 	// kubeletClientCertFile and kubeletClientKeyFile are the client certificate with which the API server connects to
@@ -67,8 +67,8 @@ func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	return p, nil
 }
 
-// create creates a certificate authority, the certificates signed by it and the key that signs service account
-// tokens, and writes them.
+// create creates a certificate authority, the certificates that it signs, and the key that signs service account
+// tokens. It writes all of them to files except the private key of the authority.
 func (p *pki) create(addresses []net.IP) error {
 	caKey, err := newKey()
 	if err != nil {
@@ -132,7 +132,7 @@ func (p *pki) create(addresses []net.IP) error {
 	); err != nil {
 		return err
 	}
-	// A later start that finds this file uses the others, so it is written when all of them exist.
+	// Write this file last: a later start that finds this file uses the other files.
 	return writePrivate(p.caFile, p.caPEM)
 }
 

@@ -154,7 +154,7 @@ func (d *demo) statefulSetDeleted(ctx context.Context) error {
 	for name, address := range d.addresses {
 		for _, node := range nodes {
 			if owner, exists := d.witness.Owner(node, address); exists {
-				return fmt.Errorf("the address %s of %s still has an entry in the pool of %s (owner %q, empty for a dynamic entry)", address, name, node, owner)
+				return fmt.Errorf("address %s of pod %s still has an entry in the pool of node %s (owner %q, empty for a dynamic entry)", address, name, node, owner)
 			}
 		}
 	}
@@ -177,8 +177,8 @@ func (d *demo) sameAddresses(ctx context.Context, uids map[string]string) error 
 	return nil
 }
 
-// awaitRunning waits until all pods run and have a FixedIP, prints the rows and returns them. It does not count a pod whose
-// UID is in before. Key of before: the pod name. Value: the UID of the old pod.
+// awaitRunning waits until all pods run and have a FixedIP, prints the witness's rows for the namespace and returns
+// them. It does not count a pod whose UID is in before. Key of before: the pod name. Value: the UID of the old pod.
 func (d *demo) awaitRunning(ctx context.Context, before map[string]string) ([]witness.Row, error) {
 	began := time.Now()
 	rows, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool {

@@ -21,9 +21,9 @@ import (
 
 const (
 	namespace = "default"
-	// actTimeout is the time limit of an act.
+	// actTimeout is the time limit of each act, and of the start of the nodes and programs.
 	actTimeout = 90 * time.Second
-	// updateRate is the report interval of the simulated agents. Cilium's default of 15 s would only make the last act
+	// updateRate is the report interval of the simulated agents. Cilium's default of 15 s would only make the demo
 	// longer.
 	updateRate = "1s"
 	coolDown   = "5s"
@@ -187,7 +187,8 @@ func (d *demo) startAll(ctx context.Context) error {
 			return fmt.Errorf("%w; check in the logs of the controller and of the node whether the pool of the node was filled", err)
 		}
 	}
-	// Each agent has allocated two dynamic entries, for router and health. The controller then adds two new entries.
+	// Each agent allocates two dynamic entries, for the router and health addresses of its node. The controller then
+	// adds two new entries.
 	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Used >= 2 && p.Dynamic-p.Used >= preAllocate }); err != nil {
 		return fmt.Errorf("wait until pools are filled: %w", err)
 	}

@@ -28,7 +28,7 @@ func main() {
 	bin := flag.String("bin", "bin", "folder of the programs")
 	dir := flag.String("dir", "", "work folder; it is emptied first")
 	manifests := flag.String("manifests", "manifests", "folder of the manifests")
-	keep := flag.Bool("keep", false, "leave the cluster running")
+	keep := flag.Bool("keep", false, "leave the cluster running, and skip the last act, which deletes the StatefulSet")
 	stop := flag.Bool("stop", false, "stop the cluster that was left running in -dir, and do nothing else")
 	flag.Parse()
 	// The witness uses controller-runtime, which needs a logger.

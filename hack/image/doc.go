@@ -1,8 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image builds container images without a container engine, from the stages of the Dockerfile that start from
-// scratch, as archives that docker, podman, containerd, kind, crane and skopeo read. It supports only the instructions that
-// such a stage needs (COPY of built files, USER, ENTRYPOINT) and refuses all others, so that the result equals that of a
-// container engine. It runs no commands and compiles no programs.
+// Package image builds container images without a container engine, from the stages of a Dockerfile that begin with
+// "FROM scratch". It writes archives that docker, podman, containerd, kind, crane and skopeo read.
+//
+// The package supports only the instructions that such a stage needs: COPY of built files, USER and ENTRYPOINT. It
+// refuses all other instructions, so that the image equals that of a container engine. It runs no commands and compiles
+// no programs.
 package image

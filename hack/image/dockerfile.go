@@ -32,8 +32,9 @@ type File struct {
 	To string
 }
 
-// ReadDockerfile returns the recipes of a Dockerfile: its stages from scratch, in order. It reads only the name and the
-// WORKDIR of other stages. A file that is copied from below such a WORKDIR is read from the folder of the Dockerfile.
+// ReadDockerfile returns one recipe for each stage from scratch of a Dockerfile, in order. It reads only the name and
+// the WORKDIR of other stages. A recipe names each copied file by its path relative to that WORKDIR, and Make reads the
+// file at the same path in the folder of the Dockerfile.
 func ReadDockerfile(r io.Reader) ([]Recipe, error) {
 	p := parser{workDirs: map[string]string{}}
 	lines := bufio.NewScanner(r)

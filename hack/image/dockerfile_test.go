@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOurDockerfile checks that the Dockerfile has one image for each program of the cluster, that an image contains only
-// its program, and that it does not run as root.
+// TestOurDockerfile checks that the Dockerfile has one image for the scheduler and one for the controller, and that
+// each image contains only its program and does not run as root.
 func TestOurDockerfile(t *testing.T) {
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
 	if err != nil {

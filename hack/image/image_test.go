@@ -186,8 +186,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNothingToWriteTo checks that each of our images contains only its program, that the program belongs to root and its
-// user cannot write to it, and that the user is not root.
+// TestNothingToWriteTo checks that each of our images contains only its program and has a user other than root, and
+// that this user cannot write to the program, which belongs to root.
 func TestNothingToWriteTo(t *testing.T) {
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
 	if err != nil {

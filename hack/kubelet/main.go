@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command fixedip-kubelet is the kubelet of Kubernetes, unchanged, in the version that this module is built with.
-// The cluster of real nodes runs it.
+// The nodes of package realcluster run it.
 package main
 
 import (

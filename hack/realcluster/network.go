@@ -24,9 +24,9 @@ const (
 	// bridgeName is the name of the bridge between the nodes. The bridge is in the hub, a separate network namespace, so
 	// that the firewall of the machine does not affect traffic between nodes.
 	bridgeName = "nodes"
-	// machineLink and machinePort are the two ends of the link between the machine and the hub; the number of the network is
-	// appended to both names. machineLink is on the machine and has the addresses of the control plane. Its alias is the
-	// work folder, so that release finds the links of a cluster.
+	// machineLink and machinePort are the two ends of the link between the machine and the hub; the number of the
+	// network is appended to both names. machineLink is on the machine and has the addresses of the control plane. Its
+	// alias is the work folder, by which the function release finds the links of a cluster.
 	machineLink = "fixedip-hub"
 	machinePort = "fixedip-port"
 )
@@ -58,7 +58,7 @@ func reserve(dir string) (int, error) {
 		}
 		return i, nil
 	}
-	return 0, fmt.Errorf("no network for the nodes is free: all of them are in use on this machine")
+	return 0, fmt.Errorf("no network for the nodes is free: all of them are in use on this machine; stop a cluster that is not needed any more")
 }
 
 // overlap reports whether p and the network of n overlap.
@@ -204,7 +204,7 @@ func (h *hub) setMaster(port string, plugged bool) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("change the bridge of port %s of the hub: %w", port, err)
+			return fmt.Errorf("attach port %s of the hub to the bridge, or detach it: %w", port, err)
 		}
 		return nil
 	})
@@ -237,8 +237,8 @@ func up(n *netlink.Handle, name string, addresses []netip.Prefix) error {
 	for _, a := range addresses {
 		address := &netlink.Addr{IPNet: ipNet(a)}
 		if a.Addr().Is6() {
-			// Duplicate address detection is not needed, because no other host is on this network, and no program can listen
-			// on the address while it runs.
+			// Disable duplicate address detection: no program could listen on the address while the detection runs, and
+			// no other host is on this network.
 			address.Flags = nodad
 		}
 		if err := n.AddrAdd(link, address); err != nil {

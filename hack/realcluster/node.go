@@ -74,8 +74,8 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	return n.Start(ctx, Agent)
 }
 
-// WaitReady returns when the Node, its kubelet and its agent are ready. If one of its programs exits or ctx ends, it returns
-// an error with the ends of the logs.
+// WaitReady returns when the Node, its kubelet and its agent are ready. If a program of the node exits or ctx ends,
+// WaitReady returns an error with the ends of the logs.
 func (n *Node) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -114,8 +114,8 @@ func (n *Node) WaitReady(ctx context.Context) error {
 // agentSocket is the path of the Unix socket on which the agent of a node serves its API.
 const agentSocket = "/run/cilium/cilium.sock"
 
-// WaitEndpoints returns when the agent has regenerated the eBPF programs of all its endpoints. A restarted agent reports
-// that it is healthy before it has done so.
+// WaitEndpoints returns when the agent has regenerated the eBPF programs of all its endpoints. A restarted agent
+// reports that it is healthy before this regeneration is complete.
 func (n *Node) WaitEndpoints(ctx context.Context) error {
 	problem := errors.New("the agent was not queried")
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {

@@ -38,7 +38,7 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 	began := time.Now()
 	log("installing the Debian packages %s", strings.Join(missing, ", "))
 	steps := [][]string{
-		// apt-get refuses to work after an installation that was interrupted; this completes it.
+		// apt-get refuses to work after an interrupted installation. This command completes that installation.
 		{"dpkg", "--configure", "-a"},
 		{"apt-get", "update"},
 		append([]string{"apt-get", "install", "-y", "--no-install-recommends"}, missing...),

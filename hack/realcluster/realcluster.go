@@ -24,11 +24,11 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// readyTimeout is the time limit for nodes to become ready. Agents compile programs at their start, which takes 7 s for two
-// nodes on two idle cores.
+// readyTimeout is the time limit for nodes to become ready. Agents compile eBPF programs at their start, which takes
+// 7 s for two nodes on two idle cores.
 const readyTimeout = 5 * time.Minute
 
-// Names of processes and folders. diskDir is in the folder of a node, the other folders are in the work folder.
+// Names of processes and folders. diskDir is in the folder of a node; the other folders are in the work folder.
 const (
 	hubName            = "hub"
 	productScheduler   = "fixedip-scheduler"

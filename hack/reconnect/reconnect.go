@@ -15,8 +15,8 @@ import (
 const (
 	// retryInterval is the interval between two attempts.
 	retryInterval = 100 * time.Millisecond
-	// startTimeout is the maximum time from the first error of a server that accepts connections until the server is ready.
-	// After that time, Transport returns the errors.
+	// startTimeout is the maximum time from the first error of a server that accepts connections until the server is
+	// ready. After that time, Transport returns the failed responses and errors to its caller.
 	startTimeout = 15 * time.Second
 )
 

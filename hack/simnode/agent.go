@@ -39,8 +39,8 @@ const (
 	restoredSuffix = " [restored]"
 )
 
-// agent implements the part of cilium-agent that concerns addresses: it creates the CiliumNode, runs the allocator of Cilium
-// on it, allocates the addresses of the node and restores those of running pods.
+// agent implements the part of cilium-agent that concerns addresses. It creates the CiliumNode, runs the allocator of
+// Cilium on its pool, allocates the addresses of the node and restores those of running pods.
 type agent struct {
 	kube   kubernetes.Interface
 	cilium ciliumclient.Interface
@@ -94,8 +94,9 @@ func (defaultPool) GetIPPoolForPod(string, ipam.Family) (string, error) {
 	return string(ipam.PoolDefault()), nil
 }
 
-// start starts the agent. It waits until the pool has enough entries for the node, restores the addresses of running pods
-// and allocates the addresses of the node. If ctx ends first, it returns no error.
+// start starts the agent and returns the restored pods. It waits until the pool has enough entries for the node,
+// restores the addresses of running pods, and allocates the addresses of the node. If ctx ends first, it returns no
+// error.
 func (a *agent) start(ctx context.Context, running []*corev1.Pod) ([]restoredPod, error) {
 	a.ctx = ctx
 	configured := make(chan struct{})

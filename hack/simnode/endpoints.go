@@ -31,10 +31,10 @@ const (
 	endpointRetryMax = 30 * time.Second
 )
 
-// endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent (Cilium fact 14): an endpoint creates
-// its CiliumEndpoint once and remembers the UID; it takes over an existing CiliumEndpoint only while it remembers no UID,
-// and only if the pod is on this node; it writes only changes; and it deletes by UID. Identities and other datapath state
-// are left out.
+// endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent (Cilium fact 14). An endpoint
+// creates its CiliumEndpoint, remembers the UID, and creates the CiliumEndpoint again if another program deleted it. An
+// endpoint takes over an existing CiliumEndpoint only while it remembers no UID, and only if the pod is on this node.
+// It writes only changes, and it deletes by UID. Security identities and other state of the datapath are left out.
 type endpoints struct {
 	client typedciliumv2.CiliumV2Interface
 	opts   *options
@@ -160,8 +160,9 @@ func (e *endpoints) next(ctx context.Context) bool {
 	return true
 }
 
-// sync creates the CiliumEndpoint of an endpoint, or takes over and updates an existing one. Later calls only check that the
-// CiliumEndpoint still exists; for an agent with the option oldAgent they do nothing.
+// sync creates the CiliumEndpoint of an endpoint, or takes over and updates an existing one. Later calls only check
+// that the CiliumEndpoint still exists. If it was deleted, sync returns an error and the next call creates it again.
+// With the option oldAgent, later calls do nothing.
 func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 	client := e.client.CiliumEndpoints(key.Namespace)
 	if !ep.syncedAt.IsZero() {
@@ -225,7 +226,7 @@ func (e *endpoints) takeOver(key podKey, ep *endpoint, cep *ciliumv2.CiliumEndpo
 	case !slices.Contains(e.opts.nodeIPs, pod.Status.HostIP):
 		return fmt.Errorf("cannot take ownership of CiliumEndpoint %s/%s: its pod runs on host %s", cep.Namespace, cep.Name, pod.Status.HostIP)
 	case ep.uid != "":
-		return fmt.Errorf("could not take ownership of CEP, endpoint UID (%q) did not match CEP UID: %q", ep.uid, cep.UID)
+		return fmt.Errorf("cannot take ownership of the CiliumEndpoint: the endpoint remembers UID %q, but the CiliumEndpoint has UID %q", ep.uid, cep.UID)
 	}
 	ep.uid = cep.UID
 	return nil

@@ -29,16 +29,16 @@ import (
 
 const (
 	kubeletWorkers = 8
-	// minGracePeriod is the minimum grace period, even of a pod that is deleted by force (calculateEffectiveGracePeriod).
-	// The next pod of the name may start before the old sandbox is gone (Cilium fact 13).
+	// minGracePeriod is the shortest time that a kubelet gives containers to stop. It applies even if the pod object
+	// has a grace period of 0 (calculateEffectiveGracePeriod).
 	minGracePeriod = time.Second
 )
 
 // errStopped is the error of a wait that ended because the process stops.
 var errStopped = errors.New("the node is stopping")
 
-// podKey identifies a pod by name and UID. Two pods with the same name have different sandboxes, and as on a real node the
-// new pod may start while the old pod is still stopping.
+// podKey identifies a pod by name and UID. Two pods with the same name have different sandboxes, and as on a real node
+// the new pod may start while the old pod is still stopping (Cilium fact 13).
 type podKey struct {
 	types.NamespacedName
 	uid types.UID
@@ -83,9 +83,9 @@ type kubelet struct {
 	// sandboxes contains the sandbox of each running or stopping pod, from its CNI ADD to its CNI DEL. Key: the pod.
 	// Only the worker that holds a key changes its entry; mu guards the map.
 	sandboxes map[podKey]*sandbox
-	// addAt contains the earliest time of the next CNI ADD of a pod without a sandbox. Key: the pod. A kubelet needs time to
-	// create the sandbox of a new pod, and does not retry a failed ADD at once; events must not make this node faster than a
-	// real one.
+	// addAt contains the earliest time of the next CNI ADD of a pod without a sandbox. Key: the pod. A real kubelet
+	// needs time to create the sandbox of a new pod, and does not retry a failed ADD at once. This node must not be
+	// faster, even if an event of the watch queues the pod earlier.
 	addAt map[podKey]time.Time
 }
 

@@ -1,10 +1,11 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fixedip-simnode is one simulated node: it simulates the kubelet, and runs the CRD allocator of Cilium (pkg/ipam)
-// in place of the agent. Addresses are therefore allocated, refused, restored and reported by the same code as on a real
-// node. A pod without an address from the allocator stays in ContainerCreating. The node runs no containers and supports no
-// probes or readiness gates. One process is one node, because the node store of the allocator is a package global.
+// Command fixedip-simnode is one simulated node: it simulates the kubelet, and runs the CRD allocator of Cilium
+// (pkg/ipam) in place of the agent. Addresses are therefore allocated, refused, restored and reported by the same code
+// as on a real node. A pod without an address from the allocator stays in ContainerCreating. The node runs no
+// containers and supports no probes or readiness gates. One process is one node, because the node store of the
+// allocator is a global variable.
 package main
 
 import (
@@ -56,8 +57,9 @@ func newClients(kubeconfig, nodeName string) (*clients, error) {
 	return &clients{kube: kube, cilium: cilium}, nil
 }
 
-// run starts the node in the order of a real node: it registers the Node as not ready, starts the agent, which waits for its
-// addresses, and then starts pods and reports the Node as ready. When the process ends, the pods are not stopped.
+// run starts the node in the order of a real node. It registers the Node as not ready, and starts the agent, which
+// waits for its addresses. Then it starts the pods that are not on the host network, and reports the Node as ready.
+// When the process ends, the pods are not stopped.
 func run(ctx context.Context, o *options) error {
 	c, err := newClients(o.kubeconfig, o.nodeName)
 	if err != nil {

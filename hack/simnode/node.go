@@ -45,14 +45,15 @@ func newNode(client kubernetes.Interface, o *options) *node {
 	return &node{client: client, opts: o}
 }
 
-// register creates the Node as not ready, or takes over the Node of an earlier process. Like a kubelet it retries until it
-// succeeds or ctx ends, and it registers once: a Node that is deleted later stays deleted until the node is restarted.
+// register creates the Node as not ready, or takes over the Node of an earlier process. Like a kubelet it retries until
+// it succeeds or ctx ends, and it registers once: a Node that is deleted later stays deleted until this process is
+// restarted.
 func (n *node) register(ctx context.Context) {
 	// The wait ends only with success or with ctx.
 	_ = wait.PollUntilContextCancel(ctx, registerRetry, true, func(ctx context.Context) (bool, error) {
 		err := n.tryRegister(ctx)
 		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot register, trying again")
+			klog.FromContext(ctx).Error(err, "Cannot register the Node, trying again")
 		}
 		return err == nil, nil
 	})

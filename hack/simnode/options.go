@@ -56,7 +56,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.nodeIPs, "node-ip", o.nodeIPs, "Addresses of the node itself, one per family; if empty, they are derived from the name, in 100.64.0.0/10 and fd00:64::/64.")
 	fs.BoolVar(&o.ipv4, "ipv4", o.ipv4, "Give pods IPv4 addresses.")
 	fs.BoolVar(&o.ipv6, "ipv6", o.ipv6, "Give pods IPv6 addresses.")
-	fs.DurationVar(&o.updateRate, "update-rate", o.updateRate, "Minimum interval between two reports of the agent, as its --ipam-cilium-node-update-rate.")
+	fs.DurationVar(&o.updateRate, "update-rate", o.updateRate, "Minimum interval between two reports of the agent, like --ipam-cilium-node-update-rate of a real agent.")
 	fs.DurationVar(&o.poolPoll, "pool-poll", o.poolPoll, "Interval at which the allocator checks whether the pool of a new node has enough entries; 5s in a real agent.")
 	fs.Int64Var(&o.maxPods, "max-pods", o.maxPods, "Number of pods that the node accepts.")
 	fs.DurationVar(&o.sandboxDelay, "sandbox-delay", o.sandboxDelay, "Time from the bind of a pod to its first address request, in which a real kubelet creates the sandbox. If it is 0, the agent may not have seen a claim that was written just before the bind.")

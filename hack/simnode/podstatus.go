@@ -52,9 +52,9 @@ func waitingStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 	return s
 }
 
-// endedStatus returns the status of a pod whose containers were stopped. As with a kubelet, a pod that never started has
-// failed. The addresses stay in the status, as on a real node: the status of a terminating pod does not show whether the pod
-// still has its addresses.
+// endedStatus returns the status of a pod whose containers were stopped. As with a kubelet, a pod that never started
+// gets the phase Failed. The addresses stay in the status, as on a real node: the status of a terminating pod does not
+// show whether the pod still has its addresses.
 func endedStatus(pod *corev1.Pod) corev1.PodStatus {
 	s := *pod.Status.DeepCopy()
 	s.ObservedGeneration = pod.Generation
@@ -97,7 +97,7 @@ func baseStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 	return s
 }
 
-// setCondition sets a condition to true or false. reason is used only if it is false.
+// setCondition sets a condition to true or false. reason is used only for a false condition.
 func setCondition(pod *corev1.Pod, s *corev1.PodStatus, t corev1.PodConditionType, is bool, reason string) {
 	c := &corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation}
 	if !is {

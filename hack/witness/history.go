@@ -17,8 +17,8 @@ import (
 // place is an address on a node.
 type place struct{ node, address string }
 
-// tenure is a range of etcd revisions in which a pod had an address, or an entry had an owner. from is the first revision of
-// the range, and until the first revision after it; 0 if the range has not ended.
+// tenure is a range of etcd revisions in which a pod had an address, or an entry had an owner. The range begins with
+// the revision from and ends before the revision until. until is 0 if the range has not ended.
 type tenure struct {
 	// of is namespace/name of the pod, or the owner of the entry; empty for a dynamic entry.
 	of          string
@@ -99,8 +99,8 @@ func (h history) named(at place, pod string, revision uint64) *tenure {
 	return nil
 }
 
-// joined reports whether the pod with the name pod got the address of a place during the tenure had, and after the first
-// revision of had.
+// joined reports whether the pod with this namespace/name got the address of a place after the first revision of the
+// tenure had and before the end of that tenure.
 func (h history) joined(at place, pod string, had tenure) bool {
 	for _, t := range h.pods[at] {
 		if t.of == pod && had.from < t.from && t.overlaps(had) {
@@ -110,8 +110,8 @@ func (h history) joined(at place, pod string, had tenure) bool {
 	return false
 }
 
-// taken reports whether a pool entry of a node was owned by the pod at the revision from and lost this owner after that, but
-// not after the revision by.
+// taken reports whether the pod lost a pool entry of a node: it owned the entry at the revision from, and the entry was
+// removed or got another owner after that revision, but not after the revision by.
 func (h history) taken(node, pod string, from, by uint64) bool {
 	for at, entries := range h.entries {
 		if at.node == node && slices.ContainsFunc(entries, func(e *tenure) bool {
@@ -127,9 +127,9 @@ func (h history) taken(node, pod string, from, by uint64) bool {
 // time.
 type WrongUse struct {
 	Pod, Node, Address string
-	// Others are the other pods that owned the entry while this pod had the address, and that either became the owner after
-	// this pod got the address, or got the address as well. Others does not contain an earlier owner that did not get the
-	// address: an agent that has not yet seen the entry may give the address of a stopped pod to another pod.
+	// Others are the other pods that owned the entry while this pod had the address. A pod is listed if it became the
+	// owner after this pod got the address, or if it got the address as well. Other owners are left out: an agent that
+	// has not yet seen their entry may give the address of a stopped pod to this pod.
 	Others []string
 }
 

@@ -12,17 +12,19 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// suspicion is an apparent violation. It is cleared if the witness learns that the FixedIP was deleted before: the witness
-// may see that later, because watches of two kinds are not synchronised.
+// suspicion is an apparent violation. It is cleared if the pod was bound while its address was being released, because
+// the deletion of its FixedIP had begun. The witness may see that deletion later than the violation, because watches of
+// different kinds are not synchronised.
 //
-// Such a violation is allowed: the scheduler sees the state with a delay, so it may bind a pod to an address that is being
-// released. The pod then gets another address, and neither of the two addresses can belong to another pod.
+// A cleared suspicion is no violation: the scheduler sees the state with a delay, so it may bind a pod to an address
+// that is being released. The pod then gets another address, and neither of the two addresses can belong to another
+// pod.
 type suspicion struct {
 	text string
 	// bound is the revision in which the pod was bound. seen is the revision of the apparent violation: of the running pod,
 	// or of the CiliumNode with the late claim.
 	bound, seen uint64
-	// record is the UID of the FixedIP that reserves the address; empty if there was none yet.
+	// record is the UID of the FixedIP that reserves the address; empty if the pod was bound before its claim.
 	record types.UID
 	// key is the namespace/name of the pod, and node the node to which it was bound.
 	key, node string
@@ -48,8 +50,9 @@ func (w *Witness) seeDeletion(fip *v1alpha1.FixedIP) {
 	w.deletions[key] = append(w.deletions[key], deletion{fip.UID, version(fip)})
 }
 
-// cleared reports whether the pod was bound while its address was being released: its FixedIP was being deleted at the bind,
-// and an entry of the pod on its node was released after the deletion began and no later than the apparent violation.
+// cleared reports whether the pod was bound while its address was being released. This is the case if its FixedIP was
+// being deleted at the bind, and if an entry of the pod on its node was released between the start of that deletion and
+// the apparent violation.
 func (w *Witness) cleared(s suspicion) bool {
 	return slices.ContainsFunc(w.deletions[s.key], func(d deletion) bool {
 		return d.revision < s.bound && (s.record == "" || d.record == s.record) && w.history.taken(s.node, s.key, d.revision, s.seen)

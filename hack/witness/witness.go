@@ -196,8 +196,8 @@ func (w *Witness) order(key string) {
 	}
 	p.Bound = w.boundAt[now.UID]
 	if p.Claimed >= p.Bound {
-		// The controller may have released an earlier claim and undone that when it saw the bound pod, because it confirms
-		// each release after the write. Then the earlier claim counts.
+		// The controller confirms each release after the write. It may have released an earlier claim and undone the
+		// release when it saw the bound pod. In this case the earlier claim counts.
 		if earlier := w.history.named(place{p.Node, p.Address}, key, p.Bound); earlier != nil && now.Spec.NodeName == p.Node {
 			p.Claimed = earlier.from
 		}
@@ -380,7 +380,8 @@ func within(few, many string) bool {
 // isMarker reports whether an owner in a pool is a marker of fixedip.
 func isMarker(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
-// pod reports whether an owner in a pool is a pod. Other owners are the node itself, markers and the empty owner.
+// pod reports whether an owner in a pool has the form namespace/name of a pod. The owner of a marker has a dot before
+// the slash, and the owners of dynamic and node-owned entries have no slash.
 func pod(owner string) bool {
 	namespace, name, ok := strings.Cut(owner, "/")
 	return ok && name != "" && !strings.Contains(namespace, ".")

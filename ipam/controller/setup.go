@@ -4,7 +4,7 @@
 // Package controller sets up the IPAM controller for Cilium's CRD mode: it creates the dependencies that the controllers in
 // its sub-packages share, connects the controllers to the watches, and adds them to a manager.
 //
-// It may not read or write an object, or decide about an address.
+// The package must not read or write an object, or decide about an address.
 package controller
 
 import (
@@ -123,7 +123,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		return fmt.Errorf("set up the controller of FixedIPs: %w", err)
 	}
 	if !cfg.DryRun {
-		// An agent barrier writes a probe into the CiliumNode.
+		// An agent answers only a probe in its CiliumNode, and a dry run stores no probe.
 		if err := p.agents.Setup(mgr, source.Workers(agentWorkers)); err != nil {
 			return err
 		}

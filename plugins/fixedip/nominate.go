@@ -44,8 +44,9 @@ func (p *Plugin) candidateChanged(_ klog.Logger, pod *corev1.Pod, _, _ any) (fwk
 // pod's address. The scheduler then reserves resources for the pod on that node, but the pod waits until a node has the
 // subnet.
 //
-// The pod's previous nomination is tried first, and then the node that another pod of the same deleted node was nominated
-// to: one node inherits the whole subnet, so that usually one search over all nodes serves all pods of the deleted node.
+// nominate first tries the node that the pod is nominated to already, and then the node that another pod of the same
+// deleted node was nominated to. One node inherits the whole subnet, so usually one search over all nodes is enough for
+// all pods of the deleted node. If no node passes the filters, nominate removes an earlier nomination of the pod.
 func (p *Plugin) nominate(ctx context.Context, state fwk.CycleState, s *stateData, pod *corev1.Pod) (*framework.PostFilterResult, *fwk.Status) {
 	nodes := p.handle.SnapshotSharedLister().NodeInfos()
 	// The plugin's own Filter reads the plan from this state.
@@ -80,12 +81,12 @@ func (p *Plugin) nominate(ctx context.Context, state fwk.CycleState, s *stateDat
 		return result, fwk.NewStatus(fwk.Unschedulable, why.Reason)
 	}
 	p.nominations.Add(s.Lost(), nominated)
-	klog.FromContext(ctx).V(3).Info("Nominated a pod whose node is gone", "pod", klog.KObj(pod), "lost", s.Lost(), "node", nominated)
+	klog.FromContext(ctx).V(3).Info("Nominated an orphaned pod", "pod", klog.KObj(pod), "lost", s.Lost(), "node", nominated)
 	return result, fwk.NewStatus(fwk.Success, why.Reason)
 }
 
-// feasible returns nodes that pass all filters for the pod. It stops soon after it has found enoughCandidates. refused lists
-// the reasons for which other nodes were refused, each with the number of nodes.
+// feasible returns nodes that pass all filters for the pod. It stops soon after it has found enoughCandidates nodes.
+// refused is the text of the reasons for which other nodes were refused, each with the number of nodes.
 func (p *Plugin) feasible(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (feasible []fwk.NodeInfo, refused string) {
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()
@@ -114,8 +115,9 @@ func (p *Plugin) feasible(ctx context.Context, state fwk.CycleState, pod *corev1
 	return feasible, strings.Join(reasons, ", ")
 }
 
-// best returns the node with the fewest nominated pods, so that pods of different deleted nodes are nominated to different
-// nodes; among equals the node with the highest score, and then the first by name. It returns "" if nodes is empty.
+// best returns the node with the fewest nominated pods, so that pods of different deleted nodes are nominated to
+// different nodes. Among nodes with the same number of such pods, it returns the node with the highest score, and then
+// the first by name. It returns "" if nodes is empty.
 func (p *Plugin) best(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (string, error) {
 	if len(nodes) == 0 {
 		return "", nil

@@ -54,8 +54,9 @@ type Plugin struct {
 	handle framework.Handle
 	binder *binder.Binder
 	queue  *requeue.Queue
-	// nominations contains the node that an orphaned pod was last nominated to. Key: the deleted node. Value: the name of
-	// the nominated node, a string. The content is only a hint: without it, nominate compares all nodes.
+	// nominations contains, for each deleted node, the node to which one of its orphaned pods was last nominated. Key:
+	// the name of the deleted node. Value: the name of the nominated node, a string. The content is only a hint:
+	// without it, nominate searches all nodes.
 	nominations *lru.Cache
 }
 
@@ -69,13 +70,14 @@ func (p *Plugin) Close() error {
 	return nil
 }
 
-// Factory returns the constructor of the plugin. The framework calls it once for each profile.
+// Factory returns the constructor of the plugin. The framework calls the constructor once for each profile.
 func Factory() frameworkruntime.PluginFactory { return FactoryOver(ctrlcache.New) }
 
-// FactoryOver is like Factory, with another constructor for the cache of CiliumNodes and FixedIPs.
+// FactoryOver is like Factory, but creates the cache of CiliumNodes and FixedIPs with newCache.
 func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory {
 	var mu sync.Mutex
-	// shared is the state that all profiles share. first contains the arguments of the profile that created it.
+	// shared is the state that all profiles share. first contains the arguments of the profile that created the shared
+	// state.
 	var shared *binder.Shared
 	var first *config.FixedIPArgs
 	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
@@ -149,9 +151,10 @@ func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPA
 	return &Plugin{handle: h, binder: b, queue: q, nominations: lru.New(rememberedNominations)}, nil
 }
 
-// checkOrder returns an error unless the profile enables PostFilter of the plugin, after that of DefaultPreemption if the
-// profile enables both. If PostFilter of DefaultPreemption succeeds, the framework calls no further PostFilter: the preempted
-// pods get the time to terminate before the pod may leave its node.
+// checkOrder returns an error if the profile does not enable PostFilter of the plugin, or enables it before that of
+// DefaultPreemption. It returns nil if h does not list the plugins of the profile. If PostFilter of DefaultPreemption
+// succeeds, the framework calls no further PostFilter: the preempted pods get the time to terminate before the pod may
+// leave its node.
 func checkOrder(h framework.Handle) error {
 	f, ok := h.(framework.Framework)
 	if !ok {
@@ -163,20 +166,20 @@ func checkOrder(h framework.Handle) error {
 	}
 	switch own := at(Name); {
 	case own < 0:
-		return errors.New("plugin FixedIP is not enabled at postFilter; enable it at multiPoint")
+		return fmt.Errorf("profile %s: plugin FixedIP is not enabled at postFilter; enable it at multiPoint", f.ProfileName())
 	case own < at("DefaultPreemption"):
-		return errors.New("plugin FixedIP comes before DefaultPreemption at postFilter; enable FixedIP at multiPoint, or after DefaultPreemption at postFilter")
+		return fmt.Errorf("profile %s: plugin FixedIP comes before DefaultPreemption at postFilter; enable FixedIP at multiPoint, or after DefaultPreemption at postFilter", f.ProfileName())
 	}
 	return nil
 }
 
-// stateKey is the key of the plugin's state in a cycle.
+// stateKey is the key of the plugin's state in the CycleState of a scheduling cycle.
 const stateKey fwk.StateKey = Name
 
-// stateData is the plugin's state in a cycle.
+// stateData is the plugin's state of one scheduling cycle.
 type stateData struct {
 	*binder.Plan
-	// decided is the moment (see requeue.Queue.Now) before Find read the cache.
+	// decided is the result of requeue.Queue.Now before Find read the cache.
 	decided uint64
 }
 
@@ -191,8 +194,9 @@ func read(state fwk.CycleState) (*stateData, error) {
 	return nil, fmt.Errorf("read the state of plugin %s in the cycle: got %T: %w", Name, data, err)
 }
 
-// refuse returns the status for an error of the binder. If the error is a *binder.Refusal, refuse also adds the pod to the
-// queue. The status excludes preemption, which would not free the address: an evicted pod keeps it.
+// refuse returns the status for an error of the binder. If the error is a *binder.Refusal, refuse also adds the pod to
+// the queue of waiting pods, and the status excludes preemption. Preemption would not help, because a pod that is
+// evicted keeps its fixed address.
 func (p *Plugin) refuse(pod *corev1.Pod, decided uint64, err error) *fwk.Status {
 	var refusal *binder.Refusal
 	if errors.As(err, &refusal) {
@@ -269,7 +273,8 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	return &framework.PreFilterResult{NodeNames: plan.Nodes}, nil
 }
 
-// PreFilterExtensions returns nil: adding or removing other pods of a node does not change its free addresses.
+// PreFilterExtensions returns nil: Filter does not depend on the other pods of a node, which preemption adds and
+// removes in its simulation.
 func (p *Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
 
 // Filter decides whether a node can take the pod.
@@ -281,13 +286,16 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	return statusOf(p.binder.Fits(s.Plan, node.Node()))
 }
 
-// PostFilter explains why no node can take the pod, and adds the pod to the queue with the causes that may help the pod. The
-// framework calls it after DefaultPreemption, and only if DefaultPreemption has not nominated a node: otherwise the pod waits
-// until the preempted pods have terminated.
+// PostFilter nominates an orphaned pod to a node (see nominate). For any other pod it returns the reason why no node
+// can take the pod, and adds the pod to the queue with the causes that may help the pod. If the plugin did not refuse
+// the pod on any node, it does neither. The framework calls PostFilter of this plugin after that of DefaultPreemption,
+// and only if DefaultPreemption has not nominated a node: otherwise the pod waits until the preempted pods have
+// terminated.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
 	s, err := read(state)
 	if err != nil {
-		// There is no state if PreFilter, of this plugin or of another one, has refused the pod.
+		// There is no state if PreFilter of this plugin has refused the pod, or did not run because another plugin had
+		// refused the pod.
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	if s.Orphaned() {
@@ -330,7 +338,7 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 	return int64(p.binder.Score(s.Plan, node.Node().Name) * float64(framework.MaxNodeScore)), nil
 }
 
-// ScoreExtensions returns nil: the scores span the framework's range.
+// ScoreExtensions returns nil: the scores are in the framework's range already, and need no normalization.
 func (p *Plugin) ScoreExtensions() framework.ScoreExtensions { return nil }
 
 // Reserve assumes the addresses of the pod on the node, in memory only.
@@ -346,8 +354,8 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 	return nil
 }
 
-// Unreserve drops the claim that Reserve made in memory. The pod stays in the queue, because the framework also calls
-// Unreserve after a Reserve that refused the pod and added it to the queue.
+// Unreserve drops the claim that Reserve made in memory. It does not remove the pod from the queue, because the
+// framework also calls Unreserve after Reserve has refused the pod and added the pod to the queue.
 func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.binder.Forget(pod)
 }
@@ -364,8 +372,8 @@ func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *
 	return nil
 }
 
-// PreBind writes the claim into the node's pool. If the chosen addresses are lost (binder.LostError), the scheduler tries the
-// pod again after its backoff, without waiting for an event.
+// PreBind writes the claim into the node's pool, or moves the addresses there. After a binder.LostError the scheduler
+// tries the pod again when its backoff is over, without waiting for an event.
 func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s, err := read(state)
 	if err != nil {

@@ -26,6 +26,8 @@ type profileOf struct {
 	postFilter []string
 }
 
+func (p profileOf) ProfileName() string { return "default-scheduler" }
+
 func (p profileOf) ListPlugins() *schedconfig.Plugins {
 	var plugins schedconfig.Plugins
 	for _, name := range p.postFilter {
@@ -43,8 +45,8 @@ func TestOrderIsChecked(t *testing.T) {
 	}{
 		"after":              {postFilter: []string{"DefaultPreemption", Name}},
 		"without preemption": {postFilter: []string{Name}},
-		"before":             {postFilter: []string{Name, "DefaultPreemption"}, want: "plugin FixedIP comes before DefaultPreemption at postFilter"},
-		"not enabled":        {postFilter: []string{"DefaultPreemption"}, want: "plugin FixedIP is not enabled at postFilter"},
+		"before":             {postFilter: []string{Name, "DefaultPreemption"}, want: "profile default-scheduler: plugin FixedIP comes before DefaultPreemption at postFilter"},
+		"not enabled":        {postFilter: []string{"DefaultPreemption"}, want: "profile default-scheduler: plugin FixedIP is not enabled at postFilter"},
 	} {
 		p := &Plugin{handle: profileOf{postFilter: tc.postFilter}}
 		events, err := p.EventsToRegister(t.Context())

@@ -151,7 +151,7 @@ func (s *Stage) Get(_ schema.GroupKind, namespace, name string) (*identity.Workl
 	return workloadFrom(s.t.Context(), s.Cached, namespace, name)
 }
 
-// Controller always returns that the controller is unknown.
+// Controller has the type identity.Controllers. It always returns nil and false: the owner is unknown.
 func (*Stage) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	return nil, false
 }
@@ -187,7 +187,8 @@ func (s *Stage) Owners() string {
 	return strings.Join(all, " ")
 }
 
-// Event reports whether a recorded event contains the reason. It discards the recorded events up to that event.
+// Event reports whether a recorded event contains the reason. It discards the recorded events up to that event, or all
+// of them if none contains the reason.
 func (s *Stage) Event(reason string) bool {
 	for {
 		select {

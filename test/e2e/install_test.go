@@ -35,10 +35,11 @@ const system = "fixedip-system"
 
 var programs = []string{"fixedip-controller", "fixedip-scheduler"}
 
-// TestInstalledAsPods checks that fixedip needs only the images of the Dockerfile and the manifests, on nodes that do not
-// become ready without fixedip. The pods of fixedip use only their service account token, run without root and capabilities
-// and under seccomp, and reach the API server at its own address. The pods of a StatefulSet have the same addresses after
-// they are deleted, also after all processes of fixedip were killed, and after an update of fixedip.
+// TestInstalledAsPods checks that fixedip needs only the images of the Dockerfile and the manifests, on nodes that do
+// not become ready without fixedip. The pods of fixedip use only their service account token. They run without root,
+// without capabilities and under seccomp, and reach the API server at its own address. The pods of a StatefulSet have
+// the same addresses whenever they are replaced: while fixedip runs, after all processes of fixedip were killed, and
+// after an update of fixedip.
 func TestInstalledAsPods(t *testing.T) {
 	i := installAsPods(t)
 	for _, name := range programs {
@@ -263,14 +264,14 @@ func status(t *testing.T, pid int) map[string]string {
 	return found
 }
 
-// createWeb creates the StatefulSet web with three pods of fixedip-scheduler.
+// createWeb creates the StatefulSet web with three pods, which fixedip-scheduler places.
 func (i installation) createWeb() {
 	i.t.Helper()
 	_, err := i.api.AppsV1().StatefulSets("default").Create(within(i.t), gen.StatefulSet("default", "web", 3, ofTestPods), metav1.CreateOptions{})
 	i.must(err)
 }
 
-// ofTestPods lets the pods of a StatefulSet run the test pod.
+// ofTestPods makes the pods of a StatefulSet run the image of the test pods.
 func ofTestPods(sts *appsv1.StatefulSet) {
 	c := &sts.Spec.Template.Spec.Containers[0]
 	c.Image, c.ImagePullPolicy = layout.WebImage, corev1.PullNever

@@ -25,7 +25,7 @@ const (
 
 // violates returns a description of an invariant of the design that a state violates; empty if it violates none.
 func violates(sc scope, s state) string {
-	// Invariant 1: at most one pod runs with an address, and at most one FixedIP has it.
+	// Invariant: at most one pod runs with an address, and at most one FixedIP has it.
 	var user [addrCount]*sandbox
 	for name := range s.boxes {
 		for serial := range s.boxes[name] {
@@ -39,9 +39,9 @@ func violates(sc scope, s state) string {
 			user[b.addr] = b
 			p := s.pods[name]
 			exists := p.exists && s.serial[name] == int8(serial)
-			// Invariant 2: the address of a pod that runs has no entry for another name. A pod that was deleted by force may
-			// still run. Then the entry may name another pod if the agent has the endpoint, because the agent refuses the
-			// address to other pods then.
+			// Invariant: the address of a pod that runs has no entry for another name. A pod that was deleted by force
+			// may still run. The entry may then name another pod, as long as the agent has an endpoint of the deleted
+			// pod: the agent refuses the address to other pods.
 			if e := s.nodes[homes[b.addr]].entries[b.addr]; e != 0 && (exists || !b.endpoint) {
 				for other := range int8(nameCount) {
 					if e.entry().OwnedBy(owners[other]) && other != int8(name) {
@@ -49,14 +49,14 @@ func violates(sc scope, s state) string {
 					}
 				}
 			}
-			// Invariant 5: an agent that restarts finds the address of every pod in the pool.
+			// Invariant: an agent that restarts finds the address of every pod in the pool.
 			if exists && s.nodes[b.node].entries[b.addr] == 0 {
 				return fmt.Sprintf("a pod with name %d runs with address %d, which has no entry in the pool of its node", name, b.addr)
 			}
 		}
 	}
 	for name, p := range s.pods {
-		// Invariant 2 for a pod that has not started: no other pod runs with the address of its entry on the node.
+		// Invariant: no other pod runs with the address of the entry of a pod that is bound but has not started.
 		ours := s.serial[name] >= sc.foreign[name]
 		if !ours || !p.exists || p.node == none || p.addr != none {
 			continue
@@ -74,8 +74,8 @@ func violates(sc scope, s state) string {
 				return fmt.Sprintf("two FixedIPs have address %d, want at most one", rec.addr)
 			}
 		}
-		// Invariant 5: no reservation is lost while its workload exists, and no reserved address has an entry for another
-		// name.
+		// Invariant: no reservation is lost while its workload exists, and no reserved address has an entry for
+		// another name.
 		if rec.deleting && s.wanted[name] && !s.remade[name] {
 			return fmt.Sprintf("the FixedIP of pod name %d is being deleted, but its workload exists", name)
 		}

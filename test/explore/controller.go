@@ -35,8 +35,8 @@ func controllerSteps(sc scope, s state, emit emitter) {
 	}
 }
 
-// recordSteps emits the steps that create and delete FixedIPs and let the FixedIP of a slot follow its entry. Each step has
-// the precondition of the write.
+// recordSteps emits the steps that create and delete FixedIPs, and those that make the FixedIP of a slot name the pod
+// that owns the entry. Each step has the precondition of its write.
 func recordSteps(sc scope, s state, emit emitter) {
 	for name := range int8(nameCount) {
 		p, rec := s.pods[name], s.records[name]
@@ -126,8 +126,8 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 	}
 }
 
-// ownWritten is the phase of an own task whose entry is written and not yet confirmed. Its earlier phases are those of the
-// agent barrier.
+// ownWritten is the phase of a task of kind own whose entry is written and not yet confirmed. Its earlier phases are
+// those of the agent barrier.
 const ownWritten = 3
 
 // continueTask emits the next step of the current task.
@@ -150,7 +150,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			t.task.phase = 1
 			emit(taskWrites, t)
 		case 1:
-			// A pod of the name may have been bound to the node before the write. It relies on the entry.
+			// A pod of the name may have been bound to the node before the write. Such a pod relies on the entry.
 			if p.exists && p.node == k.node {
 				undo(o, k)
 				t.records[k.name].deleting = false
@@ -194,7 +194,8 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			finish(taskConcludes)
 		case 1:
 			if !p.exists || p.deleting || p.node != k.node || p.addr != k.addr {
-				// The pod does not exist any more. The address was dynamic, so the agent may have given it to another pod.
+				// The pod is gone, is being deleted, or does not have the address. The address was dynamic before the
+				// write, so the agent may have given it to another pod.
 				undo(o, k)
 				finish(taskUndoes)
 				return
@@ -231,8 +232,9 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 	}
 }
 
-// barrier emits the step that sends a probe to the agent of the task's node, or calls judge if the agent has acknowledged
-// the probe. The argument clear of judge is true if no pod can have the address.
+// barrier emits the step that sends a probe to the agent of the task's node, or calls judge if the agent has
+// acknowledged the probe. While the agent has not acknowledged it, barrier emits nothing. The argument clear of judge
+// is true if no pod can have the address.
 func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear bool)) {
 	k := s.task
 	o := s.nodes[k.node]

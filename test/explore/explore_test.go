@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// limit returns the maximum number of states of a search: FIXEDIP_STATES, or a number that fits into make test.
+// limit returns the maximum number of states of a search: FIXEDIP_STATES or, if that is not set, a number that a
+// search visits in a time that is acceptable for make test.
 func limit(t *testing.T) int {
 	text, ok := os.LookupEnv("FIXEDIP_STATES")
 	if !ok {

@@ -23,8 +23,8 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 		t.agents[n].seen, t.agents[n].probe = o.entries, o.probe
 		emit(step{kind: agentSees, node: n}, t)
 	}
-	// The API server refuses a report that is based on an old version (Cilium facts 10 and 24). Without adoption, reports
-	// that acknowledge no probe are left out: they could only prevent steps.
+	// The API server refuses a report that is based on an old version (Cilium facts 10 and 24). Without adoption,
+	// reports that acknowledge no probe are left out: they enable no other step, and could only prevent some.
 	if current && o.probe == noProbe && sc.adopts() && (o.used != at.allocated || o.complete == at.restoring) {
 		t := s
 		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring

@@ -58,7 +58,7 @@ func schedulerSteps(sc scope, s state, emit emitter) {
 		case claimed:
 			to(schedulerBinds, idleReplica, func(t *state) {
 				p := &t.pods[r.name]
-				// The API server compares the UID and refuses a pod that is bound or being deleted.
+				// The API server compares the UID, and refuses the bind of a pod that is bound or being deleted.
 				if t.serial[r.name] == r.serial && p.exists && !p.deleting && p.node == none {
 					p.node = r.node
 					t.boxes[r.name][r.serial] = sandbox{node: r.node, addr: none}
@@ -83,7 +83,8 @@ func decide(sc scope, s state, r scheduler, about *step, to func(stepKind, sched
 	}
 }
 
-// forget clears the cached state that does not matter for the later steps of the decision.
+// forget clears the cached state that does not matter for the later steps of the decision. If the entry exists, it
+// leaves out the claim.
 func (r *scheduler) forget(sc scope) {
 	if !sc.slots {
 		r.records = idleReplica.records
@@ -128,7 +129,7 @@ func (r scheduler) placements(sc scope, name int8) []scheduler {
 			}
 		}
 	}
-	// The highest free address of each node.
+	// Without a reservation and without a slot to take over, the pod may get the highest free address of each node.
 	var all []scheduler
 	for n := range int8(nodeCount) {
 		for a := int8(addrCount - 1); a >= 0; a-- {

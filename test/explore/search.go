@@ -27,9 +27,11 @@ type scope struct {
 	lasting bool
 	// dynamic contains the addresses that have a dynamic entry in the initial state.
 	dynamic []int8
-	// foreign is the number of pods of each name, counted from the first, that another scheduler places. It writes no entry.
+	// foreign is the number of pods of each name, counted from the first, that another scheduler places. That
+	// scheduler writes no entry.
 	foreign [nameCount]int8
-	// slots is true if the two names are those of pods of a Deployment: after one has stopped, the other may take over its slot.
+	// slots is true if the two names are those of pods of a Deployment: after one pod has stopped, the other may take
+	// over its slot.
 	slots bool
 	// wholeClaims is true if a claim is written only to the version of the pool that it was decided from.
 	wholeClaims bool

@@ -5,7 +5,7 @@ package framework
 
 import "testing"
 
-// afterLoss returns the steps of a pod after its claim was lost or failed: its next claim succeeds.
+// afterLoss returns the steps of web-0 after its claim was lost or failed: the next claim succeeds.
 func afterLoss(node string, addrs ...string) []step {
 	return []step{
 		{at: unreserve},
@@ -31,7 +31,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "10.1.0.6")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/other-0; the pod is tried again"},
+				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/other-0; the pod is tried again"},
 			}, afterLoss("a", "10.1.0.5")...),
 		},
 		"another address is claimed if another pod has taken the first and the watch does not show it": {
@@ -40,7 +40,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.line.hold()
 					s.takes("other-0", "a", "10.1.0.6")
-				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/other-0; the pod is tried again"},
+				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/other-0; the pod is tried again"},
 				{at: unreserve, before: func(s *scene) {
 					s.line.release()
 					s.seesAt("other-0", "a", true)
@@ -54,7 +54,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "fd00:1::7")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP fd00:1::7 on node a belongs to pod NS/other-0; the pod is tried again"},
+				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP fd00:1::7 on node a belongs to pod NS/other-0; the pod is tried again"},
 			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
 		},
 		"no family is claimed if the address of the family that the FixedIP lacks is lost": {
@@ -67,7 +67,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "fd00:1::7")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP fd00:1::7 on node a belongs to pod NS/other-0; the pod is tried again"},
+				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP fd00:1::7 on node a belongs to pod NS/other-0; the pod is tried again"},
 			}, afterLoss("a", "10.1.0.3", "fd00:1::6")...),
 		},
 		"a pod waits while another pod has the address that only a FixedIP has": {
@@ -79,11 +79,11 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "10.1.0.3")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.3 on node a belongs to pod NS/other-0; the pod is tried again"},
+				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.3 on node a belongs to pod NS/other-0; the pod is tried again"},
 				{at: unreserve},
-				{at: reserve, answer: "UnschedulableAndUnresolvable: node(s) couldn't give the pod its address: IP 10.1.0.3 on node a belongs to pod NS/other-0"},
+				{at: reserve, answer: "UnschedulableAndUnresolvable: node(s) couldn't give the pod an address: IP 10.1.0.3 on node a belongs to pod NS/other-0"},
 				{at: unreserve},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) couldn't give the pod its address: IP 10.1.0.3 on node a belongs to pod NS/other-0."},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) couldn't give the pod an address: IP 10.1.0.3 on node a belongs to pod NS/other-0."},
 					before: func(s *scene) { s.frees("a", "10.1.0.3") }},
 			}, afterLoss("a", "10.1.0.3")[1:]...),
 		},
@@ -93,7 +93,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.deleteCiliumNode("a")
 					s.seesFreeAddress("a", false)
-				}, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: CiliumNode a: the CiliumNode is gone"},
+				}, answer: "Error: claim address 10.1.0.6 on node a for pod NS/web-0: CiliumNode a: the CiliumNode does not exist"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": noRoomOnA},
 					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
@@ -105,7 +105,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.line.hold()
 					s.deleteCiliumNode("a")
-				}, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: CiliumNode a: the CiliumNode is gone"},
+				}, answer: "Error: claim address 10.1.0.6 on node a for pod NS/web-0: CiliumNode a: the CiliumNode does not exist"},
 				{at: unreserve, before: func(s *scene) {
 					s.line.release()
 					s.seesFreeAddress("a", false)
@@ -156,7 +156,7 @@ func TestClaim(t *testing.T) {
 					s.deleteCiliumNode("a")
 					s.unreportedCiliumNode("a", "10.1.0.0/29")
 					s.seesFreeAddress("a", false)
-				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 on node a may be in use: the Cilium agent has not reported yet which addresses its pods use; the pod is tried again"},
+				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 on node a may be in use: the Cilium agent has not reported yet which addresses its pods use; the pod is tried again"},
 				{at: unreserve},
 			}, afterReport...),
 		},
@@ -166,7 +166,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.resubnet("a")
 					s.seesFreeAddress("a", false)
-				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 is not in the subnets of node a (none); the pod is tried again"},
+				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 is not in the subnets of node a (none); the pod is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": noRoomOnA},
 					before: func(s *scene) { s.resubnet("a", "10.9.0.0/29") }},
@@ -178,7 +178,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("web-0", "b", "10.2.0.3")
 					s.seesAt("web-0", "b", true)
-				}, then: claimed("a", "10.1.0.6"), answer: "Unschedulable: the pod lost the address that was chosen for it: pod NS/web-0 already has IP 10.2.0.3 on node b: the address is not available; the pod is tried again"},
+				}, then: claimed("a", "10.1.0.6"), answer: "Unschedulable: the pod did not get the address that was chosen for it: pod NS/web-0 already has IP 10.2.0.3 on node b; the pod is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": cordoned("10.2.0.3", "b")}, before: func(s *scene) { s.cordon("b", false) }},
 				{at: bind, then: bound("web-0", "b")},
@@ -192,7 +192,7 @@ func TestClaim(t *testing.T) {
 				{at: reserve, before: func(s *scene) {
 					s.takes("web-0", "b", "10.2.0.3")
 					s.seesAt("web-0", "b", true)
-				}, answer: "UnschedulableAndUnresolvable: node(s) didn't own the pod's address 10.2.0.3, which has appeared on node b in the meantime; the pod is tried again there"},
+				}, answer: "UnschedulableAndUnresolvable: node(s) had no entry for the pod in their pools, but the pool of node b has got one for IP 10.2.0.3 in the meantime; the pod is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": cordoned("10.2.0.3", "b")}, before: func(s *scene) { s.cordon("b", false) }},
 				{at: bind, then: bound("web-0", "b")},

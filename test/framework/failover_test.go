@@ -47,17 +47,17 @@ func movedToB(s *scene, want *stored) {
 }
 
 // hasMoved is the answer of PreBind after it has moved the addresses of web-0 to b.
-const hasMoved = "Unschedulable: its address 10.1.0.6* has moved to node b; the pod is tried again there when the controller has recorded that in the FixedIP of the pod"
+const hasMoved = "Unschedulable: its address* 10.1.0.6* moved to node b; the pod is tried again there when the controller has recorded that in the FixedIP of the pod"
 
 // moved returns the step in which PreBind moves the addresses of web-0 to b.
 func moved(then func(*scene, *stored)) step {
 	return step{at: preBind, then: then, answer: hasMoved}
 }
 
-// untilRecorded returns the step in which web-0 waits for its FixedIP to name b, and that makes this change as the controller
-// does. others are the pods that are on b.
+// untilRecorded returns the step in which web-0 waits for its FixedIP to name b. The step then makes that change, as
+// the controller does. others are the pods that are on b.
 func untilRecorded(others ...string) step {
-	rest := map[string]string{"web-0": "Unschedulable: *its address 10.1.0.6* has moved to node b; the pod is placed there when the controller has recorded that in the FixedIP of the pod*"}
+	rest := map[string]string{"web-0": "Unschedulable: *its address* 10.1.0.6* to node b, which the FixedIP of the pod does not name yet; the pod is placed there when the controller has recorded that node in the FixedIP*"}
 	for _, name := range others {
 		rest[name] = "on b"
 	}
@@ -137,11 +137,11 @@ func expectReason(text string, then func(*scene)) func(*scene) {
 const (
 	unschedulable = "Unschedulable: 0/2 nodes are available: *"
 	// unconfirmed is the reason why web-0 does not leave node a before the controller allows the move.
-	unconfirmed = "the former pod may still run there: the controller waits for the agent on node a to confirm that nothing uses "
+	unconfirmed = "the former pod may still run there: the controller and the agent on node a have not confirmed yet that nothing uses "
 )
 
-// allows returns the change that the controller makes when the agent of node a has confirmed that no pod uses the addresses of
-// web-0.
+// allows returns the change that the controller makes when the agent of node a has confirmed that no pod uses the
+// addresses of web-0.
 func allows(ips ...string) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -228,7 +228,8 @@ func TestFailover(t *testing.T) {
 				step{at: preFilter},
 				step{at: preFilter},
 				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take the pod now*"}, before: expectReason("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon that node; no other node can take the pod now", func(s *scene) {
-					// One cycle of the new pod, two after the permission to move, and one for each late event of its FixedIP.
+					// The limit allows one cycle of the new pod, two after the permission to move, and the others for
+					// late events of its FixedIP.
 					if got := s.passed[key("web-0", preFilter)]; got > 6 {
 						s.t.Errorf("PreFilter was called %d times for web-0, want at most 6", got)
 					}
@@ -269,7 +270,7 @@ func TestFailover(t *testing.T) {
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.ready("a", corev1.ConditionUnknown); s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is not ready; the pod waits for that node to come back; the former pod may still run there: node a is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service",
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is not ready; the pod can be placed there when that node is ready; the former pod may still run there: node a is not ready; if it is shut down, delete the node or add the taint node.kubernetes.io/out-of-service",
 					func(s *scene) {
 						s.patch(&corev1.Node{}, "a", `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`)
 					})},
@@ -309,7 +310,7 @@ func TestFailover(t *testing.T) {
 				step{before: swap},
 				step{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6")},
 				step{at: preBind, before: func(s *scene) { s.line.lose(0, unsent, unsent, unsent, unsent, unsent, unsent) },
-					answer: "Error: claim address 10.1.0.6 of node b for pod NS/web-0: move address 10.1.0.6 from node a to node b (home node a): write not confirmed within 6 tries: *",
+					answer: "Error: claim address 10.1.0.6 of node b for pod NS/web-0: move address 10.1.0.6 from node a to node b (home node a): write to CiliumNode b not confirmed within 6 tries: *",
 					then: func(s *scene, want *stored) {
 						want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
 						want.Writes++
@@ -384,14 +385,14 @@ func TestFailover(t *testing.T) {
 					s.removes("web-0")
 				}},
 				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"},
-					before: expectReason("the controller waits for the agent on node b to confirm that nothing uses 10.1.0.6", func(*scene) {})},
+					before: expectReason("the controller and the agent on node b have not confirmed yet that nothing uses 10.1.0.6", func(*scene) {})},
 			},
 		},
 		"Wait: the message names the alternatives": {
 			world: failingOver("Wait"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; to place the pod on another node, set failover to Reassign, which gives the pod another address", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; to place the pod on another node with another address, annotate its StatefulSet with fixedip.io/failover: Reassign", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),

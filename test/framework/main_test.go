@@ -1,12 +1,12 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package framework tests the plugin in a real scheduler. Each row of its tables runs a scheduler in this process, made by
-// scheduler.New, with the plugin in its registry and the permissions of the manifests, on a real API server. The fake clients
-// of client-go accept stale writes and so cannot replace it (scheduler fact 18).
+// Package framework tests the plugin in a real scheduler. Each row of its tables runs a scheduler in this process,
+// made by scheduler.New, with the plugin in its registry and the permissions of the manifests, on a real API server.
+// The fake clients of client-go accept stale writes, and so cannot replace the API server (scheduler fact 18).
 //
-// A row is a script. It changes the cluster before an extension point runs, and compares the stored objects after it. There is
-// no controller and no agent, and no row measures time.
+// A row is a script. It changes the cluster before an extension point runs, and compares the stored objects after it.
+// No fixedip-controller and no agent run, and no row measures time.
 package framework
 
 import (

@@ -14,8 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// orphaned returns a world in which the node of web-0 is gone, and the FixedIP of web-0 has the condition SubnetAvailable with
-// status False. Node a is cordoned, and node b is not.
+// orphaned returns a world in which the node of web-0 is gone, and the FixedIP of web-0 has the condition
+// SubnetAvailable with the status False. Node a is cordoned, and node b is not.
 func orphaned(change ...func(*corev1.PodTemplateSpec)) func(*scene) {
 	return func(s *scene) {
 		s.node("a", "10.1.0.0/29")
@@ -52,10 +52,10 @@ func nominated(node string, then func(*scene)) func(*scene) {
 
 func onSSD(t *corev1.PodTemplateSpec) { t.Spec.NodeSelector = map[string]string{"disk": "ssd"} }
 
-// TestNominated checks that an orphaned pod is nominated to a node that can run it, and runs on the node that inherits the
-// subnet. Finding R1.
+// TestNominated checks that an orphaned pod is nominated to a node that can run it, and runs on the node that inherits
+// the subnet (finding R1 in docs/project/findings.md).
 func TestNominated(t *testing.T) {
-	const canRun = "its address 10.9.0.6 was on node gone, which is gone; node %s can run the pod and may inherit the subnet of the address when the grace period ends"
+	const canRun = "no node's subnets contain its address 10.9.0.6 (last on node gone); node %s can run the pod and may inherit the subnet after the grace period"
 	waits := func(node string) map[string]string {
 		return map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *" + fmt.Sprintf(canRun, node)}
 	}
@@ -100,7 +100,7 @@ func TestNominated(t *testing.T) {
 		"no node can run the pod, until one is labelled": {
 			world: orphaned(onSSD),
 			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *its address 10.9.0.6 was on node gone, which is gone, and no node that could inherit the subnet of the address can run the pod: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *no node's subnets contain its address 10.9.0.6 (last on node gone), and no node that could inherit the subnet can run the pod now: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable"},
 					before: nominated("", func(s *scene) { s.patch(&corev1.Node{}, "b", `{"metadata":{"labels":{"disk":"ssd"}}}`) })},
 				{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))},
 			}, onB...),
@@ -111,19 +111,19 @@ func TestNominated(t *testing.T) {
 				s.resubnet("b")
 			},
 			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: *no node that could inherit the subnet of the address can run the pod: 1 node(s) can't inherit a subnet now, 1 node(s) were unschedulable"},
+				{rest: map[string]string{"web-0": "Unschedulable: *no node that could inherit the subnet can run the pod now: 1 node(s) can't be nominated while they are cordoned, not ready, being deleted or without a subnet, 1 node(s) were unschedulable"},
 					before: nominated("", func(s *scene) { s.resubnet("b", "10.2.0.0/29", "10.9.0.0/29") })},
 			}, onB...),
 		},
 		"a node cannot inherit a subnet until it has one of its own": {
-			// End to end on Cilium 1.20, "node replaced": the node that joined was ready before it had a subnet, and no event requeued
-			// the pod when the node got one.
+			// This happened in the end-to-end scenario "node replaced" on Cilium 1.20: the node that joined was ready
+			// before it had a subnet, and no event requeued the pod when the node got one.
 			world: func(s *scene) {
 				orphaned()(s)
 				s.resubnet("b")
 			},
 			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: *no node that could inherit the subnet of the address can run the pod: 1 node(s) can't inherit a subnet now, 1 node(s) were unschedulable"},
+				{rest: map[string]string{"web-0": "Unschedulable: *no node that could inherit the subnet can run the pod now: 1 node(s) can't be nominated while they are cordoned, not ready, being deleted or without a subnet, 1 node(s) were unschedulable"},
 					before: nominated("", func(s *scene) { s.resubnet("b", "10.2.0.0/29") })},
 				{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))},
 			}, onB...),
@@ -134,7 +134,7 @@ func TestNominated(t *testing.T) {
 				s.subnetOf("web-0", "False", v1alpha1.ReasonNodeGone)
 			},
 			steps: []step{
-				{rest: map[string]string{"web-0": "Unschedulable: *its address 10.9.0.6 (FixedIP web-0) is in no node's subnet, and was on node gone; the pod waits for a node with that subnet*"},
+				{rest: map[string]string{"web-0": "Unschedulable: *address 10.9.0.6 of FixedIP web-0 is in no node's subnet, and was on node gone; the pod waits until a node has a subnet that contains the address*"},
 					before: nominated("", func(s *scene) { s.subnetOf("web-0", "False", v1alpha1.ReasonInheritancePending) })},
 				{rest: waits("b"), before: nominated("b", func(*scene) {})},
 			},

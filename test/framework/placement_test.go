@@ -57,15 +57,15 @@ func placed(then ...step) []step {
 	}, then...)
 }
 
-// supplanted is the reason why web-0 waits while the pool of node a has an entry for web-0 with another address than the FixedIP
-// of web-0 names.
-const supplanted = "the pool of node a has IP 10.1.0.5 for the pod's name, but the FixedIP of the pod does not name that IP; the pod is placed after the controller has released the IP"
+// supplanted is the reason why web-0 waits while the pool of node a has an entry for web-0 with another address than
+// the FixedIP of web-0 names.
+const supplanted = "the pool of node a has IP 10.1.0.5 for the pod's name, in addition to the addresses of its FixedIP or in place of them; the pod is placed after the controller has released IP 10.1.0.5"
 
 // occupied is the reason why web-0 waits while another pod uses its address.
-const occupied = "IP 10.1.0.6 on node a is still in use by NS/filler, to which the agent assigned the IP before it had seen the reservation; the pod is placed when that pod is gone"
+const occupied = "IP 10.1.0.6 on node a is still in use by NS/filler; the pod can be placed there when that pod is deleted or has ended"
 
-// has sets the phase of a pod to Running, and its address in the status. If the scheduler runs, has waits until the scheduler's
-// watch shows the address.
+// has sets the phase of a pod to Running, and its address in the status. If the scheduler runs, has waits until the
+// scheduler's watch shows the address.
 func (s *scene) has(pod, addr string) {
 	s.t.Helper()
 	s.must(s.api.Status().Patch(within(s.t), s.pod(pod), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%q}]}}`, addr, addr))))
@@ -248,7 +248,7 @@ func TestPlacement(t *testing.T) {
 					s.seesAt("other-0", "a", true)
 					s.removes("web-0")
 				}},
-				step{at: preFilter, answer: "UnschedulableAndUnresolvable: the agent of node a reports IP 10.1.0.6 as used by NS/other-0; the pod is placed when the agent no longer reports that"},
+				step{at: preFilter, answer: "UnschedulableAndUnresolvable: the agent of node a reports IP 10.1.0.6 as used by NS/other-0; the pod can be placed there when the agent no longer reports that"},
 				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preFilter},
 				step{at: bind, then: bound("web-0", "a")},

@@ -34,7 +34,7 @@ func requeues(t *testing.T) (sum int) {
 	return sum
 }
 
-// storesRequeues stores the current number of requeues, which requeued compares with.
+// storesRequeues stores the current number of requeues, with which requeued compares later ones.
 func storesRequeues(s *scene) { s.requeues = requeues(s.t) }
 
 // requeued returns a change that fails the row unless the plugin has requeued pods this many times since storesRequeues.
@@ -117,11 +117,11 @@ func TestVacated(t *testing.T) {
 }
 
 // bothOccupied is the outcome of a pod of the flock that waits for one of two slots whose pods are gone.
-const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods are deleted or terminating; the pod waits until it can take over such an address: " +
-	"10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped), 10.1.0.5 on node a (the controller waits for the agent there to confirm that NS/web-w has stopped)*"
+const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods have ended, were deleted or are being deleted; the pod waits until it can take over such an address: " +
+	"10.1.0.6 on node a (the controller and the agent there have not confirmed yet that pod NS/web-x has stopped), 10.1.0.5 on node a (the controller and the agent there have not confirmed yet that pod NS/web-w has stopped)*"
 
-// fixedIPOnA creates a cluster in which web-0 has a FixedIP with an address of node a and without a failover policy. Node b has
-// free addresses.
+// fixedIPOnA creates a cluster in which web-0 has a FixedIP with an address of node a and without a failover policy.
+// Node b has free addresses.
 func fixedIPOnA(s *scene) {
 	s.node("b", "10.2.0.0/29")
 	oneNode(s)
@@ -167,7 +167,7 @@ func TestMovable(t *testing.T) {
 				{rest: waitsFor(belongsToA + unconfirmed), before: func(s *scene) {
 					storesRequeues(s)
 					s.status("web-0", `{"status":{"phase":"Reserved"}}`)
-					// If that requeued web-0, web-0 would be tried before db-0.
+					// If that change requeued web-0, web-0 would be tried before db-0.
 					s.statefulSet("db")
 				}},
 				{at: preBind, pod: "db-0", then: func(s *scene, want *stored) {
@@ -184,7 +184,8 @@ func TestMovable(t *testing.T) {
 				moved(movedToB),
 				untilRecorded("db-0"),
 				{at: bind, then: bound("web-0", "b")},
-				// The second requeue lets web-0 try other nodes, and the third one place it on b.
+				// The second requeue lets web-0 try other nodes, and the third one lets the scheduler place web-0 on
+				// b.
 				{rest: map[string]string{"db-0": "on b", "web-0": "on b"}, before: requeued(3)},
 			}...),
 		},
@@ -236,7 +237,7 @@ func TestMovable(t *testing.T) {
 				{before: leavesA},
 				{rest: waitsFor(unconfirmed), before: allows()},
 				{at: preBind, before: func(s *scene) { s.ready("a", corev1.ConditionUnknown) },
-					answer: "Unschedulable: the pod lost the address that was chosen for it: node a is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service: the former pod may still use the address; the pod is tried again"},
+					answer: "Unschedulable: the pod did not get the address that was chosen for it: node a is not ready; if it is shut down, delete the node or add the taint node.kubernetes.io/out-of-service: the former pod may still use the address; the pod is tried again"},
 				{rest: waitsFor(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
 				moved(movedToB),
 				untilRecorded(),
@@ -249,7 +250,7 @@ func TestMovable(t *testing.T) {
 				{before: leavesA},
 				{rest: waitsFor(unconfirmed), before: allows()},
 				{at: preBind, before: func(s *scene) { s.line.hold(); s.uses("a", "10.1.0.6", "web-0") }, then: announced,
-					answer: "Unschedulable: the pod lost the address that was chosen for it: move address 10.1.0.6 from node a to node b (home node a): IP 10.1.0.6 is still reported as used by the agent of node a: the former pod may still use the address; the pod is tried again"},
+					answer: "Unschedulable: the pod did not get the address that was chosen for it: move address 10.1.0.6 to node b (home node a): the Cilium agent of node a still reports IP 10.1.0.6 as used: the former pod may still use the address; the pod is tried again"},
 				{at: unreserve, before: func(s *scene) { s.line.release() }},
 				{rest: waitsFor("the agent on node a still reports 10.1.0.6 as used"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				moved(completed),

@@ -39,14 +39,15 @@ func (s *scene) usesOfQuota(used int) {
 	})
 }
 
-// TestQuota checks that no address is claimed while the quota of the namespace allows no further FixedIP. Finding R4.
+// TestQuota checks that no address is claimed while the quota of the namespace allows no further FixedIP (finding R4
+// in docs/project/findings.md).
 func TestQuota(t *testing.T) {
 	play(t, map[string]row{
 		"a pod waits for the quota of its namespace without a claim": {
 			world: oneNode,
 			steps: append([]step{
-				{at: preFilter, before: func(s *scene) { s.quota(1) }, answer: "UnschedulableAndUnresolvable: gets no fixed address: ResourceQuota addresses allows 1 FixedIPs in namespace *"},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: gets no fixed address: ResourceQuota addresses allows 1 FixedIPs in namespace *, and 1 exist; raise count/fixedips.fixedip.io there, or delete FixedIPs that are not needed*"},
+				{at: preFilter, before: func(s *scene) { s.quota(1) }, answer: "UnschedulableAndUnresolvable: gets no fixed address: ResourceQuota addresses of namespace * is used up*"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: gets no fixed address: ResourceQuota addresses of namespace * is used up (count/fixedips.fixedip.io: 1 of 1 used); raise the quota, or delete FixedIPs that no pod needs*"},
 					before: func(s *scene) { s.usesOfQuota(0) }},
 			}, placed()...),
 		},

@@ -101,7 +101,7 @@ func newScene(t *testing.T, ns string) *scene {
 		passed:  map[string]int{},
 	}
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
-	// The controller of ServiceAccounts may create it first.
+	// The controller of ServiceAccounts may create the default ServiceAccount first.
 	s.must(client.IgnoreAlreadyExists(api.Create(within(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}})))
 	t.Cleanup(s.clear)
 	s.prober = gen.StatefulSet(ns, "probe", 0, s.ofRow)
@@ -163,7 +163,7 @@ func (s *scene) node(name string, subnets ...string) {
 		},
 	}
 	s.create(n)
-	// Admission taints every new node. A controller would remove the taint.
+	// Admission taints every new node, and the node lifecycle controller removes the taint only later.
 	s.patch(&corev1.Node{}, name, `{"spec":{"taints":null}}`)
 	s.ciliumNode(name, subnets...)
 }
@@ -286,7 +286,7 @@ func (s *scene) createFixedIP(pod, workload, node string, ips ...string) {
 	s.t.Helper()
 	spec := v1alpha1.FixedIPSpec{
 		IPs: ips, NodeName: node, PodName: pod, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
-		// The defaults of the CRD.
+		// These are the defaults of the CRD.
 		Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 	}
 	var of appsv1.StatefulSet
@@ -330,8 +330,8 @@ func (s *scene) until(what string, seen func() bool) {
 	}
 }
 
-// seesAt waits until the plugin sees an address of a StatefulSet pod on a node or, if want is false, sees none there. It calls
-// the queueing hint of the plugin, whose only side effect is an increment of fixedip_requeues_total.
+// seesAt waits until the plugin sees an address of a StatefulSet pod on a node or, if want is false, sees none there.
+// It calls the queueing hint of the plugin, whose only side effect is an increment of fixedip_requeues_total.
 func (s *scene) seesAt(pod, node string, want bool) {
 	s.t.Helper()
 	events, err := s.plugin.EventsToRegister(s.t.Context())

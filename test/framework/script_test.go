@@ -58,8 +58,8 @@ type row struct {
 	steps []step
 }
 
-// step is a call of an extension point (at), a wait until the pods have certain outcomes (rest), or, with neither, a change of
-// the cluster (before).
+// step is a call of an extension point (at), a wait until the pods have certain outcomes (rest), or, with neither, a
+// change of the cluster (before).
 //
 // The steps of a row happen in their order. A call that the next step does not name passes, and must not change any stored
 // object.
@@ -150,7 +150,7 @@ func (p *player) start(r row) <-chan watch.Event {
 	dynamicInformers := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClients, 0, metav1.NamespaceAll, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.EventsV1()})
 	cfg = rest.CopyConfig(cfg)
-	// The scheduler program configures this, too.
+	// The scheduler program configures this content type, too.
 	cfg.ContentType, cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf", ""
 	sched, err := scheduler.New(ctx, clients, informers, dynamicInformers, profile.NewRecorderFactory(broadcaster),
 		scheduler.WithKubeConfig(cfg),
@@ -223,8 +223,8 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 	return prof
 }
 
-// ownedQueue copies pods on their way into and out of the scheduling queue, because of a data race of v1.34 that concerns
-// every pod that cannot be placed (kubernetes/kubernetes#139340).
+// ownedQueue copies pods on their way into and out of the scheduling queue, because of a data race of Kubernetes v1.34
+// that concerns every pod that cannot be placed (kubernetes/kubernetes#139340).
 type ownedQueue struct{ internalqueue.SchedulingQueue }
 
 func (q *ownedQueue) Pop(logger klog.Logger) (*framework.QueuedPodInfo, error) {
@@ -359,7 +359,8 @@ func (p *player) outcomes() map[string]string {
 	return out
 }
 
-// rested reports whether the pods have the outcomes that the next step requires. If they have, it compares the stored objects.
+// rested reports whether the pods have the outcomes that the next step requires. If they have, it compares the stored
+// objects.
 func (p *player) rested() bool {
 	p.t.Helper()
 	if want := p.steps[0].rest; want != nil {

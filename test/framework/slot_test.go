@@ -19,7 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// flock creates the workload web, whose pods have slots.
+// flock creates the workload web of the kind Flock, whose pods have slots.
 func (s *scene) flock() {
 	s.t.Helper()
 	f := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Flock", "metadata": map[string]any{"namespace": s.ns, "name": "web"}}}
@@ -75,10 +75,10 @@ func (s *scene) vacant(pod, addr string) {
 }
 
 // notVacated is the outcome of a pod of the flock before the controller has published that the slot of web-x is vacated.
-const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is deleted or terminating; the pod waits until it can take over such an address: 10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped)*"
+const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod has ended, was deleted or is being deleted; the pod waits until it can take over such an address: 10.1.0.6 on node a (the controller and the agent there have not confirmed yet that pod NS/web-x has stopped)*"
 
-// slotted returns a function that adds the claim of a pod of the flock to want: of a new slot, or of a slot that the pod takes
-// over.
+// slotted returns a function that adds the claim of a pod of the flock to want: of a new slot, or of a slot that the
+// pod takes over.
 func slotted(pod, node, addr string) func(*scene, *stored) {
 	return func(s *scene, want *stored) {
 		want.entry(node, addr, s.ns+"/"+pod, s.ns+"/Flock.example.com/web")
@@ -96,7 +96,7 @@ func flocked(then ...step) []step {
 	}, then...)
 }
 
-// slotCordoned is the outcome of a pod whose slot is on a cordoned node, one of two.
+// slotCordoned is the outcome of a pod whose slot is on the cordoned one of two nodes.
 const slotCordoned = "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable*"
 
 func TestSlots(t *testing.T) {
@@ -136,7 +136,7 @@ func TestSlots(t *testing.T) {
 					s.cordon("b", false)
 					s.joins("web-y")
 				}},
-				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is deleted or terminating; the pod waits until it can take over such an address: 10.1.0.6 on node a (the agent there still reports the address as used by NS/web-x)*"},
+				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod has ended, was deleted or is being deleted; the pod waits until it can take over such an address: 10.1.0.6 on node a (the agent there still reports the address as used by NS/web-x)*"},
 					before: func(s *scene) { s.uses("a", "10.1.0.6", ""); s.vacates("web-x") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
@@ -148,7 +148,7 @@ func TestSlots(t *testing.T) {
 			steps: flocked(
 				step{before: func(s *scene) { s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
 				step{at: preBind, pod: "web-y", before: func(s *scene) { s.uses("a", "10.1.0.6", "web-x") },
-					answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 on node a is still in use by pod NS/web-x; the pod is tried again"},
+					answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 on node a is still in use by pod NS/web-x; the pod is tried again"},
 				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address*"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
@@ -209,7 +209,7 @@ func TestSlots(t *testing.T) {
 					s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-w"}, Spec: func() corev1.PodSpec { p := s.podSpec(); p.SchedulerName = "another"; return p }()})
 					s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-w", s.ns+"/Flock.example.com/web"))
 					s.want.entry("a", "10.1.0.6", s.ns+"/web-w", s.ns+"/Flock.example.com/web")
-				}, answer: "Unschedulable: the pod lost the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/web-w; the pod is tried again"},
+				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/web-w; the pod is tried again"},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.5")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},

@@ -64,7 +64,7 @@ func TestStrict(t *testing.T) {
 			},
 			steps: append([]step{
 				{at: filter},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 strict node(s) had no free IPv4 address for the pod in their subnets*"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 strict node(s) had no IPv4 address available for the pod*"},
 					before: func(s *scene) { s.frees("a", "10.1.0.3") }},
 				{at: preBind, then: claimedForNow("10.1.0.3")},
 			}, rest...),

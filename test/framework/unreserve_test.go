@@ -57,7 +57,7 @@ func TestUnreserve(t *testing.T) {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) { s.line.lose(unsent, unsent, unsent, unsent, unsent, unsent) },
-					answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: write not confirmed within 6 tries: patch CiliumNode a: *"},
+					answer: "Error: claim address 10.1.0.6 on node a for pod NS/web-0: write to CiliumNode a not confirmed within 6 tries: patch CiliumNode a: *"},
 			}, afterLoss("a", "10.1.0.6")...),
 		},
 		"during PreBind: a claim counts before the watch shows it": {
@@ -68,7 +68,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: calls(0, unreserve)},
 			},
 		},
-		// Finding S2.
+		// See finding S2 in docs/project/findings.md.
 		"after PreBind: with a stalled watch and another node, the pod returns to the node of its claim without a write": {
 			world: twoNodes,
 			steps: []step{

@@ -21,15 +21,15 @@ import (
 const unhelpful = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
 // noRoomOnA is the outcome of a pod if the only node has no free address.
-const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets." + unhelpful
+const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no IPv4 address available for a pod with a fixed address." + unhelpful
 
 // noReportOnA is the outcome of a pod if the agent of the only node has not reported.
 const noReportOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had a Cilium agent that has not reported yet which addresses its pods use." + unhelpful
 
-// cordoned returns the outcome of a pod whose address is on a cordoned node, one of two.
+// cordoned returns the outcome of a pod whose address is on the cordoned one of two nodes.
 func cordoned(addr, node string) string {
 	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +
-		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon that node; to place the pod on another node, set failover to Reassign, which gives the pod another address"
+		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon that node; to place the pod on another node with another address, annotate its StatefulSet with fixedip.io/failover: Reassign"
 }
 
 // needing returns a function that sets the CPU request of a pod template.
@@ -147,7 +147,7 @@ func TestWaiting(t *testing.T) {
 				s.statefulSet("web", needing("600m"), high)
 			},
 			steps: []step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had no free IPv4 address for a fixed pod in their subnets."},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had no IPv4 address available for a pod with a fixed address."},
 					before: func(s *scene) {
 						s.nominated("web-0", "b")
 						s.patch(&corev1.Pod{}, "filler", `{"metadata":{"finalizers":null}}`)
@@ -158,7 +158,7 @@ func TestWaiting(t *testing.T) {
 					s.seesAt("web-0", "a", true)
 					s.nominated("web-0", "b")
 				}},
-				// Node b, which other plugins accept, is tried first.
+				// The scheduler tries the nominated node b first, which the other plugins accept.
 				{at: filter},
 				{at: reserve},
 				{at: preBind},
@@ -190,8 +190,8 @@ func TestWaiting(t *testing.T) {
 					s.seesAt("web-0", "a", true)
 					s.must(s.api.Delete(within(s.t), &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}}))
 					s.seesAt("web-0", "a", false)
-				}, answer: "UnschedulableAndUnresolvable: its former address (10.1.0.3) is being released; the pod gets a new address when FixedIP web-0 is gone"},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address (10.1.0.3) is being released; the pod gets a new address when FixedIP web-0 is gone." + unhelpful},
+				}, answer: "UnschedulableAndUnresolvable: FixedIP web-0 of the pod (10.1.0.3) is being deleted; the pod gets a new address when that FixedIP is gone"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: FixedIP web-0 of the pod (10.1.0.3) is being deleted; the pod gets a new address when that FixedIP is gone." + unhelpful},
 					before: func(s *scene) {
 						s.patch(&v1alpha1.FixedIP{}, "web-0", `{"metadata":{"finalizers":null}}`)
 						delete(s.want.FixedIPs, "web-0")

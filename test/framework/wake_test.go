@@ -43,7 +43,7 @@ func (s *scene) labels(node, key, value string) {
 // onBoth is the outcome of a pod that both nodes refuse.
 const onBoth = "Unschedulable: 0/2 nodes are available: *"
 
-// TestWake checks that each event requeues the pods that wait for it. Finding S7.
+// TestWake checks that each event requeues the pods that wait for it (finding S7 in docs/project/findings.md).
 func TestWake(t *testing.T) {
 	onA := []step{
 		{at: bind, then: bound("web-0", "a")},
@@ -96,7 +96,7 @@ func TestWake(t *testing.T) {
 				}
 			},
 			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 strict node(s) had no free IPv4 address for the pod in their subnets*"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 strict node(s) had no IPv4 address available for the pod*"},
 					before: func(s *scene) { s.labels("a", "fixedip.io/strict", "false") }},
 			}, onA...),
 		},
@@ -112,7 +112,7 @@ func TestWake(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		// Finding S3.
+		// See finding S3 in docs/project/findings.md.
 		"a freed address on a node that the pod cannot use does not requeue the pod": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/30")
@@ -141,8 +141,8 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// TestForeignNomination checks that a pod stays on its home node if another program has written another nominated node. Finding
-// S9.
+// TestForeignNomination checks that a pod stays on its home node if another program has written another nominated node
+// (finding S9 in docs/project/findings.md).
 func TestForeignNomination(t *testing.T) {
 	play(t, map[string]row{
 		"Reassign: the pod keeps its address": {
@@ -168,8 +168,9 @@ func TestForeignNomination(t *testing.T) {
 	})
 }
 
-// TestOptedOutPodsAreBound checks that a pod that opted out is bound without a read of the pool if no pod with its name could
-// have had a fixed address, and that it is bound even if the read of the pool fails. Finding S6.
+// TestOptedOutPodsAreBound checks that a pod that opted out is bound without a read of the pool if no pod with its
+// name could have had a fixed address, and that it is bound even if the read of the pool fails (finding S6 in
+// docs/project/findings.md).
 func TestOptedOutPodsAreBound(t *testing.T) {
 	optsOut := func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }
 	// The garbage collector ignores pods whose owner is of a kind that does not exist.

@@ -47,7 +47,7 @@ func NodePool(name, subnet string, entries map[string]pool.Entry, change ...func
 	return *changed(n, change)
 }
 
-// UsedBy lets the agent of a node report addresses as used by a pod.
+// UsedBy adds addresses to those that the agent of a node reports as used, with the pod that uses them.
 func UsedBy(owner string, addrs ...string) func(*pool.NodePool) {
 	return func(n *pool.NodePool) {
 		for _, a := range addrs {

@@ -14,7 +14,7 @@ import (
 // Namespace is the namespace of the pods and FixedIPs of this package, and so the first part of the owners of their entries.
 const Namespace = "db"
 
-// Scheduler is the schedulerName of the pods of StatefulSet.
+// Scheduler is the schedulerName of the pods of each StatefulSet that this package returns.
 const Scheduler = "fixedip-scheduler"
 
 // Pod returns a pod of Namespace. Its UID is "uid-" followed by its name.

@@ -80,9 +80,9 @@ func (e *env) dryRunCreate(o client.Object) error {
 	return e.api.Create(within(e.t), o, client.DryRunAll)
 }
 
-// TestAdmission checks the admission policies in a cluster without our programs. The API server refuses an object with an
-// invalid annotation, with a message that names the field, the value and the expected form, and admits all other objects. It
-// refuses to delete a CustomResourceDefinition until the definition is annotated.
+// TestAdmission checks the admission policies in a cluster without our programs. The API server refuses an object with
+// an invalid annotation, and the message names the field, the value and the expected form. It admits all other objects.
+// It refuses to delete a CustomResourceDefinition until the definition is annotated.
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -133,7 +133,7 @@ func (e *env) sameAsReaders() {
 			}
 		}
 	}
-	// A CEL expression cannot detect these errors. The scheduler reports them on the pod.
+	// The policy does not detect these errors. The scheduler reports them on the pod.
 	for _, v := range []string{"10.0.1.9-10.0.1.1", "10.0.1.1,10.0.1.1"} {
 		if err := e.dryRunCreate(annotatedPod(request.AnnotationIPs, v)); err != nil {
 			e.t.Errorf("annotation %s with the value %q: got %v, want no error", request.AnnotationIPs, v, err)
@@ -141,8 +141,8 @@ func (e *env) sameAsReaders() {
 	}
 }
 
-// refusedAtAdmission checks that the API server refuses invalid and unknown annotations on a workload and on its pod template
-// with a message that names the field and the value, and that it accepts annotations of other domains.
+// refusedAtAdmission checks that the API server refuses invalid and unknown annotations on a workload and on its pod
+// template. The message has to name the field and the value. Annotations of other domains have to be accepted.
 func (e *env) refusedAtAdmission() {
 	both := statefulSet("web", 1, annotatedWith(identity.AnnotationTTL, "1 day"), onTemplate("fixedip.io/enabled", "maybe"))
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
@@ -154,8 +154,8 @@ func (e *env) refusedAtAdmission() {
 		o    client.Object
 		want string
 	}{
-		"both places":                  {both, `metadata.annotations[fixedip.io/retention-ttl]: Invalid value: "1 day": write a duration such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
-		"unknown annotation":           {deployment, `spec.template.metadata.annotations[fixedip.io/when-delete]: Invalid value: "Retain": there is no such annotation`},
+		"both places":                  {both, `metadata.annotations[fixedip.io/retention-ttl]: Invalid value: "1 day": write a duration that is not negative, such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
+		"unknown annotation":           {deployment, `spec.template.metadata.annotations[fixedip.io/when-delete]: Invalid value: "Retain": there is no such annotation of fixedip; correct or remove it`},
 		"annotation of another domain": {foreign, ""},
 		"no annotation":                {statefulSet("web", 1), ""},
 	} {
@@ -166,8 +166,8 @@ func (e *env) refusedAtAdmission() {
 	}
 }
 
-// ratchet checks an object with an invalid annotation that is older than the policy: its other fields can be changed, and
-// the annotation can be corrected, but another invalid annotation is refused.
+// ratchet checks an object with an invalid annotation that is older than the policy. Its other fields can be changed,
+// and the annotation can be corrected. Another invalid annotation is refused.
 func (e *env) ratchet(old *appsv1.StatefulSet) {
 	for _, c := range []struct {
 		patch string

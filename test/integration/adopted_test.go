@@ -37,8 +37,8 @@ func (e *env) awaitAllocated(name string, status metav1.ConditionStatus, message
 	})
 }
 
-// TestG10HandWrittenOwners checks owned entries that a user wrote into CiliumNodes: their pods get the addresses, with any
-// scheduler and any resource in the entry, and the controller creates FixedIPs for them (G10).
+// TestG10HandWrittenOwners checks owned entries that a user wrote into CiliumNodes. Their pods get the addresses, with
+// any scheduler and any resource in the entry, and the controller creates FixedIPs for the pods (G10).
 func TestG10HandWrittenOwners(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -88,8 +88,8 @@ func TestG10HandWrittenOwners(t *testing.T) {
 	})
 }
 
-// TestGuidesClusterTakenOver checks that our controller takes over a cluster of the guide's controller, in which
-// pools contain whole subnets and addresses of running pods have owners: no pod is restarted or changes its address.
+// TestGuidesClusterTakenOver checks that our controller takes over a cluster of the guide's controller, whose pools
+// contain whole subnets and owned entries of running pods. No pod is restarted or changes its address.
 func TestGuidesClusterTakenOver(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
@@ -119,7 +119,7 @@ func TestGuidesClusterTakenOver(t *testing.T) {
 	}
 	before := running(e.await("wait for the pods to run", func(rows []witness.Row) bool { return len(running(rows)) == 7 }))
 	for _, name := range all {
-		// The guide's controller does this when it sees the address of the pod.
+		// The guide's controller writes the owner when it sees the address of the pod.
 		workload := name[:strings.LastIndex(name, "-")]
 		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: before[name].Node}}
 		patch := fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{"owner":"default/%s","resource":"default/StatefulSet/%s"}}}}}`, before[name].Address, name, workload)
@@ -160,8 +160,8 @@ func (e *env) awaitRunningAsBefore(names []string) map[string]witness.Row {
 	return e.awaitRunning(map[string]witness.Row{}, names...)
 }
 
-// TestRestoredFromSpecs checks that FixedIPs from a backup (metadata and spec without status) that are applied before
-// their nodes and workloads exist, with old UIDs, are all in pools before the first pod is placed.
+// TestRestoredFromSpecs applies FixedIPs from a backup (metadata and spec, with old UIDs and without status) before
+// their nodes and workloads exist. It checks that all their addresses are in pools before the first pod is placed.
 func TestRestoredFromSpecs(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: defaultPool})
@@ -195,8 +195,8 @@ func TestRestoredFromSpecs(t *testing.T) {
 	}
 }
 
-// TestOptedOut checks that after a template opts out each pod is replaced without a fixed address, and its FixedIP is
-// removed.
+// TestOptedOut checks that after a template opts out each pod is replaced without a fixed address. The FixedIPs are
+// removed, unless the StatefulSet has when-deleted Retain.
 func TestOptedOut(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -216,7 +216,8 @@ func TestOptedOut(t *testing.T) {
 		}
 		return without == 2
 	})
-	// The next pods of these names have no FixedIP.
+	// The next pods with these names have opted out. The witness would report that they do not run with the addresses
+	// of their FixedIPs.
 	for _, name := range []string{"web-0", "web-1", "retained-0"} {
 		e.witness.Forgive(namespace + "/" + name)
 	}

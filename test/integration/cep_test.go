@@ -85,8 +85,9 @@ func (e *env) keepCollectorFrom(name string) {
 	}})
 }
 
-// TestG6CEPKeeper checks that a pod gets its own CiliumEndpoint if it is missing, stuck in deletion, or has a wrong address
-// or owner, with agents that create missing CiliumEndpoints and with agents that do not (G6).
+// TestG6CEPKeeper checks that a pod gets its own CiliumEndpoint again if the CiliumEndpoint is missing, stuck in
+// deletion, or has a wrong address or owner. It tests agents that create missing CiliumEndpoints and agents that do not
+// (G6).
 func TestG6CEPKeeper(t *testing.T) {
 	t.Parallel()
 	if got := defaultOf(t, "cep-termination-timeout"); got != "30m0s" {
@@ -162,8 +163,8 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.create(endpointBy("stale-0", "192.0.2.9", former))
 	e.ownEndpoint("stale-0", stale.UID)
 
-	// Only the owner reference is wrong. The garbage collector also deletes such a CiliumEndpoint, and on a busy machine before
-	// the controller corrects it, so its deletions are refused.
+	// Only the owner reference is wrong. The garbage collector also deletes such a CiliumEndpoint, on a busy machine
+	// before the controller corrects it. So the API server refuses its deletions.
 	former.Name = "misowned-0"
 	e.keepCollectorFrom("misowned-0")
 	for limit := within(t); ; {

@@ -23,8 +23,8 @@ type row struct{ module, version, testedBy string }
 
 var rowPattern = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (v[0-9.]+) \\| [^|]+ \\| `([^`]+)` \\|$")
 
-// TestG25CompatibilityTable checks that the table of versions matches go.mod, the built programs, the README and the API
-// server of the tests, and that each row names a make target (G25).
+// TestG25CompatibilityTable checks the table of versions (G25). It has to match go.mod, the built programs, the README
+// and the API server of the tests, and each row has to name a make target.
 func TestG25CompatibilityTable(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")

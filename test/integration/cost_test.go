@@ -33,7 +33,8 @@ import (
 const (
 	// costFixed and costUnreserved are the numbers of pods with and without fixed addresses on the measured node.
 	costFixed, costUnreserved = 20, 40
-	// costWriters is the number of claims that are written at the same time, costNodes the number of nodes.
+	// costWriters is the number of claims that are written at the same time, costNodes is the number of CiliumNodes of
+	// each kind, ours and the guide's.
 	costWriters, costNodes = 16, 200
 	// minSizeRatio is the minimum size of the guide's CiliumNode relative to ours. 2.8 was measured.
 	minSizeRatio = 2.2
@@ -51,8 +52,9 @@ func claimRounds(t *testing.T) int {
 	return 2
 }
 
-// TestCostOfAClaim compares the size of a CiliumNode with 60 pods, and the rate of claims, with those of the guide, whose
-// pools contain the whole subnet. It asserts the sizes and logs the rates, which make claims measures.
+// TestCostOfAClaim compares the size of a CiliumNode with 60 pods, and the rate of claims, with those of the guide,
+// whose pools contain the whole subnet. It asserts the sizes and logs the rates. The target "claims" of the Makefile
+// runs it with more rounds.
 func TestCostOfAClaim(t *testing.T) {
 	t.Parallel()
 	ours := busyNode(t)
@@ -89,7 +91,7 @@ func TestCostOfAClaim(t *testing.T) {
 	ourClaims.makeNodes(func(cn *ciliumv2.CiliumNode) { cn.ManagedFields = []metav1.ManagedFieldsEntry{{}} })
 	guideClaims.makeNodes(nil)
 	ourSize, guideSize := ourClaims.size(), guideClaims.size()
-	t.Logf("with %d pods, %d of them fixed: our CiliumNode has %d pool entries and %d bytes, the guide's %d entries and %d bytes: %.1f times as many",
+	t.Logf("with %d pods, %d of them fixed: our CiliumNode has %d pool entries and %d bytes; the guide's has %d entries and %d bytes, %.1f times as many bytes",
 		costFixed+costUnreserved, costFixed, len(ours.Spec.IPAM.Pool), ourSize, len(guides.Spec.IPAM.Pool), guideSize, float64(guideSize)/float64(ourSize))
 	if float64(guideSize) < minSizeRatio*float64(ourSize) {
 		t.Errorf("the guide's CiliumNode has %d bytes, want at least %.1f times the %d bytes of ours", guideSize, minSizeRatio, ourSize)
@@ -103,7 +105,7 @@ func TestCostOfAClaim(t *testing.T) {
 		guideTime += guideClaims.round(round)
 	}
 	perSecond := func(d time.Duration) float64 { return float64(rounds*costNodes) / d.Seconds() }
-	t.Logf("%d claims on each, of %d writers: %.0f/s on ours, %.0f/s on the guide's: %.1f times as many", rounds*costNodes, costWriters, perSecond(ourTime), perSecond(guideTime), guideTime.Seconds()/ourTime.Seconds())
+	t.Logf("%d claims on our CiliumNodes and as many on the guide's, by %d writers: %.0f/s and %.0f/s, a ratio of %.1f", rounds*costNodes, costWriters, perSecond(ourTime), perSecond(guideTime), guideTime.Seconds()/ourTime.Seconds())
 }
 
 // busyNode returns the CiliumNode of a node with 60 running pods, as our controller with default settings and the
@@ -162,7 +164,8 @@ type claims struct {
 	nodes map[string]pool.NodePool
 }
 
-// makeNodes creates the CiliumNodes through the API, so that fields are tracked; strip is applied to each afterwards.
+// makeNodes creates the CiliumNodes through the API server, which tracks their fields. Unless strip is nil, it is then
+// applied to each.
 func (c *claims) makeNodes(strip func(*ciliumv2.CiliumNode)) {
 	c.t.Helper()
 	ctx := within(c.t)
@@ -203,7 +206,7 @@ func (c *claims) size() int {
 func (c *claims) round(round int) time.Duration {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(within(c.t))
-	// The pools at the beginning of the round. A writer reads a pool again after each write.
+	// known contains the pools at the beginning of the round. A writer reads a pool again after each write.
 	known := maps.Clone(c.nodes)
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.NodePool, bool) { n, ok := known[node]; return n, ok })
 	defer w.Wait()

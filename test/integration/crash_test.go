@@ -41,8 +41,8 @@ func (e *env) schedulerThrough(proxied func(w http.ResponseWriter, r *http.Reque
 	return e.proxy(cluster.Scheduler, "scheduler-proxy", proxied)
 }
 
-// TestSchedulerKilledBetweenClaimAndBind checks that if the scheduler is killed after the claim and before the bind,
-// its successor finds the claim: the pod gets that address, and no other entry is left.
+// TestSchedulerKilledBetweenClaimAndBind kills the scheduler after the claim and before the bind. It checks that the
+// next scheduler finds the claim: the pod gets the claimed address, and no other entry is left.
 func TestSchedulerKilledBetweenClaimAndBind(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, noScheduler: true})

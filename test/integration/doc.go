@@ -10,9 +10,9 @@
 //	G1   Owner binding                TestG1OwnerBinding
 //	G2   Same address after a restart TestG2SameAddress: of pods, controller, scheduler, agent, and node
 //	G3   Recycle                      TestG3Recycle
-//	G4   By events, and by a resync   TestG4EventsAndResync
+//	G4   Events and resync            TestG4EventsAndResync
 //	G5   Subnets                      TestG5SubnetManagement
-//	G6   CEP keeper                   TestG6CEPKeeper
+//	G6   CiliumEndpoints              TestG6CEPKeeper
 //	G7   High availability            TestG7HighAvailability
 //	G8   Dual stack                   TestG8Families
 //	G9   Mode one: label selector     TestG9AdoptMode
@@ -20,7 +20,7 @@
 //	G11  Annotations                  TestG11Annotations
 //	G12  Watermarks                   TestG12Watermarks
 //	G13  Exclusion                    TestG13Exclusion
-//	G14  The guide's spelling         TestG14GuideDeployment
+//	G14  The guide's flags            TestG14GuideDeployment
 //	G15  Scenarios                    TestG15GuideScenarios
 //	G16  Troubleshooting              TestG16KubectlPlugin
 //	G17  Metrics and alerts           TestG17ControllerMetrics
@@ -51,7 +51,7 @@
 //	Requeueing                       TestNoLostWakeUps, TestSubnetFull, TestRequestedAddressUnavailable
 //	Retention policy                 TestG22RetentionTTL, TestScaleDownAndUp, TestStatefulSetDeleted
 //	Sticky MAC                       TestG19StickyMAC
-//	Explaining                       TestExplain, TestRequestedAddressUnavailable
+//	Explanations                     TestExplain, TestRequestedAddressUnavailable
 //	Gangs                            TestGang
 //	Volumes                          TestVolumeAndAddress, TestVolumeInAZone
 //	Metrics and readiness            TestMetrics, TestReadiness

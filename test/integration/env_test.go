@@ -295,8 +295,8 @@ func (e *env) waiting(rows []witness.Row) string {
 	return b.String()
 }
 
-// awaitRunning waits until these pods run and their FixedIPs are in use, each with another UID than in before, and returns
-// their rows. Key: the pod name.
+// awaitRunning waits until the named pods run and their FixedIPs are in use, each with another UID than in before, and
+// returns their rows. Key: the pod name.
 func (e *env) awaitRunning(before map[string]witness.Row, names ...string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}

@@ -82,8 +82,9 @@ func (e *env) eventually(what string, condition func() bool) {
 	}
 }
 
-// TestMigrate checks that an address migrates with its pod if the home node is cordoned, stays on the new node when the home
-// node is uncordoned, migrates again, returns home, and is released with its workload. A pod with the policy Wait waits.
+// TestMigrate checks that an address migrates with its pod if the home node is cordoned, and stays on the new node when
+// the home node is uncordoned. It then migrates again, returns home, and is released with its workload. A pod with the
+// policy Wait waits.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, movable: true})
@@ -91,7 +92,7 @@ func TestMigrate(t *testing.T) {
 	before := e.awaitRunning(nil, "web-0", "waits-0", "wrong-0")
 	home, address := before["web-0"].Node, before["web-0"].Address
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
-	e.awaitEvent("wrong", "InvalidAnnotation", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign; the pods keep their current failover policy`)
+	e.awaitEvent("wrong", "InvalidAnnotation", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign; FixedIPs keep their failover policy, and new ones get the default`)
 
 	step := func(from map[string]witness.Row, to string) map[string]witness.Row {
 		t.Helper()
@@ -103,7 +104,7 @@ func TestMigrate(t *testing.T) {
 	}
 	others := slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == home })
 	second := step(before, others[0])
-	e.awaitEvent("web-0", "Moved", fmt.Sprintf("IP %s moved from node %s to node %s", address, home, others[0]))
+	e.awaitEvent("web-0", "Moved", fmt.Sprintf("The node of IP %s is now %s instead of %s", address, others[0], home))
 	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/moved", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the owners of %s in the pools are %v, want %v", address, got, want)
 	}
@@ -130,7 +131,7 @@ func TestMigrate(t *testing.T) {
 	w := before["waits-0"]
 	e.cordonOthers(threeNodes, slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == w.Node })[0])
 	e.deletePods("waits-0")
-	e.podMessage("waits-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node; to place the pod on another node, set failover to Migrate", w.Address, w.Node))
+	e.podMessage("waits-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node; to place the pod on another node, annotate its StatefulSet with fixedip.io/failover: Migrate", w.Address, w.Node))
 	e.cordonOthers(threeNodes, "")
 	e.sameAddresses(map[string]witness.Row{"waits-0": w}, e.awaitRunning(before, "waits-0"))
 
@@ -179,14 +180,14 @@ func TestMigrateOnlyFenced(t *testing.T) {
 	e.eventually("the taint of the lost node", func() bool {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: lost}, &node))
-		// The taints follow the condition. Before the node has the taint with the effect NoSchedule, the next pod may be placed
-		// there again: every pod tolerates the taint with the effect NoExecute for five minutes.
+		// The taints follow the condition. Before the node has the taint with the effect NoSchedule, the next pod may
+		// be placed there again. Every pod tolerates the taint with the effect NoExecute for five minutes.
 		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Key == corev1.TaintNodeUnreachable && t.Effect == corev1.TaintEffectNoSchedule
 		})
 	})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
-	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is not ready; the pod waits for that node to come back; the former pod may still run there: node %s is not ready; delete the node, or add the taint node.kubernetes.io/out-of-service",
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is not ready; the pod can be placed there when that node is ready; the former pod may still run there: node %s is not ready; if it is shut down, delete the node or add the taint node.kubernetes.io/out-of-service",
 		before["web-0"].Address, lost, lost))
 
 	taint := `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]}}`
@@ -239,7 +240,7 @@ func TestReassign(t *testing.T) {
 		}
 		return false
 	})
-	e.awaitEvent("web-0", "Reassigned", fmt.Sprintf("The pod has new IPs on node %s; its previous IPs %s on node %s are released", other, r.Address, r.Node))
+	e.awaitEvent("web-0", "Reassigned", fmt.Sprintf("The pod has other IPs on node %s; the IPs that were reserved for it (%s) are released", other, r.Address))
 	e.await("wait for the old address to be free", func([]witness.Row) bool { return len(e.owners([]string{"node-1", "node-2"}, r.Address)) == 0 })
 }
 

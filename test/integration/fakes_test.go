@@ -223,8 +223,8 @@ func report(ctx context.Context, api client.Client, node string) error {
 	return nil
 }
 
-// serve does the next step for a pod: it ends, binds or runs the pod. It retries errors
-// other than conflicts and missing objects.
+// serve does the next step for a pod: it ends, binds or runs the pod. It retries after all errors except conflicts and
+// missing objects.
 func (f *fakes) serve(ctx context.Context, key types.NamespacedName) {
 	obj, exists, err := f.pods.GetStore().GetByKey(key.String())
 	if err != nil || !exists || !f.serves(obj.(*corev1.Pod)) {

@@ -105,7 +105,7 @@ func (e *env) faultGate() *faultGate {
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusInternalServerError)
-			// The answer of the API server if etcd is slow.
+			// This is the answer of the API server if etcd is slow.
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"etcdserver: request timed out","code":500}`)
 		})
 	}

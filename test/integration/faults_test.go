@@ -157,8 +157,9 @@ func (r *faultRun) lose(name string) error {
 	return errors.Join(err, r.e.api.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(r.name), client.MatchingFields{"spec.nodeName": r.node(name)}, client.GracePeriodSeconds(0)))
 }
 
-// through runs the scenario and returns the state after each step. If wants contains the states of a run without a fault, it
-// waits after each step until the state is the same; if wants is nil, until no write has come for a while.
+// through runs the scenario and returns the state after each step. If wants contains the states of a run without a
+// fault, through waits after each step until the state is the same. If wants is nil, through waits after each step
+// until no write has come for a while.
 func (r *faultRun) through(wants []string) (states []string, err error) {
 	ctx := r.e.t.Context()
 	if err := r.e.api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.name}}); err != nil {
@@ -208,8 +209,9 @@ func (r *faultRun) awaitQuiet(ctx context.Context, pods []string) error {
 			}
 			now = append(now, fmt.Sprintf("%s %d %s", row.Pod, len(r.incarnations[row.Pod]), where))
 		}
-		// The controller writes the status of a FixedIP only when its pod has been gone for reclaim.Gap, so a shorter time
-		// without writes does not prove that the run is quiet. The other 3 s are a margin for that write.
+		// The controller reports that addresses are not in use any more only when their pod has been gone for
+		// reclaim.Gap. So a shorter time without writes does not prove that the run is quiet. The other 3 s are a
+		// margin for that write.
 		return !busy && slices.Equal(now, pods) && time.Since(r.gate.of(r.name).last) > reclaim.Gap+3*time.Second, nil
 	})
 }
@@ -275,7 +277,7 @@ func (r *faultRun) entries(cn *ciliumv2.CiliumNode) string {
 			dynamic++
 			continue
 		}
-		others = append(others, r.named(fmt.Sprintf("%q as %q for %q", ip, e.Owner, e.Resource)))
+		others = append(others, r.named(fmt.Sprintf("%q with the owner %q and the resource %q", ip, e.Owner, e.Resource)))
 	}
 	slices.Sort(others)
 	return fmt.Sprintf("%d dynamic entries, %d others: %s", dynamic, len(others), strings.Join(others, ", "))

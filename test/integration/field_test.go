@@ -24,8 +24,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Failures of similar systems: each test replays public threads about one failure, as the controller sees it.
-// docs/project/field-bugs.md lists all of them, also those that other tests replay.
+// The tests of this file replay failures of similar systems that were reported in public, as the controller sees them.
+// docs/project/field-bugs.md lists all of these failures, including those that other tests replay.
 
 func annotatedWith(pairs ...string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) { s.Annotations = annotations(pairs) }
@@ -249,7 +249,7 @@ func TestFieldBugs(t *testing.T) {
 		e.delete(statefulSet("f13", 1))
 		e.delete(fip)
 		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReleasing })
-		// The deadline passes, and the pod keeps its address because it still runs.
+		// The deadline of --force-finalize-after passes, and the pod keeps its address because it still runs.
 		e.overdue(t)
 		if got := e.witness.Entries(namespace, "f13-0"); !slices.Equal(got, before["f13-0"].Entries) {
 			t.Errorf("f13-0 still runs: got the entries %v, want %v", got, before["f13-0"].Entries)
@@ -280,8 +280,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F17", func(t *testing.T) {
-		// A release affects only the entries of the former pod: the next pod with the name keeps its entry, although the
-		// FixedIP of the former pod was deleted and the former address is being released.
+		// A release affects only the entries of the former pod. The next pod with the name keeps its entry, although
+		// the FixedIP of the former pod was deleted and the former address is being released.
 		e.create(statefulSet("f17", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f17-0")
 		e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "f17-0"}})
@@ -321,7 +321,7 @@ func (e *env) awaitProcessed(t *testing.T) {
 	e.await("wait for FixedIP "+name+"-0 to be gone", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
 }
 
-// overdue waits until more than 3 s have passed on the clock of the API server.
+// overdue waits until more than 3 s, the value of --force-finalize-after, have passed on the clock of the API server.
 func (e *env) overdue(t *testing.T) {
 	t.Helper()
 	stamp := func() metav1.Time {

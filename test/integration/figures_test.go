@@ -89,8 +89,8 @@ func TestG20Figures(t *testing.T) {
 	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{NoElection: true, SecurePort: securePort})
 	e.must(err)
 
-	// A /24 has 254 addresses, of which the node uses two. The pods are listed, because the witness would evaluate all of
-	// them after each event.
+	// A /24 has 254 addresses, of which the node uses two. The test lists the pods and does not use the witness, which
+	// would evaluate all of them after each event.
 	const most = 252
 	began := time.Now()
 	e.create(statefulSet("fills", most, on("full")))
@@ -118,7 +118,7 @@ func TestG20Figures(t *testing.T) {
 		t.Errorf("the pool has %d entries, want 254", n)
 	}
 	e.create(statefulSet("late", 1, on("full")))
-	e.podMessage("late-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
+	e.podMessage("late-0", "node(s) had no IPv4 address available for a pod with a fixed address")
 
 	began = time.Now()
 	e.manyNodes(nodes)
@@ -157,18 +157,18 @@ func TestG20Figures(t *testing.T) {
 		t.Helper()
 		median, n := quantile(t, body, name, 0.5, with)
 		p99, _ := quantile(t, body, name, 0.99, with)
-		t.Logf("%s: half within %v, 99 %% within %v, of %v", what, median, p99, n)
+		t.Logf("%s: at most %v for half and %v for 99 %% of %v observations", what, median, p99, n)
 		if n == 0 {
 			t.Errorf("%s: got no observations", what)
 		}
 	}
 	for _, point := range []string{"PreFilter", "Filter", "Reserve"} {
-		report("address decided, "+point+" of FixedIP", body, "scheduler_plugin_execution_duration_seconds", map[string]string{"plugin": "FixedIP", "extension_point": point})
+		report("duration of "+point+" of FixedIP", body, "scheduler_plugin_execution_duration_seconds", map[string]string{"plugin": "FixedIP", "extension_point": point})
 	}
-	report("claim written and seen", body, "fixedip_claim_duration_seconds", nil)
+	report("duration of a claim", body, "fixedip_claim_duration_seconds", nil)
 	body = e.get(metricsPort)
-	report("pod event waits", body, "workqueue_queue_duration_seconds", map[string]string{"name": "fixedip"})
-	report("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "fixedip"})
+	report("time of a pod event in the queue", body, "workqueue_queue_duration_seconds", map[string]string{"name": "fixedip"})
+	report("duration of a reconcile after a pod event", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "fixedip"})
 }
 
 // get returns the metrics of the controller that serves them on a port.
@@ -206,7 +206,7 @@ func (e *env) pods(workload string) []corev1.Pod {
 	return list.Items
 }
 
-// run does the work of the kubelets of nodes without one: it makes pods run with the addresses of their entries.
+// run does the work of kubelets on nodes without a kubelet: it makes pods run with the addresses of their entries.
 func (e *env) run(pods []corev1.Pod) {
 	e.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
@@ -232,7 +232,7 @@ func (e *env) run(pods []corev1.Pod) {
 	e.must(starting.Wait())
 }
 
-// fast returns clients without rate limits.
+// fast returns clients with high rate limits.
 func (e *env) fast() (kubernetes.Interface, client.Client) {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)

@@ -41,7 +41,7 @@ func startGangs(t *testing.T) (*env, *served) {
 	e.create(podGroup("trio", 3), podGroup("quartet", 4), podGroup("late", 4), podGroup("never", 4))
 	return e, e.startServing(product.SchedulerOptions{
 		Plugins: []string{"Coscheduling"},
-		// Coscheduling has its own queue order, and only one can be enabled.
+		// Coscheduling is a QueueSort plugin, and only one QueueSort plugin can be enabled.
 		Disabled: []string{"PrioritySort"},
 		// Pods wait for longer than the test lasts, however many members are missing.
 		PluginArgs: map[string]string{"Coscheduling": "{permitWaitingTimeSeconds: 600, podGroupRejectPercentage: 100}"},
@@ -90,8 +90,8 @@ func (e *env) unclaimed(pods ...string) {
 	}
 }
 
-// incomplete creates the members of a gang of four, one of which cannot be placed: the pod of name-last only fits on nodes
-// with the label stage, and is created first. The others are name-0 to name-2.
+// incomplete creates the members of a gang of four, one of which cannot be placed. The pod of name-last is created
+// first, and only fits on nodes with the label stage. The other pods are name-0 to name-2.
 func (e *env) incomplete(name, stage string) {
 	e.t.Helper()
 	e.create(statefulSet(name+"-last", 1, inGroup(name), func(s *appsv1.StatefulSet) {

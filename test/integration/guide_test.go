@@ -156,7 +156,7 @@ func (e *env) accountOf(pod *corev1.Pod) string {
 }
 
 // TestG14GuideDeployment checks that the guide's Deployment, with only the image changed, starts both replicas of our
-// controller, and that pods of another scheduler are adopted: the first mode of the guide (G14).
+// controller. It also checks the first mode of the guide, the adoption of pods of another scheduler (G14).
 func TestG14GuideDeployment(t *testing.T) {
 	t.Parallel()
 	useDefaultPorts(t)
@@ -206,8 +206,8 @@ func TestG14GuideDeployment(t *testing.T) {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "db-1" && r.Running && r.Node == "node-2" })
 	})
 	now := e.witness.Pod(namespace, "db-1").Status.PodIP
-	e.awaitEvent("db-1", "AddressMismatch", "Pod runs with "+now+" on node node-2, but "+before["db-1"].Address+
-		" is reserved for the pod on node node-1; set schedulerName: fixedip-scheduler in the pod template to place the next pod there")
+	e.awaitEvent("db-1", "AddressMismatch", "Pod runs with "+now+" on node node-2 instead of its reserved IP "+before["db-1"].Address+
+		", which is in the pool of node node-1; to place the next pod there, set schedulerName of the pod, or of the pod template of its workload, to fixedip-scheduler")
 	if entries := e.witness.Entries(namespace, "db-1"); !slices.Equal(entries, before["db-1"].Entries) {
 		t.Errorf("pod db-1 has the entries %v, want %v", entries, before["db-1"].Entries)
 	}
@@ -330,8 +330,8 @@ func TestG15GuideScenarios(t *testing.T) {
 	}
 }
 
-// TestG9AdoptMode checks that the controller adopts the addresses of pods that already run when it starts, without a
-// restart, and that an annotation takes precedence over the selector (G9).
+// TestG9AdoptMode checks that a controller that starts adopts the addresses of running pods without restarting them,
+// and that an annotation takes precedence over the selector (G9).
 func TestG9AdoptMode(t *testing.T) {
 	t.Parallel()
 	args := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0"}

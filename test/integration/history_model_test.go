@@ -10,8 +10,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// TestHistoryModel checks that the model accepts linearizable histories and rejects others, in particular two successful
-// claims of one address.
+// TestHistoryModel checks that entryModel accepts linearizable histories and rejects others, in particular two
+// successful claims of one address.
 func TestHistoryModel(t *testing.T) {
 	const web0, web1, released = "db/web-0", "db/web-1", "fixedip.io/cooldown"
 	// patch returns a claim, a migration or a release in the format of our programs. from and to are the owners before and

@@ -19,8 +19,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// history contains the requests of our programs about pools, the answers and the times, for porcupine. Its methods are safe
-// for concurrent use.
+// history contains the requests of our programs about pools, the answers and the times. The library porcupine checks
+// them for linearizability. The methods of history are safe for concurrent use.
 type history struct {
 	mu    sync.Mutex
 	calls []*call
@@ -215,15 +215,16 @@ func (c change) allows(state string) bool {
 
 // outcome is the information about one entry that the client of an operation has after it.
 type outcome struct {
-	// unknown is true if the outcome is unknown; refused is true if nothing was written.
+	// unknown is true if the client does not know whether the operation was executed; refused is true if nothing was
+	// written.
 	unknown, refused bool
 	// shown is the entry in the answer.
 	shown string
 }
 
-// entryModel models one entry of one pool with sequential operations: a write finds the tested entry and changes it, a read
-// shows the entry, and a write with an unknown outcome has been executed or not. Two claims of one address cannot both
-// succeed.
+// entryModel models one entry of one pool with sequential operations. A write finds the tested entry and changes it,
+// and a read shows the entry. A write with an unknown outcome has been executed or not. Two claims of one address
+// cannot both succeed.
 var entryModel = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{absent} },
 	Step: func(state, input, output any) []any {
@@ -259,7 +260,7 @@ var entryModel = porcupine.NondeterministicModel{
 func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes, unknown int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// written contains the addresses of each pool. Key: the UID of the CiliumNode.
+	// written contains the addresses of each pool that patches change. Key: the UID of the CiliumNode.
 	written := map[string]map[string]bool{}
 	end := time.Now().UnixNano()
 	for _, c := range h.calls {

@@ -126,8 +126,8 @@ func (e *env) checkFollowed(node string, before, after map[string]witness.Row) {
 	}
 }
 
-// TestNodeReplaced checks that if a node is replaced by a node with another name, the pods with fixed addresses keep their
-// addresses on the new node, and pods on other nodes are not affected.
+// TestNodeReplaced replaces a node with one that has another name. It checks that the pods with fixed addresses keep
+// their addresses on the new node, and that pods on other nodes are not affected.
 func TestNodeReplaced(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=0s")})
@@ -139,7 +139,7 @@ func TestNodeReplaced(t *testing.T) {
 
 	e.loseNode("node-1")
 	e.awaitSubnetCondition("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
-	e.event("web-0", v1alpha1.ReasonInheritancePending, "Node node-1, whose subnet has "+before["web-0"].Address+", is gone; after 0s another node that can run the pod inherits the subnet")
+	e.event("web-0", v1alpha1.ReasonInheritancePending, "Node node-1, whose subnet contains IP "+before["web-0"].Address+", is gone; after 0s another node that can run the waiting pods inherits the subnet")
 	e.startNode("node-9", ofGroup("a"))
 	after := e.awaitRunning(before, names("web", 3)...)
 	e.checkFollowed("node-9", before, after)
@@ -158,8 +158,8 @@ func TestNodeReplaced(t *testing.T) {
 	e.untouched(stays)
 }
 
-// TestHeldSubnet checks that within the grace period an orphaned subnet is assigned only to its own node, to the successor
-// or, if an address may migrate, to an existing node.
+// TestHeldSubnet checks which node gets an orphaned subnet within the grace period: only its own node, the successor
+// or, if an address may migrate, an existing node.
 func TestHeldSubnet(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=1h")})
@@ -211,8 +211,8 @@ func TestHeldSubnet(t *testing.T) {
 	e.untouched(stays)
 }
 
-// TestHoldAndFree checks the policy Hold, with which no node inherits a subnet, and the policy Free, with which the FixedIPs
-// are deleted and the pods get other addresses.
+// TestHoldAndFree checks two policies for orphaned subnets. With Hold no node inherits the subnet. With Free the
+// FixedIPs are deleted, and the pods get other addresses.
 func TestHoldAndFree(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-policy=Hold", "--orphaned-subnet-grace-period=0s")})
@@ -243,7 +243,7 @@ func TestHoldAndFree(t *testing.T) {
 	e.untouched(stays)
 }
 
-// agentless creates a Node and a CiliumNode without processes.
+// agentless creates a Node and a CiliumNode, without a kubelet and an agent.
 func (e *env) agentless(name string, podCIDRs ...string) {
 	e.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -19,7 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// TestBadFlags checks for each invalid flag that the controller ends with an error, the last line of its output, that names
+// TestBadFlags checks that the controller exits with an error for each invalid flag. The last line of the output names
 // the flag and the value.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
@@ -30,19 +30,19 @@ func TestBadFlags(t *testing.T) {
 	}{
 		"no such prefix length":        {[]string{"--cluster-pool-ipv4-cidr=10.0.0.0/33"}, `--cluster-pool-ipv4-cidr: "10.0.0.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
 		"host bits":                    {[]string{"--cluster-pool-ipv4-cidr=10.0.0.5/16"}, `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16`},
-		"the other family":             {[]string{"--cluster-pool-ipv4-cidr=fd00::/48"}, `--cluster-pool-ipv4-cidr: "fd00::/48" is an IPv6 CIDR`},
-		"mask smaller than CIDR":       {[]string{pool, "--cluster-pool-ipv4-mask-size=8"}, `--cluster-pool-ipv4-mask-size: Invalid value: 8: mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool`},
+		"the other family":             {[]string{"--cluster-pool-ipv4-cidr=fd00::/48"}, `--cluster-pool-ipv4-cidr: "fd00::/48" is an IPv6 CIDR; write it in --cluster-pool-ipv6-cidr`},
+		"mask smaller than CIDR":       {[]string{pool, "--cluster-pool-ipv4-mask-size=8"}, `--cluster-pool-ipv4-mask-size: Invalid value: 8: mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the cluster pool`},
 		"mask longer than address":     {[]string{pool, "--cluster-pool-ipv4-mask-size=33"}, `--cluster-pool-ipv4-mask-size: Invalid value: 33: mask size 33 is longer than an IPv4 address (32 bits)`},
 		"overlapping pools":            {[]string{pool, "--cluster-pool-ipv4-cidr=10.240.8.0/21"}, `--cluster-pool-ipv4-cidr: Invalid value: "10.240.8.0/21": overlaps 10.240.0.0/16`},
-		"no pool":                      {nil, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
+		"no pool":                      {nil, `--cluster-pool-ipv4-cidr: Required value: set the CIDR from which nodes get their subnets, or set --cluster-pool-ipv6-cidr (with --enable-ipv6) or --subnet-source=Node`},
 		"mask sizes and CIDRs":         {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/16,10.2.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}, `--cluster-pool-ipv4-mask-size [24 25]: give one for all of --cluster-pool-ipv4-cidr [10.240.0.0/16 10.1.0.0/16 10.2.0.0/16], or one for each`},
-		"one mask of two is wrong":     {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/25", "--cluster-pool-ipv4-mask-size=24,24"}, `--cluster-pool-ipv4-mask-size: Invalid value: 24: mask size 24 is smaller than that of the CIDR 10.1.0.0/25: a subnet would be larger than the pool`},
+		"one mask of two is wrong":     {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/25", "--cluster-pool-ipv4-mask-size=24,24"}, `--cluster-pool-ipv4-mask-size: Invalid value: 24: mask size 24 is smaller than that of the CIDR 10.1.0.0/25: a subnet would be larger than the cluster pool`},
 		"no such source":               {[]string{pool, "--subnet-source=Cilium"}, `--subnet-source: Unsupported value: "Cilium": supported values: "ClusterPool", "Node"`},
-		"two sources":                  {[]string{pool, "--subnet-source=Node"}, `--cluster-pool-ipv4-cidr: Forbidden: with subnet-source Node the subnets come from spec.podCIDRs of the nodes`},
+		"two sources":                  {[]string{pool, "--subnet-source=Node"}, `--cluster-pool-ipv4-cidr: Forbidden: with --subnet-source=Node the subnets come from spec.podCIDRs of the Nodes; remove this flag`},
 		"no such policy":               {[]string{pool, "--orphaned-subnet-policy=Keep"}, `--orphaned-subnet-policy: Unsupported value: "Keep": supported values: "Inherit", "Hold", "Free"`},
 		"negative grace period":        {[]string{pool, "--orphaned-subnet-grace-period=-1s"}, `--orphaned-subnet-grace-period: Invalid value: "-1s": must not be negative`},
-		"watermark too low":            {[]string{pool, "--min-free-ips=1"}, `--min-free-ips: Invalid value: 1: must be at least 2: an agent does not start with a smaller pool`},
-		"maximum below watermark":      {[]string{pool, "--max-dynamic-ips=4"}, `--max-dynamic-ips: Invalid value: 4: must not be less than min-free-ips`},
+		"watermark too low":            {[]string{pool, "--min-free-ips=1"}, `--min-free-ips: Invalid value: 1: must be at least 2: a Cilium agent with health checks does not start with a smaller pool`},
+		"maximum below watermark":      {[]string{pool, "--max-dynamic-ips=4"}, `--max-dynamic-ips: Invalid value: 4: must be 0, or at least min-free-ips`},
 		"negative surplus":             {[]string{pool, "--max-surplus-ips=-1"}, `--max-surplus-ips: Invalid value: -1: must not be negative`},
 		"too few writes":               {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: enough to fill a pool, mark excess entries for release and remove them within one minute`},
 		"invalid selector":             {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes "a in": unable to parse requirement: found '' expected: '('`},
@@ -50,17 +50,17 @@ func TestBadFlags(t *testing.T) {
 		"no such autoscaler":           {[]string{pool, "--protect-nodes-from=spot"}, `--protect-nodes-from: Unsupported value: "spot": supported values: "cluster-autoscaler", "karpenter"`},
 		"resync period too short":      {[]string{pool, "--resync-period=0s"}, `--resync-period: Invalid value: "0s": must be at least 1s`},
 		"invalid duration":             {[]string{pool, "--address-cooldown=soon"}, `invalid argument "soon" for "--address-cooldown" flag: time: invalid duration "soon"`},
-		"lease shorter than renew":     {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration: Invalid value: "5s": must be longer than leader-election-renew-deadline 10s, which must be longer than leader-election-retry-period 2s`},
+		"lease shorter than renew":     {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration: Invalid value: "5s": must be longer than leader-election-renew-deadline 10s, which must be longer than leader-election-retry-period 2s; all must be more than 0`},
 		"unknown field of a selector":  {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: unknown field "matchLables"`},
 		"an empty prefix":              {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": must not be empty: every label begins with the empty prefix`},
 		"bad alias value":              {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
 		"alias and name":               {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only`},
-		"IPv6 pool with IPv6 disabled": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
+		"IPv6 pool with IPv6 disabled": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--cluster-pool-ipv4-cidr: Required value: set the CIDR from which nodes get their subnets, or set --cluster-pool-ipv6-cidr (with --enable-ipv6) or --subnet-source=Node`},
 		"no QPS":                       {[]string{pool, "--kube-api-qps=0"}, `--kube-api-qps: Invalid value: 0: must be more than 0`},
 		"no burst":                     {[]string{pool, "--kube-api-burst=0"}, `--kube-api-burst: Invalid value: 0: must be at least 1`},
 		"invalid name of a Lease":      {[]string{pool, "--leader-election-id=Leader!"}, `--leader-election-id: Invalid value: "Leader!": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`},
-		"bind address without a colon": {[]string{pool, "--metrics-bind-address=9470"}, `--metrics-bind-address: Invalid value: "9470": write host:port, such as :9470, or 0`},
-		"named port":                   {[]string{pool, "--health-probe-bind-address=:http"}, `--health-probe-bind-address: Invalid value: ":http": write host:port, such as :9470, or 0`},
+		"bind address without a colon": {[]string{pool, "--metrics-bind-address=9470"}, `--metrics-bind-address: Invalid value: "9470": write host:port with a number as the port, such as :9470, or 0`},
+		"named port":                   {[]string{pool, "--health-probe-bind-address=:http"}, `--health-probe-bind-address: Invalid value: ":http": write host:port with a number as the port, such as :9470, or 0`},
 		"unknown mismatch policy":      {[]string{pool, "--mismatch-policy=restart"}, `--mismatch-policy: Unsupported value: "restart": supported values: "Restart", "Report"`},
 		"no concurrent restarts":       {[]string{pool, "--max-concurrent-restarts=0"}, `--max-concurrent-restarts: Invalid value: 0: must be at least 1; to restart no pods, set mismatch-policy to Report`},
 		"grace period too short":       {[]string{pool, "--cep-grace-period=0s"}, `--cep-grace-period: Invalid value: "0s": must be at least 1s`},
@@ -75,12 +75,12 @@ func TestBadFlags(t *testing.T) {
 		})
 	}
 	t.Run("no namespace", func(t *testing.T) {
-		lastLine(t, "fixedip-controller", []string{pool}, "fixedip-controller: --leader-election-namespace: Required value: name the namespace for the Leases, here or in the variable POD_NAMESPACE")
+		lastLine(t, "fixedip-controller", []string{pool}, "fixedip-controller: --leader-election-namespace: Required value: name the namespace for the Leases, here or in the environment variable POD_NAMESPACE")
 	})
 }
 
-// TestBadSchedulerArgs checks for each invalid argument of the plugin that the scheduler ends with an error, the last line
-// of its output, that names the field and the value.
+// TestBadSchedulerArgs checks that the scheduler exits with an error for each invalid argument of the plugin. The last
+// line of the output names the field and the value.
 func TestBadSchedulerArgs(t *testing.T) {
 	t.Parallel()
 	const prefix = `fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": pluginConfig[FixedIP].args.`
@@ -117,9 +117,9 @@ func TestOlderAPIServer(t *testing.T) {
 		return kubeconfigOf(t, server.URL)
 	}
 	lastLine(t, "fixedip-controller", []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--leader-election-namespace=fixedip-system", "--kubeconfig=" + older("v1.29.14")},
-		"fixedip-controller: the API server has version v1.29.14, and this program needs Kubernetes 1.30 or later: the CustomResourceDefinitions use CEL functions for IP addresses; upgrade the API server, or use an earlier version of fixedip")
+		"fixedip-controller: the API server has version v1.29.14, and this program needs Kubernetes 1.30 or later: the CustomResourceDefinitions use CEL functions for IP addresses; upgrade the API server, or use a version of fixedip that supports it")
 	lastLine(t, "fixedip-scheduler", []string{"--config=" + schedulerConfig(t, older("v1.33.7"), ""), "--secure-port=0"},
-		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": the API server has version v1.33.7, and this program needs Kubernetes 1.34 or later: a scheduler must not be newer than the API server; upgrade the API server, or use an earlier version of fixedip`)
+		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": the API server has version v1.33.7, and this program needs Kubernetes 1.34 or later: a scheduler must not be newer than the API server; upgrade the API server, or use a version of fixedip that supports it`)
 }
 
 // kubeconfigOf writes a kubeconfig for a server without authentication.

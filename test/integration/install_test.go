@@ -205,7 +205,8 @@ func (i installation) hosts(name string) []string {
 	return hosts
 }
 
-// withKubeconfig returns the configuration of a scheduler with a kubeconfig. In a pod it would use its service account.
+// withKubeconfig returns the configuration of a scheduler with a kubeconfig. A scheduler in a pod would use its service
+// account.
 func (i installation) withKubeconfig(config, kubeconfig string) string {
 	i.t.Helper()
 	var fields map[string]any
@@ -216,8 +217,8 @@ func (i installation) withKubeconfig(config, kubeconfig string) string {
 	return string(data)
 }
 
-// run starts the program of the pods of a Deployment with the arguments and the configuration of the pod, except values that
-// a pod gets from its environment, and waits until all probes succeed.
+// run starts the program of the pods of a Deployment, and waits until all probes succeed. The program has the arguments
+// and the configuration of the pod, except values that a pod gets from its environment.
 func (i installation) run(name string, args ...string) {
 	i.t.Helper()
 	pod := i.pods(name)[0].Spec
@@ -262,7 +263,7 @@ func (i installation) run(name string, args ...string) {
 			return response.StatusCode == http.StatusOK, response.Body.Close()
 		})
 		if err != nil {
-			i.t.Fatalf("probe %s of %s: %v; last: %s", url, name, err, last)
+			i.t.Fatalf("wait for probe %s of %s to succeed: %v; last error or status: %s", url, name, err, last)
 		}
 	}
 }

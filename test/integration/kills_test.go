@@ -151,8 +151,8 @@ func (c *churn) awaitWanted() map[string]witness.Row {
 }
 
 // touchWorkloads annotates workloads that lack pods until stop is called, so that the controllers of Kubernetes process
-// them. If these controllers could not create the pods of a workload while pods of a former workload had the names, they
-// back off for up to a quarter of an hour, but they react to a change of the workload at once.
+// them at once. These controllers back off for up to a quarter of an hour if they could not create the pods of a
+// workload, because pods of a former workload had the names.
 func (c *churn) touchWorkloads(podsOf map[string][]string) (stop func()) {
 	ctx, cancel := context.WithCancel(c.e.t.Context())
 	var touching sync.WaitGroup
@@ -181,7 +181,7 @@ func (c *churn) touchWorkloads(podsOf map[string][]string) (stop func()) {
 	}
 }
 
-// marker returns a pod that no scheduler places.
+// marker returns a pod that no scheduler places. awaitWitness writes it.
 func marker() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "marker"}}
 	pod.Spec = statefulSet(pod.Name, 0, placedByFakes).Spec.Template.Spec
@@ -227,9 +227,9 @@ func (e *env) awaitWitness() {
 	})
 }
 
-// awaitAgentWatches waits until the agents of this many nodes watch their CiliumNodes again. Without its watch, an agent may
-// give a pod another address, which is corrected later (see the tests of late agents) and would count as a violation here.
-// Only agents watch a CiliumNode by name.
+// awaitAgentWatches waits until the agents of this many nodes watch their CiliumNodes again. Without its watch, an
+// agent may give a pod another address. The controller corrects that later (see TestLateAgents), but it would count as
+// a violation here. Only agents watch a CiliumNode by name.
 func (e *env) awaitAgentWatches(nodes int) {
 	e.t.Helper()
 	e.eventually("the agents to watch their CiliumNodes", func() bool {
@@ -272,10 +272,10 @@ func fromEnv(t *testing.T, name string, fallback uint64) uint64 {
 	return n
 }
 
-// TestKilledAtRandom kills scheduler, controller and sometimes API server and etcd at random moments while pods are created
-// and deleted. It checks that no two pods ever share an address, that no address is lost, that all pods run again, and that
-// nothing is left after the workloads are deleted. FIXEDIP_KILLS is the number of kills. FIXEDIP_SEED is the seed, which
-// does not determine at which instruction of a program a kill happens.
+// TestKilledAtRandom kills scheduler, controller and sometimes API server and etcd at random moments while pods are
+// created and deleted. It checks that no two pods ever share an address, that no address is lost, and that all pods run
+// again. After the workloads are deleted, nothing may be left. FIXEDIP_KILLS is the number of kills. FIXEDIP_SEED is
+// the seed, which does not determine at which instruction of a program a kill happens.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
 	kills := int(fromEnv(t, "FIXEDIP_KILLS", 10))

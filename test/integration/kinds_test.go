@@ -74,7 +74,8 @@ func (e *env) createHerd(h *unstructured.Unstructured) {
 	}
 }
 
-// herdPods returns pods of the herd of. If of is nil, it returns bare pods without annotations.
+// herdPods returns pods with the given names that a herd controls. If of, which is the herd, is nil, it returns bare
+// pods without annotations.
 func herdPods(of *unstructured.Unstructured, names ...string) []client.Object {
 	var pods []client.Object
 	for _, name := range names {
@@ -120,8 +121,8 @@ func TestG18OtherOwners(t *testing.T) {
 	e.part("Deployment without the annotation", (*env).deploymentWithoutSlots)
 }
 
-// customResource checks a custom kind that is installed after our programs have started: its pods keep their addresses by
-// name, a bare pod with such a name does not get them, and a scale-down and the deletion release them.
+// customResource checks a custom kind that is installed after our programs have started. Its pods keep their addresses
+// by name, and a bare pod with such a name does not get them. A scale-down and the deletion release the addresses.
 func (e *env) customResource() {
 	e.installHerds()
 	sheep := herd("sheep", 3, map[string]any{"fixedip.io/when-scaled": "Delete"})
@@ -235,9 +236,9 @@ func (e *env) awaitSlots(want int) map[string]bool {
 	return e.slots()
 }
 
-// deploymentUpdated checks that a Deployment has one slot more than replicas after its first update, for the surge pod, and
-// that later updates use these slots. There may be one slot more: the ReplicaSets of an update are reconciled concurrently,
-// so that a new pod may exist before an old pod is deleted.
+// deploymentUpdated checks that a Deployment has one slot more than replicas after its first update, for the surge pod,
+// and that later updates use these slots. There may be a second additional slot: the ReplicaSets of an update are
+// reconciled concurrently, so that a new pod may exist before an old pod is deleted.
 func (e *env) deploymentUpdated() {
 	e.create(deployment("shop", 3))
 	pods := e.awaitReplicas(nil, 3)
@@ -288,9 +289,9 @@ func (e *env) deploymentGone() {
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Other == 0 }))
 }
 
-// deploymentScaled checks that a Deployment that is scaled down keeps its slots or, with the policy Delete, releases the
-// slots that it does not need; that a slot whose FixedIP is deleted by hand is released with its pod; and that nothing is
-// left after the Deployment is deleted.
+// deploymentScaled checks that a Deployment that is scaled down keeps its slots or, with the policy Delete, releases
+// the slots that it does not need. A slot whose FixedIP is deleted by hand is released with its pod. Nothing is left
+// after the Deployment is deleted.
 func (e *env) deploymentScaled() {
 	e.create(deployment("shop", 4))
 	four := places(e.awaitReplicas(nil, 4))

@@ -93,7 +93,8 @@ func TestG16KubectlPlugin(t *testing.T) {
 		MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: statefulSet("web", 1).Spec.Template.Labels},
 	}})
 	e.checkOutput([]string{"drain-check", "node-1"}, "NAMESPACE NAME ADDRESSES POLICY BUDGETS WHEN EVICTED", "default web-0 "+web0+" Wait default/web waits until the node is uncordoned",
-		"! The drain stops at PodDisruptionBudget default/web (disruptions allowed now: 0); these pods stay Pending and count as disrupted until the node is uncordoned or deleted: default/web-0", "what helps: set the annotation fixedip.io/failover: Migrate")
+		"! The drain stops at PodDisruptionBudget default/web (disruptions allowed now: 0); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see --orphaned-subnet-policy): default/web-0",
+		"what helps: set the annotation fixedip.io/failover on the workload to Reassign")
 	if out, err := e.kubectl("drain-check", "node-9"); err == nil || !strings.Contains(out, `node "node-9" does not exist`) {
 		t.Errorf("drain-check of a node that does not exist: got the error %v and the output %s, want an error that names node-9", err, out)
 	}
@@ -104,11 +105,11 @@ func TestG16KubectlPlugin(t *testing.T) {
 		return rows[0].UID != before["web-0"].UID && rows[0].UID != "" && rows[0].Node == ""
 	})
 	e.podMessage("web-0", "cordoned")
-	e.checkOutput([]string{"explain", "web-0"}, "! Address "+web0+" of the pod belongs to node node-1, which is cordoned. what helps: kubectl uncordon node-1; ", "- fixedip-scheduler reported: 0/1 nodes are available")
+	e.checkOutput([]string{"explain", "web-0"}, "! Address "+web0+" of the pod belongs to node node-1, which is cordoned. what helps: kubectl uncordon node-1; ", "- Condition PodScheduled of the pod is False: 0/1 nodes are available")
 	e.checkOutput([]string{"nodes"}, "cordoned")
 
-	e.checkOutput([]string{"explain", "absent"}, "! Pod default/absent does not exist, and neither a FixedIP nor a pool entry has its name.")
-	if out, err := e.kubectl("explain"); err == nil || !strings.Contains(out, "name exactly one pod; it may be deleted") {
+	e.checkOutput([]string{"explain", "absent"}, "! Pod default/absent does not exist, and no FixedIP and no owned pool entry names it.")
+	if out, err := e.kubectl("explain"); err == nil || !strings.Contains(out, "name exactly one pod; the pod may already be deleted") {
 		t.Errorf("explain without a pod: got the error %v and the output %s, want an error that asks for one pod", err, out)
 	}
 
@@ -116,29 +117,29 @@ func TestG16KubectlPlugin(t *testing.T) {
 	waits := placed("waits", "", 1, map[string]string{"app": "waits"})
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
 	e.awaitPods("other-0")
-	e.checkOutput([]string{"explain", "other-0"}, "! The address of the pod is not fixed: default-scheduler placed it, and the controller has not adopted it. "+
-		`what helps: set schedulerName: fixedip-scheduler in the pod template, or labels that the controller's --label-selector matches, or the annotation fixedip.io/enabled: "true"`)
+	e.checkOutput([]string{"explain", "other-0"}, "! The address of the pod is not fixed: its schedulerName is default-scheduler, and the controller has not adopted the address. "+
+		`what helps: set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that its --label-selector matches or the annotation fixedip.io/enabled: "true"`)
 	e.await("wait for waits-0", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
-	e.checkOutput([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which does not support fixed addresses. what helps: set schedulerName: fixedip-scheduler in the pod template")
+	e.checkOutput([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (fixedip-scheduler). what helps: set schedulerName: fixedip-scheduler in the pod template")
 
 	// An address is not released, because its StatefulSet exists, or no controller is the leader.
 	e.scale("web", 1)
 	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
-	e.checkOutput([]string{"explain", "web-1"}, "- The address is reserved until StatefulSet web is scaled up again: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 releases the address")
+	e.checkOutput([]string{"explain", "web-1"}, "- Address "+before["web-1"].Address+" is reserved although StatefulSet web has no replica with the name of the pod: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 releases the address")
 	e.must(e.controller.Terminate(within(t)))
-	e.checkOutput([]string{"explain", "web-1"}, "! No fixedip-controller is the leader: addresses are neither recorded nor released. what helps: check the pods of fixedip-controller")
+	e.checkOutput([]string{"explain", "web-1"}, "! No fixedip-controller holds Lease fixedip-system/cilium-ipam-leader: addresses are neither recorded nor released. what helps: check the pods of fixedip-controller")
 
 	// A CiliumEndpoint is stale.
 	stuck := endpointBy("web-1", "192.0.2.7")
 	stuck.Finalizers = []string{"example.com/hold"}
 	e.create(stuck)
-	e.checkOutput([]string{"explain", "web-1"}, "! A CiliumEndpoint of this name still exists. what helps: if the pod no longer exists: kubectl -n default delete ciliumendpoint web-1")
+	e.checkOutput([]string{"explain", "web-1"}, "! CiliumEndpoint default/web-1 still exists, although its pod does not;", "and the previous pod no longer runs: kubectl -n default delete ciliumendpoint web-1")
 	e.delete(stuck)
-	e.checkOutput([]string{"explain", "web-1"}, "! The CiliumEndpoint of a previous pod has been in deletion for ",
-		`what helps: kubectl -n default patch ciliumendpoint web-1 --type=merge -p '{"metadata":{"finalizers":[]}}'`)
+	e.checkOutput([]string{"explain", "web-1"}, "! CiliumEndpoint default/web-1 of a previous pod has been in deletion for ",
+		`what helps: if the previous pod no longer runs: kubectl -n default patch ciliumendpoint web-1 --type=merge -p '{"metadata":{"finalizers":[]}}'`)
 
 	// Two nodes have the same subnet.
 	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "twin"}, Spec: ciliumv2.NodeSpec{IPAM: ipamtypes.IPAMSpec{PodCIDRs: e.subnetsOf("node-1", 1)}}})
-	e.checkOutput([]string{"nodes"}, "subnet overlaps that of twin", "subnet overlaps that of node-1")
-	e.checkOutput([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; no IP in them is assigned. what helps: change spec.ipam.podCIDRs of one of the two CiliumNodes")
+	e.checkOutput([]string{"nodes"}, "subnets overlap those of twin", "subnets overlap those of node-1")
+	e.checkOutput([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; no address in them is claimed. what helps: remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes")
 }

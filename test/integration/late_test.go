@@ -55,7 +55,7 @@ func (l *lateWatch) current() (delay time.Duration, changed <-chan struct{}) {
 	return l.delay, l.changed
 }
 
-// lateWatch starts the proxy for a node, which must be started with the kubeconfig of the proxy.
+// lateWatch starts the proxy for a node. The node must be started with the kubeconfig of the proxy.
 func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 	e.t.Helper()
 	l := &lateWatch{delay: delay, changed: make(chan struct{})}
@@ -213,8 +213,8 @@ func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 	return n
 }
 
-// wrongAddresses counts the addresses that pods with the name prefixes had although the pool entry did not name the pod all
-// that time. It fails the test for each address, of any pod, that another pod had too or came to own during that time.
+// wrongAddresses counts the wrong uses of addresses (witness.WrongUse) by pods whose names have one of the prefixes. It
+// fails the test for each wrong use, by any pod, of an address that another pod owned or had at the same time.
 func (e *env) wrongAddresses(prefixes ...string) int {
 	e.t.Helper()
 	n := 0
@@ -229,8 +229,8 @@ func (e *env) wrongAddresses(prefixes ...string) int {
 	return n
 }
 
-// TestLateAgents checks that pods that get other addresses than the claimed ones, because agents see the claims late, are
-// restarted until they run with their reserved addresses. At most --max-concurrent-restarts of them restart at a time, and no
+// TestLateAgents checks pods that get other addresses than the claimed ones, because agents see the claims late. They
+// are restarted until they run with their reserved addresses, at most --max-concurrent-restarts of them at a time. No
 // two pods ever have the same address. 40 pods of our scheduler run among 100 pods of the default scheduler, which take
 // dynamic entries. Another 9 pods start while the agents get no events.
 func TestLateAgents(t *testing.T) {
@@ -296,9 +296,9 @@ func TestLateAgents(t *testing.T) {
 	}
 }
 
-// TestLateAgentOfSlots checks a Deployment on a node with a late agent: the addresses that were claimed for its pods become
-// its slots, and its pods run with these addresses in the end. A pod that takes over a slot is a new claim, so a restart
-// helps only if the agent sees that claim in time.
+// TestLateAgentOfSlots checks a Deployment on a node with a late agent. The addresses that were claimed for its pods
+// become its slots, and its pods run with these addresses in the end. A pod that takes over a slot is a new claim, so a
+// restart helps only if the agent sees that claim in time.
 func TestLateAgentOfSlots(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append([]string{"--mismatch-grace-period=4s", "--workload-kind=" + deployments}, defaultPool...),

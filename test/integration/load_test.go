@@ -65,9 +65,9 @@ func (e *env) setOwner(node, addr string, owner *string) {
 	e.must(e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// TestNoLostWakeUps makes the only address that a pod can get available, in each round at another moment of the pod's way
-// through the scheduling queue, and checks that the pod is bound. If an event were lost, the pod would wait for five minutes.
-// FIXEDIP_WAKEUPS is the number of rounds.
+// TestNoLostWakeUps frees the only address that a pod can get, and checks that the pod is bound. In each round it frees
+// the address at another moment while the pod is queued or scheduled. If an event were lost, the pod would wait for
+// five minutes. FIXEDIP_WAKEUPS is the number of rounds.
 func TestNoLostWakeUps(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})

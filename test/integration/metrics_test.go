@@ -172,8 +172,8 @@ func TestMetrics(t *testing.T) {
 	s.awaitMetrics(metrics{`fixedip_requeues_total{reason="annotation"}`: 1})
 }
 
-// TestReadiness checks that without the CRD of FixedIPs the scheduler starts and reports the readiness check that fails, and
-// that the scheduler becomes ready when the CRD is installed.
+// TestReadiness checks that the scheduler starts without the CRD of FixedIPs and reports the readiness check that
+// fails. It becomes ready when the CRD is installed.
 func TestReadiness(t *testing.T) {
 	t.Parallel()
 	manifests := filepath.Join("..", "..", "manifests")

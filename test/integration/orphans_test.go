@@ -59,8 +59,8 @@ func (e *env) orphanedFixedIP(t *testing.T, pod, node, addr string) {
 	}
 }
 
-// inherit lets nodes inherit the orphaned subnets, as the controller does. candidates are the nodes that may inherit, and
-// inheriting the nodes that did.
+// inherit lets nodes inherit the orphaned subnets, as the controller does. candidates are the nodes that may inherit,
+// and inheriting are the nodes that have inherited a subnet.
 func (e *env) inherit(t *testing.T, a *subnet.Controller, candidates ...string) (inheriting []string, err error) {
 	t.Helper()
 	list, err := a.List(within(t))
@@ -106,9 +106,9 @@ func candidateNodes(names ...string) []subnetplan.CandidateNode {
 	return out
 }
 
-// racingInheritance runs two controllers that are both active and whose ledgers are never updated. Three joining and three
-// existing nodes inherit the orphaned subnets of six nodes, with three addresses each. It checks that one node inherits each
-// subnet.
+// racingInheritance runs two controllers that are both active and whose ledgers are never updated. Three joining and
+// three existing nodes inherit the orphaned subnets of six nodes, with three addresses each. It checks that exactly one
+// node inherits each subnet.
 func (e *env) racingInheritance(t *testing.T) {
 	e.createNamespace(t)
 	e.cleanUpNodeSubnets(t)
@@ -187,9 +187,9 @@ func (e *env) racingInheritance(t *testing.T) {
 	}
 }
 
-// pausedInheritance checks that if a controller stops after a node has inherited a subnet in its NodeSubnet, and before the
-// subnet is written to the CiliumNode, the next controller writes it to the CiliumNode of the same node, although only
-// another node is a candidate then.
+// pausedInheritance covers a controller that stops after a node has inherited a subnet in its NodeSubnet, and before
+// the subnet is written to the CiliumNode. The next controller has to write the subnet to the CiliumNode of that node,
+// although only another node is a candidate then.
 func (e *env) pausedInheritance(t *testing.T) {
 	e.createNamespace(t)
 	e.cleanUpNodeSubnets(t)

@@ -56,7 +56,7 @@ func TestG24Rotation(t *testing.T) {
 	place("c", "10.240.0.4")
 	gone("b")
 	e.create(statefulSet("d", 1))
-	e.podMessage("d-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
+	e.podMessage("d-0", "node(s) had no IPv4 address available for a pod with a fixed address")
 
 	// With a cooldown of 1 s, which is over, the waiting pod gets one of the two addresses, and the next pod the other one.
 	e.must(e.controller.Terminate(within(t)))

@@ -24,8 +24,8 @@ import (
 
 var threeNodes = []string{"node-1", "node-2", "node-3"}
 
-// TestG1OwnerBinding checks that the scheduler writes owner and resource of an entry before it binds the pod, even without a
-// controller, and that the FixedIP is created when the controller is back (G1).
+// TestG1OwnerBinding checks that the scheduler writes owner and resource of an entry before it binds the pod, even
+// without a controller. The FixedIP is created when the controller is back (G1).
 func TestG1OwnerBinding(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -160,7 +160,7 @@ func TestSubnetFull(t *testing.T) {
 	e.create(statefulSet("web", 3))
 	before := e.awaitRunning(nil, names("web", 3)...)
 	e.create(statefulSet("late", 1))
-	e.podMessage("late-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
+	e.podMessage("late-0", "node(s) had no IPv4 address available for a pod with a fixed address")
 	// Field bug F11: although the subnet is full, a pod with a reservation runs again with its address, which the waiting pod
 	// does not get.
 	e.deletePods("web-1")
@@ -173,8 +173,8 @@ func TestSubnetFull(t *testing.T) {
 	}
 }
 
-// TestOwnerNodeGoneAndBack checks that pods whose home node is gone wait for it, run with their addresses when a node with
-// its name joins, and that pods on the other node are not affected.
+// TestOwnerNodeGoneAndBack checks that pods whose home node is gone wait for that node, and run with their addresses
+// when a node with its name joins. Pods on the other node are not affected.
 func TestOwnerNodeGoneAndBack(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -192,7 +192,7 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 	}
 	// The garbage collector deletes the CiliumNode with all entries.
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Node != lost }))
-	e.podMessage("web-0", fmt.Sprintf("its address %s", before["web-0"].Address))
+	e.podMessage("web-0", before["web-0"].Address)
 
 	// A node with the same name joins and gets the same subnet, and the pods run there.
 	e.startNode(lost)
@@ -210,8 +210,8 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 	e.sameAddresses(before, after)
 }
 
-// TestBarePodWithReservedName checks that a bare pod with the name of a pod of a StatefulSet does not get the address that is
-// reserved for the latter, and runs on another node.
+// TestBarePodWithReservedName checks a bare pod with the name of a pod of a StatefulSet. It does not get the address
+// that is reserved for the pod of the StatefulSet, and runs on another node.
 func TestBarePodWithReservedName(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -265,8 +265,8 @@ func TestExplain(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }
 
-// TestG19StickyMAC checks that a pod with the annotation fixedip.io/sticky-mac has the same MAC address after a restart, that
-// a MAC address in Cilium's own annotation is kept, and that an invalid value is reported (G19).
+// TestG19StickyMAC checks that a pod with the annotation fixedip.io/sticky-mac has the same MAC address after a
+// restart. A MAC address in Cilium's own annotation is kept, and an invalid value is reported (G19).
 func TestG19StickyMAC(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})

@@ -52,8 +52,8 @@ func TestPools(t *testing.T) {
 	t.Run("an inherited address that another node carries has a moved entry, and a move in progress is cancelled", e.inheritedEntries)
 }
 
-// ciliumNode creates a CiliumNode with the given subnets, without a pool and with a first report of the agent, and deletes it
-// at the end of the test.
+// ciliumNode creates a CiliumNode with the given subnets and a first report of the agent, but without a pool. It
+// deletes the CiliumNode at the end of the test.
 func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodePool {
 	t.Helper()
 	cn := e.unreportedNode(t, name, subnet...)
@@ -182,8 +182,8 @@ func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Pa
 	return c.API.Patch(ctx, obj, patch, opts...)
 }
 
-// usedMeanwhile checks that a write that requires an unused address is refused exactly if the agent reports the address as
-// used between the read and the write, whether or not the agent has reported before.
+// usedMeanwhile checks a write that requires an unused address. It has to be refused exactly if the agent reports the
+// address as used between the read and the write, whether or not the agent has reported before.
 func (e *env) usedMeanwhile(t *testing.T) {
 	report := func(node, status string) {
 		t.Helper()
@@ -347,13 +347,13 @@ func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Orphan
 	}
 }
 
-// busy reports whether an error means that another write was faster, so a retry may succeed.
+// busy reports whether an error means that another write came first, so that a retry may succeed.
 func busy(err error) bool {
 	return errors.Is(err, ciliumpool.ErrChanged) || errors.Is(err, subnet.ErrChanged)
 }
 
-// racingAssigners checks that two controllers that are both active, and whose ledgers are never updated, assign different
-// subnets to 16 nodes from a cluster pool of 16 subnets.
+// racingAssigners runs two controllers that are both active and whose ledgers are never updated. It checks that they
+// assign different subnets to 16 nodes, from a cluster pool of 16 subnets.
 func (e *env) racingAssigners(t *testing.T) {
 	e.cleanUpNodeSubnets(t)
 	var nodes []pool.NodePool
@@ -406,8 +406,8 @@ func (e *env) cleanUpNodeSubnets(t *testing.T) {
 	})
 }
 
-// unpublished is a client that refuses all patches, so that a controller creates the NodeSubnet of a node and does not write
-// the CiliumNode, as if it stopped between these two writes.
+// unpublished is a client that refuses all patches. With it a controller creates the NodeSubnet of a node and does not
+// write the CiliumNode, as if the controller stopped between these two writes.
 type unpublished struct{ client.Client }
 
 var errStopped = errors.New("stopped")
@@ -416,8 +416,8 @@ func (unpublished) Patch(context.Context, client.Object, client.Patch, ...client
 	return errStopped
 }
 
-// pausedAssigner checks that if a controller stops after it has created the NodeSubnet of a node, and before it has written
-// the subnet to the CiliumNode, another controller writes that subnet to the CiliumNode.
+// pausedAssigner covers a controller that stops after it has created the NodeSubnet of a node, and before it has
+// written the subnet to the CiliumNode. Another controller has to write that subnet to the CiliumNode.
 func (e *env) pausedAssigner(t *testing.T) {
 	e.cleanUpNodeSubnets(t)
 	first, second := e.ciliumNode(t, "paused-1"), e.ciliumNode(t, "paused-2")

@@ -15,8 +15,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// TestNodesAreProtected checks that a Node has the annotations of autoscalers exactly while an address is reserved in its
-// subnets, and that the rights in the manifest are sufficient (finding R1).
+// TestNodesAreProtected checks that a Node has the annotations of autoscalers exactly while an address is reserved in
+// its subnets (finding R1). It also checks that the rights in the manifest are sufficient.
 func TestNodesAreProtected(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...)})

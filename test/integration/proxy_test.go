@@ -28,7 +28,7 @@ func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.
 	e.must(err)
 	target, err := url.Parse(cfg.Host)
 	e.must(err)
-	// The requests contain the token of the user.
+	// The transport needs no credentials, because the requests contain the token of the user.
 	transport, err := rest.TransportFor(&rest.Config{TLSClientConfig: cfg.TLSClientConfig})
 	e.must(err)
 	onward := httputil.NewSingleHostReverseProxy(target)

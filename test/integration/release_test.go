@@ -38,8 +38,8 @@ func TestStatefulSetDeleted(t *testing.T) {
 	}
 }
 
-// TestStatefulSetReplacedAroundItsPods checks that addresses are kept if a StatefulSet is replaced while its pods keep
-// running, as users do to change immutable fields, and that the FixedIPs get the new owner.
+// TestStatefulSetReplacedAroundItsPods replaces a StatefulSet while its pods keep running, as users do to change
+// immutable fields. It checks that the pods keep their addresses, and that the FixedIPs get the new owner.
 func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -124,9 +124,9 @@ func (e *env) awaitRecord(name string, condition func(*v1alpha1.FixedIP) bool) {
 	})
 }
 
-// TestG22RetentionTTL checks that the retention policy in annotations of a StatefulSet is recorded and applied. With a TTL
-// the address of a deleted pod stays reserved: the next pod with the name gets it within that time, and later it is released
-// (G22).
+// TestG22RetentionTTL checks that the retention policy in annotations of a StatefulSet is recorded and applied. With a
+// TTL the address of a deleted pod stays reserved for that time, and the next pod with the name gets it. After that
+// time the address is released (G22).
 func TestG22RetentionTTL(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})

@@ -28,7 +28,7 @@ type replacement struct {
 	idle map[string]string
 	// lost are the nodes that are deleted at the same time. joins are the nodes that join after that.
 	lost, joins []string
-	// late is true if the nodes in joins join only after the grace period, and after the message of a pod has reported that no
+	// late is true if the nodes in joins join after the grace period, when the message of a pod has reported that no
 	// node can run the pod.
 	late bool
 	// zone is the zone that the pods select; empty: any.
@@ -37,8 +37,8 @@ type replacement struct {
 	mayRun []string
 }
 
-// TestNodesAreReplaced (finding R1) checks that after the grace period a pod whose node is gone runs again with its address,
-// on a node that satisfies the constraints of the pod, without an action of an administrator.
+// TestNodesAreReplaced (finding R1) checks that a pod whose node is gone runs again with its address after the grace
+// period. It runs on a node that satisfies the constraints of the pod, without an action of an administrator.
 func TestNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	grace := "5s"
@@ -85,7 +85,7 @@ func (e *env) replace(c replacement, gracePeriod time.Duration) time.Duration {
 	var pods []string
 	for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
 		e.create(statefulSet(node, podsPerNode, on(group), func(s *appsv1.StatefulSet) {
-			// Without the toleration that on sets, the pods are not placed on cordoned nodes.
+			// Without the toleration that the function on sets, the pods are not placed on cordoned nodes.
 			s.Spec.Template.Spec.Tolerations = nil
 			if c.zone != "" {
 				s.Spec.Template.Spec.NodeSelector[corev1.LabelTopologyZone] = c.zone
@@ -107,7 +107,7 @@ func (e *env) replace(c replacement, gracePeriod time.Duration) time.Duration {
 		e.loseNode(name)
 	}
 	if c.late {
-		e.podMessage(pods[0], "no node that could inherit the subnet of the address can run the pod")
+		e.podMessage(pods[0], "no node that could inherit the subnet can run the pod now")
 		time.Sleep(time.Until(deleted.Add(gracePeriod + time.Second)))
 	}
 	for _, name := range c.joins {

@@ -76,8 +76,8 @@ func TestG11Annotations(t *testing.T) {
 	e.part("bare pods", (*env).barePods)
 }
 
-// barePods checks that a bare pod that requests an address, or enables a fixed one, has the same address after it is created
-// again, and that the address stays reserved until then. With when-deleted Delete the address is released.
+// barePods checks that a bare pod that requests an address, or enables a fixed one, has the same address after it is
+// created again. The address stays reserved until then. With when-deleted Delete the address is released.
 func (e *env) barePods() {
 	barePod := func(name string, pairs ...string) *corev1.Pod {
 		pod := unreservedPod(name, "fixedip-scheduler", "")
@@ -234,16 +234,16 @@ func TestRequestedAddressUnavailable(t *testing.T) {
 	)
 	const annotated = " (annotation fixedip.io/ips)"
 	for name, message := range map[string]string{
-		"wants-0":     "requests " + held + annotated + ": IP " + held + " on node node-1 belongs to pod default/holder-0; request another address, or release this one",
+		"wants-0":     "requests " + held + annotated + ": IP " + held + " on node node-1 belongs to pod default/holder-0; request another address; this one becomes available when it has been released and its cooldown has ended",
 		"outside-0":   "requests 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside): IP 192.168.9.9 is in no node's subnet; it becomes available when a node gets a subnet that contains it",
 		"malformed-0": `requests addresses, but the value of annotation fixedip.io/ips is invalid: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
-		"few-1":       "requests addresses " + e.in("node-1", "60") + annotated + ", but that list has no IPv4 address for ordinal 1 (its first address is for ordinal 0); add addresses or scale down",
-		"dynamic-0":   "requests " + e.in("node-1", "1") + annotated + ": IP " + e.in("node-1", "1") + " on node node-1 is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet",
-		"family-0":    "requests fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; remove them, or add IPv6 to ipFamilies of the scheduler",
+		"few-1":       "requests addresses " + e.in("node-1", "60") + annotated + ", but that list has no IPv4 address for ordinal 1 (its first address is for ordinal 0); add addresses to the list, or scale down",
+		"dynamic-0":   "requests " + e.in("node-1", "1") + annotated + ": IP " + e.in("node-1", "1") + " has a dynamic entry in the pool of node node-1, so that any pod may be using it; the controller removes that entry when a FixedIP reserves the IP and no pod uses it; otherwise request an address nearer to the top of the node's subnet",
+		"family-0":    "requests fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; remove them from the annotation, or, if the Cilium agents assign IPv6 addresses, add IPv6 to ipFamilies of the scheduler",
 		"broadcast-0": "requests " + e.in("node-1", "255") + annotated + ": IP " + e.in("node-1", "255") + " is the first or last address of a subnet of node node-1, which no pod can have; request another address",
-		"calico-0":    `requests addresses, but the value of annotation cni.projectcalico.org/ipAddrs is invalid: the value is not a JSON list of addresses; write ["10.240.1.10"]`,
-		"far-0":       "its address 192.168.9.10 (FixedIP far-0) is in no node's subnet; the pod waits for a node with that subnet",
-		"taken-0":     "node(s) couldn't give the pod its address: IP " + e.in("node-2", "50") + " on node node-2 belongs to pod default/other.",
+		"calico-0":    `requests addresses, but the value of annotation cni.projectcalico.org/ipAddrs is invalid: the value is not a JSON list of one or more addresses; write a list such as ["10.240.1.10"]`,
+		"far-0":       "address 192.168.9.10 of FixedIP far-0 is in no node's subnet; the pod waits until a node has a subnet that contains the address",
+		"taken-0":     "node(s) couldn't give the pod an address: IP " + e.in("node-2", "50") + " on node node-2 belongs to pod default/other.",
 	} {
 		e.podMessage(name, message)
 	}
@@ -258,7 +258,7 @@ func TestRequestedAddressUnavailable(t *testing.T) {
 			waits, runs = runs, waits
 		}
 		return runs.Status.PodIP == e.in("node-1", "51") && slices.ContainsFunc(waits.Status.Conditions, func(c corev1.PodCondition) bool {
-			return strings.Contains(c.Message, "node(s) had none of the addresses free that the pod requests: "+held+", "+e.in("node-1", "51")+annotated)
+			return strings.Contains(c.Message, "node(s) had none of the requested IPv4 addresses available: "+held+", "+e.in("node-1", "51")+annotated)
 		})
 	})
 	e.delete(statefulSet("shares", 2))

@@ -12,9 +12,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// TestReservedBeforehand checks that an address of a FixedIP is reserved before any pool has its entry: no first placement
-// takes it although it is the next address, it does not become a dynamic entry, and no other pod that requests it gets it.
-// When the FixedIP is deleted, the pod that requests the address gets it.
+// TestReservedBeforehand checks that an address of a FixedIP is reserved before any pool has an entry for it. No first
+// placement takes the address, although it would be the next one. It does not become a dynamic entry, and no other pod
+// that requests it gets it. When the FixedIP is deleted, the pod that requests the address gets it.
 func TestReservedBeforehand(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -45,7 +45,7 @@ func TestReservedBeforehand(t *testing.T) {
 	if owner, ok := e.witness.Owner("node-1", due); ok && owner != "default/low-0" {
 		t.Errorf("%s, which is reserved for low-0, has an entry with the owner %q", due, owner)
 	}
-	e.podMessage("wants-0", "requests "+requested+" (annotation fixedip.io/ips): IP "+requested+" on node node-1 belongs to pod default/never-0; request another address, or release this one")
+	e.podMessage("wants-0", "requests "+requested+" (annotation fixedip.io/ips): IP "+requested+" on node node-1 belongs to pod default/never-0; request another address; this one becomes available when it has been released and its cooldown has ended")
 
 	e.create(statefulSet("other", 1), statefulSet("low", 1))
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: aPod("never-0").ObjectMeta})
@@ -56,8 +56,8 @@ func TestReservedBeforehand(t *testing.T) {
 	}
 }
 
-// TestSecondFamily checks that a pod whose FixedIP has an address of one family gets an address of the other family, from a
-// /64, with its first claim, and keeps both.
+// TestSecondFamily checks a pod whose FixedIP has an address of one family. The pod gets an address of the other
+// family, from a /64, with its first claim, and keeps both addresses.
 func TestSecondFamily(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{

@@ -19,8 +19,8 @@ func rowsFor(rows []witness.Row, workload string) []witness.Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r witness.Row) bool { return !strings.HasPrefix(r.Pod, workload+"-") })
 }
 
-// TestG4EventsAndResync checks that addresses are released on events at once, although the next resync is an hour away, that
-// a restarted controller releases the addresses whose events it missed, and that later resyncs write nothing (G4).
+// TestG4EventsAndResync checks that addresses are released on events at once, although the next resync is an hour away.
+// A restarted controller releases the addresses whose events it missed, and later resyncs write nothing (G4).
 func TestG4EventsAndResync(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--resync-period=1h"}, defaultPool...)})

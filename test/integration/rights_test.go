@@ -44,8 +44,8 @@ var usedByOtherTests = map[string]map[string]string{
 	},
 }
 
-// TestRightsAreUsed checks that each right of the roles is used, either in a small cluster according to its audit log, or by
-// the test that usedByOtherTests names, and that the API server refuses no request of the programs in that cluster.
+// TestRightsAreUsed checks that each right of the roles is used: in a small cluster according to its audit log, or by
+// the test that usedByOtherTests names. The API server must refuse no request of the programs in that cluster.
 func TestRightsAreUsed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// unreservedPod returns a bare pod without a fixed address. It is for the given scheduler, or bound to node unless node is
-// empty.
+// unreservedPod returns a bare pod without a fixed address. If node is empty, the given scheduler places the pod.
+// Otherwise the pod is bound to node.
 func unreservedPod(name, scheduler, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -78,9 +78,9 @@ func dynamic(cn *ciliumv2.CiliumNode) int {
 	return n
 }
 
-// TestG12Watermarks checks that a pool grows with its pods up to --max-dynamic-ips and shrinks when the pods are deleted, with
-// at most --node-writes-per-minute writes, and that a restarted agent restores all running pods, which requires that their
-// entries are still in the pool (G12).
+// TestG12Watermarks checks that a pool grows with its pods up to --max-dynamic-ips and shrinks when the pods are
+// deleted, with at most --node-writes-per-minute writes. A restarted agent then restores all running pods, which
+// requires that their entries are still in the pool (G12).
 func TestG12Watermarks(t *testing.T) {
 	t.Parallel()
 	const perMinute, most = 20, 28
@@ -131,7 +131,7 @@ func TestG12Watermarks(t *testing.T) {
 		}
 	}
 	minutes := math.Ceil(time.Since(began).Minutes())
-	// The agent makes one more write.
+	// The agent writes the spec once, with the addresses of the node itself.
 	if writes := e.witness.Generations()["node-1"] - first; float64(writes) > minutes*perMinute+1 {
 		t.Errorf("%d writes of the CiliumNode's spec in %v minutes, want at most %d in a minute", writes, minutes, perMinute)
 	} else {

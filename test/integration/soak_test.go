@@ -28,11 +28,12 @@ const soakParts = 24
 // usage contains the resources that a program uses at one moment: goroutines, and memory in bytes.
 type usage struct{ goroutines, heap, taken, returned, resident float64 }
 
-// growth contains the bounds of the growth of resources: the median of the last third of a soak is at most bound times that
-// of the first third. The first measurement is left out, because the program opens connections and fills caches in the first
-// part. Goroutines and the heap after a collection are exact. The memory that Go has obtained from the system includes memory
-// that Go keeps for reuse. Resident memory also includes memory outside of Go: the race detector keeps some for each former
-// goroutine and each defer (go.dev/doc/articles/race_detector, "Runtime Overhead"), so with it resident memory always grows.
+// growth contains the bounds of the growth of resources: the median of the last third of a soak is at most bound times
+// that of the first third. The first measurement is left out, because the program opens connections and fills caches in
+// the first part. Goroutines and the heap after a collection are exact. The memory that Go has obtained from the system
+// includes memory that Go keeps for reuse. Resident memory also includes memory outside of Go: the race detector keeps
+// some for each former goroutine and each defer (go.dev/doc/articles/race_detector, "Runtime Overhead"). So with the
+// race detector resident memory always grows.
 var growth = []struct {
 	what  string
 	of    func(usage) float64
@@ -102,8 +103,8 @@ func soakTime(t *testing.T) time.Duration {
 }
 
 // TestSoak creates, scales, rolls, moves and deletes pods and workloads for FIXEDIP_SOAK, in one cluster with the race
-// detector and in one without it. It checks that no promise is broken, that all wanted pods run again after each part, and
-// that both programs use as many resources at the end as at the beginning.
+// detector and in one without it. It checks that no invariant is violated, and that all wanted pods run again after
+// each part. Both programs have to use as many resources at the end as at the beginning.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	for name, plain := range map[string]bool{"detector": false, "plain": true} {
@@ -117,8 +118,8 @@ func TestSoak(t *testing.T) {
 func soak(t *testing.T, plain bool) {
 	seed := fromEnv(t, "FIXEDIP_SEED", 1)
 	controllerPort := freePort(t)
-	// Leader election is disabled: on a busy machine a program could lose the short Lease of the tests within an hour and exit,
-	// and the test does not restart it.
+	// Leader election is disabled. On a busy machine a program could lose the short Lease of the tests within an hour
+	// and exit, and the test does not restart programs.
 	e := start(t, options{
 		nodes: threeNodes, noScheduler: true, plain: plain,
 		controllerArgs: append(slices.Clone(defaultPool), "--enable-leader-election=false", fmt.Sprintf("--pprof-bind-address=127.0.0.1:%d", controllerPort)),

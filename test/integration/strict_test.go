@@ -64,8 +64,8 @@ func (e *env) tooEarly(pods map[string]witness.Row) int {
 	return len(early)
 }
 
-// neverWrong checks that the pools of nodes that have always been strict have never had a dynamic entry, and that no pod of
-// the cluster has ever had an address whose entry did not name the pod.
+// neverWrong checks that the pools of nodes that have always been strict have never had a dynamic entry. It also checks
+// that no pod of the cluster has ever had an address whose entry did not name the pod.
 func (e *env) neverWrong(nodes ...string) {
 	e.t.Helper()
 	for _, node := range nodes {
@@ -159,8 +159,9 @@ func TestStrictNodeDaemonSet(t *testing.T) {
 	e.checkStrict("node-1")
 }
 
-// TestNodeTurnsStrict checks that when a node becomes strict its pods keep running, the dynamic entries of their addresses
-// become owned entries, and unused ones are removed by the release handshake; and that the node can be changed back.
+// TestNodeTurnsStrict checks that the pods of a node keep running when the node becomes strict. The dynamic entries of
+// their addresses become owned entries, and unused entries are removed by the release handshake. The node can be
+// changed back.
 func TestNodeTurnsStrict(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})

@@ -38,7 +38,7 @@ func (e *env) disjoint() map[string][]netip.Prefix {
 			all = append(all, assignment{subnet, cn.Name})
 		}
 	}
-	// In this order overlapping subnets are neighbours.
+	// If any subnets overlap, two neighbours in this order overlap.
 	slices.SortFunc(all, func(a, b assignment) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
 	for i := 1; i < len(all); i++ {
 		if all[i].subnet.Overlaps(all[i-1].subnet) {
@@ -48,9 +48,9 @@ func (e *env) disjoint() map[string][]netip.Prefix {
 	return of
 }
 
-// TestG5SubnetManagement checks that each node gets a subnet of each family from the CIDRs of the flags, in order and with
-// their mask sizes, and that no subnets overlap, neither with existing ones nor if two controllers assign them at once. If
-// the CIDRs are exhausted, an event names the node that gets none (G5).
+// TestG5SubnetManagement checks that each node gets a subnet of each family from the CIDRs of the flags, in order and
+// with their mask sizes. A subnet overlaps no existing one, even if two controllers assign subnets at once. If the
+// CIDRs are exhausted, an event names the node that gets none (G5).
 func TestG5SubnetManagement(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
@@ -70,7 +70,7 @@ func TestG5SubnetManagement(t *testing.T) {
 		}
 	}
 	e.agentless("late")
-	e.event("late", "SubnetsExhausted", "No IPv4, IPv6 subnet is left in the cluster pools for node late; add a CIDR to the controller's cluster-pool flags")
+	e.event("late", "SubnetsExhausted", "The cluster pools have no free subnet for node late (IPv4, IPv6); the controller retries; add a CIDR to its cluster-pool flags")
 	e.controllerMetrics(port, map[string]float64{
 		`fixedip_nodes_without_subnet{family="IPv4"}`:             1,
 		`fixedip_nodes_without_subnet{family="IPv6"}`:             1,
@@ -177,7 +177,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	e.agentless("empty")
 	e.event("empty", "SubnetMissing", "spec.podCIDRs of node empty is empty")
 	e.agentless("overlaps", "10.60.0.128/25")
-	e.event("overlaps", "SubnetOverlap", "subnet 10.60.0.128/25 of node overlaps overlaps subnet 10.60.0.0/24 of node ")
+	e.event("overlaps", "SubnetOverlap", "subnet 10.60.0.128/25 is not assigned to node overlaps, because it overlaps NodeSubnet 10-60-0-0-24 of node ")
 	for _, name := range []string{"empty", "overlaps"} {
 		e.subnetsOf(name, 0)
 	}

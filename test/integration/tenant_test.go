@@ -56,10 +56,10 @@ func tenantFixedIP(name, ip string) *v1alpha1.FixedIP {
 	return f
 }
 
-// TestTenant checks that a tenant with all rights on the FixedIPs of one namespace cannot see, take or release addresses of
-// another namespace: neither by a FixedIP that names them, nor by a pod that requests them, nor by deleting these objects.
-// The scheduler and the controller ensure that, because expressions of admission policies cannot read other objects. The
-// tenant cannot have an address outside of the cluster either.
+// TestTenant checks that a tenant with all rights on the FixedIPs of one namespace cannot see, take or release
+// addresses of another namespace. The tenant creates FixedIPs that name such addresses and pods that request them, and
+// deletes these objects. The scheduler and the controller refuse the addresses, because expressions of admission
+// policies cannot read other objects. The tenant cannot have an address outside of the cluster either.
 func TestTenant(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -89,7 +89,8 @@ func TestTenant(t *testing.T) {
 		}
 	}
 
-	// The tenant's FixedIPs name the addresses of a running and an absent pod, and have the names of these pods or another.
+	// The tenant's FixedIPs name the addresses of a running and an absent pod, and have the names of these pods or
+	// another name.
 	var named []*v1alpha1.FixedIP
 	for name, ip := range map[string]string{"web-0": running, "thief-0": running, "absent-0": reserved} {
 		f := tenantFixedIP(name, ip)
@@ -162,7 +163,7 @@ func TestTenant(t *testing.T) {
 	e.must(tenant.Delete(within(t), outside))
 	e.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "fixedip-pools"}, Data: map[string]string{"pools": "10.240.0.0/16, fd00:240::/48"}})
 	e.admit()
-	const refusal = `denied request: spec.ips: Invalid value: "192.0.2.8": is in none of the pools of the cluster, which are 10.240.0.0/16, fd00:240::/48`
+	const refusal = `denied request: spec.ips: Invalid value: "192.0.2.8": must be in the pools of the cluster (ConfigMap fixedip-pools): 10.240.0.0/16, fd00:240::/48`
 	e.eventually("the API server to refuse the address of outside-1", func() bool {
 		err := tenant.Create(within(t), tenantFixedIP("outside-1", "192.0.2.8"), client.DryRunAll)
 		return apierrors.IsInvalid(err) && strings.HasSuffix(err.Error(), refusal)

@@ -131,8 +131,8 @@ func (e *env) awaitMetric(port int, name string, labels map[string]string, accep
 	}
 }
 
-// TestWrongFirstAddress checks that a pod that gets another address than the claimed one, because the agent has not seen the
-// claim, is restarted and then runs with the claimed address.
+// TestWrongFirstAddress checks a pod that gets another address than the claimed one, because the agent has not seen the
+// claim. The pod is restarted and then runs with the claimed address.
 func TestWrongFirstAddress(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -174,9 +174,9 @@ func TestWrongFirstAddress(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, all...))
 }
 
-// TestMismatch checks that a pod that runs with another address than the reserved one is reported and evicted: one pod at a
-// time, never against a PodDisruptionBudget, and not if its policy is Report. Here FixedIPs reserve the addresses before the
-// pods exist, and the agent sees each claim too late.
+// TestMismatch checks that a pod that runs with another address than the reserved one is reported and evicted. Pods are
+// evicted one at a time, never against a PodDisruptionBudget, and not if their policy is Report. Here FixedIPs reserve
+// the addresses before the pods exist, and the agent sees each claim too late.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -271,9 +271,9 @@ func TestConflicts(t *testing.T) {
 	// Another FixedIP names the address.
 	second := beforehand("other", "other-0", address)
 	e.create(second)
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "FixedIPs default/other-0 and default/web-0 reserve the same address "+address)
-	e.awaitCondition("other-0", "Conflict", metav1.ConditionTrue, "Shared", "reserve the same address")
-	e.awaitEventOn("FixedIP", "other-0", "AddressReservedTwice", "reserve the same address")
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "more than one FixedIP reserves IP "+address+": default/other-0 and default/web-0")
+	e.awaitCondition("other-0", "Conflict", metav1.ConditionTrue, "Shared", "more than one FixedIP reserves IP")
+	e.awaitEventOn("FixedIP", "other-0", "AddressReservedTwice", "more than one FixedIP reserves IP")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), one)
 	e.delete(second)
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
@@ -283,7 +283,7 @@ func TestConflicts(t *testing.T) {
 	node2 := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}
 	node2.Spec.IPAM.Pool = ipamtypes.AllocationMap{address: {}}
 	e.create(node2)
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "the pools of nodes node-1 and node-2 offer the same address "+address)
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "more than one pool offers IP "+address+": the pools of nodes node-1 and node-2")
 	e.awaitEventOn("CiliumNode", "node-2", "AddressOfferedTwice", address)
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pools"), one)
 	e.delete(node2)
@@ -300,9 +300,9 @@ func TestConflicts(t *testing.T) {
 	e.must(e.api.Get(within(t), client.ObjectKeyFromObject(twin), twin))
 	twin.Status.Phase, twin.Status.PodIP, twin.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
 	e.must(e.api.Status().Update(within(t), twin))
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "pods default/twin on node node-3 and default/web-0 on node node-1 run with the same address "+address)
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "more than one pod runs with IP "+address+": default/twin on node node-3 and default/web-0 on node node-1")
 	e.awaitEventOn("Pod", "twin", "WrongPodAddress", "which is reserved for pod default/web-0")
-	e.awaitEventOn("Pod", "web-0", "AddressInUseTwice", "run with the same address")
+	e.awaitEventOn("Pod", "web-0", "AddressInUseTwice", "more than one pod runs with IP")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pods"), one)
 	e.delete(twin, client.GracePeriodSeconds(0))
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")

@@ -46,9 +46,9 @@ func withVolume(s *appsv1.StatefulSet) {
 	}}}
 }
 
-// TestVolumeAndAddress (finding R2) checks that a first placement takes an address on the node of the volume, even if the
-// volume is bound only when the pod is placed, and that the message of a pod whose address and volume are on different nodes
-// reports that and what helps.
+// TestVolumeAndAddress (finding R2) checks that a first placement takes an address on the node of the volume, even if
+// the volume is bound only when the pod is placed. If the address and the volume of a pod are on different nodes, the
+// message of the pod reports that, and what helps.
 func TestVolumeAndAddress(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -77,8 +77,8 @@ func TestVolumeAndAddress(t *testing.T) {
 	}
 }
 
-// TestVolumeInAZone (findings R1 and R2) checks that the subnet of a node that is gone is inherited by a node in the zone of
-// the pod's volume, and not by a node of another zone that joined earlier.
+// TestVolumeInAZone (findings R1 and R2) checks which node inherits the subnet of a node that is gone. It has to be a
+// node in the zone of the pod's volume, and not a node of another zone that joined earlier.
 func TestVolumeInAZone(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"home", "far", "near"} // They join in this order.

@@ -22,8 +22,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// writeGate is a proxy in front of the API server that counts the writes of the controller, except those of events, and can
-// stop the controller at one of them: before the API server gets the write, or before the controller gets the response.
+// writeGate is a proxy in front of the API server that counts the writes of the controller, except those of events. It
+// can stop the controller at one of the writes, before the API server gets the write or before the controller gets the
+// response.
 type writeGate struct {
 	kubeconfig string
 	// stopped receives a description of the write at which the controller was stopped.
@@ -61,8 +62,8 @@ func (g *writeGate) arm(n int, after bool) {
 	g.at, g.count, g.after = n, 0, after
 }
 
-// disarm makes the gate stop at no further write. fired is true if the gate has stopped at a write; stopped may receive its
-// description later, because the effect of an executed write can be visible before that.
+// disarm makes the gate stop at no further write. fired is true if the gate has stopped at a write. The channel stopped
+// may receive the description of the write later, because the effect of an executed write can be visible before.
 func (g *writeGate) disarm() (fired bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,9 +93,9 @@ func (g *writeGate) stops(r *http.Request) (stop, after bool) {
 	return stop, g.after
 }
 
-// TestKilledAtEveryWrite kills the controller at each of its writes, once before the API server gets the write and once
-// before the controller gets the response, and restarts the controller. It checks in each case that a StatefulSet is placed,
-// scaled down and deleted as usual.
+// TestKilledAtEveryWrite kills the controller at each of its writes and restarts it. Each write is used twice: before
+// the API server gets the write, and before the controller gets the response. The test checks in each case that a
+// StatefulSet is placed, scaled down and deleted as usual.
 func TestKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true, controlPlaneArgs: keepNodesReady})
@@ -133,8 +134,8 @@ func TestKilledAtEveryWrite(t *testing.T) {
 	}
 }
 
-// killedAt creates, scales down and deletes a StatefulSet, and kills the controller at its n-th write, which it returns. ok is
-// false if the controller made fewer writes.
+// killedAt creates, scales down and deletes a StatefulSet, and kills the controller at its n-th write. It returns the
+// description of that write. ok is false if the controller made fewer writes.
 func (e *env) killedAt(gate *writeGate, controller *cluster.Process, f *fakes, n int, after bool) (write string, ok bool) {
 	e.t.Helper()
 	name := fmt.Sprintf("n%d-%t", n, after)

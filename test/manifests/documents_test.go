@@ -19,8 +19,8 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?((?:Test|Fuzz|Benchmark)[A-Z]\w+)\(`)
 )
 
-// TestDocumentedTests checks that the tests that documents name exist: the documents show by which test a promise or a fix is
-// proved.
+// TestDocumentedTests checks that every test that a document names exists. Documents name tests as the proof of a
+// promise or of a fix.
 func TestDocumentedTests(t *testing.T) {
 	declared := sets.New[string]()
 	// named contains the documents that name a test. Key: the test.
@@ -59,7 +59,7 @@ func TestDocumentedTests(t *testing.T) {
 	}
 	for name, documents := range named {
 		if !declared.Has(name) {
-			t.Errorf("%s: got no function %s in any _test.go file, want it to exist", strings.Join(documents, ", "), name)
+			t.Errorf("%s: no _test.go file declares the function %s, which is named there", strings.Join(documents, ", "), name)
 		}
 	}
 }

@@ -146,7 +146,8 @@ func FuzzFixedIP(f *testing.F) {
 	})
 }
 
-// TestFixedIPName checks that a FixedIP other than a slot must have the name of its pod. Finding C10.
+// TestFixedIPName checks that a FixedIP must have the name of its pod, unless it is the FixedIP of a slot (finding C10
+// in docs/project/findings.md).
 func TestFixedIPName(t *testing.T) {
 	server := newAdmission(t)
 	for name, c := range map[string]struct {

@@ -100,8 +100,8 @@ func TestNothingIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRolesAsWritten checks that kustomize does not change the roles. It renames a ConfigMap, and could change an equal name
-// in a role as well.
+// TestRolesAsWritten checks that kustomize does not change the roles. Kustomize renames a ConfigMap, and could change
+// an equal name in a role as well.
 func TestRolesAsWritten(t *testing.T) {
 	made := map[string]*unstructured.Unstructured{}
 	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
@@ -119,10 +119,10 @@ func TestRolesAsWritten(t *testing.T) {
 		for _, u := range written {
 			if got := made[u.GetKind()+" "+u.GetNamespace()+"/"+u.GetName()]; got != nil {
 				if diff := cmp.Diff(u.Object, got.Object); diff != "" {
-					t.Errorf("%s of %s (-want +got): %s", u.GetName(), file, diff)
+					t.Errorf("object %s of %s (-want +got): %s", u.GetName(), file, diff)
 				}
 			} else if !slices.Contains(optional, filepath.Base(file)) {
-				t.Errorf("%s of %s is not installed", u.GetName(), file)
+				t.Errorf("object %s of %s is not installed", u.GetName(), file)
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func TestPodSecurity(t *testing.T) {
 	}
 	for _, d := range deployments(t, objects) {
 		if d.Namespace != namespace.Name {
-			t.Errorf("%s is in namespace %s, want %s", d.Name, d.Namespace, namespace.Name)
+			t.Errorf("Deployment %s is in namespace %s, want %s", d.Name, d.Namespace, namespace.Name)
 		}
 		var refused []string
 		for _, result := range evaluator.EvaluatePod(restricted, &d.Spec.Template.ObjectMeta, &d.Spec.Template.Spec) {
@@ -226,20 +226,20 @@ func TestPorts(t *testing.T) {
 		names := map[string]bool{}
 		for _, p := range c.Ports {
 			if other := taken[p.ContainerPort]; other != "" {
-				t.Errorf("port %d is used by %s and by %s, want one user", p.ContainerPort, other, d.Name)
+				t.Errorf("port %d is used by Deployment %s and by Deployment %s, want one user", p.ContainerPort, other, d.Name)
 			}
 			taken[p.ContainerPort], names[p.Name] = d.Name, true
 		}
 		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
 			if !names[probe.HTTPGet.Port.String()] {
-				t.Errorf("Deployment %s: the probe of %s uses port %s, which no port of the container is named", d.Name, probe.HTTPGet.Path, probe.HTTPGet.Port.String())
+				t.Errorf("Deployment %s: the probe of path %s uses port %s, but no port of the container has that name", d.Name, probe.HTTPGet.Path, probe.HTTPGet.Port.String())
 			}
 		}
 	}
 }
 
-// TestDisruption checks that each Deployment has one PodDisruptionBudget, which lets a drain evict one ready pod at a time,
-// and a pod that is not ready at any time.
+// TestDisruption checks that each Deployment has one PodDisruptionBudget. A drain may evict ready pods only one at a
+// time, but may always evict a pod that is not ready.
 func TestDisruption(t *testing.T) {
 	objects := kustomize(t, filepath.Join(root, "manifests"))
 	budgets := all[policyv1.PodDisruptionBudget](t, objects, "PodDisruptionBudget")

@@ -30,7 +30,7 @@ func isUnreserved(raw ipamtypes.AllocationIP) bool {
 }
 
 // atRest checks the world at rest: every pod has the addresses reserved for it, and nothing is left of deleted objects
-// (invariants 3, 4 and 5).
+// (promises 3, 4 and 5 of docs/project/proof.md).
 func (c *checks) atRest() {
 	w := c.w
 	c.endpointsAtRest()
@@ -58,9 +58,10 @@ func (c *checks) atRest() {
 			case isPod(e.Owner):
 				r := byPod[e.Owner]
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
-				// A bare pod, a pod that opts out, and a pod for which a user has meanwhile created a FixedIP with another
-				// address keep running with their address: see podAtRest. The entry of an unreserved pod is removed with the
-				// pod, even if an agent that had not seen the entry has given the pod another address.
+				// Three kinds of pods keep running with their address: a bare pod, a pod that opts out, and a pod for
+				// which a user has meanwhile created a FixedIP with another address. See podAtRest. The entry of an
+				// unreserved pod is removed with the pod, even if an agent that had not seen the entry has given the
+				// pod another address.
 				runs := exists && runsWithAny(pod, []string{ip}) &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
 				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
@@ -81,7 +82,8 @@ func (c *checks) atRest() {
 			continue
 		}
 		set, exists := one[*appsv1.StatefulSet](w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)
-		// A FixedIP that a user made waits for its workload until the workload has existed.
+		// A FixedIP that a user created is kept as long as its workload has never existed: the owner in it has no UID
+		// yet.
 		gone := !exists && (r.Spec.Owner.UID != "" || !c.byUser[r.UID]) && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
 		// WhenScaled does not apply if the workload has opted out: the workload then counts as deleted.
 		surplus := exists && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
@@ -91,10 +93,10 @@ func (c *checks) atRest() {
 	}
 }
 
-// moveIncomplete reports whether the home entry of an address names the node as the target of a move, but the pod owner was
-// deleted before the move was complete: the next pod with that name completes the move. Either the FixedIP r reserves the
-// address, or r is nil, because the controller saw the pod too late to create a FixedIP, and the workload retains addresses
-// after a scale-down.
+// moveIncomplete reports whether the home entry of an address names the node as the target of a move, but the pod owner
+// was deleted before the move was complete. The next pod with that name completes the move. Either the FixedIP r
+// reserves the address, or r is nil and the workload retains addresses after a scale-down: the controller saw the pod
+// too late to create a FixedIP.
 func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) bool {
 	if r != nil && !slices.Contains(r.Spec.IPs, ip) || r == nil && !c.retains(owner) {
 		return false
@@ -131,9 +133,9 @@ func (c *checks) inPodStatus(ip string) bool {
 	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && runsWithAny(pod, []string{ip}) })
 }
 
-// staleStatusOnFullNode reports whether the node of a pod is full, and the status of another pod there still contains an
-// address of the pod from before a reboot. The other pod gets no new address on a full node, so that its status does not
-// change, and the controller cannot rule out that the other pod uses the address.
+// staleStatusOnFullNode reports whether the node of a pod is full, and the status of another pod there contains an
+// address of the pod since before a reboot. The other pod gets no new address on a full node, so its status does not
+// change. The controller then cannot rule out that the other pod uses the address.
 func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	return c.w.full(pod.Spec.NodeName) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(other *corev1.Pod) bool {
 		return other.UID != pod.UID && other.Spec.NodeName == pod.Spec.NodeName && !ended(other) &&
@@ -143,8 +145,8 @@ func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	})
 }
 
-// mayClaim reports whether an entry without a FixedIP may be for a later pod with the owner's name: the workload of the owner
-// exists and retains addresses after a scale-down.
+// mayClaim reports whether an entry without a FixedIP may be for a later pod with the name of the owner. It is if the
+// workload of the owner exists and retains addresses after a scale-down.
 func (c *checks) mayClaim(owner string) bool {
 	name := owner[strings.Index(owner, "/")+1:]
 	set, ok := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name[:1])
@@ -171,8 +173,8 @@ func (c *checks) hasOther(ip, key string) bool {
 	})
 }
 
-// full reports whether, in one family, the pool of a node has 7 dynamic entries (the maximum, half of its subnet) or an
-// entry for each of the 14 addresses. The default scheduler places pods on such a node too.
+// full reports whether the pool of a node is full in one family: it has at least 7 dynamic entries (the maximum, half
+// of its subnet) or an entry for each of the 14 addresses. The default scheduler places pods on such a node too.
 func (w *world) full(node string) bool {
 	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, node)
 	if !ok {
@@ -192,7 +194,8 @@ func (w *world) full(node string) bool {
 	})
 }
 
-// podAtRest checks invariant 3 for one pod. r is its FixedIP; nil if there is none.
+// podAtRest checks for one pod that it runs with its reserved addresses (promise 3 of docs/project/proof.md). r is its
+// FixedIP; nil if there is none.
 func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	key := keyOf(pod)
 	if pod.DeletionTimestamp != nil {

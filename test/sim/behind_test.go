@@ -57,7 +57,7 @@ func TestAgentBehindClaim(t *testing.T) {
 			if err != nil {
 				t.Errorf("seed %d: %v\n%s", seed, err, history)
 			}
-			waits += strings.Count(history, "waits for the agent")
+			waits += strings.Count(history, "have not confirmed yet")
 			restarts += strings.Count(history, "; the pod was evicted")
 			userDeletions += strings.Count(history, "** a user deletes")
 			cancel()
@@ -78,8 +78,8 @@ const (
 	schedulerKilled = ", scheduler killed"
 )
 
-// schedulerStates are the states of a scheduler that has placed a pod whose agent is behind: the watches of the scheduler are
-// up to date, have stalled since the bind, or the scheduler is killed and a new one starts from the stored objects.
+// schedulerStates are the states of a scheduler that has placed a pod whose agent is behind. Its watches are up to
+// date, or they have stalled since the bind, or it is killed and a new scheduler starts from the stored objects.
 var schedulerStates = []string{schedulerKnows, schedulerBehind, schedulerKilled}
 
 // startBehindAgent creates a workload whose pod gets another address than its claim, because its agent is behind. It deletes
@@ -135,9 +135,9 @@ func (w *world) createCompetitors(name, scheduler string) {
 	w.scale(name, 1)
 }
 
-// releaseReservation lets a user end the reservation of the workload's pod: the user deletes the FixedIP or, if optsOut is
-// true, sets when-deleted to Retain and makes the next pods opt out. Before that, the agents have time to process the owned
-// entry. They do not see later writes until muteFor has passed.
+// releaseReservation lets a user end the reservation of the workload's pod. The user deletes the FixedIP. If optsOut is
+// true, the user instead sets when-deleted to Retain and makes the next pods opt out. Before that, the agents have time
+// to process the owned entry. They do not see later writes until muteFor has passed.
 func (w *world) releaseReservation(name string, optsOut bool) {
 	w.calm(2 * actLasts)
 	for _, m := range w.machines {

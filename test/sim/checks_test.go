@@ -99,7 +99,8 @@ func isMarker(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/"
 // isPod reports whether an owner text names a pod.
 func isPod(owner string) bool { return strings.Contains(owner, "/") && !isMarker(owner) }
 
-// checkPool checks invariants 1 and 2 for the entries that a write has changed.
+// checkPool checks the entries that a write has changed (promises 1 and 2 of docs/project/proof.md). No two pools may
+// offer an address, and no entry may get another owner while a pod may have its address.
 func (c *checks) checkPool(e event, by string) {
 	var was ipamtypes.AllocationMap
 	if before, ok := e.before.(*ciliumv2.CiliumNode); ok {
@@ -149,8 +150,8 @@ func (c *checks) checkPool(e event, by string) {
 	}
 }
 
-// checkRemoved checks that no dynamic entry is removed while the agent has the address allocated: the address could be given
-// to another pod while its first pod runs.
+// checkRemoved checks that no dynamic entry is removed while the agent has the address allocated. Another pod could get
+// the address while the first pod runs.
 func (c *checks) checkRemoved(after *ciliumv2.CiliumNode, was ipamtypes.AllocationMap) {
 	m := c.w.machine(after.Name)
 	if m == nil {
@@ -166,8 +167,8 @@ func (c *checks) checkRemoved(after *ciliumv2.CiliumNode, was ipamtypes.Allocati
 	}
 }
 
-// checkDynamic checks invariant 1 for an address that gets a dynamic entry: every pod that runs with the address runs on this
-// node, and if the agent of the node is ready, it has the address allocated.
+// checkDynamic checks an address that gets a dynamic entry (promise 1 of docs/project/proof.md). Every pod that runs
+// with the address has to run on this node. If the agent of the node is ready, it has to have the address allocated.
 func (c *checks) checkDynamic(node, ip string) {
 	for _, m := range c.w.machines {
 		for _, user := range m.uses(ip) {
@@ -178,7 +179,8 @@ func (c *checks) checkDynamic(node, ip string) {
 	}
 }
 
-// checkOwner checks invariant 2 for an address that gets a pod as its owner: no other pod has the address or can get it.
+// checkOwner checks an address that gets a pod as its owner: no other pod has the address or can get it (promise 2 of
+// docs/project/proof.md).
 func (c *checks) checkOwner(node, ip, owner string) {
 	for _, m := range c.w.machines {
 		for _, b := range m.sandboxes {
@@ -224,7 +226,8 @@ func (c *checks) checkBind(e event, by string) {
 			}
 		}
 	}
-	// A scheduler whose watch is behind may rely on an entry that was released. The controller that released it corrects that.
+	// A scheduler whose watch is behind may rely on an entry that was released. The controller then restores the entry
+	// or evicts the pod.
 	if !c.had[[2]string{pod.Spec.NodeName, keyOf(pod)}] {
 		c.violate("claimed: pod %s is bound to node %s by %s although the pool of that node never had an entry for the pod", keyOf(pod), pod.Spec.NodeName, by)
 	}
@@ -235,8 +238,8 @@ func (c *checks) checkBind(e event, by string) {
 	c.boundTooLate[pod.UID] = true
 }
 
-// started checks invariant 1 for a sandbox that gets an address: no other pod has the address, and no former pod with the
-// same name has it on another node.
+// started checks a sandbox that gets an address (promise 1 of docs/project/proof.md). No other pod may have the
+// address, and no former pod with the same name may have it on another node.
 func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	for _, m := range c.w.machines {
 		for _, b := range m.sandboxes {
@@ -251,7 +254,8 @@ func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	}
 }
 
-// checkFixedIP checks invariant 1 for FixedIPs, and invariant 5: the product deletes a FixedIP only for a reason.
+// checkFixedIP checks that no two FixedIPs name one address, and that the product deletes a FixedIP only for a reason
+// (promises 1 and 5 of docs/project/proof.md).
 func (c *checks) checkFixedIP(e event, by string) {
 	now, ok := e.after.(*v1alpha1.FixedIP)
 	if !ok {

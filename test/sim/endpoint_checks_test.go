@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// checkEndpoint checks each write of the product: it must not create a CiliumEndpoint, delete a correct one, write a status, or
-// change an owner reference to the existing pod.
+// checkEndpoint checks a write of a CiliumEndpoint. The product must not create a CiliumEndpoint, delete a correct one,
+// write a status, or change an owner reference that names the existing pod.
 func (c *checks) checkEndpoint(e event, by string) {
 	before, existed := e.before.(*ciliumv2.CiliumEndpoint)
 	if !isProduct(by) {
@@ -43,9 +43,9 @@ func (c *checks) checkEndpoint(e event, by string) {
 	}
 }
 
-// isRight reports whether the agent of a pod maintains a CiliumEndpoint, and the CiliumEndpoint describes the running sandbox.
-// A CiliumEndpoint that the agent has taken over but not written does not count: if it is deleted, the agent creates another
-// one when it writes the status.
+// isRight reports whether the agent of a pod maintains a CiliumEndpoint, and the CiliumEndpoint describes the running
+// sandbox. A CiliumEndpoint that the agent has taken over but not written does not count: after its deletion the agent
+// creates another one when it writes the status.
 func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	m := w.machine(pod.Spec.NodeName)
 	if m == nil {

@@ -24,7 +24,7 @@ const (
 	// operatorInterval is the interval at which Cilium's operator looks for CiliumEndpoints without a pod
 	// (cilium-endpoint-gc-interval).
 	operatorInterval = 5 * time.Minute
-	// obeyAfter is the time that a user waits for an effect before the next attempt.
+	// obeyAfter is the minimum time between two actions of the user in obeyEndpoints.
 	obeyAfter = 2 * time.Minute
 )
 
@@ -109,7 +109,7 @@ func (w *world) goneEndpoints() []string {
 	return slices.Sorted(maps.Keys(gone))
 }
 
-// formerEndpoint draws a deleted CiliumEndpoint with the key; nil if there is none.
+// formerEndpoint returns a random one of the deleted CiliumEndpoints with the key; nil if there is none.
 func (w *world) formerEndpoint(key string) *ciliumv2.CiliumEndpoint {
 	var former []*ciliumv2.CiliumEndpoint
 	for _, e := range w.server.history[ciliumEndpoints] {
@@ -197,9 +197,9 @@ func (w *world) endFormerLeaders() {
 	}
 }
 
-// isEvictable reports whether the controller may evict the pod if its CiliumEndpoint is missing: the pod has a controller and
-// does not opt out, and a FixedIP that is not being deleted reserves addresses for the pod. It ignores temporary blockers,
-// such as an agent that is not ready.
+// isEvictable reports whether the controller may evict the pod if its CiliumEndpoint is missing. The pod has to have a
+// controller and must not opt out, and a FixedIP that is not being deleted has to reserve addresses for the pod. It
+// ignores temporary blockers, such as an agent that is not ready.
 func (w *world) isEvictable(pod *corev1.Pod) bool {
 	return metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) &&
 		slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {

@@ -51,8 +51,8 @@ func drawEndpoints(from *rand.Rand) endpointSetup {
 	return endpointSetup{on: from.IntN(3) == 0, remade: from.IntN(2) == 0, collected: from.IntN(2) == 0}
 }
 
-// endpointAgent is the part of an agent that writes CiliumEndpoints (pkg/endpointmanager/endpointsynchronizer.go). Its state
-// is on the disk of the node: it survives a restart of the agent, but not a reboot.
+// endpointAgent is the part of an agent that writes CiliumEndpoints (pkg/endpointmanager/endpointsynchronizer.go). The
+// endpoints in known are on the disk of the node: they survive a restart of the agent, but not a reboot.
 type endpointAgent struct {
 	// known are the endpoints of the sandboxes. Key: the UID of the pod.
 	known map[types.UID]*agentEndpoint

@@ -13,7 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// letThrough executes a call, or makes it fail. how determines the fault; 0 means no fault.
+// letThrough executes a call, or makes it fail. how determines the fault; 0 means no fault, but a call that its client
+// no longer waits for is lost.
 func (w *world) letThrough(c *call, how uint16) {
 	w.requests++
 	fault := ""

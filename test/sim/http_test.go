@@ -161,7 +161,7 @@ func parse(r *http.Request) (*call, error) {
 	case len(parts) > 3 && parts[0] == "apis":
 		parts = parts[3:]
 	default:
-		return nil, fmt.Errorf("%s %s: no such path", r.Method, r.URL.Path)
+		return nil, fmt.Errorf("%s %s: the model does not serve this path", r.Method, r.URL.Path)
 	}
 	namespace := ""
 	if parts[0] == "namespaces" && len(parts) > 2 {
@@ -169,7 +169,7 @@ func parse(r *http.Request) (*call, error) {
 	}
 	i := slices.IndexFunc(kinds, func(k *kind) bool { return k.resource.Resource == parts[0] })
 	if i < 0 {
-		return nil, fmt.Errorf("%s %s: no such resource", r.Method, r.URL.Path)
+		return nil, fmt.Errorf("%s %s: the model does not serve this resource", r.Method, r.URL.Path)
 	}
 	c.kind = kinds[i]
 	if len(parts) > 1 {
@@ -272,7 +272,7 @@ func (s *server) serve(c *call) ([]byte, error) {
 		}
 		return success, s.remove(c.kind, c.key, opts.Preconditions, false, by)
 	}
-	return nil, apierrors.NewBadRequest("no such verb: " + c.verb)
+	return nil, apierrors.NewBadRequest("the model does not support the verb " + c.verb)
 }
 
 var success = []byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)

@@ -70,7 +70,7 @@ func (i *informer) behind() bool {
 }
 
 // step processes the next write, or makes a list if one is due, and returns a description. A list leaves out the newest
-// stale writes, since the API server may answer it from its own cache.
+// writes, as many as stale says: the API server may answer a list from its own cache.
 func (i *informer) step(stale int) string {
 	history := i.from.w.server.history[i.of]
 	switch {
@@ -122,8 +122,8 @@ func (i *informer) list(n int) {
 	}
 }
 
-// set stores after in the cache, or removes the object with the key if after is nil, and calls the handlers. initial is true
-// during the first list.
+// set stores after in the cache and calls the handlers. If after is nil, set removes the object with the key instead.
+// initial is true during the first list.
 func (i *informer) set(key string, after client.Object, initial bool) {
 	before, known, _ := i.indexer.GetByKey(key)
 	if after == nil {

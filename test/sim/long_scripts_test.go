@@ -68,8 +68,8 @@ func (w *world) longScripts() []action {
 			w.fillNodes()
 			w.mute(nil)
 		})
-		// An address moves while no controller can record that. The pod must not run on the new node yet: if both pools are lost,
-		// nothing shows that it does.
+		// An address moves while no controller can record the move. The pod must not run on the new node yet: if both
+		// pools are lost, nothing shows which address it has.
 		add("move is not recorded: StatefulSet "+name, func() { w.moveUnrecorded(name) })
 		// Other pods need the address before the agent has seen its release. Then the next pod with the former name is created.
 		add("cooldown entry ends before the agent has seen it: StatefulSet "+name, func() {
@@ -116,7 +116,7 @@ func (w *world) longScripts() []action {
 		}
 	}
 	for _, node := range ready {
-		// A node has few free addresses, and the scheduler does not see which of its addresses pods have.
+		// A node has few free addresses, and the scheduler does not see which addresses of the node pods have.
 		add("nearly full node unseen by a scheduler: node "+node, func() {
 			w.onlyOn(node)
 			w.wanted("c")
@@ -190,9 +190,9 @@ func (w *world) longScripts() []action {
 	return d
 }
 
-// moveUnrecorded lets the address of the pod of a new workload move to another node, while the controllers cannot update its
-// FixedIP: they see no later version of it, and a user has written one. If the pod is bound to the other node nevertheless, it is
-// deleted by force, and the CiliumNodes of both nodes are lost.
+// moveUnrecorded lets the address of the pod of a new workload move to another node. The controllers cannot update the
+// FixedIP of the pod meanwhile, because a user has written a version that they do not see. If the pod nevertheless runs
+// on the other node, it is deleted by force, and the CiliumNodes of both nodes are lost.
 func (w *world) moveUnrecorded(name string) {
 	key := keyOf(w.newSet(name, 1, map[string]string{identity.AnnotationFailover: string(v1alpha1.Migrate)})) + "-0"
 	w.calm(actLasts)
@@ -233,8 +233,8 @@ func (w *world) moveUnrecorded(name string) {
 	w.mute(nil)
 }
 
-// startUnreported gives the pod of a new workload time to start while no agent reports, and returns the pod and its node. m is
-// nil if the pod does not run.
+// startUnreported gives the pod of a new workload time to start while no agent reports. It returns the pod and its
+// node; nil for both if the pod does not run.
 func (w *world) startUnreported(s *appsv1.StatefulSet) (m *machine, pod *corev1.Pod) {
 	for _, m := range w.machines {
 		m.reportsAfter = time.Now().Add(muteFor)

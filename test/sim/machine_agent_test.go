@@ -60,8 +60,9 @@ func (m *machine) remakeCiliumNode() {
 	}
 }
 
-// loseCiliumNode deletes the CiliumNode of a running node, as a user. The agent sees the deletion at once. Call it only if the
-// kubelet has reported the addresses of all pods: an address that only the agent knows is lost with the pool.
+// loseCiliumNode deletes the CiliumNode of a running node, as a user. The agent sees the deletion at once. Call
+// loseCiliumNode only if the kubelet has reported the addresses of all pods: an address that only the agent knows is
+// lost with the pool.
 func (m *machine) loseCiliumNode() {
 	m.w.noteLostSlots(m)
 	_ = m.w.server.remove(ciliumNodes, m.name, nil, true, "user")

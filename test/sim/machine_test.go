@@ -65,11 +65,12 @@ type machine struct {
 	wroteAt time.Time
 	// labels counts the writes of labels before a report.
 	labels int
-	// startsAfter, podStatusAfter, reportsAfter and seesAfter are the earliest times at which pods start on the node, the
-	// kubelet reports started pods, the agent reports its allocations, and the agent sees its CiliumNode.
+	// The following are the earliest times of actions. After startsAfter pods start on the node, after podStatusAfter
+	// the kubelet reports started pods, after reportsAfter the agent reports its allocations, and after seesAfter the
+	// agent sees its CiliumNode.
 	startsAfter, podStatusAfter, reportsAfter, seesAfter time.Time
-	// stopsAfter is the earliest time at which the kubelet stops a pod, and restoresAfter that at which a starting agent
-	// restores its endpoints.
+	// stopsAfter is the earliest time at which the kubelet stops a pod. restoresAfter is the earliest time at which a
+	// starting agent restores its endpoints.
 	stopsAfter, restoresAfter time.Time
 	// remade is true if the CiliumNode was deleted since the agent last completed its start.
 	remade bool

@@ -16,10 +16,10 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestAgentAnswersProbe checks that the agent of the model acknowledges an agent barrier (Cilium fact 24): the next report of
-// the agent removes the probe from used and from release-ips. If the agent writes the labels of the CiliumNode before that
-// report, it loses its answer (Cilium fact 28): that report then removes the probe from used only, and the report after it
-// removes the probe from release-ips.
+// TestAgentAnswersProbe checks that the agent of the model acknowledges an agent barrier (Cilium fact 24): the next
+// report of the agent removes the probe from used and from release-ips. If the agent writes the labels of the
+// CiliumNode before that report, it loses its answer (Cilium fact 28). The report then removes the probe from used
+// only, and the next report removes the probe from release-ips.
 func TestAgentAnswersProbe(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

@@ -162,9 +162,9 @@ func (q *queue) Len() int {
 	return len(q.items)
 }
 
-// free reports whether the queue may hand out an item: a worker is idle, and no queue is busy that must not be processed at
-// the same time. Controllers that hold a lock while they wait for the API server run one at a time, because time does not
-// pass in the bubble while a goroutine waits for a lock.
+// free reports whether the queue may hand out an item: a worker is idle, and no item that excludes this queue is being
+// processed. Controllers that hold a lock while they wait for the API server run one at a time: time does not pass in
+// the synctest bubble while a goroutine waits for a lock.
 func (q *queue) free() bool {
 	locked := func(name string) bool { return name == "pool" || name == "subnet" }
 	for _, other := range q.of.queues {

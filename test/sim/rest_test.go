@@ -100,8 +100,8 @@ func (w *world) rest() error {
 	return w.broken()
 }
 
-// obey deletes, as a user, a pod that uses an address reserved for another pod, as the product has reported. It does so only for
-// pods that the product does not restart itself. It reports whether it has deleted a pod.
+// obey deletes, as a user, a pod that uses an address reserved for another pod, as the product has reported. It leaves
+// out pods that the product restarts itself. It reports whether it has deleted a pod.
 func (w *world) obey() bool {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if !w.misassigned[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) {
@@ -209,8 +209,9 @@ func (w *world) pause() time.Duration {
 	return d
 }
 
-// mayWait reports whether a pod may wait until a user acts: for an address that a user requested or reserved, for the node to
-// which its address was moved, or for an address of the second family on a full node.
+// mayWait reports whether a pod may wait until a user acts. It may wait for an address or a slot that a user requested
+// or reserved, or for the node to which its address was moved. It may also wait for an address of the second family on
+// a full node, or because its address and its volume are in different zones.
 func (w *world) mayWait(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -226,8 +227,8 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 	return ok && (w.byUser[r.UID] || w.stranded(r) || w.waitsForVolume(r) || w.lostToUser(r)) || !ok && w.writtenOnFull(keyOf(pod))
 }
 
-// lostToUser reports whether a FixedIP has no address of one family because a FixedIP that a user has made reserves the address
-// that its pod had claimed, and the node is full: a user has to delete one of the two FixedIPs.
+// lostToUser reports whether a FixedIP has no address of one family because the FixedIP of a user reserves the address
+// that its pod had claimed, and the node is full. The user has to delete one of the two FixedIPs.
 func (w *world) lostToUser(r *v1alpha1.FixedIP) bool {
 	return w.full(r.Spec.NodeName) && slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(other *v1alpha1.FixedIP) bool {
 		return w.byUser[other.UID] && other.UID != r.UID && slices.ContainsFunc(other.Spec.IPs, func(ip string) bool {
@@ -236,8 +237,8 @@ func (w *world) lostToUser(r *v1alpha1.FixedIP) bool {
 	})
 }
 
-// writtenOnFull reports whether a full node has an entry of only one of two families for a pod: a user has written the entry,
-// and the pod waits for an address of the other family.
+// writtenOnFull reports whether a full node has an entry of only one of two families for a pod. A user has written the
+// entry, and the pod waits for an address of the other family.
 func (w *world) writtenOnFull(key string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
 		has := 0
@@ -250,8 +251,8 @@ func (w *world) writtenOnFull(key string) bool {
 	})
 }
 
-// stranded reports whether an address of a FixedIP was moved to a node that is gone, and the failover policy is Wait now: the
-// pod waits for that node until a user changes the policy.
+// stranded reports whether an address of a FixedIP was moved to a node that is gone, and the failover policy is Wait
+// now. The pod waits for that node until a user changes the policy.
 func (w *world) stranded(r *v1alpha1.FixedIP) bool {
 	if _, exists := one[*corev1.Node](w.server, nodes, r.Spec.NodeName); exists || r.Spec.Failover == v1alpha1.Migrate || r.Spec.Failover == v1alpha1.Reassign {
 		return false

@@ -65,8 +65,8 @@ type pending struct {
 	binding, requeued bool
 	// nominated is the node that PostFilter nominated; empty: none.
 	nominated string
-	// refused is true if the plugin has refused the pod, so that only the plugin's hints requeue it. Otherwise every event of
-	// a node does.
+	// refused is true if the plugin has refused the pod, so that only the plugin's hints requeue it. Otherwise every
+	// event of a node requeues the pod.
 	refused bool
 	// starved is true if no event has requeued the pod, so that it waits for the flush.
 	starved bool

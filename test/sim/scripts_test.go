@@ -68,8 +68,8 @@ func (w *world) allRun() bool {
 
 func podName(s *appsv1.StatefulSet, i int32) string { return fmt.Sprintf("%s-%d", s.Name, i) }
 
-// spell is a number of steps after a script without user actions and faults, in which the script takes effect. Without it the
-// script would take effect in only one run of a thousand.
+// spell is the period after a script: a number of steps without user actions and faults, in which the script takes
+// effect. Without a spell a script would take effect in only one run of a thousand.
 type spell struct {
 	// left is the number of steps until the end of the spell.
 	left int
@@ -107,8 +107,8 @@ func (w *world) calm(d time.Duration) {
 	}
 }
 
-// scripts returns sequences of user actions at moments at which they are likely to cause a fault. stats counts them by the
-// part of the name before the colon.
+// scripts returns sequences of user actions that are possible now and likely to show a bug of the product. stats counts
+// scripts by the part of the name before the colon.
 func (w *world) scripts() []action {
 	var d []action
 	add := func(name string, mute *machine, do func()) {

@@ -156,7 +156,7 @@ func one[T client.Object](s *server, k *kind, key string) (o T, ok bool) {
 	return found.obj.(T), true
 }
 
-// store makes after the current version of an object, or deletes the object if after is nil. It returns after.
+// store stores after as the current version of an object, or deletes the object if after is nil. It returns after.
 func (s *server) store(k *kind, before, after client.Object, by string) client.Object {
 	s.rev++
 	e := event{rev: s.rev, before: before}
@@ -192,7 +192,7 @@ func must(err error) {
 	}
 }
 
-// create stores a new object, without its status if that is a subresource.
+// create stores a new object, without its status if the status is a subresource.
 func (s *server) create(k *kind, o client.Object, by string) (client.Object, error) {
 	if _, exists := s.objects[k][keyOf(o)]; exists {
 		return nil, apierrors.NewAlreadyExists(k.group(), o.GetName())
@@ -253,7 +253,8 @@ func sameSpec(a, b client.Object) bool {
 	return true
 }
 
-// validate applies the defaults and the rules of the CRD of FixedIPs. before is nil for a creation.
+// validate applies the defaults of the CRD of FixedIPs, and its rules for changes of spec.ips and spec.podName. before
+// is nil for a creation.
 func validate(now, before *v1alpha1.FixedIP) error {
 	if now.Spec.Reclaim.WhenDeleted == "" {
 		now.Spec.Reclaim.WhenDeleted = v1alpha1.Delete
@@ -376,8 +377,8 @@ func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, s
 	return s.replace(k, current, next, subresource, by)
 }
 
-// remove deletes an object. If the object has finalizers, or is a bound pod that has not ended, remove only sets its deletion
-// timestamp. With force a pod gets no grace period.
+// remove deletes an object. It only sets the deletion timestamp if the object has finalizers, or if it is a bound pod
+// that has not ended and force is false.
 func (s *server) remove(k *kind, key string, pre *metav1.Preconditions, force bool, by string) error {
 	current, err := s.get(k, key)
 	if err != nil {
@@ -385,7 +386,7 @@ func (s *server) remove(k *kind, key string, pre *metav1.Preconditions, force bo
 	}
 	o := current.obj
 	if pre != nil && (pre.UID != nil && *pre.UID != o.GetUID() || pre.ResourceVersion != nil && *pre.ResourceVersion != o.GetResourceVersion()) {
-		return apierrors.NewConflict(k.group(), key, fmt.Errorf("the precondition of the deletion does not hold"))
+		return apierrors.NewConflict(k.group(), key, fmt.Errorf("the precondition of the deletion is not met"))
 	}
 	pod, isPod := o.(*corev1.Pod)
 	graceful := isPod && !force && pod.Spec.NodeName != "" && !ended(pod)

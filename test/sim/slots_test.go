@@ -39,7 +39,7 @@ func (w *world) makeReplicaSet() {
 	w.server.mustCreate(replicaSets, s, "user")
 }
 
-// controllerExists reports whether the controller of a pod exists.
+// controllerExists reports whether the StatefulSet or ReplicaSet in the owner reference of a pod exists.
 func (w *world) controllerExists(owner *metav1.OwnerReference) bool {
 	if owner.Kind == replicaSets.gvk.Kind {
 		s, ok := w.replicaSet()
@@ -66,14 +66,15 @@ func (w *world) replicaSetActions() []action {
 	live := w.replicas(s)
 	switch {
 	case len(live) < int(*s.Spec.Replicas):
-		// The controller does not wait until a terminating pod has stopped. The new pod takes over the slot of that pod.
+		// The ReplicaSet controller does not wait until a terminating pod has stopped. The new pod takes over the slot
+		// of that pod.
 		return []action{{"replicaset makes a pod", func() { w.makeReplica(s) }}}
 	case len(live) > int(*s.Spec.Replicas):
 		return []action{{"replicaset deletes " + live[0].Name, func() { w.deletePod(live[w.choose(len(live))], "replicaset") }}}
 	}
 	for _, pod := range live {
 		if pod.Annotations[identity.AnnotationEnabled] != s.Spec.Template.Annotations[identity.AnnotationEnabled] {
-			// A Deployment replaces the pods of a former template.
+			// The model replaces the pods of a former template, as a Deployment would.
 			return []action{{"replicaset rolls " + pod.Name, func() { w.deletePod(pod, "replicaset") }}}
 		}
 	}
@@ -218,8 +219,8 @@ func (c *checks) mayBeSlot(resource string) bool {
 	return ok && resource == namespace+"/ReplicaSet/"+replicaSetName && !optsOut(s.Spec.Template) && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
 }
 
-// slotAtRest checks that the FixedIP of a slot without a pod was released if its ReplicaSet has opted out or is gone and
-// whenDeleted is Delete, or if the ReplicaSet has more slots than replicas and whenScaled is Delete.
+// slotAtRest checks that the FixedIP of a slot without a pod was released if its policy demands it. whenDeleted applies
+// if its ReplicaSet has opted out or is gone, and whenScaled applies if the ReplicaSet has more slots than replicas.
 func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
 	s, exists := c.w.replicaSet()
 	switch {
@@ -242,8 +243,8 @@ func (w *world) mayWaitForSlot(owner *metav1.OwnerReference) bool {
 	})
 }
 
-// TestOptedOutSlots checks that the FixedIPs and entries of slots are released if the pods of the ReplicaSet opt out, as if
-// the ReplicaSet was deleted. The model found that they were never released.
+// TestOptedOutSlots checks that the FixedIPs and entries of slots are released if the pods of the ReplicaSet opt out,
+// as if the ReplicaSet was deleted. The model had found that they were never released.
 func TestOptedOutSlots(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

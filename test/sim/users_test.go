@@ -180,8 +180,8 @@ func (w *world) policy() map[string]string {
 }
 
 // maxPods returns the maximum number of pods of a workload. The maximum of workload c is so large that nodes run out of
-// addresses that no pod has had, and so small that in the end all pods get an address, including those of the ReplicaSet and
-// the adopted pods.
+// addresses that no pod has had. It is so small that in the end all pods get an address, including those of the
+// ReplicaSet and the adopted pods.
 func (w *world) maxPods(name string) int {
 	if name != "c" {
 		return 3
@@ -271,8 +271,9 @@ func (w *world) someAddress() string {
 	return a.String()
 }
 
-// pin creates a FixedIP before its pod exists, as a user does who wants a certain address for the pod. It does nothing if the
-// pod, its FixedIP or a pool entry for the pod exists. The FixedIP names the drawn address only if isReserved is false for it.
+// pin creates a FixedIP before its pod exists, as a user does who wants a certain address for the pod. It does nothing
+// if the pod, its FixedIP or a pool entry for the pod exists. The FixedIP names a drawn address, unless the address is
+// reserved or the volume of the pod is in another zone.
 func (w *world) pin() {
 	name := fmt.Sprintf("%s-%d", []string{"a", "b", "c"}[w.choose(maxSets)], w.choose(3))
 	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

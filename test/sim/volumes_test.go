@@ -27,9 +27,9 @@ var zones = []string{"east", "west"}
 // minNodesOfZone is the number of nodes that each zone with volumes has at rest, so that all its pods get addresses.
 const minNodesOfZone = 2
 
-// volumeWorld contains the volumes of the pods of StatefulSets, if the setup has volumes. A volume is in the zone of the node
-// that the pod was first placed on, as with the binding mode WaitForFirstConsumer, and stays there when the pod and its
-// StatefulSet are deleted.
+// volumeWorld contains the volumes of the pods of StatefulSets, if the setup has volumes. A volume is in the zone of
+// the node that the pod was first placed on, as with the binding mode WaitForFirstConsumer. It stays there when the pod
+// and its StatefulSet are deleted.
 type volumeWorld struct {
 	// volumes contains the zone of each volume. Key: the pod, as namespace/name.
 	volumes map[string]string
@@ -42,8 +42,8 @@ func newVolumeWorld() volumeWorld {
 	return volumeWorld{volumes: map[string]string{}, apart: map[string]bool{}}
 }
 
-// nextZone returns the zone of the next node; empty if the setup has no volumes. Every second node is strict if there are
-// strict nodes, so that the zones do not alternate in the same way.
+// nextZone returns the zone of the next node; empty if the setup has no volumes. The zone changes at every second node
+// only, because every second node may be strict: otherwise all strict nodes would be in one zone.
 func (w *world) nextZone() string {
 	if !w.setup.volumes {
 		return ""
@@ -57,7 +57,7 @@ func (w *world) hasVolume(pod *corev1.Pod) bool {
 	return w.setup.volumes && owner != nil && owner.Kind == statefulSets.gvk.Kind
 }
 
-// outsideZone reports whether the volume of a pod is in another zone than a node.
+// outsideZone reports whether a pod has a volume, and the volume is in another zone than the given one.
 func (w *world) outsideZone(pod, zone string) bool {
 	at, ok := w.volumes[pod]
 	return ok && at != zone
@@ -73,15 +73,15 @@ func (w *world) zoneOf(ip string) string {
 	return ""
 }
 
-// provision creates the volume of a pod in the zone of the node that a scheduler has chosen, unless it exists. It fails if
-// the volume exists in another zone.
+// provision creates the volume of a pod in the zone of the node that a scheduler has chosen, unless the volume exists.
+// It fails if the volume exists in another zone.
 func (w *world) provision(pod *corev1.Pod, node string) *fwk.Status {
 	if !w.hasVolume(pod) {
 		return nil
 	}
 	key, zone := keyOf(pod), w.machine(node).zone
 	if w.outsideZone(key, zone) {
-		return fwk.AsStatus(fmt.Errorf("the volume of pod %s is in zone %s, and node %s in zone %s", key, w.volumes[key], node, zone))
+		return fwk.AsStatus(fmt.Errorf("the volume of pod %s is in zone %s, but node %s is in zone %s", key, w.volumes[key], node, zone))
 	}
 	if _, exists := w.volumes[key]; !exists {
 		w.logf("the volume of pod %s is provisioned in zone %s", key, zone)
@@ -123,9 +123,9 @@ func (w *world) provideNodes() {
 	}
 }
 
-// waitsForVolume reports whether a pod may wait because its address and its volume are in different zones and its failover
-// policy keeps it at its address: a migration had provisioned the volume elsewhere and failed, and a user has changed the
-// policy since. Only a user can decide which of the two to give up.
+// waitsForVolume reports whether a pod may wait because its address and its volume are in different zones, and its
+// failover policy does not let the address move. A migration had failed after the volume was provisioned, and a user
+// has changed the policy since. Only a user can decide whether the pod gives up the address or the volume.
 func (w *world) waitsForVolume(r *v1alpha1.FixedIP) bool {
 	return w.apart[keyOf(r)] && r.Spec.Failover != v1alpha1.Migrate && r.Spec.Failover != v1alpha1.Reassign
 }
@@ -143,8 +143,8 @@ func (w *world) joinElsewhere(lost *machine) {
 	}
 }
 
-// TestHeirInZone checks that a node of another zone does not inherit the subnet of a node that is gone, although it joins
-// after the grace period while pods with volumes wait: the pods run again when a node of their zone joins.
+// TestHeirInZone checks that a node of another zone does not inherit the subnet of a node that is gone. The other node
+// joins after the grace period, while pods with volumes wait. The pods run again when a node of their zone joins.
 func TestHeirInZone(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

@@ -312,8 +312,8 @@ func (w *world) time(d time.Duration) {
 	time.Sleep(d)
 }
 
-// progress performs an action that needs no user and no fault: an action of the drawn sort, or, if that sort has none, of the
-// next sort that has one. If no sort has one, time passes or a user acts.
+// progress performs an action of the drawn sort that needs no user and no fault. If that sort has no possible action,
+// progress performs one of the next sort that has one. If no sort has one, time passes or a user acts.
 func (w *world) progress(n int, s step) {
 	sort := []int{sortCalls, sortCalls, sortCalls, sortWatches, sortWatches, sortMachines, sortMachines, sortQueues, sortQueues, sortCycles, sortCycles, sortProcesses}[n%12]
 	for i := range sorts {

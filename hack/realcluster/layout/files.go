@@ -45,7 +45,7 @@ state = "/run/containerd"
   address = "{{.Socket}}"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{{.Pause}}"
-  # The machine may be a container that is not allowed to lower the score.
+  # The machine may be a container that is not allowed to lower OOM scores.
   restrict_oom_score_adj = true
   disable_apparmor = true
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -137,9 +137,10 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"tunnel-protocol":              "vxlan",
 		"auto-direct-node-routes":      strconv.FormatBool(native),
 		"devices":                      NodeInterface,
-		// This IPAM mode creates no route to a subnet, and a node reaches its own pods by routes only.
+		// In this IPAM mode the agent creates no route to the subnets of its node, so the node needs a route to each of
+		// its pods.
 		"enable-endpoint-routes": "true",
-		// This IPAM mode refuses to masquerade without an interface.
+		// In this IPAM mode the agent refuses to masquerade if no interface is configured.
 		"enable-ipv4-masquerade":       strconv.FormatBool(o.Has(IPv4)),
 		"enable-ipv6-masquerade":       strconv.FormatBool(o.Has(IPv6)),
 		"egress-masquerade-interfaces": NodeInterface,

@@ -50,7 +50,8 @@ type Options struct {
 	Routing  Routing
 	// UpdateRate is the minimum interval between two reports of an agent. The default of Cilium is 15 s.
 	UpdateRate time.Duration
-	// Network is the number of the network of nodes, from 0 to MaxNetwork. Each cluster of a machine has its own.
+	// Network is the number of the network of nodes, from 0 to MaxNetwork. Clusters on one machine have different
+	// numbers.
 	Network int
 }
 
@@ -65,7 +66,7 @@ func Defaults() Options {
 // maxNodes is the maximum number of nodes, including spare nodes.
 const maxNodes = 100
 
-// Validate returns an error that names the first invalid option.
+// Validate returns an error that names the first invalid option; nil if all options are valid.
 func (o Options) Validate() error {
 	if _, known := ciliumVersions[o.Cilium]; !known {
 		return fmt.Errorf("version %q of Cilium is not among 1.18, 1.19 and 1.20", o.Cilium)

@@ -24,13 +24,13 @@ import (
 type options struct {
 	// disk is the folder of the data that survives a reboot; if empty, no file systems are mounted.
 	disk string
-	// keep are folders of the machine that stay visible under the node's own file systems.
+	// keep are folders of the machine that stay visible at their paths, even below the node's own file systems.
 	keep     []string
 	hostname string
 	readyFD  int
 }
 
-// AddFlags adds the flags.
+// AddFlags adds a flag for each option to fs.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.disk, "disk", "", "Folder whose subfolders lib and log become /var/lib and /var/log of the node; if empty, no file systems are mounted.")
 	fs.StringArrayVar(&o.keep, "keep", nil, "Folder of the machine that stays visible at its path, even below /var/lib, /var/log or /run; may be given more than once.")

@@ -175,11 +175,11 @@ func tryOnThread() []string {
 		{"IPC", unix.CLONE_NEWIPC}, {"processes", unix.CLONE_NEWPID},
 	} {
 		if err := unix.Unshare(ns.flag); err != nil {
-			return []string{fmt.Sprintf("namespaces of %s: cannot create one: %v; if this machine is a container, run it as privileged", ns.name, err)}
+			return []string{fmt.Sprintf("namespaces of %s: cannot create one: %v; if this machine is a container, make the container privileged", ns.name, err)}
 		}
 	}
 	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return []string{fmt.Sprintf("mounts: cannot make them private: %v; if this machine is a container, run it as privileged", err)}
+		return []string{fmt.Sprintf("mounts: cannot make them private: %v; if this machine is a container, make the container privileged", err)}
 	}
 	return append(tryMounts(), tryNetwork()...)
 }

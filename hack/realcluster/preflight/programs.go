@@ -20,7 +20,8 @@ var CompilerTools = []string{"clang", "llc", "llvm-strip"}
 // compilerVersions are the LLVM versions that compile the programs of Cilium, the tested one first.
 var compilerVersions = []string{"19", "20", "18"}
 
-// packages contains the required Debian packages without the compiler. A package is installed if all of its files exist.
+// packages contains the required Debian packages except the compiler. A package counts as installed if all its files
+// exist.
 var packages = []struct {
 	name  string
 	files []string

@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeSubnet is the claim of one subnet for one node. Its name is the CIDR, so that of two controllers that claim
-// the same subnet only one can create it. The claim stays with the node until the Node is deleted, whatever happens
-// to its CiliumNode, and after that until another node inherits the subnet or no FixedIP needs it. A NodeSubnet that
-// is deleted while its node has the subnet is created again.
+// NodeSubnet is the claim of one subnet for one node. Its name is derived from the CIDR, so that of two controllers
+// that claim the same subnet only one can create it. The claim stays with the node until the Node is deleted,
+// whatever happens to its CiliumNode, and after that until another node inherits the subnet or no FixedIP needs it.
+// A NodeSubnet that is deleted while its node has the subnet is created again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=nsub,categories=all
@@ -54,15 +54,15 @@ type NodeSubnetSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
 	NodeName string `json:"nodeName,omitempty"`
-	// nodeUID is the UID of that Node.
+	// nodeUID is the UID of the Node that nodeName names.
 	// +optional
 	NodeUID types.UID `json:"nodeUID,omitempty"`
 	// ciliumNodeUID is the UID of the CiliumNode that the controller writes the subnet to. It is set before that
-	// write, so that a controller that gives the subnet to another node can't overlook it.
+	// write, so that no controller that gives the subnet to another node can overlook the write.
 	// +optional
 	CiliumNodeUID types.UID `json:"ciliumNodeUID,omitempty"`
-	// resumed counts how often a controller took over a claim that was not assigned yet. After that, the
-	// controller that created the claim can't delete it any more.
+	// resumed counts how often a controller continued a claim that was not assigned yet. The write changes the
+	// version of the NodeSubnet, so that the controller that created the claim cannot delete it any more.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Resumed int32 `json:"resumed,omitempty"`

@@ -76,8 +76,8 @@ type FixedIPSpec struct {
 	// +optional
 	Slot bool `json:"slot,omitempty"`
 
-	// podName is the pod in this namespace that has the addresses or had them last. It can be changed for a
-	// slot only.
+	// podName is the pod in this namespace that the addresses are reserved for. For a slot, it is the pod that has
+	// the addresses or had them last, and it can be changed; otherwise it is immutable.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -113,7 +113,7 @@ const (
 	Reassign Failover = "Reassign"
 )
 
-// Retention defines what happens to an address whose pod is gone. It uses the values of the
+// Retention defines whether an address is kept when its workload is deleted or scaled down. It uses the values of the
 // persistentVolumeClaimRetentionPolicy of a StatefulSet.
 // +kubebuilder:validation:Enum=Delete;Retain
 type Retention string
@@ -140,7 +140,7 @@ type ReclaimPolicy struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration such as 30m or 24h",reason=FieldValueInvalid
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration that is not negative, such as 30m or 24h",reason=FieldValueInvalid
 	TTL metav1.Duration `json:"ttl,omitempty,omitzero"`
 }
 
@@ -198,10 +198,10 @@ type FixedIPStatus struct {
 	// phase summarises the state.
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
-	// podUID is the pod that uses the addresses.
+	// podUID is the UID of the pod that uses the addresses.
 	// +optional
 	PodUID types.UID `json:"podUID,omitempty"`
-	// expiresAt is the time at which the addresses are released, unless the workload expects the pod again before.
+	// expiresAt is the time at which the addresses are released, unless the workload expects the pod again.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 	// vacatedBy is the name of the last pod of a slot, once it is gone and the agent of its node has confirmed that
@@ -213,7 +213,8 @@ type FixedIPStatus struct {
 	// after that until the addresses are at home again.
 	// +optional
 	MovableFor types.UID `json:"movableFor,omitempty"`
-	// mismatchPodUID is the pod that the condition Mismatch is about, while that is True.
+	// mismatchPodUID is the UID of the pod that the condition Mismatch is about. It is set only while that
+	// condition is True.
 	// +optional
 	MismatchPodUID types.UID `json:"mismatchPodUID,omitempty"`
 	// conditions describe the state in detail.
@@ -224,7 +225,7 @@ type FixedIPStatus struct {
 }
 
 // ConditionSubnetAvailable is True if the subnet of the addresses belongs to exactly one node. The pool of that node
-// decides who has the addresses. The condition is set when this is violated for the first time.
+// decides which pod has the addresses. The condition is absent until it is False for the first time.
 const ConditionSubnetAvailable = "SubnetAvailable"
 
 // Reasons of ConditionSubnetAvailable.

@@ -36,8 +36,8 @@ const (
 	remembered = 10 * time.Minute
 )
 
-// Pools reads and writes CiliumNodes. Get reads from the API server. WriteProbe writes a probe into the status and returns the
-// node as it is after that write.
+// Pools reads and writes CiliumNodes. Get reads from the API server; its error matches ciliumpool.ErrGone if the
+// CiliumNode does not exist. WriteProbe writes a probe into the status and returns the node as it is after that write.
 type Pools interface {
 	Get(ctx context.Context, node string) (pool.NodePool, error)
 	WriteProbe(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error)
@@ -107,8 +107,8 @@ type answer struct {
 // answer is stored for ten minutes.
 //
 // key identifies the request. It has to contain everything that the answer depends on, for example the UID of the
-// CiliumNode, the address, the pool entry that the agent has to have seen, and the UID of the deleted pod: an answer about
-// an earlier entry proves nothing about a later one.
+// CiliumNode, the address, the pool entry that the agent has to have seen, and the UID of the deleted pod. An answer
+// about an earlier entry proves nothing about a later one.
 func (s *Service) Ask(nodeName, key string, notify func()) (evidence agentview.Evidence, answered time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,12 +160,12 @@ func (n *node) waitReason(name string) string {
 	since := n.began.UTC().Format(time.RFC3339)
 	switch {
 	case n.barrier == nil:
-		// Only ask calls await without a barrier.
+		// Without a barrier, await is called only because the CiliumNode has no pool (see ask).
 		return fmt.Sprintf("waiting since %s for a pool in the CiliumNode of node %s, without which the Cilium agent cannot be asked", since, name)
 	case n.last == agentview.Incomplete:
-		return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to restore its endpoints", since, name)
+		return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to restore its endpoints and report an address of the node itself (with --local-router-ipv4 it reports one only if its health checks are enabled)", since, name)
 	case n.last == agentview.NoPool:
-		return fmt.Sprintf("waiting since %s for the Cilium agent on node %s, whose CiliumNode has no pool", since, name)
+		return fmt.Sprintf("waiting since %s for a pool in the CiliumNode of node %s, without which the Cilium agent does not answer", since, name)
 	}
 	return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to answer", since, name)
 }
@@ -293,7 +293,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Unlock()
 	if report {
 		s.events.Eventf(ciliumpool.Reference(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
-			"The Cilium agent has not answered for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end and no pod takes over an address there; check the cilium pod of the node", overdue, why)
+			"The Cilium agent has not answered the controller for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end, no pod takes over an address there, and no address moves away; check the cilium pod of the node, and the events of its Node and CiliumNode", overdue, why)
 	}
 	if left <= 0 {
 		left = overdue

@@ -48,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// restart replaces the controller process.
+// restart simulates a restart of the controller: it replaces the Service.
 func (w *world) restart() {
 	w.s = New(w, w.events, w.clock)
 }

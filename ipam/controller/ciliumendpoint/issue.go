@@ -31,12 +31,19 @@ const (
 	// MisOwned means that the owner reference of the CiliumEndpoint names a former pod, although the CiliumEndpoint describes
 	// the current pod or the agent may have taken it over for the current pod.
 	MisOwned Issue = "MisOwned"
-	// MisAddressed means that the CiliumEndpoint has no other owner than the pod, and lacks an IP of the pod; or that it has no
-	// owner, and names the IP of another node than that of the pod.
+	// MisAddressed means that the CiliumEndpoint does not describe the pod, although it has no other owner. It lacks an
+	// IP of the pod; or it has no owner at all and names the IP of another node.
 	MisAddressed Issue = "MisAddressed"
 	// Missing means that the pod runs and has no CiliumEndpoint.
 	Missing Issue = "Missing"
 )
+
+// explanations contains the reason, in events, why the CiliumEndpoint of a pod was removed. Key: the issue.
+var explanations = map[Issue]string{
+	Stuck:        "its deletion did not end",
+	Stale:        "it belonged to a former pod with the same name",
+	MisAddressed: "it did not have the IPs or the node of the pod",
+}
 
 // Diagnose compares a CiliumEndpoint with the pod of the same name and returns the issue of the CiliumEndpoint. An argument is
 // nil if the object does not exist. If the CiliumEndpoint or a running pod does not name the IP of its node, Diagnose assumes
@@ -74,9 +81,8 @@ func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 		// The agent may have taken the CiliumEndpoint over before the kubelet reports the IPs of the pod.
 		return MisOwned
 	}
-	// If the pod does not run yet, the CiliumEndpoint may still be in use by the former pod, whose agent is about to remove
-	// it during the grace period. If that agent is gone, the pod does not run before its own agent has handled the
-	// CiliumEndpoint.
+	// If the pod does not run yet, the CiliumEndpoint may still be in use by the former pod. The agent of the former
+	// pod has the grace period to remove it.
 	return Stale
 }
 

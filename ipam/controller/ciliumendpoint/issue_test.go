@@ -19,9 +19,10 @@ var now = time.Unix(1000, 0)
 
 func podOn(node string, ips ...string) *corev1.Pod { return gen.Pod("mysql-0", gen.On(node, ips...)) }
 
-// TestDiagnose checks the issue for combinations of a CiliumEndpoint and a pod, and the time at which the keeper acts on it. The
-// model found that the keeper deleted a CiliumEndpoint that the agent had taken over before the kubelet reported the IP of
-// the pod, and that it kept a CiliumEndpoint that a user had restored after the address had moved to another node.
+// TestDiagnose checks the issue for combinations of a CiliumEndpoint and a pod, and the time at which the keeper acts
+// on it. The model found two faults. The keeper deleted a CiliumEndpoint that the agent had taken over before the
+// kubelet reported the IP of the pod. The keeper also kept a CiliumEndpoint that a user had restored after the address
+// had moved to another node.
 func TestDiagnose(t *testing.T) {
 	pod := func(change ...func(*corev1.Pod)) *corev1.Pod {
 		p := podOn("node-1", "10.0.1.6")
@@ -112,8 +113,8 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
-// TestEvictionBlocker checks that a pod may be evicted for a missing CiliumEndpoint only if its node is ready, and its agent
-// runs and reports its IP as used. Finding C3.
+// TestEvictionBlocker checks that a pod may be evicted for a missing CiliumEndpoint only if its node is ready, and its
+// agent runs and reports its IP as used (finding C3 in docs/project/findings.md).
 func TestEvictionBlocker(t *testing.T) {
 	ready := func(status corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
 		return &corev1.Node{Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}}}
@@ -139,7 +140,7 @@ func TestEvictionBlocker(t *testing.T) {
 		"node has the taint of the operator": {node: ready(corev1.ConditionTrue, corev1.Taint{Key: "node.cilium.io/agent-not-ready"}), pool: reports, want: "node node-1 has the taint node.cilium.io/agent-not-ready"},
 		"network is unavailable":             {node: unavailable, pool: reports, want: "the network of node node-1 is unavailable"},
 		"agent is not ready":                 {node: ready(corev1.ConditionTrue), pool: reports, agents: agent(corev1.ConditionFalse), want: "the Cilium agent of node node-1 is not ready"},
-		"agent does not report the IP":       {node: ready(corev1.ConditionTrue), pool: &ciliumv2.CiliumNode{}, want: "the agent of node node-1 does not report 10.0.1.6 as used"},
+		"agent does not report the IP":       {node: ready(corev1.ConditionTrue), pool: &ciliumv2.CiliumNode{}, want: "the Cilium agent of node node-1 does not report IP 10.0.1.6 as used"},
 	} {
 		if got := evictionBlocker(podOn("node-1", "10.0.1.6"), c.node, c.pool, c.agents); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)

@@ -212,7 +212,7 @@ func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoin
 	}
 	metrics.EndpointsRemoved.WithLabelValues(string(i)).Inc()
 	if pod != nil {
-		k.Events.Eventf(pod, nil, corev1.EventTypeNormal, "CiliumEndpointRemoved", "KeepEndpoints", "The CiliumEndpoint of the pod was removed so that the Cilium agent creates a new one; its issue was %s", i)
+		k.Events.Eventf(pod, nil, corev1.EventTypeNormal, "CiliumEndpointRemoved", "KeepEndpoints", "The CiliumEndpoint of the pod was removed, because %s (%s); the Cilium agent can create a new one now", explanations[i], i)
 	}
 	return nil
 }

@@ -94,8 +94,9 @@ func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Kee
 	return k, recorder
 }
 
-// TestMissingIsConfirmedLive checks that a CiliumEndpoint counts as missing only if the API server does not have it either, and
-// that the pod may be evicted only if its node is ready and its agent works. Finding C3.
+// TestMissingIsConfirmedLive checks that a CiliumEndpoint counts as missing only if the API server does not have it
+// either, and that the pod may be evicted only if its node is ready and its agent works (finding C3 in
+// docs/project/findings.md).
 func TestMissingIsConfirmedLive(t *testing.T) {
 	other := pod("web-1")
 	other.Name, other.UID = "web-0", "other"
@@ -110,7 +111,7 @@ func TestMissingIsConfirmedLive(t *testing.T) {
 		"the pod was replaced":              {api: []client.Object{other, node(corev1.ConditionTrue), ciliumNode("web-0")}},
 		"the node is not ready":             {api: []client.Object{pod("web-0"), node(corev1.ConditionUnknown), ciliumNode("web-0")}, missing: true, blocker: "node n is not ready"},
 		"the agent is not ready":            {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), agent(corev1.ConditionFalse)}, missing: true, blocker: "the Cilium agent of node n is not ready"},
-		"the agent does not report the IP":  {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode()}, missing: true, blocker: "the agent of node n does not report 10.0.1.0 as used"},
+		"the agent does not report the IP":  {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode()}, missing: true, blocker: "the Cilium agent of node n does not report IP 10.0.1.0 as used"},
 		"there is no CiliumNode":            {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue)}, missing: true, blocker: "node n or its CiliumNode does not exist"},
 		"Cilium creates no CiliumEndpoints": {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), config("true")}},
 	} {
@@ -185,13 +186,13 @@ func TestMissingIsReportedInAnEvent(t *testing.T) {
 	}
 	// The model also found this case: no pod of the node has a CiliumEndpoint, so that the pod is not evicted. The event is the
 	// only report of the problem.
-	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no pod on node n has a CiliumEndpoint" {
+	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no CiliumEndpoint has the IP of node n, so its Cilium agent may create none" {
 		t.Errorf("no pod of the node has a CiliumEndpoint: got missing = %v, blocker %q and error %v", missing, blocker, err)
 	}
 }
 
-// TestManyMissingPauseEvictions checks that no pod is evicted while many CiliumEndpoints are missing, and that one event reports
-// this. Finding C3.
+// TestManyMissingPauseEvictions checks that no pod is evicted while many CiliumEndpoints are missing, and that one
+// event reports the pause (finding C3 in docs/project/findings.md).
 func TestManyMissingPauseEvictions(t *testing.T) {
 	var names, used []string
 	objects := []client.Object{node(corev1.ConditionTrue), pod("web-9"), cep("web-9")}
@@ -235,8 +236,8 @@ func config(disable string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-config"}, Data: map[string]string{"disable-endpoint-crd": disable}}
 }
 
-// TestEnabled checks that Enabled is false if the CRD of CiliumEndpoints is absent or Cilium's configuration disables them.
-// Finding C3.
+// TestEnabled checks that Enabled is false if the CRD of CiliumEndpoints is absent or Cilium's configuration disables
+// them (finding C3 in docs/project/findings.md).
 func TestEnabled(t *testing.T) {
 	for name, c := range map[string]struct {
 		objects []client.Object

@@ -27,16 +27,16 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// agentTaint is the prefix of the key of the taint that Cilium's operator puts on a node whose agent does not run
-// (agent-not-ready-taint-key).
+// agentTaint is the prefix of the key of the taint that Cilium's operator puts on a node whose agent does not run. The
+// whole key is configurable (agent-not-ready-taint-key in the ConfigMap of Cilium); this is the default.
 const agentTaint = "node.cilium.io/agent-not-ready"
 
 // agentPods selects the pods of the Cilium agent, by the label that every installation of Cilium sets.
 var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 
-// reportMissing adds a pod without a CiliumEndpoint to MissingRequests, so that package conformance may evict the pod. It also
-// records an event on the pod, because package conformance does not evict all pods: not those without a FixedIP, for example,
-// and not those whose FixedIP is being released.
+// reportMissing adds a pod without a CiliumEndpoint to MissingRequests, so that package conformance may evict the pod.
+// It also records an event on the pod, because package conformance does not evict every such pod. For example, it
+// evicts no pod without a FixedIP, and no pod whose FixedIP is being deleted.
 func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *corev1.Pod) (ctrl.Result, error) {
 	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, err
@@ -57,7 +57,7 @@ func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *c
 	}
 	metrics.EndpointsMissing.Inc()
 	k.MissingRequests.Add(ctrl.Request{NamespacedName: key})
-	k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "Pod has had no CiliumEndpoint for %s, so other nodes do not know its IPs; restart the Cilium agent on node %s (agents before v1.18.6 do not create a deleted CiliumEndpoint again), or delete the pod if the controller does not evict it", k.Grace.Agent, pod.Spec.NodeName)
+	k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "Pod has had no CiliumEndpoint for %s, so other nodes may not know its IPs; restart the Cilium agent on node %s (agents before v1.18.6 do not create a deleted CiliumEndpoint again), or delete the pod if the controller does not evict it", k.Grace.Agent, pod.Spec.NodeName)
 	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
@@ -104,7 +104,7 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 		return false, "", fmt.Errorf("list the CiliumEndpoints of node %s from the cache: %w", name, err)
 	}
 	if len(others.Items) == 0 {
-		blocker = fmt.Sprintf("no pod on node %s has a CiliumEndpoint", name)
+		blocker = fmt.Sprintf("no CiliumEndpoint has the IP of node %s, so its Cilium agent may create none", name)
 	}
 	return true, blocker, nil
 }
@@ -178,7 +178,7 @@ func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode
 	used := ciliumpool.FromCiliumNode(cn).Used
 	for _, a := range podutil.IPs(pod) {
 		if _, reported := used[a]; !reported {
-			return fmt.Sprintf("the agent of node %s does not report %s as used", name, a)
+			return fmt.Sprintf("the Cilium agent of node %s does not report IP %s as used", name, a)
 		}
 	}
 	return ""

@@ -3,7 +3,7 @@
 
 // Package config contains the configuration of the controller and its validation.
 //
-// It may not read a file or a flag: the program does that.
+// The package must not read files or flags: the command fixedip-controller does that.
 package config
 
 import (
@@ -111,11 +111,11 @@ func (c Config) Validate() field.ErrorList {
 	switch c.SubnetSource {
 	case ClusterPool:
 		if len(c.ClusterPools) == 0 {
-			errs = append(errs, field.Required(field.NewPath("cluster-pool-ipv4-cidr"), "name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)"))
+			errs = append(errs, field.Required(field.NewPath("cluster-pool-ipv4-cidr"), "set the CIDR from which nodes get their subnets, or set --cluster-pool-ipv6-cidr (with --enable-ipv6) or --subnet-source=Node"))
 		}
 	case FromNode:
 		if len(c.ClusterPools) > 0 {
-			errs = append(errs, field.Forbidden(field.NewPath(poolFlag(c.ClusterPools[0], "cidr")), "with subnet-source Node the subnets come from spec.podCIDRs of the nodes"))
+			errs = append(errs, field.Forbidden(field.NewPath(poolFlag(c.ClusterPools[0], "cidr")), "with --subnet-source=Node the subnets come from spec.podCIDRs of the Nodes; remove this flag"))
 		}
 	default:
 		errs = append(errs, field.NotSupported(field.NewPath("subnet-source"), c.SubnetSource, []SubnetSource{ClusterPool, FromNode}))
@@ -138,8 +138,8 @@ func (c Config) Validate() field.ErrorList {
 		}
 	}
 	w := c.Watermark
-	check(w.Free >= minFree, "min-free-ips", w.Free, fmt.Sprintf("must be at least %d: an agent does not start with a smaller pool", minFree))
-	check(w.Max == 0 || w.Max >= w.Free, "max-dynamic-ips", w.Max, "must not be less than min-free-ips")
+	check(w.Free >= minFree, "min-free-ips", w.Free, fmt.Sprintf("must be at least %d: a Cilium agent with health checks does not start with a smaller pool", minFree))
+	check(w.Max == 0 || w.Max >= w.Free, "max-dynamic-ips", w.Max, "must be 0, or at least min-free-ips")
 	check(w.Excess >= 0, "max-surplus-ips", w.Excess, "must not be negative")
 	check(c.WritesPerMinute >= minWritesPerMinute, "node-writes-per-minute", c.WritesPerMinute, fmt.Sprintf("must be at least %d: enough to fill a pool, mark excess entries for release and remove them within one minute", minWritesPerMinute))
 	check(c.Cooldown >= 0, "address-cooldown", c.Cooldown.String(), "must not be negative")
@@ -148,7 +148,7 @@ func (c Config) Validate() field.ErrorList {
 	check(c.FinalizerDeadline > 0, "force-finalize-after", c.FinalizerDeadline.String(), "must be more than 0, so that the release has time")
 	check(c.ResyncPeriod >= time.Second, "resync-period", c.ResyncPeriod.String(), "must be at least 1s")
 	if c.Namespace == "" {
-		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
+		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the environment variable POD_NAMESPACE"))
 	}
 	v := c.Verify
 	if _, err := identity.ParseOnMismatch(v.OnMismatch); err != nil {

@@ -4,7 +4,8 @@
 // Package conflict reports IPs that more than one pod, FixedIP or pool has, and pods that run with an IP that is reserved
 // for another pod. It owns the condition Conflict of FixedIPs.
 //
-// It changes nothing else: it cannot know which of the users should have the IP, and each of them may be working.
+// It changes nothing else: it cannot know which pod, FixedIP or pool should have the IP, and each of the pods may be
+// working.
 package conflict
 
 import (
@@ -121,8 +122,9 @@ func (r *Reconciler) PoolChanged(node string) {
 	}
 }
 
-// suspicious returns requests for those of the IPs that are or were in conflict, or whose users could not be read. If
-// reported is true, because a condition reports a conflict, it returns requests for all of the IPs.
+// suspicious returns requests for those of the IPs that are or were in conflict, or for which the pods and FixedIPs
+// could not be read. If reported is true, because a condition reports a conflict, it returns requests for all of the
+// IPs.
 func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported bool) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, a := range ips {
@@ -132,7 +134,7 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported 
 		if !reported && !known {
 			c, err := r.users(ctx, a)
 			if err != nil {
-				klog.FromContext(ctx).Error(err, "Failed to list the users of an IP", "address", a)
+				klog.FromContext(ctx).Error(err, "Failed to list the pods and FixedIPs that have an IP", "address", a)
 			}
 			if err == nil && len(c.conflicts("")) == 0 {
 				continue
@@ -155,8 +157,8 @@ func (r *Reconciler) users(ctx context.Context, a netip.Addr) (u addressUsers, e
 	return u, err
 }
 
-// Reconcile reports the conflicts of one IP in events when the IP has been in conflict for the grace period, and updates the
-// condition Conflict of the FixedIPs that reserve the IP, also when a conflict has ended.
+// Reconcile reports the conflicts of one IP in events when the IP has been in conflict for the grace period. It updates
+// the condition Conflict of the FixedIPs that reserve the IP, also when a conflict has ended.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	a, err := netip.ParseAddr(req.Name)
 	if err != nil {
@@ -308,7 +310,7 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 		for _, r := range c.records {
 			if r.Namespace != p.Namespace || r.Spec.PodName != p.Name {
 				reserved := redact(r.Namespace, "pod "+r.Namespace+"/"+r.Spec.PodName, "a pod")
-				wrongPods = append(wrongPods, fmt.Sprintf("%s runs with %s, which is reserved for %s", redact(p.Namespace, "pod "+pod, "a pod"), c.addr, reserved))
+				wrongPods = append(wrongPods, fmt.Sprintf("%s runs with IP %s, which is reserved for %s", redact(p.Namespace, "pod "+pod, "a pod"), c.addr, reserved))
 			}
 		}
 	}
@@ -319,16 +321,16 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 		users  []string
 		format string
 	}{
-		twoPods:     {pods, "pods %s run with the same address %s; delete all but one"},
-		twoFixedIPs: {records, "FixedIPs %s reserve the same address %s; delete all but one"},
-		twoPools:    {c.nodes, "the pools of nodes %s offer the same address %s; remove the entry from all but one"},
+		twoPods:     {pods, "more than one pod runs with IP %[2]s: %[1]s; delete all but one (keep the pod for which a FixedIP reserves the IP)"},
+		twoFixedIPs: {records, "more than one FixedIP reserves IP %[2]s: %[1]s; delete all but one (keep the FixedIP of the pod that runs with the IP)"},
+		twoPools:    {c.nodes, "more than one pool offers IP %[2]s: the pools of nodes %[1]s; remove the entry from all but one (keep it on the node of the pod that runs with the IP)"},
 	} {
 		if len(text.users) > 1 {
 			found[kind] = fmt.Sprintf(text.format, all(text.users), c.addr)
 		}
 	}
 	if len(wrongPods) > 0 {
-		found[wrongPod] = all(wrongPods) + "; delete each pod that runs with an address reserved for another pod"
+		found[wrongPod] = all(wrongPods) + "; delete each pod that runs with an IP reserved for another pod, unless a FixedIP reserves the IP for it as well"
 	}
 	return found
 }

@@ -40,13 +40,13 @@ func TestConflicts(t *testing.T) {
 		"one pod, one FixedIP, one pool": {users: addressUsers{pods: []*corev1.Pod{named("mysql-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}, nodes: []string{"node-1"}}},
 		"a FixedIP without a pod":        {users: addressUsers{records: []*v1alpha1.FixedIP{recordOf("mysql-0")}}},
 		"two pods": {users: addressUsers{pods: []*corev1.Pod{named("b"), named("a")}},
-			want: map[string]string{"pods": "pods db/a on node node-1 and db/b on node node-1 run with the same address 10.0.1.6; delete all but one"}},
+			want: map[string]string{"pods": "more than one pod runs with IP 10.0.1.6: db/a on node node-1 and db/b on node node-1; delete all but one (keep the pod for which a FixedIP reserves the IP)"}},
 		"two FixedIPs": {users: addressUsers{records: []*v1alpha1.FixedIP{recordOf("b"), recordOf("a")}},
-			want: map[string]string{"fixedips": "FixedIPs db/a and db/b reserve the same address 10.0.1.6; delete all but one"}},
+			want: map[string]string{"fixedips": "more than one FixedIP reserves IP 10.0.1.6: db/a and db/b; delete all but one (keep the FixedIP of the pod that runs with the IP)"}},
 		"two pools": {users: addressUsers{nodes: []string{"node-2", "node-1"}},
-			want: map[string]string{"pools": "the pools of nodes node-1 and node-2 offer the same address 10.0.1.6; remove the entry from all but one"}},
+			want: map[string]string{"pools": "more than one pool offers IP 10.0.1.6: the pools of nodes node-1 and node-2; remove the entry from all but one (keep it on the node of the pod that runs with the IP)"}},
 		"a pod with the address of another pod": {users: addressUsers{pods: []*corev1.Pod{named("web-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
-			want: map[string]string{"wrong_pod": "pod db/web-0 on node node-1 runs with 10.0.1.6, which is reserved for pod db/mysql-0; delete each pod that runs with an address reserved for another pod"}},
+			want: map[string]string{"wrong_pod": "pod db/web-0 on node node-1 runs with IP 10.0.1.6, which is reserved for pod db/mysql-0; delete each pod that runs with an IP reserved for another pod, unless a FixedIP reserves the IP for it as well"}},
 	} {
 		c.users.addr = netip.MustParseAddr("10.0.1.6")
 		if c.want == nil {
@@ -67,12 +67,12 @@ func TestConflictsFor(t *testing.T) {
 	c := addressUsers{addr: netip.MustParseAddr("10.0.1.6"), pods: []*corev1.Pod{pod}, records: []*v1alpha1.FixedIP{mine, other}}
 	for namespace, want := range map[string]map[string]string{
 		"db": {
-			"fixedips":  "FixedIPs db/mysql-0 and one of another namespace reserve the same address 10.0.1.6; delete all but one",
-			"wrong_pod": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is reserved for a pod of another namespace; delete each pod that runs with an address reserved for another pod",
+			"fixedips":  "more than one FixedIP reserves IP 10.0.1.6: db/mysql-0 and one of another namespace; delete all but one (keep the FixedIP of the pod that runs with the IP)",
+			"wrong_pod": "pod db/mysql-0 on node node-1 runs with IP 10.0.1.6, which is reserved for a pod of another namespace; delete each pod that runs with an IP reserved for another pod, unless a FixedIP reserves the IP for it as well",
 		},
 		"shop": {
-			"fixedips":  "FixedIPs one of another namespace and shop/secret-0 reserve the same address 10.0.1.6; delete all but one",
-			"wrong_pod": "a pod of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete each pod that runs with an address reserved for another pod",
+			"fixedips":  "more than one FixedIP reserves IP 10.0.1.6: one of another namespace and shop/secret-0; delete all but one (keep the FixedIP of the pod that runs with the IP)",
+			"wrong_pod": "a pod of another namespace runs with IP 10.0.1.6, which is reserved for pod shop/secret-0; delete each pod that runs with an IP reserved for another pod, unless a FixedIP reserves the IP for it as well",
 		},
 	} {
 		if diff := cmp.Diff(want, c.conflicts(namespace)); diff != "" {

@@ -35,8 +35,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// adoptionError is the reason why the IPs that a pod runs with cannot become its fixed addresses, or why its lost entry cannot
-// be restored.
+// adoptionError is the reason why the IPs that a pod runs with cannot become its fixed addresses, or why its lost
+// entry cannot be restored.
 type adoptionError string
 
 func (e adoptionError) Error() string { return string(e) }
@@ -45,8 +45,8 @@ func (e adoptionError) Error() string { return string(e) }
 // pod may be from before a reboot of the node, after which another pod may have got the IPs.
 var errNotReported = errors.New("the agent has not reported the IPs of the pod yet")
 
-// reportRetry is the time between two reconciles of a pod while the agent has not reported the IPs of the pod or has not
-// answered a barrier. Agents report every 15 s by default.
+// reportRetry is the time between two reconciles of a pod while the agent has not reported the IPs of the pod or has
+// not answered a barrier. By default, agents report at most every 15 s.
 const reportRetry = 5 * time.Second
 
 // adopt restores the lost entry of a pod that our scheduler placed. For any other pod, it makes the IPs of the pod its fixed
@@ -124,19 +124,20 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 	return ctrl.Result{}, err
 }
 
-// hasEntries reports whether the pool of a node has owned entries of the pod for all IPs. Unreserved entries do not count. The
-// FixedIP controller creates the FixedIP from the owned entries.
+// hasEntries reports whether the pool of a node has owned entries of the pod for all IPs. Entries of unreserved pods
+// do not count. The FixedIP controller creates the FixedIP from the owned entries.
 func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []netip.Addr) bool {
 	return slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool {
 		return h.Node == node && !c.unreserved(h, node) && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(h.Addrs, a) })
 	})
 }
 
-// own writes owned entries for the IPs that the pod runs with. The FixedIP controller then creates the FixedIP, as for every
-// claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a FixedIP in a cache
-// would not. own returns adoptionError if the IPs cannot become fixed addresses of the pod, and errNotReported,
-// gather.ErrAsked or a gather.NotProvedError while the evidence does not show that no other pod has the IPs. dynamic is true
-// if the IPs may have dynamic entries, which are withdrawn first (see conformance.AdoptionBlocker).
+// own writes owned entries for the IPs that the pod runs with. The FixedIP controller then creates the FixedIP, as
+// for every claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a
+// FixedIP in a cache would not. own returns adoptionError if the IPs cannot become fixed addresses of the pod. While
+// the evidence does not show that no other pod has the IPs, own returns errNotReported, gather.ErrAsked or a
+// gather.NotProvedError. dynamic is true if the IPs may have dynamic entries, which are withdrawn first (see
+// conformance.AdoptionBlocker).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
 	node := pod.Spec.NodeName
 	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
@@ -144,7 +145,11 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	}
 	for _, a := range ips {
 		if owner, reserved := c.Ledger.ReservedFor(a); reserved && owner != id.Key() {
-			return adoptionError(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
+			named := pool.RedactOwner(owner, id.Key())
+			if named == owner {
+				named = "pod " + owner
+			}
+			return adoptionError(fmt.Sprintf("a FixedIP reserves IP %s for %s", a, named))
 		}
 	}
 	n, _ := c.Ledger.Node(node)
@@ -198,9 +203,9 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	return nil
 }
 
-// unusedUnreserved returns the addresses of unreserved entries of a pod that the pod does not run with and that its agent
-// does not report as used. These entries have to be put into cooldown before the pod gets other entries: a pool must not give
-// a pod two addresses of one family.
+// unusedUnreserved returns the addresses of the entries that a pod got as an unreserved pod, that it does not run
+// with and that its agent does not report as used. These entries have to be put into cooldown before the pod gets
+// other entries: a pool must not give a pod two addresses of one family.
 func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused []netip.Addr) {
 	for a, e := range n.Entries {
 		if e.OwnedBy(owner) && e.IsUnreserved() && !n.InUse(a) && !slices.Contains(ips, a) {
@@ -213,24 +218,29 @@ func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused [
 // reportMissing records an event on a pod that runs with the IPs in used although the IPs in reserved are reserved for it. node
 // is the node whose pool has the reserved IPs; empty: no pool has them.
 func (c *Controller) reportMissing(pod *corev1.Pod, used []netip.Addr, node string, reserved []netip.Addr) {
-	where := "and is in no pool"
+	where := "for which no pool has an entry that names the pod; the condition Allocated of its FixedIP gives the reason"
 	switch {
 	case node == pod.Spec.NodeName:
-		where = "on this node; delete the pod; the next pod gets the reserved IP"
+		where = "which is in the pool of this node; delete the pod; the next pod on this node gets the reserved IP"
 	case node != "":
-		where = fmt.Sprintf("on node %s; set schedulerName: fixedip-scheduler in the pod template to place the next pod there", node)
+		scheduler := "that of fixedip-scheduler"
+		if len(c.Adoption.Schedulers) > 0 {
+			scheduler = c.Adoption.Schedulers[0]
+		}
+		where = fmt.Sprintf("which is in the pool of node %s; to place the next pod there, set schedulerName of the pod, or of the pod template of its workload, to %s", node, scheduler)
 	}
-	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Pod runs with %s on node %s, but %s is reserved for the pod %s",
+	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Pod runs with %s on node %s instead of its reserved IP %s, %s",
 		address.Join(used), pod.Spec.NodeName, address.Join(reserved), where)
 }
 
-// A restart in place writes no entry. So if the watch of the scheduler is behind, or the controller dies between a release
-// and its confirmation, a pod can be bound because of an entry that was released. Any replica can detect such a pod from the
-// objects: our scheduler bound the pod, and the pod has neither an entry nor a FixedIP with an IP.
+// A restart in place writes no entry. If the watch of the scheduler is behind, or the controller dies between a
+// release and its confirmation, a pod can be bound because of an entry that was released. Any replica can detect such
+// a pod from the objects: our scheduler bound the pod, and the pod has neither an entry nor a FixedIP with an IP.
 
-// lost reports whether a pod that our scheduler placed, and that is bound and not stopping, has neither an owned entry nor a
-// FixedIP with an IP. An unreserved entry on its node does not count, and neither do the entries of an unfinished move: a
-// pod is bound only after the move. While a FixedIP of the pod is being deleted, lost returns false.
+// lost reports whether a pod that our scheduler placed, and that is bound and not stopping, has neither an owned
+// entry nor a FixedIP with an IP. An entry that the pod got on its node as an unreserved pod does not count. The
+// entries of an unfinished move do not count either, because a pod is bound only after the move. While a FixedIP of
+// the pod is being deleted, lost returns false.
 func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 		return false, nil
@@ -245,12 +255,14 @@ func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Iden
 	return record == nil || record.DeletionTimestamp == nil && len(record.Spec.IPs) == 0, nil
 }
 
-// unreserved reports whether h is on the node and has an unreserved entry, which is removed when the pod is gone.
+// unreserved reports whether h is on the node and its entry is that of an unreserved pod, which is removed when the
+// pod is gone.
 func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
 	return h.Node == node && c.Ledger.EntryOf(h).IsUnreserved()
 }
 
-// ifLost returns the request for a pod that has lost its entry, or for which the cache could not be read.
+// ifLost returns the request for a pod that has lost its entry, or for which the cache could not be read; none for
+// other pods.
 func (c *Controller) ifLost(ctx context.Context, obj client.Object) []ctrl.Request {
 	pod := obj.(*corev1.Pod)
 	id, ours := c.Adoption.Placed(pod, c.Kinds, c.Workloads.Controller)
@@ -283,9 +295,10 @@ func (c *Controller) allLost() []string {
 	return found
 }
 
-// restoreLost restores the entry that a pod of our scheduler has lost. If the pod already runs with an IP, restoreLost writes an
-// owned entry for that IP, unless the IP has a dynamic entry, belongs to another pod, or is not one that the pod requests. If
-// the entry cannot be restored or written, it evicts the pod; the scheduler claims an IP for the next pod.
+// restoreLost restores the entry that a pod of our scheduler has lost. If the pod already runs with an IP,
+// restoreLost writes an owned entry for that IP, unless the IP has a dynamic entry, belongs to another pod, or was
+// not requested. If the entry cannot be restored or written, restoreLost evicts the pod or only reports the problem
+// (see evictUnreserved). The scheduler claims an IP for the next pod.
 func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (ctrl.Result, error) {
 	if lost, err := c.lost(ctx, pod, id); !lost || err != nil {
 		return ctrl.Result{}, err
@@ -304,10 +317,10 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	case len(ips) == 0:
 		var known bool
 		if known, err = c.restoreEntry(ctx, pod, id, may); err == nil && !known {
-			err = adoptionError(fmt.Sprintf("the pool of node %s has no entry for the pod any more", pod.Spec.NodeName))
+			err = adoptionError(fmt.Sprintf("the pool of node %s has no entry that reserves an IP for the pod", pod.Spec.NodeName))
 		}
 	case slices.ContainsFunc(ips, func(a netip.Addr) bool { return !may(a) }):
-		err = adoptionError("the pod requests other IPs")
+		err = adoptionError(fmt.Sprintf("the pod runs with %s, but requests other IPs", address.Join(ips)))
 	default:
 		err = c.own(ctx, pod, id, ips, false)
 	}
@@ -334,9 +347,9 @@ func (c *Controller) requestAllows(pod *corev1.Pod, id identity.Identity) (may f
 	}, workload, nil
 }
 
-// restoreEntry restores the entry that was released from the pod, if the entry is still in cooldown on the pod's node and the
-// pod awaits an IP. known is false if the pool of the node has no such entry, for example because the CiliumNode was deleted
-// and created again after the claim.
+// restoreEntry restores the entry that was released from the pod, if the entry is still in cooldown on the pod's node
+// and the pod awaits an IP. known is false if the pool of the node has no such entry, for example because the
+// CiliumNode was deleted and created again after the claim. If the ledger does not have that pool, known is true.
 func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) (known bool, err error) {
 	allowed := func(a netip.Addr) bool {
 		owner, reserved := c.Ledger.ReservedFor(a)
@@ -366,7 +379,7 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	}
 	for _, e := range restored {
 		klog.FromContext(ctx).Info("Entry restored", "node", n.Name, "ip", e.Addr)
-		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "AddressRestored", "AdoptAddress", "Pod was bound to node %s just after IP %s was released; the IP is reserved for the pod again", n.Name, e.Addr)
+		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "AddressRestored", "AdoptAddress", "IP %s was released although the pod is bound to node %s; the IP is reserved for the pod again", e.Addr, n.Name)
 	}
 	return true, nil
 }
@@ -386,7 +399,7 @@ func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id id
 		return ctrl.Result{RequeueAfter: min(wait, c.Config.RestartAfter)}, nil
 	}
 	if policy != identity.Restart || metav1.GetControllerOfNoCopy(pod) == nil {
-		report("delete the pod; the next pod gets an IP that is reserved for it")
+		report("delete the pod (a bare pod has to be created again); the next pod gets an IP that is reserved for it")
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
@@ -406,6 +419,6 @@ func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id id
 	case err != nil || later > 0:
 		return ctrl.Result{RequeueAfter: later}, err
 	}
-	report("the pod was evicted; the next pod gets another IP")
+	report("the pod was evicted; the next pod gets an IP that is reserved for it")
 	return ctrl.Result{}, nil
 }

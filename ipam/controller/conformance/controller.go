@@ -85,7 +85,8 @@ type Controller struct {
 
 	// mu guards begun and backoffs. It is not held during a request to the API server.
 	mu sync.Mutex
-	// begun are restarts that the cached FixedIPs may not show yet. Key: the FixedIP, or the pod if there is none.
+	// begun are restarts that the cached FixedIPs may not show yet. Key: the FixedIP, or the pod if there is no
+	// FixedIP.
 	begun map[client.ObjectKey]restart
 	// backoffs contains the earliest time of the next eviction for each key. Key: as in begun. The map is lost when the process
 	// ends, so that the first eviction by the next process may be too early.
@@ -98,7 +99,8 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, restartingIndex, restarting); err != nil {
 		return fmt.Errorf("index FixedIPs by reason Restarting of condition Mismatch: %w", err)
 	}
-	// The mismatch policy is an annotation of the workload.
+	// The mismatch policy may be an annotation of the workload, so verify the pods of a workload whose annotations
+	// change.
 	owners.AddHandler(func(before, after *identity.Workload) {
 		if before == nil || after == nil || maps.Equal(before.Annotations, after.Annotations) {
 			return
@@ -151,7 +153,7 @@ func HolderOf(record *v1alpha1.FixedIP) string {
 	return pool.OwnerKey(record.Namespace, record.Name)
 }
 
-// ofReserved returns the request for a pod that has owned entries or a FixedIP.
+// ofReserved returns the request for a pod that has owned entries or a FixedIP, and none for any other pod.
 func (c *Controller) ofReserved(ctx context.Context, obj client.Object) []ctrl.Request {
 	key := client.ObjectKeyFromObject(obj)
 	if len(c.Ledger.Held(key.String())) == 0 && c.Cached.Get(ctx, key, &v1alpha1.FixedIP{}, client.UnsafeDisableDeepCopy) != nil {
@@ -188,7 +190,8 @@ func superseded(err error) bool {
 }
 
 const (
-	// restartingIndex is the index of the FixedIPs whose pods were evicted and do not run as recorded yet.
+	// restartingIndex is the index of the FixedIPs whose pods were evicted and whose next pods do not run with the
+	// reserved IPs yet.
 	restartingIndex = "restarting"
 	// retryBlocked is the time until the next try after a refused eviction.
 	retryBlocked = 30 * time.Second
@@ -207,7 +210,7 @@ const (
 // errBlocked means that a PodDisruptionBudget does not allow the eviction now.
 var errBlocked = errors.New("the API server refused the eviction")
 
-// restart is an eviction whose next pod does not run as recorded yet.
+// restart is a restart in progress: the pod was evicted, and the next pod does not run with its reserved IPs yet.
 type restart struct {
 	at time.Time
 	// owner is the workload as in pool entries: "namespace/Kind/name".
@@ -229,14 +232,15 @@ func restarting(obj client.Object) []string {
 	return []string{"true"}
 }
 
-// evict evicts a pod of a workload. key names its FixedIP, or the pod if it has no FixedIP. If the limits do not allow the
-// eviction now, later is the time until the next try. The limits are: one pod of a workload restarts at a time, at most
-// Config.Restarts pods restart at a time, and the interval between two evictions for one key doubles each time. The error
-// matches errBlocked if a PodDisruptionBudget does not allow the eviction, and gather.ErrSuperseded if the pod is gone or
+// evict evicts a pod of a workload. key names its FixedIP, or the pod if it has no FixedIP. If the limits do not
+// allow the eviction now, later is the time until the next try. The limits are: one pod of a workload restarts at a
+// time, and not while another member of the workload is down (otherDown); at most Config.Restarts pods restart at a
+// time. The interval between two evictions for one key doubles each time, up to maxBackoff. The error matches
+// errBlocked if a PodDisruptionBudget does not allow the eviction, and gather.ErrSuperseded if the pod is gone or
 // another pod has its name.
 //
-// evict never deletes a pod, because a deletion would ignore PodDisruptionBudgets. It reads the restarts in progress from the
-// conditions of the FixedIPs, so that the same limits apply to another replica.
+// evict never deletes a pod, because a deletion would ignore PodDisruptionBudgets. It reads the restarts in progress
+// from the conditions of the FixedIPs, so that a new leader counts the restarts that the former leader began.
 func (c *Controller) evict(ctx context.Context, key client.ObjectKey, owner identity.Owner, pod *corev1.Pod) (later time.Duration, err error) {
 	now := c.Clock.Now()
 	if later, err := c.begin(ctx, key, owner.Resource(pod.Namespace), now); later > 0 || err != nil {
@@ -310,7 +314,8 @@ func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[client.
 	return all, nil
 }
 
-// evictionDone removes the restart and the backoff of a key. It must be called when the pod runs as recorded.
+// evictionDone removes the restart and the backoff of a key. It must be called when the pod runs with its reserved
+// IPs.
 func (c *Controller) evictionDone(key client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,8 +323,9 @@ func (c *Controller) evictionDone(key client.ObjectKey) {
 	delete(c.backoffs, key)
 }
 
-// otherDown reports whether another member of the workload with a FixedIP is not ready or does not exist at the API server. If
-// the pod itself is not ready, it returns false: the workload loses no ready member by the eviction.
+// otherDown reports whether another member of the workload is not ready, or does not exist at the API server although
+// the workload will create it again. It checks the members that have FixedIPs. If the pod itself is not ready, it
+// returns false: the workload loses no ready member by the eviction.
 func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *corev1.Pod) (bool, error) {
 	if !podutil.IsReady(pod) {
 		return false, nil
@@ -363,7 +369,8 @@ func (c *Controller) request(ctx context.Context, pod *corev1.Pod) error {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return fmt.Errorf("evict pod %s/%s: %w: %w", pod.Namespace, pod.Name, gather.ErrSuperseded, err)
 	case apierrors.IsTooManyRequests(err), apierrors.IsInternalError(err):
-		// The API server responds with an internal error if a pod has two budgets. The causes name the budget.
+		// The API server responds with an internal error if two PodDisruptionBudgets select the pod. Otherwise the
+		// causes name the budget.
 		reasons := []string{err.Error()}
 		var status apierrors.APIStatus
 		if errors.As(err, &status) && status.Status().Details != nil {

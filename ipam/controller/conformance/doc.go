@@ -6,11 +6,12 @@
 //
 //   - verify compares a running pod with its FixedIP. It owns the condition Mismatch and status.mismatchPodUID, and evicts a
 //     pod that runs with other IPs than its FixedIP names or has no CiliumEndpoint: one member of a workload at a time.
-//   - adopt makes a selected pod of another scheduler the owner of the IP that it runs with. It also restores the entry that a
-//     pod of our scheduler has lost, or evicts the pod. It withdraws a dynamic entry first, and writes the owned entry when the
-//     evidence shows that no other pod has the IP. The FixedIP controller then creates the FixedIP, as for every claim.
+//   - adopt makes a selected pod of another scheduler the owner of the IP that it runs with. If the IP has a dynamic
+//     entry, adopt withdraws that entry first, and writes the owned entry when the evidence shows that no other pod has
+//     the IP. The FixedIP controller then creates the FixedIP, as for every claim. adopt also restores the entry that a
+//     pod of our scheduler has lost, or evicts that pod.
 //
-// A decision from the caches is made again from the API server before a pool is written or a pod is evicted. The package may
-// not write the spec of a FixedIP, and it writes an entry only for a pod that runs with the IP or was bound because of that
-// entry.
+// A decision from the caches is made again from the API server before a pool is written or a pod is evicted. The
+// package may not write the spec of a FixedIP. It gives an IP only to a pod that runs with the IP or was bound
+// because of its entry.
 package conformance

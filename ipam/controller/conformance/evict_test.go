@@ -119,8 +119,8 @@ func (s *evictStage) want(step string, later, wantLater time.Duration, err error
 	}
 }
 
-// TestBudget checks the limit for the restarts in progress, which include those that the FixedIPs show and those begun since,
-// and the growing interval between two evictions of one pod.
+// TestBudget checks the limit for the restarts in progress, and the growing interval between two evictions of one
+// pod. The restarts in progress are those that the FixedIPs show and those begun since.
 func TestBudget(t *testing.T) {
 	// Another replica evicted other-0 four minutes ago.
 	s := newEvictStage(t, 2, mismatchedRecord("other", "other-0", 4*time.Minute))
@@ -163,8 +163,8 @@ func TestBlockedByBudget(t *testing.T) {
 	s.want("d-0, 30s after the refusal", later, 0, err, "e-0", "d-0")
 }
 
-// TestOneMemberOfAWorkloadAtATime checks that one member of a workload restarts at a time, and that the next one is evicted only
-// when the next pod of the first is ready. Finding C5.
+// TestOneMemberOfAWorkloadAtATime checks that one member of a workload restarts at a time. The next member is evicted
+// only when the next pod of the first member is ready. Finding C5.
 func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	var objects []client.Object
 	for _, name := range []string{"db-0", "db-1", "db-2"} {
@@ -189,7 +189,7 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	later, err = s.evict("web", "web-0", true)
 	s.want("web-0 of another workload", later, 0, err, "db-0", "web-0")
 
-	// db-0 runs as recorded, and is not ready.
+	// db-0 runs with its reserved IPs, and is not ready.
 	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "db-0"})
 	set("db-0", false)
 	later, err = s.evict("db", "db-1", true)

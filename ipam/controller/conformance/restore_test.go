@@ -20,10 +20,11 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// TestPodBoundOnAReleasedEntry checks the actions of adopt for a pod that was bound because of an entry that had been released:
-// the watch of the scheduler was behind, or the controller died before it confirmed the release. Any replica can detect this
-// from the objects. adopt restores the released entry if the pod has no IP yet, writes an owned entry for the IP that the pod
-// runs with if no other pod can have that IP, and evicts the pod otherwise.
+// TestPodBoundOnAReleasedEntry checks the actions of adopt for a pod that was bound because of an entry that had been
+// released: the watch of the scheduler was behind, or the controller died before it confirmed the release. Any
+// replica can detect this from the objects. If the pod has no IP yet, adopt restores the released entry. If the pod
+// runs with an IP that no other pod can have, adopt writes an owned entry for that IP. Otherwise adopt evicts the
+// pod.
 func TestPodBoundOnAReleasedEntry(t *testing.T) {
 	const mine = "db/web-0"
 	released := pool.CooldownEntry(mine, begin.Add(-time.Second))

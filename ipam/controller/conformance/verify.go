@@ -54,7 +54,7 @@ func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result,
 		later, err = c.evictMismatched(ctx, s, a.Condition)
 	}
 	if superseded(err) {
-		klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "err", err)
+		klog.FromContext(ctx).V(3).Info("State changed since the decision; retrying", "action", a.Type, "err", err)
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	}
 	if err != nil {
@@ -66,8 +66,9 @@ func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{RequeueAfter: min(later, source.ResyncPeriod)}, nil
 }
 
-// observe returns the state of a pod as the reader from shows it: the caches or the API server. s.Pod is nil if no pod has to be
-// compared with the FixedIP: the pod does not exist or has opted out, or the FixedIP is for another workload.
+// observe returns the state of a pod as the reader from shows it: the caches or the API server. s.Pod is nil if no
+// pod has to be compared with a FixedIP: the pod or the FixedIP does not exist, the pod has opted out, or the FixedIP
+// is for another workload.
 func (c *Controller) observe(ctx context.Context, from client.Reader, key client.ObjectKey) (s conformance.PodState, err error) {
 	s = conformance.PodState{
 		Held:  c.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),
@@ -164,7 +165,8 @@ func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState
 	return later, c.setCondition(ctx, s, evicted)
 }
 
-// slotsOf returns the workload of the slots to which the entries belong. ok is false if the entries do not belong to slots.
+// slotsOf returns the workload of the slots to which the entries in held belong. ok is false if they do not belong to
+// slots.
 func (c *Controller) slotsOf(held []ledger.NodeAddresses, namespace string) (w identity.Workload, ok bool) {
 	if len(held) == 0 {
 		return w, false

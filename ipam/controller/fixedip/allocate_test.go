@@ -25,9 +25,9 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// TestAdoptionOfAPodThatGoes checks that a dynamic entry is withdrawn for a pod only while the pod runs with the IP. If the
-// pod is deleted before the write, nothing is written. If the pod is deleted or replaced or fails during the write, the write
-// is undone, and the entry is dynamic again. Finding C12.
+// TestAdoptionOfAPodThatGoes checks that a dynamic entry is withdrawn for a pod only while the pod runs with the IP. If
+// the pod is deleted before the write, nothing is written. If the pod is deleted or replaced or fails during the write,
+// the write is undone, and the entry is dynamic again (finding C12 in docs/project/findings.md).
 func TestAdoptionOfAPodThatGoes(t *testing.T) {
 	const has = "10.0.1.1"
 	remove := func(s *stage, pod *corev1.Pod) error { return s.API.Delete(t.Context(), pod) }
@@ -97,9 +97,10 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 	}
 }
 
-// TestDeletedDuringAllocation checks that a FixedIP that is deleted while its entries are written is not finished before the
-// entries are released: an own write counts before the watch shows it. Otherwise the entry of the deleted FixedIP would stay
-// in the pool, and the pod would wait for the node with that entry for ever.
+// TestDeletedDuringAllocation checks that a FixedIP that is deleted while its entries are written keeps its finalizer
+// until the entries are released: the ledger contains the controller's own write before the watch shows it. Otherwise
+// the entry of the deleted FixedIP would stay in the pool, and the pod would wait for the node with that entry for
+// ever.
 func TestDeletedDuringAllocation(t *testing.T) {
 	record := controllertest.Record(3, false)
 	workload := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](4)}}
@@ -113,7 +114,7 @@ func TestDeletedDuringAllocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Ledger.SetNode(ciliumpool.FromCiliumNode(&node))
-	// As the setup of the controllers does.
+	// Package controller sets OnPool in the same way.
 	s.Writer.OnPool = func(n pool.NodePool) { s.Ledger.ObserveWrite(n) }
 	s.OnPatch = func() (func(), error) {
 		s.OnPatch = nil

@@ -295,8 +295,8 @@ func (c *Controller) OfNode(node string) []ctrl.Request {
 	return requests
 }
 
-// deletePriority is the priority of the request for a deleted pod, whose address can be released. The requests of other events
-// have priority 0; if a workload is deleted, these include the requests for up to a thousand FixedIPs.
+// deletePriority is the priority of the request for a deleted pod, whose address can be released. The requests of other
+// events have priority 0; if a workload is deleted, these may include the requests for hundreds of FixedIPs.
 const deletePriority = 100
 
 // deletedFirst is a handler that queues the requests for deleted objects before all other requests.

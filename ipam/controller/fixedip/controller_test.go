@@ -77,8 +77,8 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	return s
 }
 
-// TestSlotOfAnEndedPod checks that the slot of an ended pod, such as one that the kubelet has evicted, is free although the
-// pod still exists. Finding R6.
+// TestSlotOfAnEndedPod checks that the slot of an ended pod, such as one that the kubelet has evicted, is free although
+// the pod still exists (finding R6 in docs/project/findings.md).
 func TestSlotOfAnEndedPod(t *testing.T) {
 	slot := controllertest.Record(0, false)
 	slot.Spec.Slot = true
@@ -98,8 +98,8 @@ func TestSlotOfAnEndedPod(t *testing.T) {
 	}
 }
 
-// TestActionsThatNeedEvidence checks that an action that depends on a Cilium agent is written only if the answer of the agent
-// and the pods on the node are sufficient evidence. Finding S4.
+// TestActionsThatNeedEvidence checks that an action that depends on a Cilium agent is written only if the answer of the
+// agent and the pods on the node are sufficient evidence (finding S4 in docs/project/findings.md).
 func TestActionsThatNeedEvidence(t *testing.T) {
 	a := netip.MustParseAddr(controllertest.IP(0))
 	slot := controllertest.Record(0, false)
@@ -148,7 +148,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 			if diff := cmp.Diff([]string{"n"}, s.agents.asked); diff != "" {
 				t.Errorf("nodes of the barrier requests (-want +got): %s", diff)
 			}
-			// An answer with the address as used will not be sufficient later either.
+			// An answer that reports the address as used is dropped, because it will not be sufficient later either.
 			if forgotten := len(s.agents.forgotten) > 0; forgotten != (c.evidence == used && c.unproved) {
 				t.Errorf("got answer forgotten = %t, want %t", forgotten, !forgotten)
 			}
@@ -163,8 +163,9 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 	}
 }
 
-// TestOptedOutPodOfAWorkload checks that a pod that opted out does not cause the release of the addresses that are reserved for
-// its name, unless the template of its workload opts out too: the next pod of the name may have a fixed address.
+// TestOptedOutPodOfAWorkload checks that a pod that opted out does not cause the release of the addresses that are
+// reserved for its name, unless the template of its workload opts out too. The next pod of the name may have a fixed
+// address.
 func TestOptedOutPodOfAWorkload(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*corev1.Pod)
@@ -274,7 +275,7 @@ func TestBlockedReleaseIsReported(t *testing.T) {
 		{Addr: netip.MustParseAddr("10.0.1.7"), User: "web/gone-0", Why: "one that is gone has it"},
 		{Addr: netip.MustParseAddr("10.0.1.8"), Why: "another pod may have it"},
 	}
-	onPod := "Warning WrongPodAddress The pod runs with IP 10.0.1.6, which is reserved for a pod of another namespace and cannot be released before this pod is gone; delete this pod"
+	onPod := "Warning WrongPodAddress The Cilium agent reports that this pod uses IP 10.0.1.6, which is reserved for a pod of another namespace and cannot be released before that use ends; if the pod runs with that IP, delete it"
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
 		want   []string
@@ -333,8 +334,8 @@ func (s *stage) releaseInFlight(check func()) {
 	}
 }
 
-// TestFinish checks that the finalizer of a FixedIP that is being deleted is removed if no pool entry names its pod, but not
-// while the release of its address is in flight: the release may still be undone.
+// TestFinish checks that the finalizer of a FixedIP that is being deleted is removed if no pool entry names its pod. It
+// must not be removed while the release of the address is in flight, because the release may still be undone.
 func TestFinish(t *testing.T) {
 	deleted := controllertest.Objects(controllertest.Record(0, true))
 	for name, c := range map[string]struct {

@@ -4,16 +4,16 @@
 // Package fixedip reconciles the FixedIPs of all identities: it creates the FixedIP of a claim, allocates recorded
 // addresses, reports the status, and releases addresses.
 //
-// A request names an identity, by the namespace and name of its pod and FixedIP, or a workload with slots, as "Kind/name":
-// the number of slots that the workload needs can only be decided for all of them together. reclaim.Decide decides both, and
-// its documentation shows the state machine. The same code performs the actions of both: a StatefulSet pod is like a slot
-// whose holder never changes.
+// A request names an identity, by the namespace and name of its pod and FixedIP, or a workload with slots, as
+// "Kind/name". The slots of a workload share a request, because the number of slots that the workload needs is decided
+// for all of them together. reclaim.Decide decides about identities and slots, and its documentation shows the state
+// machine. The same code performs the actions for both: a StatefulSet pod is like a slot whose holder never changes.
 //
 // Each reconcile performs one action for each identity or slot. The action changes an object, and the watch event of that
 // change starts the next reconcile. An action that releases or allocates is decided again from the API server, because the
 // caches may be out of date and a released address may be lost. If an action releases all entries of an identity with a
 // FixedIP on a node, package release performs it in the batch of the node.
 //
-// The package does not decide about addresses: reclaim.Decide does. No decision about an address depends on state that is only
-// in memory.
+// The package does not decide about addresses: reclaim.Decide does. The controller may restart at any time: it decides
+// from objects of the API server, and from answers of agents, which it can request again.
 package fixedip

@@ -74,7 +74,7 @@ func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.
 		if err := c.Live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion}); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		c.Events.Eventf(s.Pod, nil, corev1.EventTypeNormal, "Reassigned", "ReplaceRecord", "The pod has new IPs on node %s; its previous IPs %s on node %s are released", s.Pod.Spec.NodeName, strings.Join(s.Record.Spec.IPs, ", "), s.Record.Spec.NodeName)
+		c.Events.Eventf(s.Pod, nil, corev1.EventTypeNormal, "Reassigned", "ReplaceRecord", "The pod has other IPs on node %s; the IPs that were reserved for it (%s) are released", s.Pod.Spec.NodeName, strings.Join(s.Record.Spec.IPs, ", "))
 		return nil
 	case reclaim.ReleaseEntries:
 		return c.releaseEntries(ctx, key, s, a)
@@ -139,13 +139,13 @@ func (c *Controller) updateRecord(ctx context.Context, s reclaim.State, a reclai
 	if from == "" || from == to {
 		return nil
 	}
-	klog.FromContext(ctx).Info("Address moved", "ips", a.Spec.IPs, "from", from, "to", to)
+	klog.FromContext(ctx).Info("The node of an address has changed", "ips", a.Spec.IPs, "from", from, "to", to)
 	about := []client.Object{s.Record}
 	if s.Pod != nil {
 		about = append(about, s.Pod)
 	}
 	for _, o := range about {
-		c.Events.Eventf(o, nil, corev1.EventTypeNormal, "Moved", "FollowPod", "IP %s moved from node %s to node %s", strings.Join(a.Spec.IPs, ", "), from, to)
+		c.Events.Eventf(o, nil, corev1.EventTypeNormal, "Moved", "FollowPod", "The node of IP %s is now %s instead of %s", strings.Join(a.Spec.IPs, ", "), to, from)
 	}
 	return nil
 }
@@ -180,8 +180,12 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 			return err
 		}
 		if pod != nil {
+			named := pool.RedactOwner(owner, b.User)
+			if named == owner {
+				named = "pod " + owner
+			}
 			c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "WrongPodAddress", "Verify",
-				"The pod runs with IP %s, which is reserved for %s and cannot be released before this pod is gone; delete this pod", b.Addr, pool.RedactOwner(owner, b.User))
+				"The Cilium agent reports that this pod uses IP %s, which is reserved for %s and cannot be released before that use ends; if the pod runs with that IP, delete it", b.Addr, named)
 		}
 	}
 	return nil
@@ -198,7 +202,7 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 		return err
 	}
 	klog.FromContext(ctx).Info("Entries written", "ips", a.Addrs, "node", a.Node)
-	c.Events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Allocated", "AllocateEntries", "IP %s has its entry in the pool of node %s", address.Join(a.Addrs), a.Node)
+	c.Events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Allocated", "AllocateEntries", "Reserved in the pool of node %s: IP %s", a.Node, address.Join(a.Addrs))
 	return nil
 }
 

@@ -22,7 +22,7 @@ import (
 )
 
 // TestRefusedFixedIP checks that, if a quota refuses a FixedIP, the pod gets an event, the pool entry stays unchanged, and
-// the controller retries until the quota allows the FixedIP. Finding R4.
+// the controller retries until the quota allows the FixedIP (finding R4 in docs/project/findings.md).
 func TestRefusedFixedIP(t *testing.T) {
 	web := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3)}}
 	pod := controllertest.Pod(0)

@@ -64,7 +64,7 @@ const (
 	// Superseded means that the FixedIP names another address or another node, for example because two claims were written
 	// and the pod was bound with the other one.
 	Superseded Cause = "superseded"
-	// Unrecorded means that the pod and its workload were deleted before the claim had a FixedIP.
+	// Unrecorded means that the claim had no FixedIP, for example because the pod and its workload were deleted first.
 	Unrecorded Cause = "unrecorded"
 )
 
@@ -74,23 +74,23 @@ var (
 	poolWriteRequests = histogram("pool_write_requests",
 		"Number of requests in one patch of a CiliumNode by the controller.", 1, 9)
 	releases = counters("releases_total", "cause",
-		"Released addresses, by cause: fixedip-deleted, superseded (a second claim, or a claim that the FixedIP does not name), unrecorded (pod and workload were deleted before the claim had a FixedIP).")
+		"Released addresses, by cause: fixedip-deleted, superseded (for example a second claim, a claim that the FixedIP does not name, or the target of a move that did not take place), unrecorded (the claim had no FixedIP, for example because the pod and its workload were deleted first).")
 	subnetAssignments = counters("subnet_assignments_total", "origin",
-		"Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node that joined inherited the subnets of a node that is gone), existing_node (a node that already had subnets inherited them).")
+		"Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (a NodeSubnet already named the node: it had the subnet before, or was chosen to inherit it), new_node (a node without subnets inherited them when it joined), existing_node (a node with subnets inherited others at once).")
 	lastReconcile = gauges("last_reconcile_timestamp_seconds", "controller",
 		"Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.")
 	barrierDuration = histogram("agent_barrier_duration_seconds",
-		"Time from the first barrier request for a node to the answer of its Cilium agent.", 0.25, 12)
+		"Time from the oldest open barrier request for a node, or from the previous answer if that is later, to the answer of its Cilium agent.", 0.25, 12)
 )
 
 // Metrics of the controllers of mismatches, conflicts, adoption and CiliumEndpoints.
 var (
 	Mismatches = counters("mismatches_total", "reason",
-		"Mismatches found between running pods and their FixedIPs, by reason.")
+		"Mismatches found between running pods and their FixedIPs, and missing CiliumEndpoints of pods with a FixedIP, by reason.")
 	Restarts = counters("restarts_total", "result",
-		"Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).")
+		"Evictions of pods because of a wrong address, a lost pool entry or a missing CiliumEndpoint, by result: evicted, blocked (the API server refused the eviction, usually because of a PodDisruptionBudget), deferred (a limit for concurrent restarts was reached, or another pod of the workload was not ready).")
 	Conflicts = gauges("conflicting_addresses", "kind",
-		"Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), wrong_pod (a pod runs with an address that is reserved for another pod).")
+		"Addresses in conflict, by kind: pods (more than one pod runs with it), fixedips (more than one FixedIP reserves it), pools (more than one pool offers it), wrong_pod (a pod runs with an address that is reserved for another pod).")
 	EndpointsRemoved = counters("ciliumendpoints_removed_total", "cause",
 		"CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.")
 	Adoptions = counter("adoptions_total",
@@ -160,7 +160,7 @@ type Sources struct {
 	Phases func() map[v1alpha1.Phase]int
 	// Subnets returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets.
 	Subnets func() (orphaned int, claimed []netip.Prefix)
-	// Waiting returns the number of pods that wait for each node that has their addresses.
+	// Waiting returns, for each node for which pods wait because it has their addresses, the number of these pods.
 	Waiting func() []WaitingPods
 	// Barriers returns the number of nodes with barrier requests that have no answer yet, and the number of those whose
 	// agents are overdue.
@@ -188,29 +188,29 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	poolAddresses = describe("pool_addresses",
-		"Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod), cooldown (released recently), node (owned by the node itself), other.", "node", "family", "state")
+		"Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod; on a strict node also by a pod without a fixed address), cooldown (released or withdrawn, and offered to no pod), node (owned by the node itself), other.", "node", "family", "state")
 	subnetFree = describe("subnet_free_addresses",
 		"Addresses in the subnets of a node that a new claim can take.", "node", "family")
 	overlappingNodes = describe("overlapping_subnet_nodes",
-		"Nodes whose subnets overlap subnets of another node. No address in them is claimed.")
+		"Nodes whose subnets overlap subnets of another node. No address in these subnets is claimed.")
 	freeSubnets = describe("cluster_pool_free_subnets",
 		"Subnets of a cluster pool that are free for new nodes.", "cidr")
 	orphanedSubnets = describe("orphaned_subnets",
 		"Orphaned subnets with reserved addresses.")
 	nodesWithoutSubnet = describe("nodes_without_subnet",
-		"Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.", "family")
+		"Nodes without a subnet in a family that has cluster pools. If it stays above 0, the events of these Nodes give the reason, usually that the cluster pools are exhausted.", "family")
 	reservations = describe("reservations",
 		"FixedIPs by phase. None: the FixedIP has not been reconciled yet.", "phase")
 	unrecorded = describe("claims_without_fixedip",
-		"Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.")
+		"Pods with an owned pool entry and no FixedIP: the pod is not bound yet, the FixedIP was refused, the entry was written by hand, or the pod is on a strict node and has no fixed address.")
 	waitingPods = describe("waiting_pods",
 		"Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.", "node", "state")
 	barriersPending = describe("agent_barriers_pending",
-		"Nodes whose Cilium agents have been asked, or are about to be, and have not answered.")
+		"Nodes with barrier requests that the Cilium agent has not answered yet.")
 	barriersOverdue = describe("agent_barriers_overdue",
-		"Nodes whose Cilium agents have not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.")
+		"Nodes with barrier requests that the Cilium agent has not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.")
 	watchSynced = describe("informer_synced",
-		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready before.", "resource")
+		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready until all are 1.", "resource")
 )
 
 var sources atomic.Pointer[Sources]

@@ -75,7 +75,7 @@ func TestMetrics(t *testing.T) {
 # HELP fixedip_adoptions_total Pods whose running address became their fixed address (adoption).
 # TYPE fixedip_adoptions_total counter
 fixedip_adoptions_total 1
-# HELP fixedip_agent_barrier_duration_seconds Time from the first barrier request for a node to the answer of its Cilium agent.
+# HELP fixedip_agent_barrier_duration_seconds Time from the oldest open barrier request for a node, or from the previous answer if that is later, to the answer of its Cilium agent.
 # TYPE fixedip_agent_barrier_duration_seconds histogram
 fixedip_agent_barrier_duration_seconds_bucket{le="0.25"} 0
 fixedip_agent_barrier_duration_seconds_bucket{le="0.5"} 0
@@ -92,10 +92,10 @@ fixedip_agent_barrier_duration_seconds_bucket{le="512"} 1
 fixedip_agent_barrier_duration_seconds_bucket{le="+Inf"} 1
 fixedip_agent_barrier_duration_seconds_sum 3
 fixedip_agent_barrier_duration_seconds_count 1
-# HELP fixedip_agent_barriers_overdue Nodes whose Cilium agents have not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.
+# HELP fixedip_agent_barriers_overdue Nodes with barrier requests that the Cilium agent has not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.
 # TYPE fixedip_agent_barriers_overdue gauge
 fixedip_agent_barriers_overdue 1
-# HELP fixedip_agent_barriers_pending Nodes whose Cilium agents have been asked, or are about to be, and have not answered.
+# HELP fixedip_agent_barriers_pending Nodes with barrier requests that the Cilium agent has not answered yet.
 # TYPE fixedip_agent_barriers_pending gauge
 fixedip_agent_barriers_pending 3
 # HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that evictions of such pods are paused.
@@ -116,25 +116,25 @@ fixedip_ciliumendpoint_ownerref_fixes_total 1
 # HELP fixedip_cluster_pool_free_subnets Subnets of a cluster pool that are free for new nodes.
 # TYPE fixedip_cluster_pool_free_subnets gauge
 fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 60
-# HELP fixedip_conflicting_addresses Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), wrong_pod (a pod runs with an address that is reserved for another pod).
+# HELP fixedip_conflicting_addresses Addresses in conflict, by kind: pods (more than one pod runs with it), fixedips (more than one FixedIP reserves it), pools (more than one pool offers it), wrong_pod (a pod runs with an address that is reserved for another pod).
 # TYPE fixedip_conflicting_addresses gauge
 fixedip_conflicting_addresses{kind="pods"} 1
-# HELP fixedip_overlapping_subnet_nodes Nodes whose subnets overlap subnets of another node. No address in them is claimed.
+# HELP fixedip_overlapping_subnet_nodes Nodes whose subnets overlap subnets of another node. No address in these subnets is claimed.
 # TYPE fixedip_overlapping_subnet_nodes gauge
 fixedip_overlapping_subnet_nodes 2
 # HELP fixedip_last_reconcile_timestamp_seconds Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.
 # TYPE fixedip_last_reconcile_timestamp_seconds gauge
 fixedip_last_reconcile_timestamp_seconds{controller="record"} 1.795e+09
-# HELP fixedip_mismatches_total Mismatches found between running pods and their FixedIPs, by reason.
+# HELP fixedip_mismatches_total Mismatches found between running pods and their FixedIPs, and missing CiliumEndpoints of pods with a FixedIP, by reason.
 # TYPE fixedip_mismatches_total counter
 fixedip_mismatches_total{reason="WrongAddress"} 1
-# HELP fixedip_nodes_without_subnet Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.
+# HELP fixedip_nodes_without_subnet Nodes without a subnet in a family that has cluster pools. If it stays above 0, the events of these Nodes give the reason, usually that the cluster pools are exhausted.
 # TYPE fixedip_nodes_without_subnet gauge
 fixedip_nodes_without_subnet{family="IPv4"} 1
 # HELP fixedip_orphaned_subnets Orphaned subnets with reserved addresses.
 # TYPE fixedip_orphaned_subnets gauge
 fixedip_orphaned_subnets 1
-# HELP fixedip_pool_addresses Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod), cooldown (released recently), node (owned by the node itself), other.
+# HELP fixedip_pool_addresses Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod; on a strict node also by a pod without a fixed address), cooldown (released or withdrawn, and offered to no pod), node (owned by the node itself), other.
 # TYPE fixedip_pool_addresses gauge
 fixedip_pool_addresses{family="IPv4",node="node-1",state="fixed"} 1
 fixedip_pool_addresses{family="IPv4",node="node-1",state="free"} 1
@@ -166,7 +166,7 @@ fixedip_pool_write_requests_count 1
 # TYPE fixedip_pool_writes_total counter
 fixedip_pool_writes_total{result="applied"} 1
 fixedip_pool_writes_total{result="conflict"} 1
-# HELP fixedip_releases_total Released addresses, by cause: fixedip-deleted, superseded (a second claim, or a claim that the FixedIP does not name), unrecorded (pod and workload were deleted before the claim had a FixedIP).
+# HELP fixedip_releases_total Released addresses, by cause: fixedip-deleted, superseded (for example a second claim, a claim that the FixedIP does not name, or the target of a move that did not take place), unrecorded (the claim had no FixedIP, for example because the pod and its workload were deleted first).
 # TYPE fixedip_releases_total counter
 fixedip_releases_total{cause="fixedip-deleted"} 2
 fixedip_releases_total{cause="superseded"} 0
@@ -177,10 +177,10 @@ fixedip_reservations{phase="InUse"} 1
 fixedip_reservations{phase="None"} 1
 fixedip_reservations{phase="Releasing"} 0
 fixedip_reservations{phase="Reserved"} 1
-# HELP fixedip_restarts_total Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).
+# HELP fixedip_restarts_total Evictions of pods because of a wrong address, a lost pool entry or a missing CiliumEndpoint, by result: evicted, blocked (the API server refused the eviction, usually because of a PodDisruptionBudget), deferred (a limit for concurrent restarts was reached, or another pod of the workload was not ready).
 # TYPE fixedip_restarts_total counter
 fixedip_restarts_total{result="evicted"} 1
-# HELP fixedip_subnet_assignments_total Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node that joined inherited the subnets of a node that is gone), existing_node (a node that already had subnets inherited them).
+# HELP fixedip_subnet_assignments_total Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (a NodeSubnet already named the node: it had the subnet before, or was chosen to inherit it), new_node (a node without subnets inherited them when it joined), existing_node (a node with subnets inherited others at once).
 # TYPE fixedip_subnet_assignments_total counter
 fixedip_subnet_assignments_total{origin="existing_node"} 0
 fixedip_subnet_assignments_total{origin="node_spec"} 0
@@ -195,10 +195,10 @@ fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
 # HELP fixedip_waiting_pods Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.
 # TYPE fixedip_waiting_pods gauge
 fixedip_waiting_pods{node="node-1",state="cordoned"} 2
-# HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.
+# HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: the pod is not bound yet, the FixedIP was refused, the entry was written by hand, or the pod is on a strict node and has no fixed address.
 # TYPE fixedip_claims_without_fixedip gauge
 fixedip_claims_without_fixedip 1
-# HELP fixedip_informer_synced 1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready before.
+# HELP fixedip_informer_synced 1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready until all are 1.
 # TYPE fixedip_informer_synced gauge
 fixedip_informer_synced{resource="fixedips"} 0
 fixedip_informer_synced{resource="pods"} 1

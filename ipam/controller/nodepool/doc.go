@@ -12,13 +12,14 @@
 //	            it has seen the cooldown (Reconciler.acknowledged)
 //	read live   if an edit would be wrong for a pod that the cache does not show yet, read the Node and its pods from
 //	            the API server, and decide again
-//	write       write edits and marks in one request, read the pods again, and restore the unreserved entries that were
-//	            removed and that a pod needs (Reconciler.write)
+//	write       write edits and handshakes with one call of the writer; if entries of unreserved pods were removed,
+//	            read the pods again, and restore the entries that a pod needs (Reconciler.write)
 //	ask         ask the agent for a report if its first one has not arrived for a minute (Reconciler.askUnreported)
 //	requeue     at State.NextCheck; Nodes, pods and the ledger cause all other passes (Reconciler.Setup)
 //
-// The package may not change entries that an identity owns: those belong to the scheduler and to the controllers fixedip,
-// release and conformance. Subnets belong to the package subnet, which calls Reconciler.FirstEntries for the entries of a
-// new pool. The package decides nothing about addresses itself. It stores in memory only state that a new replica does not
-// need: since when reports and answers are pending, and whether managedFields were removed.
+// The package may not change entries that an identity owns: those belong to the scheduler and to the controllers
+// fixedip, release and conformance. Subnets belong to the package subnet, which calls Reconciler.FirstEntries for the
+// entries of a new pool. ipam/core/nodepool makes all decisions about entries. The package stores in memory only
+// state that a new replica does not need: since when reports and answers are pending, and whether managedFields were
+// removed.
 package nodepool

@@ -27,8 +27,9 @@ import (
 const (
 	// defaultPodCapacity is the pod capacity of a node that does not report one: the default of the kubelet.
 	defaultPodCapacity = 110
-	// restoreWithin is the time after its release for which an address in cooldown stays reserved for a waiting pod. The
-	// controller "adopt" restores the entry in its next resync at the latest; two periods contain a complete resync.
+	// restoreWithin is the time after the release of an address for which its cooldown does not end while a pod with
+	// the name of the previous owner waits for an IP. The controller "adopt" restores the entry in its next resync at
+	// the latest; two periods contain a complete resync.
 	restoreWithin = 2 * source.ResyncPeriod
 )
 
@@ -65,7 +66,7 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	r.setReadiness(s, node)
 	s.Overdue, s.NextTimeout = r.observe(n)
 	if len(s.Overdue) > 0 && (node == nil || !nodeutil.IsReady(node)) {
-		// The Node is missing or not ready, so that no agent would answer a new mark. Check again after another timeout,
+		// The Node is missing or not ready, so no agent would answer a new mark. Check again after another timeout,
 		// whether or not an event reports that the node is ready.
 		s.Overdue = nil
 		if at := s.Now.Add(replyTimeout); s.NextTimeout.IsZero() || at.Before(s.NextTimeout) {
@@ -99,8 +100,8 @@ func waiting(pods []corev1.Pod) (owners []string) {
 	return owners
 }
 
-// setReadiness sets NotReady, ReadySince and Acknowledged in s. If node is nil, no pod runs on it: every cooldown counts as
-// acknowledged, and no agent is asked.
+// setReadiness sets NotReady, ReadySince and Acknowledged in s. If node is nil, the node runs no pods: every cooldown
+// counts as acknowledged, and no agent is asked.
 func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 	s.NotReady, s.ReadySince = false, time.Time{}
 	s.Acknowledged = func(pool.NodePool, netip.Addr) bool { return true }
@@ -182,9 +183,9 @@ func (r *Reconciler) heldOn(ctx context.Context, node string) func(netip.Addr) b
 	}
 }
 
-// needsEntry reports whether a pod needs its unreserved entry on a node: the pod is bound to the node or a DaemonSet created
-// it for the node, or it is not bound yet and has no identity. A pod with an identity gets an owned entry of the identity,
-// which an unreserved entry would block.
+// needsEntry reports whether a pod needs the entry that it got on a node as an unreserved pod: the pod is bound to
+// the node or a DaemonSet created it for the node, or it is not bound yet and is not known to have an identity. A pod
+// with an identity gets an owned entry of the identity, which the entry of an unreserved pod would block.
 func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, namespace, name string) (bool, error) {
 	pod, err := index.Get[corev1.Pod](ctx, from, client.ObjectKey{Namespace: namespace, Name: name})
 	if err != nil || pod == nil || podutil.IsTerminal(pod) {
@@ -198,8 +199,8 @@ func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, n
 }
 
 // podAddresses returns the pods that have IPs or need some, with their IPs. It leaves out pods with a FixedIP, whose
-// entries the controller fixedip adds, unless the pod opted out: such a pod does not get the addresses that a FixedIP of
-// its name retains.
+// entries the controller fixedip adds. It does not leave out a pod that opted out, because that pod does not get the
+// addresses that a FixedIP with its name retains.
 func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
 	var list []nodepool.PodAddresses
 	for i := range pods {

@@ -16,15 +16,15 @@ const (
 	// ipam-cilium-node-update-rate, 15 s by default, tries again if a report conflicts with another write, and checks all
 	// handshakes when it starts: two minutes are enough for each of these.
 	replyTimeout = 2 * time.Minute
-	// maxDoublings is the maximum number of times that replyTimeout is doubled for an agent that does not answer. Such an
-	// agent is probably down, and all other agents receive every mark.
+	// maxDoublings is the maximum number of times that replyTimeout is doubled for an agent that does not answer.
+	// Such an agent is probably down, and every mark is sent to all other agents.
 	maxDoublings = 2
 )
 
-// memory is the state of one node that the controller stores: since when the first report of its agent and the answers in
-// release handshakes are pending. An answer can be lost: the agent stores it in its copy of the CiliumNode until its next
-// report. A write that changes neither spec nor status replaces that copy, and the agent evaluates the handshake again only
-// after the spec or the status has changed (Cilium fact 28).
+// memory is the state of one node that the controller stores: since when the first report of its agent and the
+// answers in release handshakes are pending. An answer can be lost: the agent stores it in its copy of the CiliumNode
+// until its next report. A write that changes neither spec nor status replaces that copy. The agent then evaluates
+// the handshake again only after the spec or the status has changed (Cilium fact 28).
 //
 // The state is in memory only. A replica that takes over starts all timeouts again, and asks the agent at once: see
 // resumeHandshakes.
@@ -95,10 +95,11 @@ func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.T
 	return overdue, next
 }
 
-// resumeHandshakes sends a barrier request to the agent of a node if the first pass of this process finds handshakes in which
-// the agent has to act next. Its answers may be lost, and the process does not know since when they are pending: controllers
-// that are killed more often than once per replyTimeout would never withdraw such a handshake. The probe of the request
-// changes the status of the CiliumNode, so that the agent evaluates all handshakes again.
+// resumeHandshakes sends a barrier request to the agent of a node if this process, in its first pass over the node,
+// finds handshakes in which the agent has to act next. The answers of the agent may be lost, and the process does not
+// know since when they are pending: controllers that are killed more often than once per replyTimeout would never
+// withdraw such a handshake. The probe of the request changes the status of the CiliumNode, so that the agent
+// evaluates all handshakes again.
 func (r *Reconciler) resumeHandshakes(n pool.NodePool) {
 	r.mu.Lock()
 	m := r.remember(n)
@@ -126,8 +127,8 @@ func (r *Reconciler) restart(n pool.NodePool, overdue []netip.Addr) {
 	}
 }
 
-// shouldStrip reports whether the CiliumNode has to be written to remove its managedFields even if its pool needs no edit. It
-// returns true at most once for each CiliumNode.
+// shouldStrip reports whether the CiliumNode has to be written to remove its managedFields even if its pool needs no
+// edit. It returns true at most once for each CiliumNode, because the fields may return after each write.
 func (r *Reconciler) shouldStrip(n pool.NodePool) bool {
 	if !r.StripManagedFields || !n.Tracked {
 		return false

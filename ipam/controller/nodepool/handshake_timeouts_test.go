@@ -42,8 +42,8 @@ func newShrinking(t *testing.T) *shrinking {
 	return s
 }
 
-// reconcile reconciles the node in the version of the API server. It returns the number of patches and the RequeueAfter of
-// the result.
+// reconcile updates the ledger from the API server and reconciles the node. It returns the number of patches and the
+// RequeueAfter of the result.
 func (s *shrinking) reconcile() (patches int, requeueAfter time.Duration) {
 	s.t.Helper()
 	s.syncLedger()
@@ -80,9 +80,9 @@ func (s *shrinking) answer(state ipamtypes.IPReleaseStatus) {
 	s.update(cn)
 }
 
-// TestUnansweredHandshake checks that an unanswered handshake is withdrawn and started again, and that the controller deletes
-// the key of a removed entry if the agent does not delete it. No watch event is necessary for either. An answer of an agent
-// is lost if a label of the CiliumNode is written before the next report (Cilium fact 28).
+// TestUnansweredHandshake checks that an unanswered handshake is withdrawn and started again. The controller also
+// deletes the key of a removed entry if the agent does not delete it. No watch event is necessary for either. An
+// answer of an agent is lost if a label of the CiliumNode is written before the next report (Cilium fact 28).
 func TestUnansweredHandshake(t *testing.T) {
 	s := newShrinking(t)
 	s.wantReconcile("start of the handshake", 1, 0)
@@ -138,8 +138,8 @@ func TestHandshakeOfFormerLeader(t *testing.T) {
 	}
 }
 
-// TestUnansweredHandshakeOnNodeNotReady checks that the controller writes nothing for an overdue handshake while the node is
-// not ready, and that it withdraws the handshake after the node has become ready, without a watch event.
+// TestUnansweredHandshakeOnNodeNotReady checks that the controller writes nothing for an overdue handshake while the
+// node is not ready. After the node has become ready, the controller withdraws the handshake without a watch event.
 func TestUnansweredHandshakeOnNodeNotReady(t *testing.T) {
 	s := newShrinking(t)
 	s.reconcile()
@@ -189,8 +189,8 @@ func TestFailedWithdrawal(t *testing.T) {
 	s.wantHandshake("", true)
 }
 
-// TestHandshakeTimeouts checks that a timeout applies to one CiliumNode, one address and one state of the handshake, and that
-// the memory of a handshake is removed with the handshake and with the node.
+// TestHandshakeTimeouts checks that a timeout applies to one CiliumNode, one address and one state of the handshake.
+// The memory of a handshake is removed with the handshake and with the node.
 func TestHandshakeTimeouts(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(controllertest.Begin)
 	a := netip.MustParseAddr("10.0.1.2")

@@ -101,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	if len(n.Malformed) > 0 {
-		r.warn(n, "MalformedPool", "ReadPool", "Ignored entries that are not IPs or subnets: %s; correct or remove them", strings.Join(n.Malformed, ", "))
+		r.warn(n, "MalformedPool", "ReadPool", "Ignored keys of spec.ipam.pool or elements of spec.ipam.podCIDRs: %s; correct or remove them", first(n.Malformed))
 	}
 	if wait := r.Writer.Delay(n.Name); wait > 0 {
 		// All changes until the rate limit allows a write are written together.
@@ -116,7 +116,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
-		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %s overlap those of node %s; no IP in them is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", pool.JoinSubnets(n.PodCIDRs), other)
+		r.warn(n, "SubnetOverlap", "FillPool", "Subnets of this node (%s) overlap those of node %s; no fixed IP in them is assigned and the pool is not refilled until that ends; remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet", pool.JoinSubnets(n.PodCIDRs), other)
 		return ctrl.Result{}, nil
 	}
 	if !s.NotReady {
@@ -197,7 +197,7 @@ func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue
 	r.restart(n, overdue)
 	slices.SortFunc(overdue, netip.Addr.Compare)
 	klog.FromContext(ctx).V(2).Info("The agent has not answered in release handshakes", "ips", overdue)
-	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %s; the handshakes are withdrawn, and started again if the pool still has too many entries", address.Join(overdue))
+	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The Cilium agent has not answered in the release handshakes of %s; the handshakes are withdrawn, and started again if the entries still have to be removed; if this repeats, check the cilium pod of the node", first(address.Strings(overdue)))
 }
 
 // reportShortages records an event if the pool lacks entries and the subnets have no free addresses for them.
@@ -205,15 +205,15 @@ func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
 	for _, short := range shortages {
 		if s.Strict {
-			r.warn(n, "SubnetFull", "FillPool", "The node is strict and lacks %d addresses for itself and its pods, and subnets %s have no free IP", short.Count, pool.JoinSubnets(n.PodCIDRs))
+			r.warn(n, "SubnetFull", "FillPool", "The node is strict, and its subnets (%s) have too few free IPs for the node itself and its pods; missing IPs: %d; pods without an IP cannot start before an IP is released", pool.JoinSubnets(n.PodCIDRs), short.Count)
 		} else {
-			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses, and subnets %s have no free IP", short.Count, short.Family, pool.JoinSubnets(n.PodCIDRs))
+			r.warn(n, "SubnetFull", "FillPool", "The pool has too few free dynamic %s entries, and no %[1]s subnet of the node has a free IP (podCIDRs: %[2]s); missing entries: %[3]d; pods without a fixed IP may be unable to start before an IP is released", short.Family, pool.JoinSubnets(n.PodCIDRs), short.Count)
 		}
 	}
 }
 
-// write writes the edits and marks of s in one request, and removes managedFields if strip is true. If it removes an
-// unreserved entry and then finds the pod of that entry bound to the node, it restores the entry.
+// write writes the edits and handshakes of s with one call of the writer, and removes managedFields if strip is true.
+// If it removes the entry of an unreserved pod and then finds that pod bound to the node, it restores the entry.
 func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, strip bool) error {
 	_, err := r.Writer.Apply(ctx, ciliumpool.Change{
 		WriteRequest: ciliumpool.WriteRequest{
@@ -245,6 +245,19 @@ func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, 
 		return nil
 	}
 	return err
+}
+
+// maxNames is the maximum number of addresses or other texts that an event lists: the API server refuses an event with a
+// note of more than 1024 bytes.
+const maxNames = 8
+
+// first joins the first maxNames of texts and adds the number of the others.
+func first(texts []string) string {
+	names := strings.Join(texts[:min(maxNames, len(texts))], ", ")
+	if more := len(texts) - maxNames; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return names
 }
 
 func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...any) {
@@ -319,8 +332,8 @@ func (r *Reconciler) coolsDownFrom(node string, pod *corev1.Pod) bool {
 	return false
 }
 
-// podChanged enqueues the node of a pod if the pod awaits an IP, if an address that was released from the pod is in
-// cooldown there, or if the node is strict or can't be read from the cache.
+// podChanged enqueues the node of a pod if the pod awaits an IP, or if an address that was released from the pod is
+// in cooldown there. It also enqueues the node if the node is strict or can't be read from the cache.
 func (r *Reconciler) podChanged(ctx context.Context, pod *corev1.Pod, q source.Queue) {
 	place := identity.PodNode(pod)
 	if place == "" || pod.Spec.HostNetwork {

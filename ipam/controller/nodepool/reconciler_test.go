@@ -62,8 +62,8 @@ func TestCooldownEndsDuringReconcile(t *testing.T) {
 }
 
 // TestAgentWithoutReportIsAsked checks that an agent is asked for a report if its first report does not arrive within
-// askAfter. Before the first report no address of the node is free, and an agent that was not restarted when its CiliumNode
-// was created again may never report without a request.
+// askAfter. Before the first report no address of the node is free. An agent that was not restarted when its
+// CiliumNode was created again may never report without a request.
 func TestAgentWithoutReportIsAsked(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
@@ -96,9 +96,9 @@ func TestAgentWithoutReportIsAsked(t *testing.T) {
 	}
 }
 
-// TestEntryOfAPodThatOptedOut checks that this controller writes the entry of a pod on a strict node if the pod opted out
-// while a FixedIP of its name retains an address. The controller fixedip writes the entries of other pods with a FixedIP
-// (model, seed 1973094).
+// TestEntryOfAPodThatOptedOut checks that the controller "pool" writes the entry of a pod on a strict node if the pod
+// opted out while a FixedIP with its name retains an address. The controller fixedip writes the entries of other pods
+// with a FixedIP (model, seed 1973094).
 func TestEntryOfAPodThatOptedOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotations map[string]string
@@ -127,16 +127,16 @@ func TestEntryOfAPodThatOptedOut(t *testing.T) {
 	}
 }
 
-// TestCooldownForWaitingPod checks that a cooldown lasts for two resyncs while the pod from which the address was released
-// has not reported an IP on the node: the pod may have been bound because of the entry, or its agent may have given it the
-// address, even if it opted out. It also checks that no cooldown ends while the node is not ready, since a pod that was
+// TestCooldownForWaitingPod checks that a cooldown lasts for two resyncs while the pod from which the address was
+// released has not reported an IP on the node. That pod may have been bound because of the entry, or its agent may
+// have given it the address, even if it opted out. No cooldown ends while the node is not ready, since a pod that was
 // deleted by force may still run there with the address.
 func TestCooldownForWaitingPod(t *testing.T) {
 	optedOut := map[string]string{identity.AnnotationEnabled: "false"}
 	for name, c := range map[string]struct {
 		annotations map[string]string
 		after       time.Duration
-		// notReady is true if the node is not ready. Otherwise readySince is the time since when the node is ready.
+		// notReady is true if the node is not ready. Otherwise readySince is the time at which the node became ready.
 		notReady   bool
 		readySince time.Time
 		// otherEntry is the entry of the address in the pool of another node; nil: there is none. used is true if the agent
@@ -199,8 +199,8 @@ func TestCooldownForWaitingPod(t *testing.T) {
 	}
 }
 
-// TestCooldownEndsAfterALiveLook checks that a cooldown ends only if the pods at the API server do not have the address and
-// the agent has acknowledged the cooldown (finding C13). A pod that the cache does not show yet may run with the address
+// TestCooldownEndsAfterALiveLook checks that a cooldown ends only if no pod at the API server has the address and the
+// agent has acknowledged the cooldown (finding C13). A pod that the cache does not show yet may run with the address
 // before its agent has reported it.
 func TestCooldownEndsAfterALiveLook(t *testing.T) {
 	const addr = "10.0.1.9"

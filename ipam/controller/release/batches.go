@@ -35,9 +35,10 @@ type Batches struct {
 	mu sync.Mutex
 	// waiting contains the batch of each node that has identities to release. Key: the node.
 	waiting map[string]*batch
-	// inFlight are the identities whose release has begun and is not confirmed yet. The finalizers of their FixedIPs are not
-	// removed before the confirmation: a scheduler claims nothing for a pod whose FixedIP is being deleted, so that a pod that
-	// is bound meanwhile can only rely on the entries that the release takes.
+	// inFlight are the identities whose release has begun and is not confirmed yet. The finalizers of their FixedIPs
+	// are not removed before the confirmation. Until then a scheduler claims nothing for a pod of the identity, because
+	// its FixedIP is being deleted. A pod that is bound meanwhile can therefore rely only on the entries that the
+	// release takes.
 	inFlight sets.Set[client.ObjectKey]
 }
 
@@ -45,8 +46,8 @@ type Batches struct {
 type batch struct {
 	identities sets.Set[client.ObjectKey]
 	since      time.Time
-	// awaited is true if an earlier pass found a terminating pod with an entry. The batch is complete when no such pod is
-	// left.
+	// awaited is true if an earlier reconcile found a terminating pod with an entry. The batch is complete when no such
+	// pod is left.
 	awaited bool
 }
 

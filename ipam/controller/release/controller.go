@@ -137,7 +137,7 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 	}
 	switch err := c.write(ctx, node, records, objects.pods); {
 	case errors.Is(err, ciliumpool.ErrGone):
-		// The entries are gone with the node.
+		// The entries are gone with the CiliumNode.
 		return nil
 	case err != nil:
 		err = fmt.Errorf("release addresses on node %s: %w", node, err)
@@ -228,7 +228,7 @@ func DeleteRecord(ctx context.Context, api client.Client, events events.EventRec
 	}
 	owner := identity.OwnerOf(s.Record)
 	workload := &identity.Workload{GroupKind: owner.GroupKind(), APIVersion: owner.APIVersion, Namespace: s.Record.Namespace, Name: owner.Name, UID: owner.UID}
-	events.Eventf(gather.Object(workload), nil, corev1.EventTypeNormal, "AddressReleased", "DeleteRecord", "IP %s of pod %s is released: the pod is gone, and the workload is gone, has no such replica or opted out", strings.Join(s.Record.Spec.IPs, ", "), s.Record.Name)
+	events.Eventf(gather.Object(workload), nil, corev1.EventTypeNormal, "AddressReleased", "DeleteRecord", "The IPs of FixedIP %s are released (%s): no pod uses them, and the workload was deleted, was scaled down or opted out", s.Record.Name, strings.Join(s.Record.Spec.IPs, ", "))
 	return nil
 }
 
@@ -310,8 +310,8 @@ func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
 }
 
 // reportFailure records an event on each FixedIP with the reason why its addresses are not released, and removes the
-// finalizers that are overdue: a finalizer must not block the deletion of a namespace for ever. The entries of such a FixedIP
-// remain until the pool can be written, and are then released like the entries of a claim without a workload.
+// finalizers that are overdue. A finalizer must not block the deletion of a namespace for ever. The entries of such a
+// FixedIP remain until the pool can be written, and are then released like the entries of a claim without a workload.
 func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1alpha1.FixedIP, cause error) error {
 	var errs []error
 	for _, record := range records {
@@ -320,10 +320,10 @@ func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1al
 			due = at.Add(c.Gatherer.Deadline)
 		}
 		if c.Clock.Now().Before(due) {
-			c.Events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseFailed", "ReleaseEntries", "IP %s cannot be released; the release is retried until %s: %v", strings.Join(record.Spec.IPs, ", "), due.UTC().Format(time.RFC3339), cause)
+			c.Events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseFailed", "ReleaseEntries", "IP %s cannot be released; the release is retried, and the FixedIP is removed at %s even if its pool entries remain: %v", strings.Join(record.Spec.IPs, ", "), due.UTC().Format(time.RFC3339), cause)
 			continue
 		}
-		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %s could not be released for %s; the FixedIP is removed now, and the pool entry as soon as the pool can be written: %v", strings.Join(record.Spec.IPs, ", "), c.Gatherer.Deadline, cause)
+		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %s could not be released for %s; the FixedIP is removed now, but its pool entries remain until the pool can be written: %v", strings.Join(record.Spec.IPs, ", "), c.Gatherer.Deadline, cause)
 		errs = append(errs, Finish(ctx, c.Live, record))
 	}
 	return errors.Join(errs...)

@@ -108,8 +108,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestF2PodComesDuringTheRelease checks that an entry is restored if its pod is bound after the decision from the API server
-// and before the confirmation (F2 and F17).
+// TestF2PodComesDuringTheRelease checks that an entry is restored if its pod is bound after the decision from the API
+// server and before the confirmation (F2 and F17 in docs/project/field-bugs.md).
 func TestF2PodComesDuringTheRelease(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, true), controllertest.Record(2, true))
 	s := newStage(t, records, records)
@@ -162,7 +162,7 @@ func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 }
 
 // TestF13FinalizerHasADeadline checks that a failed release is reported, and that the finalizer is removed when its
-// deadline is over and not before (F13).
+// deadline is over and not before (F13 in docs/project/field-bugs.md).
 func TestF13FinalizerHasADeadline(t *testing.T) {
 	records := controllertest.Objects(controllertest.Record(0, true))
 	s := newStage(t, records, records)
@@ -220,7 +220,7 @@ func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	onOtherNode.Spec.NodeName = "m"
 	for name, c := range map[string]struct {
 		objects []client.Object
-		// gone is the pod that is removed a millisecond after the first pass; nil: none.
+		// gone is the pod that is removed a millisecond after the first reconcile; nil: none.
 		gone *corev1.Pod
 		// wait is the time for which the batch waits in total.
 		wait time.Duration

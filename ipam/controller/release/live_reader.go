@@ -61,8 +61,8 @@ func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Ob
 	return nil
 }
 
-// notFoundCache stores the workloads that the API server recently did not find, and the reads that are under way: the
-// batches of all nodes with pods of a deleted workload read that workload at the same time.
+// notFoundCache stores the workloads that the API server recently did not find, and the reads that are under way. It
+// exists because the batches of all nodes with pods of a deleted workload read that workload at the same time.
 type notFoundCache struct {
 	mu sync.Mutex
 	// lookups contains the latest read of each workload. Key: the workload. Each new read removes those that began

@@ -37,8 +37,8 @@ func TestNotFoundCache(t *testing.T) {
 	exists := &identity.Workload{}
 	for _, c := range []struct {
 		name string
-		// first is the result of the first read, next is the time from the begin of the first read to the begin of the next,
-		// and late is true if the next read begins before the result of the first.
+		// first is the result of the first read. next is the time from the start of the first read to the start of the
+		// next read. late is true if the next read begins before the first read has a result.
 		first *identity.Workload
 		next  time.Duration
 		late  bool

@@ -101,7 +101,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		// The cache was behind. Try again when it may show the current Node.
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	case apierrors.IsForbidden(err):
-		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the controller may not patch Nodes; apply manifests/controller-scale-down-rbac.yaml and keep it until --protect-nodes-from is removed and no Node has the annotation %s: %w", node.Name, Mark, err)
+		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the API server refuses the patch; if the controller may not patch Nodes, apply manifests/controller-scale-down-rbac.yaml, and keep it until --protect-nodes-from is removed and no Node has the annotation %s: %w", node.Name, Mark, err)
 	case client.IgnoreNotFound(err) != nil:
 		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: %w", node.Name, err)
 	}

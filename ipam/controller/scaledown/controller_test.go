@@ -26,7 +26,7 @@ const (
 )
 
 // TestReconcile checks that Nodes whose subnets have reserved addresses are annotated for autoscalers, and that
-// annotations of users do not change (finding R1).
+// annotations of users do not change (finding R1 in docs/project/findings.md).
 func TestReconcile(t *testing.T) {
 	type annotations = map[string]string
 	marked := annotations{ca: "true", karpenter: "true", Mark: ca + "," + karpenter, "other": "x"}

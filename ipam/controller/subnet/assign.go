@@ -49,10 +49,10 @@ func assignee(n pool.NodePool, node *corev1.Node) subnetplan.Assignee {
 	return h
 }
 
-// Assign assigns to a node the subnets that it lacks: those of the NodeSubnets that name it, those of an orphan that it
+// Assign assigns to a node the subnets that it lacks: those of the NodeSubnets that name it, orphaned subnets that it
 // inherits, and new ones. node is its Node; nil: there is no Node yet. If another write was faster, the error matches
-// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. If the error is a *problem, an
-// administrator has to resolve it.
+// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. If the error is a *problem,
+// an administrator has to resolve it.
 func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (given Assignment, err error) {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -77,8 +77,9 @@ func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.N
 	return c.publish(ctx, n, node, claims, given, had)
 }
 
-// claimLacking returns the claims of a node to publish: the unpublished claims that it has, those of an orphan that it
-// inherits, and a new one for each family that it still lacks. It sets Origin, From and Exhausted in given.
+// claimLacking returns the claims of a node to publish: its claims that are not published yet, those of orphaned
+// subnets that it inherits, and a new one for each family that it still lacks. It sets Origin, From and Exhausted in
+// given.
 func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Assignee, list []subnetplan.Subnet, given *Assignment) ([]subnetplan.Subnet, error) {
 	claims, err := c.resume(ctx, n, h, list)
 	if err != nil {
@@ -152,7 +153,8 @@ func established(ns *v1alpha1.NodeSubnet) bool {
 	return ns.Spec.PreviousNodeName != "" || ns.Spec.CiliumNodeUID == "" || meta.FindStatusCondition(ns.Status.Conditions, v1alpha1.ConditionAssigned) != nil
 }
 
-// candidate returns a node as a candidate to inherit orphans. subnets is the number of its subnets; node may be nil.
+// candidate returns a node as a candidate to inherit orphaned subnets. subnets is the number of its subnets; node may
+// be nil.
 func candidate(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode {
 	h := subnetplan.CandidateNode{Name: name, Subnets: subnets}
 	if node != nil {
@@ -162,7 +164,7 @@ func candidate(name string, subnets int, node *corev1.Node) subnetplan.Candidate
 	return h
 }
 
-// Lost returns the orphans among the NodeSubnets in list: those whose nodes the caches do not show.
+// Lost returns the orphaned subnets in list, grouped by node: those whose nodes the caches do not show.
 func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.OrphanedSubnets, error) {
 	var lost []netip.Prefix
 	// gone contains the nodes that NodeSubnets name. Key: the name. Value: whether the node is gone.
@@ -222,9 +224,9 @@ func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// Take makes the node of h inherit all subnets of an orphan. If the node of the orphan still exists, Take changes nothing and
-// returns no subnets. If another controller changed one of the NodeSubnets, Take returns ErrChanged; the NodeSubnets that it
-// has changed before still name the node of h.
+// Take makes the node of h inherit the orphaned subnets o. If their node still exists, Take changes nothing and
+// returns no subnets. If another controller changed one of the NodeSubnets, Take returns ErrChanged; the NodeSubnets
+// that Take changed before still name the node of h.
 func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h subnetplan.Assignee) (taken []subnetplan.Subnet, err error) {
 	// The NodeSubnets were read before this check: if another controller has written one since then, bind fails.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {

@@ -40,14 +40,26 @@ type problem struct{ reason, message string }
 
 func (p *problem) Error() string { return p.message }
 
-// overlap returns the error for a subnet that overlaps the subnet of another NodeSubnet.
-func overlap(s, other subnetplan.Subnet) error {
-	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %q; no IP in it is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", s.CIDR, s.Node, other.CIDR, other.Node)}
+const (
+	// deleteNodeSubnet is the help for an overlap of two NodeSubnets whose subnets are from the cluster pools.
+	deleteNodeSubnet = "delete the one of the two NodeSubnets whose subnet no CiliumNode has"
+	// registerAgain is the help for an overlap of a subnet that Kubernetes assigned. spec.podCIDRs of a Node cannot be
+	// changed.
+	registerAgain = "drain the node that should get another subnet, and delete its Node and its CiliumNode so that it registers again"
+)
+
+// overlap returns the error for a subnet that cannot be assigned because it overlaps another NodeSubnet.
+func overlap(s, other subnetplan.Subnet, help string) error {
+	by := "NodeSubnet " + address.SubnetName(other.CIDR)
+	if other.Node != "" {
+		by += " of node " + other.Node
+	}
+	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s is not assigned to node %s, because it overlaps %s; %s", s.CIDR, s.Node, by, help)}
 }
 
-// claim binds the NodeSubnets in own to the node of h, creates a NodeSubnet for each family in lacking, and then compares all
-// of them with the NodeSubnets at the API server. If a new NodeSubnet overlaps another one, claim deletes the new one and
-// tries another CIDR. exhausted are the families without a free subnet.
+// claim binds the NodeSubnets in own to the node of h, and creates a NodeSubnet for each family in lacking. It then
+// compares all of them with the NodeSubnets at the API server. If a new NodeSubnet overlaps another one, claim
+// deletes the new one and tries another CIDR. exhausted are the families without a free subnet.
 func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Assignee, own []subnetplan.Subnet, lacking []address.Family, known []subnetplan.Subnet) (claims []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if own, err = c.bind(ctx, own, h); err != nil {
 		return nil, nil, err
@@ -65,7 +77,7 @@ func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.As
 				return nil, nil, fmt.Errorf("NodeSubnet %s of node %s: %w", s.Object.Name, s.Node, ErrChanged)
 			}
 			if clash, found := subnetplan.Clash(s, known, false); found {
-				return nil, nil, overlap(s, clash)
+				return nil, nil, overlap(s, clash, deleteNodeSubnet)
 			}
 		}
 		for _, s := range fresh {
@@ -79,14 +91,14 @@ func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.As
 				return nil, nil, err
 			}
 			if clash.Node == n.Name {
-				return nil, nil, fmt.Errorf("another controller has claimed %s for node %s: %w", clash.CIDR, n.Name, ErrChanged)
+				return nil, nil, fmt.Errorf("another claim has given subnet %s to node %s: %w", clash.CIDR, n.Name, ErrChanged)
 			}
 		}
 		if len(lacking) == len(exhausted) {
 			return own, exhausted, nil
 		}
 	}
-	return nil, nil, fmt.Errorf("claim a subnet for node %s: %d tries conflicted with other controllers: %w", n.Name, claimTries, ErrChanged)
+	return nil, nil, fmt.Errorf("claim a subnet for node %s: %d tries conflicted with other claims: %w", n.Name, claimTries, ErrChanged)
 }
 
 // bind updates NodeSubnets so that they name the node and the CiliumNode of h. It returns their new versions.
@@ -102,8 +114,8 @@ func (c *Controller) bind(ctx context.Context, own []subnetplan.Subnet, h subnet
 	return bound, nil
 }
 
-// carve creates a NodeSubnet for a free subnet in each of the families. A free subnet overlaps no NodeSubnet, no subnet of a
-// CiliumNode, and no subnet of a cluster pool with a reserved address. If another controller creates the NodeSubnet first,
+// carve creates a NodeSubnet for a free subnet in each of the families. A free subnet contains no reserved address,
+// and overlaps neither a NodeSubnet nor a subnet of a CiliumNode. If another controller creates the NodeSubnet first,
 // neither fresh nor exhausted contains the family.
 func (c *Controller) carve(ctx context.Context, families []address.Family, h subnetplan.Assignee, known []subnetplan.Subnet) (fresh []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if len(families) == 0 {
@@ -148,7 +160,7 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 	for {
 		cidr, ok := address.Carve(c.Rules.Pools, f, address.Union(taken))
 		if ok && c.Ledger.HasCarriedAddresses([]netip.Prefix{cidr}) {
-			// The pool of a node that does not have this subnet still has an entry for one of its addresses.
+			// The pool of a node that does not have this subnet still has an entry for an address in it.
 			taken = append(taken, cidr)
 			continue
 		}
@@ -168,10 +180,10 @@ func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *c
 	}
 	assigned, err := nodeutil.PodCIDRs(node)
 	if err != nil {
-		return nil, false, &problem{"MalformedSubnet", err.Error()}
+		return nil, false, &problem{"MalformedSubnet", err.Error() + "; the node gets no further subnet before its Node is created again with valid CIDRs"}
 	}
 	if len(assigned) == 0 && len(n.PodCIDRs) == 0 {
-		return nil, false, &problem{"SubnetMissing", fmt.Sprintf("spec.podCIDRs of node %s is empty; run kube-controller-manager with --allocate-node-cidrs", n.Name)}
+		return nil, false, &problem{"SubnetMissing", fmt.Sprintf("spec.podCIDRs of node %s is empty, so the node gets no subnet; check that Kubernetes assigns CIDRs to nodes (--allocate-node-cidrs of kube-controller-manager) and that its --cluster-cidr has a free one", n.Name)}
 	}
 	for _, cidr := range assigned {
 		if slices.Contains(n.Subnets, cidr) {
@@ -189,7 +201,7 @@ func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *c
 				case err != nil:
 					return nil, false, err
 				case !free:
-					return nil, false, overlap(subnetplan.Subnet{CIDR: cidr, Node: n.Name}, s)
+					return nil, false, overlap(subnetplan.Subnet{CIDR: cidr, Node: n.Name}, s, registerAgain)
 				}
 			}
 		}
@@ -214,11 +226,11 @@ func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *c
 		case err != nil:
 			return nil, false, err
 		case free:
-			// Kubernetes assigned the subnet to this node. Delete the older NodeSubnet: its node is gone or was created again
-			// with other subnets.
+			// Kubernetes assigned the subnet to this node. Delete the other NodeSubnet: its node is gone or was
+			// created again with other subnets.
 			return nil, false, errors.Join(c.delete(ctx, clash), ErrChanged)
 		}
-		return nil, false, errors.Join(c.delete(ctx, s), overlap(s, clash))
+		return nil, false, errors.Join(c.delete(ctx, s), overlap(s, clash, registerAgain))
 	}
 	return claims, had, nil
 }
@@ -227,7 +239,7 @@ var (
 	// errTaken means that the NodeSubnet to create exists already.
 	errTaken = errors.New("the subnet has been claimed already")
 	// ErrChanged means that a NodeSubnet was written or deleted since it was read. The next try may succeed.
-	ErrChanged = errors.New("the NodeSubnet has changed")
+	ErrChanged = errors.New("the NodeSubnet has been changed or deleted")
 )
 
 // Every write of a NodeSubnet has a precondition: a write that was decided from an outdated version fails.
@@ -237,8 +249,8 @@ func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
 	return listFrom(ctx, c.Cached, client.UnsafeDisableDeepCopy)
 }
 
-// Count returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets, as the caches show
-// them.
+// Count returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets, as the
+// caches show them. If the NodeSubnets cannot be listed, it logs the error and returns 0 and nil.
 func (c *Controller) Count(ctx context.Context) (orphaned int, claimed []netip.Prefix) {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -260,8 +272,8 @@ func listFrom(ctx context.Context, from client.Reader, opts ...client.ListOption
 	return subnetplan.FromNodeSubnets(list.Items), nil
 }
 
-// create claims a subnet for a node: it creates the NodeSubnet. Only one controller can create an object with its name; the
-// others get errTaken.
+// create claims a subnet for a node: it creates the NodeSubnet. The CIDR determines the name of the NodeSubnet, so
+// only one controller can create it; the others get errTaken.
 func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan.Assignee) (subnetplan.Subnet, error) {
 	ns := &v1alpha1.NodeSubnet{
 		ObjectMeta: metav1.ObjectMeta{Name: address.SubnetName(cidr)},
@@ -277,10 +289,10 @@ func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan
 	return s, nil
 }
 
-// assign changes a NodeSubnet so that it names the node of h. If the NodeSubnet named another node, assign records that node
-// as the previous one and clears the successor. If the NodeSubnet named h already, assign writes a new version nevertheless,
-// so that the controller that created the NodeSubnet cannot delete it. assign returns ErrChanged if the NodeSubnet was
-// written since it was read.
+// assign changes a NodeSubnet so that it names the node of h. If the NodeSubnet named another node, assign records
+// that node as the previous one and clears the successor. If the NodeSubnet already names h, with the same UIDs,
+// assign writes a new version nevertheless, so that the controller that created the NodeSubnet cannot delete it.
+// assign returns ErrChanged if the NodeSubnet was written since it was read.
 func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetplan.Assignee) (subnetplan.Subnet, error) {
 	ns := s.Object.DeepCopy()
 	if ns.Spec.NodeName != h.Node {

@@ -46,7 +46,8 @@ import (
 const (
 	// joinWorkers is the number of workers that assign subnets to nodes.
 	joinWorkers = 4
-	// passInterval is the minimum time between two passes over all orphans. One pass handles all events in between.
+	// passInterval is the minimum time between two passes over all orphaned subnets. One pass handles all events in
+	// between.
 	passInterval = time.Second
 	// changedRetry is the time until the next try to assign subnets to a node after a conflict with another write.
 	changedRetry = time.Second
@@ -55,7 +56,7 @@ const (
 	exhaustedRetry = 30 * time.Second
 )
 
-// replacesNodeLabel is the label of a Node that names the node that it replaces.
+// replacesNodeLabel is the label of a Node whose value is the name of the node that this Node replaces.
 const replacesNodeLabel = "fixedip.io/replaces-node"
 
 // Controller assigns subnets to nodes. Assign and Take are safe for concurrent use, also by several processes.
@@ -63,7 +64,7 @@ type Controller struct {
 	Pools *ciliumpool.Client
 	// Writer cancels moves of addresses to other nodes.
 	Writer *ciliumpool.Writer
-	// Ledger follows the watches of CiliumNodes and FixedIPs.
+	// Ledger is updated from the watches of CiliumNodes and FixedIPs.
 	Ledger *ledger.Ledger
 	// API reads from and writes to the API server, Cached reads from the caches.
 	API    client.Client
@@ -76,23 +77,24 @@ type Controller struct {
 	// IPv4Only is true if IPv6 addresses of running pods do not become fixed.
 	IPv4Only bool
 	Kinds    identity.Kinds
-	// FirstEntries returns the edits that complete a new pool, which has the entries of reserved addresses and of addresses in
-	// use already.
+	// FirstEntries returns the edits that complete the new pool n. n already has the entries of reserved addresses
+	// and of addresses in use.
 	FirstEntries func(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error)
 	Events       events.EventRecorder
 	Clock        clock.PassiveClock
-	// Resync is the maximum time between two passes over all orphans.
+	// Resync is the maximum time between two passes over all orphaned subnets.
 	Resync time.Duration
 	// Synced reports whether the ledger has all CiliumNodes and FixedIPs that existed at the start.
 	Synced func() bool
-	// Nodes receives the nodes that may lack subnets, and Orphans receives All for a pass over all orphans.
+	// Nodes receives requests for the nodes that may lack subnets. Orphans receives the request All, which starts a
+	// pass over all orphaned subnets.
 	Nodes, Orphans *source.Requests
 
 	// started is true once start has recorded the existing subnets of all CiliumNodes in NodeSubnets. Until then,
 	// reconcileNode assigns no subnet.
 	started atomic.Bool
-	// lastPass is the time of the last pass over all orphans, and lastRelease the time of the last attempt to release subnets.
-	// They only limit the rate.
+	// lastPass is the time of the last pass over all orphaned subnets, and lastRelease the time of the last attempt
+	// to release subnets. They only limit the rate.
 	lastPass, lastRelease time.Time
 
 	mu sync.Mutex
@@ -101,7 +103,7 @@ type Controller struct {
 	recent map[netip.Prefix]time.Time
 }
 
-// All is the only request of the reconciler of orphans, which handles all orphans in one pass.
+// All is the only request of the reconciler of orphaned subnets, which handles all of them in one pass.
 var All = source.ForName("all")
 
 // Setup adds the reconcilers to a manager. No node is reconciled before seen reports true.
@@ -120,7 +122,8 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("subnet").
-		// There are no initial requests: the first pass over all orphans enqueues all nodes (start).
+		// This source has no initial requests: start enqueues all nodes during the first pass over all orphaned
+		// subnets.
 		WatchesRawSource(c.Nodes.Source(seen, func() []ctrl.Request { return nil })).
 		Watches(&corev1.Node{}, of, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, of).
@@ -195,7 +198,7 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 		c.reportAssigned(ctx, n, node, given)
 	}
 	if len(given.Exhausted) > 0 {
-		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, "SubnetsExhausted", "AssignSubnet", "No %s subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", address.JoinFamilies(given.Exhausted), n.Name)
+		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, "SubnetsExhausted", "AssignSubnet", "The cluster pools have no free subnet for node %s (%s); the controller retries; add a CIDR to its cluster-pool flags", n.Name, address.JoinFamilies(given.Exhausted))
 		return ctrl.Result{RequeueAfter: exhaustedRetry}, c.report(ctx, n, node)
 	}
 	n.Subnets = slices.Concat(n.Subnets, given.Subnets)
@@ -206,10 +209,15 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *corev1.Node, given Assignment) {
 	metrics.SubnetsAssigned(given.Origin)
 	klog.FromContext(ctx).Info("Subnets assigned", "node", n.Name, "subnets", given.Subnets, "origin", given.Origin, "from", given.From, "reserved", given.Reserved)
-	reason, note := "SubnetAssigned", fmt.Sprintf("Assigned subnets %s, which contain %d reserved IPs", pool.JoinSubnets(given.Subnets), given.Reserved)
+	reason, from, pods := "SubnetAssigned", "", ""
 	if given.Origin == subnetplan.ByNewNode || given.Origin == subnetplan.ByExistingNode {
-		reason, note = "SubnetInherited", fmt.Sprintf("Subnets %s now include those of node %s, which is gone, with %d reserved IPs; the pods with these IPs run on this node from now on", pool.JoinSubnets(given.Subnets), given.From, given.Reserved)
+		reason, from = "SubnetInherited", ", including some that had no node yet"
+		if given.From != "" {
+			from = ", including those of node " + given.From + ", which is gone"
+		}
+		pods = "; pods with such an IP are placed on this node, unless the IP has moved to another node"
 	}
+	note := fmt.Sprintf("Assigned subnets: %s%s; IPs reserved in them: %d%s", pool.JoinSubnets(given.Subnets), from, given.Reserved, pods)
 	c.Events.Eventf(about(n, node), nil, corev1.EventTypeNormal, reason, "AssignSubnet", "%s", note)
 }
 

@@ -8,7 +8,10 @@
 //
 // A NodeSubnet is the claim of a subnet for a node. The package creates, changes and deletes NodeSubnets in these cases:
 //
-//	join      create a NodeSubnet for a free CIDR, then list all NodeSubnets; delete it again if another one overlaps it
+//	join      create a NodeSubnet for a free CIDR, or for a CIDR of Node.spec.podCIDRs, then list all NodeSubnets;
+//	          delete the new NodeSubnet again if another one overlaps it
+//	existing  a CiliumNode has a subnet that no NodeSubnet claims: create the NodeSubnet
+//	reserved  a FixedIP reserves an address of a cluster pool that is in no claimed subnet: create the NodeSubnet
 //	return    a CiliumNode that was deleted and created again gets the subnets of the NodeSubnets that name its node
 //	orphan    the Node and its CiliumNode are gone, as read from the API server: status.orphanedSince starts the grace
 //	          period
@@ -18,14 +21,15 @@
 //
 // # Why two controllers never assign overlapping subnets
 //
-// Each controller creates its claim before it lists all claims. So the controller that creates the later of two overlapping
-// claims sees the earlier one, even if their mask sizes differ. Claims of the same CIDR have the same name, so that only one
-// controller can create them.
+// For a moment two processes may act as the leader, and several workers of one process assign subnets at once. Each
+// of them creates its claim before it lists all claims. So the one that creates the later of two overlapping claims
+// sees the earlier claim, even if their mask sizes differ. Claims of the same CIDR have the same name, so only one of
+// them can be created.
 //
-// A subnet is written to a CiliumNode only after its NodeSubnet names the UID of that CiliumNode. The node of a NodeSubnet
-// is changed only by an update that requires the version that was read before the previous node was found to be gone. So a
-// controller that is behind either fails to update the NodeSubnet, or patches a CiliumNode that no longer exists, which
-// the test of the UID refuses.
+// A subnet is written to a CiliumNode only after its NodeSubnet names the UID of that CiliumNode. The node of a
+// NodeSubnet is changed only by an update that requires the version that was read before the check that the previous
+// node no longer has the subnet. So a controller that is behind either fails to update the NodeSubnet, or patches a
+// CiliumNode that no longer exists. The patch tests the UID, so the API server refuses it.
 //
 // The number of requests for a node that joins does not depend on the number of nodes. No lock is held during a request,
 // and no decision depends on memory: if a controller stops between two steps, the next one continues from the objects
@@ -34,9 +38,10 @@
 //
 // # The first pool
 //
-// The first pool of a CiliumNode contains every address that a live pod of the node runs with (Cilium facts 7 and 26). Two
-// kinds of addresses may be missing if no FixedIP reserves them: the address of a pod whose status has no IP yet, and an
-// address whose home is another node that is gone too.
+// The first pool of a CiliumNode contains the addresses that live pods of the node run with (Cilium facts 7 and 26).
+// An address that no FixedIP reserves may be missing in two cases: the status of its pod has no IP yet, or the home
+// of the address is another node that is gone too.
 //
-// The package may not decide about single addresses, and it fills pools only once: with the first entries of a subnet.
+// The package adds entries to a pool only when it adds a subnet to the node. After that, other packages maintain the
+// pool.
 package subnet

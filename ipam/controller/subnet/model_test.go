@@ -21,7 +21,7 @@ import (
 
 var errStopped = errors.New("the controller was stopped")
 
-// frozen returns a reader of a copy of the current objects. Later writes do not change it.
+// frozen returns a reader of a copy of the current objects. Later writes do not change the copy.
 func frozen(s *scene) client.Reader {
 	s.t.Helper()
 	copied := newScene(s.t)
@@ -55,9 +55,10 @@ type request struct {
 	result chan error
 }
 
-// TestModelOfTwoLeaders runs two controllers that both act as the leader, with different mask sizes, with caches from any
-// time between the start and now, and with requests that complete in any order, some of them with an error. It checks that
-// two nodes never have overlapping subnets, and that no other node gets the subnet of a node whose Node exists.
+// TestModelOfTwoLeaders runs two controllers that both act as the leader and have different mask sizes. Their caches
+// are from any time between the start and now. Their requests complete in any order, some of them with an error. The
+// test checks that two nodes never have overlapping subnets, and that no other node gets the subnet of a node whose
+// Node exists.
 func TestModelOfTwoLeaders(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failure string
@@ -95,7 +96,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		l.watch(s)
 		return l
 	}
-	// before contains the node that has had each subnet since before the step. Key: the CIDR.
+	// before contains the node that got each subnet before the step, as long as its Node exists. Key: the CIDR.
 	before := map[string]string{}
 	leaders := []*leader{start(28), start(27)}
 	for i, choice := range choices {
@@ -149,8 +150,8 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 	return ""
 }
 
-// violated returns the violation of the invariants by the subnets of nodes; empty: there is none. It removes the subnets of
-// nodes that are gone from before, and adds the current subnets.
+// violated returns a description of a violation of the invariants by the subnets of nodes; empty: there is none. It
+// removes the subnets of nodes that are gone from before, and adds the current subnets.
 func (s *scene) violated(before map[string]string) string {
 	exists := map[string]bool{}
 	for _, name := range s.nodeNames() {

@@ -32,14 +32,13 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// releaseInterval is the minimum time between two releases of orphaned subnets. Each release lists all FixedIPs and all
-// CiliumNodes at the API server. Orphans that become due in between are released together.
+// releaseInterval is the minimum time between two releases of orphaned subnets. Each release lists all FixedIPs and
+// all CiliumNodes at the API server. Subnets that become due in between are released together.
 const releaseInterval = 30 * time.Second
 
-// reconcileOrphans handles all orphaned subnets in one pass. It records the loss of the node in the NodeSubnets and in the
-// FixedIPs that reserve addresses there, chooses nodes that inherit the subnets, and releases subnets and FixedIPs as the
-// policy requires. The time of the loss is in the NodeSubnets, so that the grace period continues if another replica takes
-// over.
+// reconcileOrphans handles all orphaned subnets in one pass. It records in NodeSubnets and FixedIPs that their nodes
+// are gone, chooses nodes that inherit the subnets, and releases subnets and FixedIPs as the policy requires. The
+// time of the loss is in the NodeSubnets, so that the grace period continues if another replica takes over.
 func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := c.Clock.Now()
 	if wait := c.lastPass.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {
@@ -105,14 +104,14 @@ func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet
 	}
 }
 
-// outside returns the note of the event about a subnet that is in no cluster pool. node is the node that has the subnet;
-// empty: no node has it.
+// outside returns the note of the event about a subnet that is in no cluster pool. node is the node that has the subnet or had
+// it last; empty: there is none.
 func outside(node string) string {
-	usage := "no node has the subnet"
+	usage := "no node has had it yet"
 	if node != "" {
-		usage = "node " + node + " keeps the subnet, but no other node gets a subnet from that CIDR"
+		usage = "node " + node + ", or a node that inherits it, keeps it"
 	}
-	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + usage + "; add the CIDR again if it was removed by mistake"
+	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + usage + "; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"
 }
 
 // record creates the NodeSubnets that are missing for reserved addresses, and sets OrphanedSince in the NodeSubnets whose nodes
@@ -138,9 +137,9 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		for _, sub := range o.Subnets {
-			switch err := c.updateStatus(ctx, sub, orphanStatus(sub, c.Rules.GracePeriod, s.now)); {
+			switch err := c.updateStatus(ctx, sub, c.orphanStatus(sub, s.now)); {
 			case err == nil:
-				klog.FromContext(ctx).Info("The node of a subnet is gone", "node", o.Node, "subnet", sub.CIDR, "reserved", len(o.Reserved))
+				klog.FromContext(ctx).Info("A subnet has no node and is recorded as orphaned", "node", o.Node, "subnet", sub.CIDR, "reserved", len(o.Reserved))
 			case !errors.Is(err, ErrChanged):
 				return err
 			}
@@ -150,16 +149,22 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// orphanStatus returns the status of a NodeSubnet whose node was observed to be gone.
-func orphanStatus(s subnetplan.Subnet, grace time.Duration, now time.Time) v1alpha1.NodeSubnetStatus {
+// orphanStatus returns the status of a NodeSubnet whose node was observed to be gone, or that never had a node.
+func (c *Controller) orphanStatus(s subnetplan.Subnet, now time.Time) v1alpha1.NodeSubnetStatus {
 	want := s.Object.Status.DeepCopy()
 	since := metav1.NewTime(now.Truncate(time.Second))
-	end := metav1.NewTime(since.Add(grace))
+	end := metav1.NewTime(since.Add(c.Rules.GracePeriod))
 	want.OrphanedSince, want.GracePeriodEnd = &since, &end
-	message := "no node has had the subnet yet; a FixedIP reserves an address in it"
+	message, returns := "no node has had the subnet yet", ""
 	if s.Node != "" {
-		message = fmt.Sprintf("node %s is gone; the subnet is orphaned, and its grace period ends at %s; add a node with that name, or set spec.successor to a node that inherits the subnet at once", s.Node, end.UTC().Format(time.RFC3339))
+		message = fmt.Sprintf("node %s is gone; the subnet is orphaned", s.Node)
+		returns = "a node with that name gets it again; "
 	}
+	helps := returns + "if a FixedIP reserves an address in it, the node that spec.successor names gets it at once"
+	if c.FromNode {
+		helps = "it waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"
+	}
+	message += fmt.Sprintf("; its grace period ends at %s; %s", end.UTC().Format(time.RFC3339), helps)
 	setAssigned(want, s, metav1.ConditionFalse, v1alpha1.ReasonOrphaned, message, now)
 	return *want
 }
@@ -192,9 +197,9 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// inheritOrExpire changes the NodeSubnets of orphans so that they name the existing nodes that inherit them; reconcileNode then
-// assigns the subnets to these nodes. If no node may inherit an orphan, inheritOrExpire deletes the FixedIPs whose
-// reservations in its subnets have expired under policy Free.
+// inheritOrExpire changes the NodeSubnets of lost nodes so that they name the existing nodes that inherit them;
+// reconcileNode then assigns the subnets to these nodes. If no node may inherit the subnets now, inheritOrExpire
+// deletes the FixedIPs whose reservations in them have expired under policy Free.
 func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 	for _, o := range s.orphans {
 		chosen, at := c.Rules.PickExistingNode(o, s.candidates, s.now)
@@ -223,7 +228,7 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// releaseExpired deletes the FixedIPs whose reservations in the subnets of an orphan have expired under policy Free.
+// releaseExpired deletes the FixedIPs whose reservations in the orphaned subnets o have expired under policy Free.
 func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSubnets, s *snapshot) error {
 	expired, at := c.Rules.ExpiredReservations(o, s.now)
 	s.soon(at)
@@ -246,14 +251,14 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
-			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "IP %s is released: node %s has been gone for %v and --orphaned-subnet-policy is %s; the pod gets another IP", strings.Join(record.Spec.IPs, ", "), o.Node, c.Rules.GracePeriod, subnetplan.Free)
+			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "The FixedIP is deleted and IP %s released, because node %s has been gone for %v or longer and --orphaned-subnet-policy is %s; the next pod gets another IP", strings.Join(record.Spec.IPs, ", "), o.Node, c.Rules.GracePeriod, subnetplan.Free)
 		}
 	}
 	return nil
 }
 
-// release deletes the NodeSubnets of orphans if no FixedIP reserves an address in their subnets and no pool has an entry there.
-// The CIDRs are free again after that.
+// release deletes orphaned NodeSubnets if no FixedIP reserves an address in their subnets and no pool has an entry
+// there. The CIDRs are free again after that.
 func (c *Controller) release(ctx context.Context, s *snapshot) error {
 	var due []subnetplan.OrphanedSubnets
 	var prefixes []netip.Prefix
@@ -299,8 +304,8 @@ func (c *Controller) release(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// needed returns the set of IPs that must not be released: the addresses in the given subnets that a FixedIP reserves or for
-// which a pool has an entry, and the subnets of all CiliumNodes, as the API server has them.
+// needed returns the set of IPs that must not be released, as the API server has them. These are the addresses in the
+// given subnets that a FixedIP reserves or for which a pool has an entry, and the subnets of all CiliumNodes.
 func (c *Controller) needed(ctx context.Context, in []netip.Prefix) (*netipx.IPSet, error) {
 	reserved, err := c.reservedLive(ctx, in)
 	if err != nil {

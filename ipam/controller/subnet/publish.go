@@ -81,9 +81,10 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 	return given, nil
 }
 
-// reserved returns the reserved addresses in the subnets, their entries, the pools of all nodes, and the addresses of the
-// node itself in its CiliumNode. For new subnets in which no FixedIP reserves an address and no pool has an entry, all results
-// are nil; publish then reads the pools only if a pod of the node has a fixed address that is in none of its subnets.
+// reserved returns the reserved addresses in the subnets, their entries, the pools of all nodes, and the addresses of
+// the node itself in its CiliumNode. All results are nil for new subnets in which no FixedIP reserves an address and
+// no pool has an entry. publish then reads the pools only if a pod of the node has a fixed address outside the
+// subnets of the node.
 //
 // If had is true, a node had one of the subnets before, and the reserved addresses are read from the API server. For new
 // subnets, which were free, the caches are sufficient. The pools are read from the API server: the pool of another node may
@@ -140,15 +141,16 @@ func (c *Controller) readPools(ctx context.Context, node string) (all []pool.Nod
 // movedAway returns the reserved addresses of a node's subnets that have moved to another node. Key: the address. Value: that
 // node.
 //
-// An address has moved to the node of its pod if the pod runs with the address there, or if the pod has reported no IP yet and
-// was allowed to move the address (status.movableFor).
+// An address has moved to the node of its pod if the pod runs with the address there. It has also moved there if the
+// pod has reported no IP yet and was allowed to move the address (status.movableFor).
 //
-// In all other cases the FixedIP decides, because an earlier pod with the same name may have been deleted by force and still
-// run: the address has moved to the node that the FixedIP names if that node exists and the status of the FixedIP names a pod
-// that uses the address or could move it. The address has not moved if the pod is bound to this node or has reported other IPs.
+// In all other cases the FixedIP decides, because an earlier pod with the same name may have been deleted by force
+// and still run. The address has moved to the node that the FixedIP names if that node exists and the status of the
+// FixedIP names a pod that uses the address or could move it. The address has not moved if the pod is bound to this
+// node or has reported other IPs.
 //
-// movedAway reads a pod from the API server only if the FixedIP names another node, or if the cache shows the pod without a
-// node or on another node.
+// movedAway reads a pod from the API server in two cases only: the FixedIP names another node, or the cache shows the
+// pod without a node or on another node.
 func (c *Controller) movedAway(ctx context.Context, node string, reserved []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	// alive contains the nodes that FixedIPs name. Key: the node. Value: whether the node exists.
@@ -260,14 +262,15 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		}
 		if record != nil {
 			r.Fixed, r.Reserved = ptr.To(reservation.EntryOf(record)), address.ParseAll(record.Spec.IPs)
-			// An earlier pod of the name may have moved its addresses to the node: see movedAway.
+			// An earlier pod with this name may have moved its addresses to the node: see movedAway.
 			moved := func(k reservation.Address) bool { return k.Node == node && k.NamesPod() || k.MovableFor == pod.UID }
 			if len(r.Addrs) == 0 && slices.ContainsFunc(reservation.Of(record), moved) {
 				r.Addrs = r.Reserved
 			}
 		} else if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
-			// Without a FixedIP the identity determines the entry. If the workload is not known yet, or an annotation is
-			// invalid, the address of the pod gets a dynamic entry or, on a strict node, an unreserved entry.
+			// Without a FixedIP the identity determines the entry. If the workload is not known yet, or an annotation
+			// is invalid, the address of the pod gets a dynamic entry. On a strict node it gets the entry of an
+			// unreserved pod instead.
 			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)

@@ -46,7 +46,8 @@ type scene struct {
 	t     *testing.T
 	api   client.WithWatch
 	clock *clocktesting.FakePassiveClock
-	// requests counts the requests of all controllers. Key: the verb and the type.
+	// mu guards requests, which counts the requests of all controllers (key: the verb and the type), and uids while
+	// controllers run.
 	mu       sync.Mutex
 	requests map[string]int
 	uids     int
@@ -230,7 +231,7 @@ func (c *testController) watch(s *scene) {
 	}
 }
 
-// pass reconciles all orphans and then all nodes, six times. After that, another reconcile changes nothing.
+// pass reconciles all orphaned subnets and then all nodes, six times. After that, another reconcile changes nothing.
 func (c *testController) pass(s *scene) {
 	s.t.Helper()
 	for range 6 {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +25,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// snapshot is the state of all subnets in the caches at one moment, for one pass over all orphans.
+// snapshot is the state of all subnets in the caches at one moment, for one pass over all orphaned subnets.
 type snapshot struct {
 	now time.Time
 	// next is the latest time at which the next pass begins.
@@ -35,7 +34,7 @@ type snapshot struct {
 	list []subnetplan.Subnet
 	// nodes contains all Nodes. Key: the name.
 	nodes map[string]*corev1.Node
-	// candidates are the nodes with subnets, which may inherit orphans.
+	// candidates are the nodes with subnets, which may inherit orphaned subnets.
 	candidates []subnetplan.CandidateNode
 	orphans    []subnetplan.OrphanedSubnets
 	// missing are the subnets of reserved addresses that have no NodeSubnet.
@@ -94,9 +93,9 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 	return s, c.addOrphans(ctx, s, reserved)
 }
 
-// addOrphans adds the orphans, and the conditions of the FixedIPs that reserve addresses in them. reserved are the reserved
-// addresses without a home node. The condition of a FixedIP does not change if the node of its subnet exists: that node is
-// about to get the subnet.
+// addOrphans adds the orphaned subnets, and the conditions of the FixedIPs that reserve addresses in them. reserved
+// are the reserved addresses without a home node. If the node of such an address exists, the condition of the FixedIP
+// does not change, because that node is about to get the subnet.
 func (c *Controller) addOrphans(ctx context.Context, s *snapshot, reserved []reservation.Address) error {
 	for _, k := range reserved {
 		delete(s.available, k.Record)
@@ -125,7 +124,7 @@ func (c *Controller) addOrphans(ctx context.Context, s *snapshot, reserved []res
 	return nil
 }
 
-// waiting returns the unschedulable pods with reserved addresses in the subnets of an orphan, as the cache shows them.
+// waiting returns the unschedulable pods with reserved addresses in the orphaned subnets o, as the cache shows them.
 func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) ([]*corev1.Pod, error) {
 	// byOwner contains each pod once, even if the pod has addresses of both families. Key: the owner text of its entries.
 	byOwner := map[string]*corev1.Pod{}
@@ -156,7 +155,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	for i := range list.Items {
 		key := client.ObjectKeyFromObject(&list.Items[i])
 		s.records[key] = &list.Items[i]
-		s.available[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
+		s.available[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "A node has the subnet of each reserved IP")
 	}
 	inOverlap, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsIn(overlapping...))
 	if err != nil {
@@ -165,7 +164,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	for _, record := range inOverlap {
 		key := client.ObjectKeyFromObject(record)
 		s.records[key] = record
-		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %s overlaps that of another node; no IP in it is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", strings.Join(record.Spec.IPs, ", ")))
+		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, c.overlapMessage(subnetplan.ReservedIn(overlapping, reservation.Of(record))))
 	}
 	withoutSubnet, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsWithoutSubnet())
 	if err != nil {
@@ -183,27 +182,69 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	return reserved, nil
 }
 
+// overlapMessage returns the message of the condition SubnetAvailable of a FixedIP with addresses in overlapping subnets.
+func (c *Controller) overlapMessage(reserved []reservation.Address) string {
+	var addrs []netip.Addr
+	nodes := "two nodes"
+	for _, k := range reserved {
+		addrs = append(addrs, k.Addr)
+		for _, home := range c.Ledger.HomesOf(k.Addr) {
+			if other, overlap := c.Ledger.OverlapsWith(home); overlap {
+				nodes = fmt.Sprintf("nodes %s and %s", home, other)
+			}
+		}
+	}
+	return fmt.Sprintf("The subnets of %s overlap, so that no IP in them is assigned, including %s; remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet", nodes, address.Join(addrs))
+}
+
 // waitsFor returns the message of the condition SubnetAvailable for a reserved address without a home node.
 func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Address) string {
-	what, heir := fmt.Sprintf("No node has had the subnet of %s yet", k.Addr), "a node"
-	if o.Node != "" {
-		what, heir = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr), "another node"
-	}
 	if len(o.Subnets) == 0 {
-		return what + ", and no cluster pool has the address; the address waits for a node with such a subnet"
+		return c.waitsForSubnet(o, k)
 	}
+	message, other := fmt.Sprintf("No node has had the subnet of IP %s yet", k.Addr), "a node"
+	if o.Node != "" {
+		message, other = fmt.Sprintf("Node %s, whose subnet contains IP %s, is gone", o.Node, k.Addr), "another node"
+	}
+	if c.FromNode {
+		message += "; the subnet waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"
+	}
+	// With policy Hold, a node may inherit the subnets only if an address may migrate.
+	hold := c.Rules
+	hold.Policy = subnetplan.Hold
 	switch {
+	case c.FromNode:
+	case hold.InheritancePending(o):
+		message += fmt.Sprintf("; %s that is ready and suitable inherits the subnet after 10s at most, because an IP in it may migrate", other)
 	case c.Rules.Policy == subnetplan.Inherit:
-		what += fmt.Sprintf("; after %v %s that can run the pod inherits the subnet", c.Rules.GracePeriod, heir)
-	case c.Rules.Expires(o, k):
-		what += fmt.Sprintf("; after %v the address is released", c.Rules.GracePeriod)
-	default:
-		what += "; the address waits for a node that gets the subnet: name one in spec.successor of the NodeSubnet"
+		message += fmt.Sprintf("; after %v %s that can run the waiting pods inherits the subnet", c.Rules.GracePeriod, other)
+	}
+	if c.Rules.Expires(o, k) {
+		message += fmt.Sprintf("; after %v the IP is released if no node has the subnet by then", c.Rules.GracePeriod)
+	}
+	if c.FromNode {
+		return message
+	}
+	successor := "the node in spec.successor of its NodeSubnet"
+	if i := slices.IndexFunc(o.Subnets, func(s subnetplan.Subnet) bool { return s.CIDR.Contains(k.Addr) }); i >= 0 {
+		successor = "the node in spec.successor of NodeSubnet " + address.SubnetName(o.Subnets[i].CIDR)
 	}
 	if o.Node == "" {
-		return what
+		return message + "; " + successor + " gets the subnet at once"
 	}
-	return what + fmt.Sprintf("; a new node %s, or a node with the label %s=%s, gets the subnet at once", o.Node, replacesNodeLabel, o.Node)
+	return message + fmt.Sprintf("; a new node %s, a node with the label %s=%s, or %s gets the subnet at once", o.Node, replacesNodeLabel, o.Node, successor)
+}
+
+// waitsForSubnet is waitsFor for an address that no NodeSubnet contains.
+func (c *Controller) waitsForSubnet(o subnetplan.OrphanedSubnets, k reservation.Address) string {
+	message := fmt.Sprintf("IP %s is in no node's subnet", k.Addr)
+	if o.Node != "" {
+		message += fmt.Sprintf(", and node %s of its FixedIP is gone", o.Node)
+	}
+	if c.FromNode {
+		return message + "; the IP waits for a node to which Kubernetes assigns a subnet with the IP (spec.podCIDRs of the Node)"
+	}
+	return message + "; the IP waits for a node that gets a subnet with the IP; if no CIDR of the controller's cluster-pool flags contains the IP, add one"
 }
 
 func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {

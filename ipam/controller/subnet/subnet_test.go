@@ -26,6 +26,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/test/gen"
@@ -51,8 +52,8 @@ func runningPod(name, nodeName, ip string, owner *metav1.OwnerReference) *corev1
 	})
 }
 
-// TestDeletedCiliumNode checks that a CiliumNode that is deleted while its Node exists gets the same subnet when it is created
-// again, and that no other node gets the subnet in between (finding C1).
+// TestDeletedCiliumNode checks that a CiliumNode that is deleted while its Node exists gets the same subnet when it
+// is created again. No other node gets the subnet in between (finding C1).
 func TestDeletedCiliumNode(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), gen.CiliumNode("node-1"))
@@ -83,9 +84,9 @@ func TestDeletedCiliumNode(t *testing.T) {
 	s.disjoint()
 }
 
-// TestMovedAddressOfBoundPod checks the entry of an address that moved to node-2 in the first pool of its home node-1. The pod
-// that moved was deleted by force, both CiliumNodes were deleted, and the next pod of the name is bound already. The scheduler
-// that bound this pod may have seen the former pool of node-2 (seed 1 of the model).
+// TestMovedAddressOfBoundPod checks the first pool of node-1 after an address of its subnet has moved to node-2. The
+// pod that moved was deleted by force, both CiliumNodes were deleted, and the next pod with the same name is bound
+// already. The scheduler that bound this pod may have seen the former pool of node-2 (seed 1 of the model).
 func TestMovedAddressOfBoundPod(t *testing.T) {
 	owned, moved := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), pool.MovedEntry("node-2", "db/mysql-0")
 	for name, c := range map[string]struct {
@@ -119,10 +120,10 @@ func TestMovedAddressOfBoundPod(t *testing.T) {
 	}
 }
 
-// TestReservedAddressStaysAtHome checks that the first pool of a node that joins has no entry for an address that a FixedIP
-// reserves for a pod of that node, if another node is its home: the pod was allowed to take the address with it and has no IP
-// yet, but it has opted out, and the scheduler bound it without the address. The model found that both pools offered the
-// address (seed 322488056).
+// TestReservedAddressStaysAtHome checks the first pool of a node that joins and has a pod with a reserved address of
+// another node. The pod was allowed to take the address with it and has no IP yet. The first pool must have no entry
+// for the address, because the pod may have been bound without it: in the model (seed 322488056) the pod had opted
+// out, and both pools offered the address.
 func TestReservedAddressStaysAtHome(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), gen.CiliumNode("node-1"))
@@ -140,8 +141,8 @@ func TestReservedAddressStaysAtHome(t *testing.T) {
 	}
 }
 
-// TestNodeMissingInTheCache checks that the controller records the loss of a node while only the cache lacks another node, and
-// that it records no loss of that other node.
+// TestNodeMissingInTheCache checks that the controller records the loss of a node that is gone, and no loss of a node
+// that only the cache does not show.
 func TestNodeMissingInTheCache(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), gen.CiliumNode("node-1"), node("node-2"), gen.CiliumNode("node-2"))
@@ -169,8 +170,9 @@ func TestNodeMissingInTheCache(t *testing.T) {
 	}
 }
 
-// TestFirstPoolKeepsRunningPods checks that the first pool of a CiliumNode that was created again has an entry of the right kind
-// for every address that a pod of the node runs with, and entries for the addresses of the node itself (finding C2).
+// TestFirstPoolKeepsRunningPods checks the first pool of a CiliumNode that was created again. The pool must have an
+// entry of the right kind for every address that a pod of the node runs with. It must also have entries for the
+// addresses of the node itself (finding C2).
 func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), gen.CiliumNode("node-1"))
@@ -225,7 +227,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	c.pass(s)
 	mysql := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "StatefulSet", "mysql") }
 	want := map[netip.Addr]pool.Entry{
-		netip.MustParseAddr("10.0.0.1"):  {}, // the fill
+		netip.MustParseAddr("10.0.0.1"):  {}, // added by fill
 		netip.MustParseAddr("10.0.0.5"):  {},
 		netip.MustParseAddr("10.0.0.7"):  {},
 		netip.MustParseAddr("10.0.0.14"): mysql("mysql-0"),
@@ -473,12 +475,49 @@ func TestSubnetOutsideThePools(t *testing.T) {
 			got = append(got, e)
 		}
 	}
-	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of the controller's cluster-pool flags; node b keeps the subnet, but no other node gets a subnet from that CIDR; add the CIDR again if it was removed by mistake"}
+	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of the controller's cluster-pool flags; node b, or a node that inherits it, keeps it; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got): %s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{"10.0.0.0/28": "a", "10.9.0.0/28": "b"}, s.claims()); diff != "" {
 		t.Errorf("claims (-want +got): %s", diff)
+	}
+}
+
+// TestWaitsFor checks the message of the condition SubnetAvailable for a reserved address that is in no node's subnet.
+func TestWaitsFor(t *testing.T) {
+	addr, subnets := netip.MustParseAddr("10.0.0.20"), []subnetplan.Subnet{{CIDR: netip.MustParsePrefix("10.0.0.0/28")}, {CIDR: netip.MustParsePrefix("10.0.0.16/28")}}
+	const (
+		gone     = "Node a, whose subnet contains IP 10.0.0.20, is gone"
+		atOnce   = "; a new node a, a node with the label fixedip.io/replaces-node=a, or the node in spec.successor of NodeSubnet 10-0-0-16-28 gets the subnet at once"
+		migrates = "; another node that is ready and suitable inherits the subnet after 10s at most, because an IP in it may migrate"
+		expires  = "; after 1m0s the IP is released if no node has the subnet by then"
+		inCIDR   = "; the IP waits for a node that gets a subnet with the IP; if no CIDR of the controller's cluster-pool flags contains the IP, add one"
+	)
+	for name, c := range map[string]struct {
+		node     string
+		subnets  []subnetplan.Subnet
+		policy   subnetplan.OrphanPolicy
+		failover v1alpha1.Failover
+		fromNode bool
+		want     string
+	}{
+		"Inherit":                {node: "a", subnets: subnets, policy: subnetplan.Inherit, want: gone + "; after 1m0s another node that can run the waiting pods inherits the subnet" + atOnce},
+		"Inherit, Migrate":       {node: "a", subnets: subnets, policy: subnetplan.Inherit, failover: v1alpha1.Migrate, want: gone + migrates + atOnce},
+		"Hold":                   {node: "a", subnets: subnets, policy: subnetplan.Hold, want: gone + atOnce},
+		"Hold, Migrate":          {node: "a", subnets: subnets, policy: subnetplan.Hold, failover: v1alpha1.Migrate, want: gone + migrates + atOnce},
+		"Free":                   {node: "a", subnets: subnets, policy: subnetplan.Free, want: gone + expires + atOnce},
+		"Free, Migrate":          {node: "a", subnets: subnets, policy: subnetplan.Free, failover: v1alpha1.Migrate, want: gone + migrates + expires + atOnce},
+		"never had a node":       {subnets: subnets, policy: subnetplan.Inherit, want: "No node has had the subnet of IP 10.0.0.20 yet; after 1m0s a node that can run the waiting pods inherits the subnet; the node in spec.successor of NodeSubnet 10-0-0-16-28 gets the subnet at once"},
+		"no NodeSubnet":          {node: "a", policy: subnetplan.Inherit, want: "IP 10.0.0.20 is in no node's subnet, and node a of its FixedIP is gone" + inCIDR},
+		"no NodeSubnet, no node": {policy: subnetplan.Inherit, want: "IP 10.0.0.20 is in no node's subnet" + inCIDR},
+		"Node.spec.podCIDRs":     {node: "a", subnets: subnets, policy: subnetplan.Hold, fromNode: true, want: gone + "; the subnet waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"},
+	} {
+		k := reservation.Address{Addr: addr, Node: c.node, Failover: c.failover}
+		o := subnetplan.OrphanedSubnets{Node: c.node, Subnets: c.subnets, Reserved: []reservation.Address{k}}
+		if got := (&Controller{Rules: rules(c.policy, 28), FromNode: c.fromNode}).waitsFor(o, k); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
 	}
 }
 

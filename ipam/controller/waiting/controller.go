@@ -51,7 +51,8 @@ type Controller struct {
 	Clock  clock.PassiveClock
 
 	mu sync.Mutex
-	// reported contains the waiting pods that events have named. Key: the node for which they wait. Value: their keyOf.
+	// reported contains the waiting pods that events have named. Key: the node for which they wait. Value: the keys of
+	// the pods (keyOf).
 	reported map[string]sets.Set[string]
 }
 
@@ -135,9 +136,9 @@ func describe(pods []*corev1.Pod, node *corev1.Node) string {
 	helps := "the events of the pods explain why the node cannot take them"
 	switch state := nodeutil.State(node); {
 	case state == nodeutil.Cordoned:
-		helps = "the pods run when the node is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"
+		helps = "the pods can run when the node is uncordoned, or when it is deleted and another node has its subnet; with the failover policy Migrate or Reassign a pod runs on another node"
 	case state == nodeutil.NotReady:
-		helps = "the pods run when the node is ready or deleted"
+		helps = "the pods can run when the node is ready, or when it is deleted and another node has its subnet; if the node is powered off, the taint node.kubernetes.io/out-of-service lets pods with the failover policy Migrate or Reassign run on another node"
 	}
 	return fmt.Sprintf("Pods wait for the node, which has their addresses and is %s: %s; %s", nodeutil.State(node), names, helps)
 }

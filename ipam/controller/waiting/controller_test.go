@@ -98,15 +98,15 @@ func record(pod, node string) *v1alpha1.FixedIP {
 	return gen.FixedIP(pod, func(r *v1alpha1.FixedIP) { r.Spec.NodeName, r.Spec.IPs = node, []string{"10.0.9.9"} })
 }
 
-// TestReconcile checks that an event on the Node names the pods that wait for the node, and that the next event follows when
-// another pod waits, whether or not the first ones still wait (finding R3).
+// TestReconcile checks that an event on the Node names the pods that wait for the node, and that the next event follows
+// when another pod waits, whether or not the first pods still wait (finding R3 in docs/project/findings.md).
 func TestReconcile(t *testing.T) {
 	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their addresses and is "
 	for name, steps := range map[string]func(s *stage) (got, want any){
 		"a drained node": func(s *stage) (got, want any) {
 			s.create(node("n", true), s.unschedulable("web-0"), s.unschedulable("web-1"), s.unschedulable("other-0"))
 			return [][]string{s.reconcileTwice(), s.reconcile()}, [][]string{
-				{begin + "cordoned: db/web-0, db/web-1; the pods run when the node is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"}, nil}
+				{begin + "cordoned: db/web-0, db/web-1; the pods can run when the node is uncordoned, or when it is deleted and another node has its subnet; with the failover policy Migrate or Reassign a pod runs on another node"}, nil}
 		},
 		"a node that is drained again": func(s *stage) (got, want any) {
 			s.create(node("n", false), s.unschedulable("web-0"))

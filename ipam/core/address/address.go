@@ -48,7 +48,7 @@ func ParseFamily(s string) (Family, error) {
 	return 0, fmt.Errorf("%q is not an IP family; use IPv4 or IPv6", s)
 }
 
-// Bits returns the length of addresses of the family: 32 or 128.
+// Bits returns the length of addresses of the family in bits: 32 or 128.
 func (f Family) Bits() int {
 	if f == IPv4 {
 		return 32
@@ -145,7 +145,7 @@ func ParseSubnet(s string) (netip.Prefix, error) {
 	case err != nil:
 		return netip.Prefix{}, fmt.Errorf("%q is not a CIDR such as 10.240.0.0/16 or fd00:240::/48", s)
 	case p.Addr().Is4In6():
-		return netip.Prefix{}, fmt.Errorf("%q is an IPv4 CIDR mapped into IPv6; write it as an IPv4 CIDR such as 10.240.0.0/16", s)
+		return netip.Prefix{}, fmt.Errorf("%q begins with an IPv4 address mapped into IPv6; write an IPv4 CIDR such as 10.240.0.0/16", s)
 	case p != p.Masked():
 		return netip.Prefix{}, fmt.Errorf("%q has host bits set; the network is %s", s, p.Masked())
 	case HasMapped(netipx.RangeOfPrefix(p)):
@@ -155,8 +155,8 @@ func ParseSubnet(s string) (netip.Prefix, error) {
 }
 
 // Ends returns the first and the last address of a subnet that a pod may have. The network and broadcast addresses of
-// IPv4 and the subnet-router anycast address of IPv6 (RFC 4291, 2.6.1) are excluded, except in subnets that are too
-// small (/31, /32, /127, /128).
+// IPv4 and the subnet-router anycast address of IPv6 (RFC 4291, 2.6.1) are excluded. Subnets that are too small for
+// that (/31, /32, /127, /128) keep all their addresses.
 func Ends(p netip.Prefix) (first, last netip.Addr) {
 	first, last = p.Masked().Addr(), netipx.PrefixLastIP(p)
 	if Of(first).Bits()-p.Bits() < 2 {
@@ -231,21 +231,26 @@ type ClusterPool struct {
 // Family returns the family of the cluster pool.
 func (p ClusterPool) Family() Family { return Of(p.CIDR.Addr()) }
 
-// nodeAddresses is the number of addresses that an agent takes for its node in each family: those of the router and of the
-// health endpoint (Cilium fact 6).
+// nodeAddresses is the number of addresses that an agent takes for its node in each family: those of the router and of
+// the health endpoint (Cilium fact 6). The address of the ingress, which only some agents take, is not counted.
 const nodeAddresses = 2
 
-// Validate returns an error if no subnet of the cluster pool can have the mask size, or if such a subnet has no address left
-// for a pod after the agent has taken those of the node.
+// Validate returns an error if no subnet of the cluster pool can have the mask size. It also returns an error if such a
+// subnet has no address left for a pod after the agent has taken nodeAddresses.
 func (p ClusterPool) Validate() error {
 	if bits := p.Family().Bits(); p.MaskSize > bits {
 		return fmt.Errorf("mask size %d is longer than an %s address (%d bits)", p.MaskSize, p.Family(), bits)
 	}
 	if p.MaskSize < p.CIDR.Bits() {
-		return fmt.Errorf("mask size %d is smaller than that of the CIDR %s: a subnet would be larger than the pool", p.MaskSize, p.CIDR)
+		return fmt.Errorf("mask size %d is smaller than that of the CIDR %s: a subnet would be larger than the cluster pool", p.MaskSize, p.CIDR)
 	}
 	if size := Size(netip.PrefixFrom(p.CIDR.Addr(), p.MaskSize)); size <= nodeAddresses {
-		return fmt.Errorf("mask size %d leaves no address for pods: the agent takes %[3]d addresses for its node, and a subnet has only %[2]d; use at most %[4]d", p.MaskSize, size, nodeAddresses, p.Family().Bits()-3)
+		// The smallest subnets with more usable addresses are an IPv4 /29 and an IPv6 /126.
+		longest := p.Family().Bits() - 2
+		if p.Family() == IPv4 {
+			longest--
+		}
+		return fmt.Errorf("mask size %d leaves no address for pods: the agent takes %[3]d addresses for its node, and a subnet has only %[2]d; use at most %[4]d", p.MaskSize, size, nodeAddresses, longest)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func TestParseSubnet(t *testing.T) {
 		"10.0.0.0/33":        `"10.0.0.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`,
 		"10.0.0.5/16":        `"10.0.0.5/16" has host bits set; the network is 10.0.0.0/16`,
 		"::/0":               `"::/0" has IPv4 addresses mapped into IPv6; write a CIDR that does not overlap ::ffff:0:0/96`,
-		"::ffff:10.0.0.0/96": `"::ffff:10.0.0.0/96" is an IPv4 CIDR mapped into IPv6; write it as an IPv4 CIDR such as 10.240.0.0/16`,
+		"::ffff:10.0.0.0/96": `"::ffff:10.0.0.0/96" begins with an IPv4 address mapped into IPv6; write an IPv4 CIDR such as 10.240.0.0/16`,
 		"10.0.0.0":           `"10.0.0.0" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`,
 	} {
 		_, err := address.ParseSubnet(text)
@@ -113,16 +113,17 @@ func TestClusterPoolValidate(t *testing.T) {
 		pool    address.ClusterPool
 		wantErr string
 	}{
-		"a /24 from a /16":               {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 24}},
-		"as large as the pool":           {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 16}},
-		"larger than the pool":           {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 8}, "mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool"},
-		"longer than an address":         {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 33}, "mask size 33 is longer than an IPv4 address (32 bits)"},
-		"the smallest allowed subnet":    {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 29}},
-		"no address for pods":            {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 30}, "mask size 30 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; use at most 29"},
-		"too few addresses for the node": {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 32}, "mask size 32 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 1; use at most 29"},
-		"no address for pods in IPv6":    {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 127}, "mask size 127 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; use at most 125"},
-		"an IPv6 mask size above 32":     {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 64}},
-		"longer than an IPv6 address":    {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 129}, "mask size 129 is longer than an IPv6 address (128 bits)"},
+		"a /24 from a /16":                 {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 24}},
+		"as large as the pool":             {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 16}},
+		"larger than the pool":             {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 8}, "mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the cluster pool"},
+		"longer than an address":           {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 33}, "mask size 33 is longer than an IPv4 address (32 bits)"},
+		"the smallest allowed subnet":      {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 29}},
+		"no address for pods":              {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 30}, "mask size 30 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; use at most 29"},
+		"too few addresses for the node":   {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 32}, "mask size 32 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 1; use at most 29"},
+		"no address for pods in IPv6":      {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 127}, "mask size 127 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; use at most 126"},
+		"the smallest allowed IPv6 subnet": {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 126}},
+		"an IPv6 mask size above 32":       {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 64}},
+		"longer than an IPv6 address":      {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 129}, "mask size 129 is longer than an IPv6 address (128 bits)"},
 	} {
 		if got := message(c.pool.Validate()); got != c.wantErr {
 			t.Errorf("%s: error %q, want %q", name, got, c.wantErr)
@@ -130,8 +131,8 @@ func TestClusterPoolValidate(t *testing.T) {
 	}
 }
 
-// TestCarve checks that a carved subnet is in its cluster pool, has the mask size and overlaps no taken subnet, and that
-// Carve finds a subnet as long as FreeSubnets counts one.
+// TestCarve checks that a carved subnet is in its cluster pool, has the mask size and overlaps no taken subnet. It also
+// checks that Carve finds a subnet as long as FreeSubnets counts one.
 func TestCarve(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := address.ClusterPool{CIDR: prefix("10.240.0.0/26"), MaskSize: rapid.IntRange(26, 30).Draw(t, "mask")}
@@ -209,8 +210,9 @@ func TestSubnetOf(t *testing.T) {
 	}
 }
 
-// BenchmarkCarve measures Union and Carve with 5,000 and 10,000 subnets of which every second is free, and with 65,536 of
-// which only the last is free. The time must not grow faster than the number of subnets.
+// BenchmarkCarve measures Union and Carve with 5,000 and 10,000 taken subnets, each of which is followed by a free one,
+// and with 65,535 taken subnets, after which only one is free. The time must not grow faster than the number of
+// subnets.
 func BenchmarkCarve(b *testing.B) {
 	pools := []address.ClusterPool{{CIDR: prefix("10.0.0.0/8"), MaskSize: 24}}
 	subnet := func(i int) netip.Prefix {

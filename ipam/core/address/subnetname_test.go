@@ -30,7 +30,7 @@ func TestSubnetName(t *testing.T) {
 	}
 }
 
-// parseSubnetName is the inverse of SubnetName. That it exists shows that no two subnets have the same name.
+// parseSubnetName is the inverse of SubnetName. There is an inverse only if no two subnets have the same name.
 func parseSubnetName(name string) (netip.Prefix, error) {
 	parts := strings.Split(name, "-")
 	text := ""

@@ -23,9 +23,9 @@ type Barrier struct {
 	Probe netip.Addr
 }
 
-// NewProbe returns the probe to write into the CiliumNode of n, which has to be read from the API server. The probe is a
-// hash of the UID and the resourceVersion. Every write of a probe makes a new version, so that no two Barriers have the same
-// probe.
+// NewProbe returns the probe to write into the CiliumNode of n, which has to be read from the API server. The probe
+// contains a hash of the UID and the resourceVersion. Every write of a probe makes a new version, so that no probe is
+// written twice.
 func NewProbe(n pool.NodePool) netip.Addr {
 	h := fnv.New64a()
 	h.Write([]byte(n.UID + "/" + n.ResourceVersion))
@@ -139,9 +139,11 @@ type AddressUse struct {
 // such a pod, a is Unknown, unless the pool has another address of the family of a for that pod, or a is certainly not the
 // address of that pod. This is certain if the agent reports a as used by owner, or if the entry of a is owned by a pod: no
 // other pod had a when that entry was made, and the agent has given a to no other pod since.
+//
+// If the entry of a is dynamic, a is never Clear: the agent may give a to any pod.
 func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
-		return AddressUse{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s reports %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
+		return AddressUse{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s reports IP %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
 	}
 	_, reported := e.Used[a]
 	entry, exists := e.Entries[a]
@@ -150,9 +152,9 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 		switch {
 		case p.Stopped || p.Owner == owner:
 		case slices.Contains(p.Addrs, a):
-			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s runs with %s on node %s", p.Owner, a, e.Node)}
+			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s on node %s has IP %s in its status", p.Owner, e.Node, a)}
 		case exists && entry.Owner == p.Owner:
-			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has an entry that gives %s to that pod", p.Owner, e.Node, a)}
+			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has an entry that gives IP %s to that pod", p.Owner, e.Node, a)}
 		}
 	}
 	for _, p := range pods {
@@ -161,7 +163,7 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 		}
 	}
 	if exists && entry.Kind == pool.Dynamic {
-		return AddressUse{Why: fmt.Sprintf("the pool of node %s offers %s to any pod", e.Node, a)}
+		return AddressUse{Why: fmt.Sprintf("the pool of node %s offers IP %s to any pod", e.Node, a)}
 	}
 	return AddressUse{State: Clear}
 }

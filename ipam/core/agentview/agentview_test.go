@@ -80,18 +80,18 @@ func TestJudge(t *testing.T) {
 		"an address that is not in use":                      {entries: owned, want: agentview.AddressUse{State: agentview.Clear}},
 		"an address without an entry":                        {want: agentview.AddressUse{State: agentview.Clear}},
 		"used by the owner":                                  {entries: owned, owner: owner, used: map[netip.Addr]string{address: owner}, want: agentview.AddressUse{State: agentview.Clear}},
-		"used by the owner of the entry, for an empty owner": {entries: owned, used: map[netip.Addr]string{address: owner}, want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "the agent of node node-1 reports 10.240.1.7 as used by default/web-0"}},
+		"used by the owner of the entry, for an empty owner": {entries: owned, used: map[netip.Addr]string{address: owner}, want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "the agent of node node-1 reports IP 10.240.1.7 as used by default/web-0"}},
 		"used by an owner that the agent does not name": {
 			entries: owned, used: map[netip.Addr]string{address: ""},
-			want: agentview.AddressUse{State: agentview.InUse, Why: "the agent of node node-1 reports 10.240.1.7 as used by an unknown owner"},
+			want: agentview.AddressUse{State: agentview.InUse, Why: "the agent of node node-1 reports IP 10.240.1.7 as used by an unknown owner"},
 		},
 		"used by another pod": {
 			entries: owned, owner: owner, used: map[netip.Addr]string{address: "default/other"},
-			want: agentview.AddressUse{State: agentview.InUse, By: "default/other", Why: "the agent of node node-1 reports 10.240.1.7 as used by default/other"},
+			want: agentview.AddressUse{State: agentview.InUse, By: "default/other", Why: "the agent of node node-1 reports IP 10.240.1.7 as used by default/other"},
 		},
 		"another pod runs with the address, and the agent does not report it": {
 			entries: owned, owner: owner, pods: []agentview.Pod{{Owner: "default/other", Addrs: []netip.Addr{router, address}}},
-			want: agentview.AddressUse{State: agentview.InUse, By: "default/other", Why: "pod default/other runs with 10.240.1.7 on node node-1"},
+			want: agentview.AddressUse{State: agentview.InUse, By: "default/other", Why: "pod default/other on node node-1 has IP 10.240.1.7 in its status"},
 		},
 		"the pod with the address has stopped": {
 			entries: owned, pods: []agentview.Pod{{Owner: "default/other", Addrs: []netip.Addr{address}, Stopped: true}},
@@ -99,9 +99,10 @@ func TestJudge(t *testing.T) {
 		},
 		"a pod that the entry names is bound and has no IP yet": {
 			entries: owned, pods: []agentview.Pod{{Owner: owner}},
-			want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has an entry that gives 10.240.1.7 to that pod"},
+			want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has an entry that gives IP 10.240.1.7 to that pod"},
 		},
-		// Without the rule of this row, test/explore finds a pod whose address the pool of its node does not have.
+		// Without the rule that this case checks, the exploration in test/explore finds a running pod whose address has
+		// no entry in the pool of its node.
 		"another pod has no IP yet": {
 			entries: withdrawn, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.AddressUse{Why: "pod default/other on node node-1 has no IP in its status and may use IP 10.240.1.7"},
@@ -120,7 +121,7 @@ func TestJudge(t *testing.T) {
 			want: agentview.AddressUse{State: agentview.Clear},
 		},
 		"a dynamic entry": {
-			entries: entry(pool.Entry{}), want: agentview.AddressUse{Why: "the pool of node node-1 offers 10.240.1.7 to any pod"},
+			entries: entry(pool.Entry{}), want: agentview.AddressUse{Why: "the pool of node node-1 offers IP 10.240.1.7 to any pod"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

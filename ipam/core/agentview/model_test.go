@@ -12,9 +12,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The model explores every interleaving of one barrier with one agent that behaves as pkg/ipam/crd.go of Cilium does. The
-// agent sees versions of the CiliumNode late, reports in three steps, restarts, and allocates the address for pods that start
-// and stop. Label changes make its reports conflict, and the pool may disappear and come back.
+// The model in this file explores every interleaving, within the bounds below, of one barrier with one agent that
+// behaves as pkg/ipam/crd.go of Cilium does. The agent sees versions of the CiliumNode late, reports in three steps,
+// restarts, and allocates the address for pods that start and stop. Label changes make the reports of the agent
+// conflict, and the pool may disappear and come back.
 
 const (
 	maxVersions = 6
@@ -42,7 +43,7 @@ func (v version) sameContent(w version) bool {
 
 // report is a status update that the agent has begun and not finished. The zero value means none.
 type report struct {
-	step int8 // 1: the node is copied, 2: the allocators are copied, too
+	step int8 // 0: there is no report, 1: the CiliumNode is copied, 2: the allocators are copied too
 	ver  int8
 	key  bool // release-ips has the probe
 	pod  bool
@@ -54,8 +55,9 @@ type state struct {
 	versions [maxVersions]version
 	last     int8 // index of the newest version
 
-	// The agent. seen is the index of the version that the agent has processed; -1: none. answered means that the agent has
-	// removed the key from its copy and has not written that yet.
+	// The agent. seen is the index of the version that the agent has processed; -1: none. answered means that the agent
+	// has removed the key from its copy and has not reported that yet. trigger means that a report is due, and allocated
+	// that the agent has allocated the address.
 	up, restored, answered, trigger, allocated bool
 	seen                                       int8
 	report                                     report
@@ -65,8 +67,9 @@ type state struct {
 	labels, restarts int8
 	poolGone         bool
 
-	// The controller. withdrawn means that it has withdrawn the entry. probed is the index of the version with the probe; 0:
-	// none yet. complete means that the answer was Complete, cleared that the address was then judged Clear.
+	// The controller. withdrawn means that the controller has withdrawn the entry. probed is the index of the version with
+	// the probe; 0: none yet. complete means that the answer was Complete, and cleared that the address was then judged
+	// Clear.
 	withdrawn bool
 	probed    int8
 	complete  bool
@@ -129,7 +132,7 @@ type protocol struct {
 	marked bool
 }
 
-// next visits every state that can follow s. disturbed means that the step need not happen.
+// next visits every state that can follow s. disturbed is true if the step need not happen.
 func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 	// mayWrite is true if the model has an index for another version.
 	mayWrite := s.last < maxVersions-1
@@ -347,8 +350,8 @@ func (p protocol) explore(until func(explored) bool) explored {
 	return found
 }
 
-// TestModel checks that in every interleaving an address that was judged Clear stays unused, and that undisturbed steps lead
-// to an answer from every state.
+// TestModel checks that in every interleaving an address that was judged Clear stays unused, and that undisturbed steps
+// lead to an answer from every state.
 func TestModel(t *testing.T) {
 	found := protocol{}.explore(func(explored) bool { return false })
 	t.Logf("%d states", found.states)

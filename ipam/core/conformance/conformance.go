@@ -120,7 +120,7 @@ func Decide(s PodState) Action {
 		if !reported {
 			return Action{}
 		}
-		return Action{Type: SetCondition, Condition: mismatch(metav1.ConditionFalse, ReasonAsReserved, "The pod runs with the IPs that are reserved for it", s.Now)}
+		return Action{Type: SetCondition, Condition: mismatch(metav1.ConditionFalse, ReasonAsReserved, fmt.Sprintf("Pod %s/%s runs with no other IP in place of a reserved one", s.Pod.Namespace, s.Pod.Name), s.Now)}
 	}
 	// A condition about an earlier pod with this name does not apply to this pod.
 	reported = reported && s.FixedIP.Status.MismatchPodUID == s.Pod.UID
@@ -195,7 +195,11 @@ func find(s PodState) finding {
 	case len(missing) > 0:
 		f.reason, f.grace = ReasonWrongAddress, s.Grace.Address
 		where, returns := locateEntry(s, missing)
-		f.message = fmt.Sprintf("%s, but %s is reserved for the pod%s", runs, address.Join(missing), where)
+		verb := "is"
+		if len(missing) > 1 {
+			verb = "are"
+		}
+		f.message = fmt.Sprintf("%s, but %s %s reserved for the pod%s", runs, address.Join(missing), verb, where)
 		if where != "" && !returns {
 			f.reason, f.curable = ReasonNoPoolEntry, false
 		}
@@ -203,7 +207,7 @@ func find(s PodState) finding {
 		f.reason, f.grace = ReasonNoCiliumEndpoint, s.Grace.Endpoint
 		f.message = runs + " and has no CiliumEndpoint, so other nodes may not reach it"
 		if s.EndpointBlocker != "" {
-			f.message += "; the pod is not evicted: " + s.EndpointBlocker
+			f.message += "; the pod is not evicted now: " + s.EndpointBlocker
 			f.curable = false
 		}
 	default:
@@ -212,16 +216,16 @@ func find(s PodState) finding {
 	switch {
 	case !f.curable:
 	case s.BarePod:
-		f.message += "; the pod is a bare pod and is not evicted. Delete the pod and create it again"
+		f.message += "; the pod is not evicted, because it is a bare pod; delete the pod and create it again"
 	case s.Policy != identity.Restart:
-		f.message += "; its mismatch policy is Report, so the pod is not evicted. Delete the pod, or set " + identity.AnnotationOnMismatch + " to Restart"
+		f.message += "; its mismatch policy is Report, so the pod is not evicted; delete the pod, or set the annotation " + identity.AnnotationOnMismatch + " of its workload to Restart"
 	}
 	return f
 }
 
-// locateEntry looks for the entry of the first of ips that has no entry in the pool of the pod's node. where is the end of a
-// sentence about that entry; it is empty if the pool of the pod's node has the entries of all ips. returns is true if the next
-// pod gets the IP.
+// locateEntry looks for the entry of the first of ips that has no entry in the pool of the pod's node. where is the end
+// of a sentence about that entry; it is empty if the pool of the pod's node has the entries of all ips. If where is not
+// empty, returns is true if the next pod gets the IP.
 func locateEntry(s PodState, ips []netip.Addr) (where string, returns bool) {
 	here := s.Pod.Spec.NodeName
 	missing := slices.DeleteFunc(slices.Clone(ips), func(a netip.Addr) bool { return holds(s, here, a) })
@@ -231,21 +235,23 @@ func locateEntry(s PodState, ips []netip.Addr) (where string, returns bool) {
 	for _, h := range s.Held {
 		switch has := h.Node != here && slices.Contains(h.Addrs, missing[0]); {
 		case has && slices.Contains(s.Returns, h.Node):
-			return fmt.Sprintf(", in the pool of node %s, where the scheduler places the next pod", h.Node), true
+			return fmt.Sprintf("; the pool of node %s has IP %s for the pod, and the scheduler can place the next pod there", h.Node, missing[0]), true
+		case has && s.Ours:
+			return fmt.Sprintf("; the pool of node %s has IP %s for the pod, but that node cannot take the next pod now, so the pod is not evicted; make sure that the node can take the pod, then delete the pod", h.Node, missing[0]), false
 		case has:
-			return fmt.Sprintf(", in the pool of node %s, where the scheduler may not place the next pod, so the pod is not evicted; make sure that that node can take the pod, then delete the pod", h.Node), false
+			return fmt.Sprintf("; the pool of node %s has IP %s for the pod, but the next pod may be placed elsewhere, so the pod is not evicted; if another scheduler places the pod, set schedulerName in the pod template to a profile of fixedip-scheduler; then delete the pod", h.Node, missing[0]), false
 		}
 	}
 	for _, m := range s.Moved {
 		if s.Ours && !m.Leaving && slices.Contains(m.Addrs, missing[0]) {
-			return fmt.Sprintf(", which was moved to node %s, whose pool has lost the entry; the scheduler writes the entry for the next pod", m.At), true
+			return fmt.Sprintf("; IP %s was moved to node %s, whose pool does not have the entry; the scheduler writes the entry for the next pod", missing[0], m.At), true
 		}
 	}
 	allocated := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionAllocated)
 	if s.Ours && allocated != nil && allocated.Status == metav1.ConditionFalse && allocated.Reason == string(pool.OtherAddressAllocated) {
-		return ", which has no entry as long as the pool has another IP for the pod; the next pod gets the reserved IP", true
+		return fmt.Sprintf("; IP %s has no entry as long as the pool has another IP for the pod; the next pod gets the reserved IP", missing[0]), true
 	}
-	return fmt.Sprintf(" and is in no pool: a restart does not help before the pool of node %s has the entry", here), false
+	return fmt.Sprintf("; no pool has an entry of IP %s for the pod, and a restart does not help before a pool has one; see the condition Allocated of FixedIP %s", missing[0], s.FixedIP.Name), false
 }
 
 func holds(s PodState, node string, a netip.Addr) bool {
@@ -284,8 +290,9 @@ func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address
 	return node, missing
 }
 
-// AdoptionBlocker returns the reason why a pod can't keep one of the IPs that it runs with on the node n; nil if the pod can keep
-// all of them. The caller must have seen the pod run with these IPs: no other pod can get them while this pod runs.
+// AdoptionBlocker returns the reason why a pod can't keep one of the IPs that it runs with on the node n; nil if the
+// pod can keep all of them. The caller must have seen the pod run with these IPs: no other pod can get them while this
+// pod runs.
 //
 // A pod keeps an IP whose entry it owns. It also keeps an IP that is in a subnet of the node and that the agent does not
 // report for another owner, in these cases:
@@ -309,11 +316,11 @@ func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dy
 	return nil
 }
 
-// RestoreReleased returns the edits that restore the entries of a pod whose entries were released after the pod had been bound
-// to the node because of them. In each family in which the pod has no entry, it restores the entry that was released last, if
-// the address is in a subnet of the node, in no release handshake and not in use by another pod. may reports whether the pod
-// may have an IP. No other pod can have had such an IP since the release, and an agent that has seen the restored entry gives
-// the pod no other IP.
+// RestoreReleased returns the edits that restore the entries of a pod whose entries were released after the pod had
+// been bound to the node because of them. In each family in which the pod has no entry, it restores the entry that was
+// released last, if the address is in a subnet of the node, in no release handshake and not in use by another pod. may
+// reports whether the pod may have an IP. No other pod can have had an IP in this cooldown since the release, and an
+// agent that has seen the restored entry gives the pod no other IP.
 func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr) bool) []pool.EntryChange {
 	var edits []pool.EntryChange
 	for _, f := range address.Families {

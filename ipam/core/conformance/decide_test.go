@@ -41,7 +41,8 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return gen.FixedIP("mysql-0", change...)
 }
 
-// reported returns a FixedIP whose condition Mismatch about the pod of podOn was written the duration ago before now.
+// reported returns a FixedIP whose condition Mismatch is about the pod of podOn and was written at the time now minus
+// ago.
 func reported(ago time.Duration, reason, message string) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
 		status := metav1.ConditionTrue
@@ -66,14 +67,16 @@ func movedTo(node string, leaving bool) []ledger.RemoteAddresses {
 func TestDecide(t *testing.T) {
 	const (
 		wrong      = "Pod db/mysql-0 runs with 10.0.1.2 on node node-1, but 10.0.1.6 is reserved for the pod"
-		noPool     = wrong + " and is in no pool: a restart does not help before the pool of node node-1 has the entry"
-		otherNode  = wrong + ", in the pool of node node-2, where the scheduler may not place the next pod, so the pod is not evicted; make sure that that node can take the pod, then delete the pod"
-		returns    = wrong + ", in the pool of node node-2, where the scheduler places the next pod"
-		lost       = wrong + ", which was moved to node node-1, whose pool has lost the entry; the scheduler writes the entry for the next pod"
-		otherIP    = wrong + ", which has no entry as long as the pool has another IP for the pod; the next pod gets the reserved IP"
+		noPool     = wrong + "; no pool has an entry of IP 10.0.1.6 for the pod, and a restart does not help before a pool has one; see the condition Allocated of FixedIP mysql-0"
+		elsewhere  = wrong + "; the pool of node node-2 has IP 10.0.1.6 for the pod, but the next pod may be placed elsewhere, so the pod is not evicted; if another scheduler places the pod, set schedulerName in the pod template to a profile of fixedip-scheduler; then delete the pod"
+		infeasible = wrong + "; the pool of node node-2 has IP 10.0.1.6 for the pod, but that node cannot take the next pod now, so the pod is not evicted; make sure that the node can take the pod, then delete the pod"
+		returns    = wrong + "; the pool of node node-2 has IP 10.0.1.6 for the pod, and the scheduler can place the next pod there"
+		lost       = wrong + "; IP 10.0.1.6 was moved to node node-1, whose pool does not have the entry; the scheduler writes the entry for the next pod"
+		otherIP    = wrong + "; IP 10.0.1.6 has no entry as long as the pool has another IP for the pod; the next pod gets the reserved IP"
 		noEndpoint = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so other nodes may not reach it"
-		barePod    = "; the pod is a bare pod and is not evicted. Delete the pod and create it again"
-		reportOnly = "; its mismatch policy is Report, so the pod is not evicted. Delete the pod, or set fixedip.io/mismatch-policy to Restart"
+		barePod    = "; the pod is not evicted, because it is a bare pod; delete the pod and create it again"
+		reportOnly = "; its mismatch policy is Report, so the pod is not evicted; delete the pod, or set the annotation fixedip.io/mismatch-policy of its workload to Restart"
+		asReserved = "Pod db/mysql-0 runs with no other IP in place of a reserved one"
 	)
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	both := []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}
@@ -120,16 +123,16 @@ func TestDecide(t *testing.T) {
 
 		"another IP":                        {state: conformance.PodState{FixedIP: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, wrong)},
 		"another IP, no pool has the entry": {state: conformance.PodState{FixedIP: record(), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
-		"another IP, the pool of another node has the entry":                  {state: conformance.PodState{FixedIP: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, otherNode)},
+		"another IP, the pool of another node has the entry":                  {state: conformance.PodState{FixedIP: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, elsewhere)},
 		"moved here, the pool of this node has lost the entry":                {state: conformance.PodState{Ours: true, FixedIP: record(), Moved: movedTo("node-1", false), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, lost)},
 		"moved here, the IP is about to leave this node":                      {state: conformance.PodState{Ours: true, FixedIP: record(), Moved: movedTo("node-1", true), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
 		"moved here, another scheduler places the pod":                        {state: conformance.PodState{FixedIP: record(), Moved: movedTo("node-1", false), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
 		"the entry is on the node of the next pod":                            {state: conformance.PodState{FixedIP: record(), Held: twoNodes, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, returns)},
 		"the entry is on the node of the next pod, the grace period is over":  {state: conformance.PodState{FixedIP: reported(20*time.Second, conformance.ReasonWrongAddress, returns), Held: twoNodes, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: restart(returns)},
 		"the entry is on the node of the next pod, policy Report":             {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonWrongAddress, returns+reportOnly), Held: twoNodes, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, report: true},
-		"the entry is not on the node of the next pod":                        {state: conformance.PodState{FixedIP: record(), Held: twoNodes, Returns: []string{"node-3"}, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, otherNode)},
-		"the entry is on a node that no longer takes the pod":                 {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonWrongAddress, returns), Held: twoNodes, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, otherNode)},
-		"one entry is here, the other on the node of the next pod":            {state: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "fd00::6")}, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2", "fd00::2")}, want: setCondition(conformance.ReasonWrongAddress, "Pod db/mysql-0 runs with 10.0.1.2, fd00::2 on node node-1, but 10.0.1.6, fd00::6 is reserved for the pod, in the pool of node node-2, where the scheduler places the next pod")},
+		"the entry is not on the node of the next pod":                        {state: conformance.PodState{FixedIP: record(), Held: twoNodes, Returns: []string{"node-3"}, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, elsewhere)},
+		"the entry is on a node that no longer takes the pod":                 {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonWrongAddress, returns), Held: twoNodes, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, infeasible)},
+		"one entry is here, the other on the node of the next pod":            {state: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "fd00::6")}, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2", "fd00::2")}, want: setCondition(conformance.ReasonWrongAddress, "Pod db/mysql-0 runs with 10.0.1.2, fd00::2 on node node-1, but 10.0.1.6, fd00::6 are reserved for the pod; the pool of node node-2 has IP fd00::6 for the pod, and the scheduler can place the next pod there")},
 		"the pool has another IP for the pod":                                 {state: conformance.PodState{FixedIP: withOtherAddress(record()), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, otherIP)},
 		"the pool has another IP for the pod, the grace period is over":       {state: conformance.PodState{FixedIP: withOtherAddress(reported(20*time.Second, conformance.ReasonWrongAddress, otherIP)), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: restart(otherIP)},
 		"the pool has another IP for the pod of another scheduler":            {state: conformance.PodState{FixedIP: withOtherAddress(record()), Held: other, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
@@ -140,10 +143,10 @@ func TestDecide(t *testing.T) {
 		"reported without an entry, now the pool has the entry":               {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonNoPoolEntry, noPool), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, wrong)},
 		"evicted, the watch still shows the pod":                              {state: conformance.PodState{FixedIP: reported(time.Second, conformance.ReasonRestarting, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}},
 		"evicted, the next pod has another IP too":                            {state: conformance.PodState{FixedIP: reported(time.Second, conformance.ReasonRestarting, wrong), Held: mine, Pod: next("10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, wrong)},
-		"evicted, the next pod has the reserved IP":                           {state: conformance.PodState{FixedIP: reported(time.Second, conformance.ReasonRestarting, wrong), Held: mine, Pod: next("10.0.1.6")}, want: setCondition(conformance.ReasonAsReserved, "The pod runs with the IPs that are reserved for it")},
+		"evicted, the next pod has the reserved IP":                           {state: conformance.PodState{FixedIP: reported(time.Second, conformance.ReasonRestarting, wrong), Held: mine, Pod: next("10.0.1.6")}, want: setCondition(conformance.ReasonAsReserved, asReserved)},
 		"eviction refused": {state: conformance.PodState{FixedIP: reported(time.Second, conformance.ReasonRestartBlocked, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: restart(wrong)},
 		"eviction refused, now no pool has the entry":        {state: conformance.PodState{FixedIP: reported(time.Second, conformance.ReasonRestartBlocked, wrong), Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonNoPoolEntry, noPool)},
-		"mismatch reported, now the pod has the reserved IP": {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, want: setCondition(conformance.ReasonAsReserved, "The pod runs with the IPs that are reserved for it")},
+		"mismatch reported, now the pod has the reserved IP": {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, want: setCondition(conformance.ReasonAsReserved, asReserved)},
 		"no mismatch, as reported":                           {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonAsReserved, ""), Held: mine, Pod: podOn("node-1", "10.0.1.6")}},
 		"no mismatch reported, now the pod has another IP":   {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonAsReserved, ""), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, wrong)},
 		"the pod has no IPv6 address":                        {state: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: both, Pod: podOn("node-1", "10.0.1.6")}},
@@ -155,7 +158,7 @@ func TestDecide(t *testing.T) {
 		"another IP, policy changed from Report to Restart":  {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonWrongAddress, wrong+reportOnly), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, wrong)},
 		"eviction refused, the next pod has another IP":      {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonRestartBlocked, wrong), Held: mine, Pod: next("10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, wrong)},
 		"reported for the previous pod":                      {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonWrongAddress, wrong), Held: mine, Pod: next("10.0.1.2")}, want: setCondition(conformance.ReasonWrongAddress, wrong)},
-		"no CiliumEndpoint, eviction blocked":                {state: conformance.PodState{FixedIP: reported(time.Minute, conformance.ReasonNoCiliumEndpoint, noEndpoint), Held: mine, Pod: podOn("node-1", "10.0.1.6"), EndpointBlocker: "node node-1 is not ready"}, noEndpoint: true, want: setCondition(conformance.ReasonNoCiliumEndpoint, noEndpoint+"; the pod is not evicted: node node-1 is not ready")},
+		"no CiliumEndpoint, eviction blocked":                {state: conformance.PodState{FixedIP: reported(time.Minute, conformance.ReasonNoCiliumEndpoint, noEndpoint), Held: mine, Pod: podOn("node-1", "10.0.1.6"), EndpointBlocker: "node node-1 is not ready"}, noEndpoint: true, want: setCondition(conformance.ReasonNoCiliumEndpoint, noEndpoint+"; the pod is not evicted now: node node-1 is not ready")},
 		"no FixedIP":                                         {state: conformance.PodState{Held: mine, Pod: podOn("node-1", "10.0.1.2")}},
 		"FixedIP without IPs":                                {state: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = nil }), Held: mine, Pod: podOn("node-1", "10.0.1.2")}},
 		"eviction refused, policy changed to Report":         {state: conformance.PodState{FixedIP: reported(time.Hour, conformance.ReasonRestartBlocked, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, report: true, want: setCondition(conformance.ReasonWrongAddress, wrong+reportOnly)},
@@ -174,8 +177,9 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestClockSkewDoesNotHideTheNextPod checks that Decide does not apply a condition about an evicted pod to the next pod with
-// the name, whatever the difference between the clocks of the controller and the API server (finding C11).
+// TestClockSkewDoesNotHideTheNextPod checks that Decide does not apply a condition about an evicted pod to the next pod
+// with the name, whatever the difference between the clocks of the controller and the API server (finding C11 in
+// docs/project/findings.md).
 func TestClockSkewDoesNotHideTheNextPod(t *testing.T) {
 	for name, created := range map[string]time.Duration{"the controller is ahead": -time.Minute, "the clocks agree": 0, "the controller is behind": time.Minute} {
 		evicted := reported(10*time.Second, conformance.ReasonRestarting, "evicted")

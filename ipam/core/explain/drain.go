@@ -89,19 +89,19 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 		slices.Sort(waitingOf[name])
 		switch allowed := int(b.Status.DisruptionsAllowed); {
 		case len(waitingOf[name]) > allowed:
-			r.wrong("set the annotation "+identity.AnnotationFailover+": Migrate on the workload, or delete the node; with --orphaned-subnet-policy=Inherit another node then inherits its subnet",
-				"The drain stops at PodDisruptionBudget %s (disruptions allowed now: %d); these pods stay Pending and count as disrupted until the node is uncordoned or deleted: %s", name, allowed, strings.Join(waitingOf[name], ", "))
+			r.wrong("set the annotation "+identity.AnnotationFailover+" on the workload to Reassign (another address) or, if the routing carries single addresses, to Migrate",
+				"The drain stops at PodDisruptionBudget %s (disruptions allowed now: %d); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see --orphaned-subnet-policy): %s", name, allowed, strings.Join(waitingOf[name], ", "))
 		case allowed == 0 && len(covered[name]) > 0:
-			r.wrong("wait until the budget allows a disruption", "The drain stops at PodDisruptionBudget %s, which allows no disruption now: %s", name, strings.Join(covered[name], ", "))
+			r.wrong("wait until the budget allows a disruption, or change it", "The drain stops at PodDisruptionBudget %s, which allows no disruption now; its pods with fixed addresses on the node: %s", name, strings.Join(covered[name], ", "))
 		}
 	}
 	switch {
 	case len(drained) == 0:
-		r.fine("No pod on the node has a fixed address; fixedip does not affect a drain")
+		r.fine("No pod that a drain would evict has a FixedIP; pods in phase Claimed (kubectl fixedip list -A) are not checked")
 	case waiting > 0:
-		r.fine("%d of %d pods with fixed addresses wait after they are evicted", waiting, len(drained))
+		r.fine("Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: %d of %d", waiting, len(drained))
 	default:
-		r.fine("No pod with a fixed address waits for the node after its eviction")
+		r.fine("No pod with a fixed address waits for the node because of its failover policy")
 	}
 	return drained, r
 }
@@ -115,14 +115,14 @@ func drainedPod(record *v1alpha1.FixedIP, failover v1alpha1.Failover) (d Drained
 	case record.Spec.Owner.Kind == identity.PodKind:
 		d.Policy, d.AfterEviction = "", "is not created again, because it has no controller"
 	case record.Spec.Slot:
-		d.Policy, d.AfterEviction = "Slot", "the next pod takes over a free slot on another node, or waits for a free slot"
+		d.Policy, d.AfterEviction = "Slot", "the next pod takes over a free slot, or waits until it can take one over"
 	case policy == v1alpha1.Migrate:
-		d.AfterEviction = "runs on another node with this address, if a node can take the pod"
+		d.AfterEviction = "runs on another node with this address, if a node can take the pod and allowAddressMigration of the scheduler is true"
 	case policy == v1alpha1.Reassign:
 		d.AfterEviction = "runs on another node with another address, if a node can take the pod"
 	default:
 		waits = true
-		d.AfterEviction = "waits until the node is uncordoned, or deleted and its subnet inherited"
+		d.AfterEviction = "waits until the node is uncordoned or, if it is deleted, until another node can run it"
 	}
 	return d, waits
 }

@@ -16,9 +16,9 @@ import (
 )
 
 // TestDrain checks the DrainedPod of each pod with a fixed address, and that the report names the budget at which the drain
-// would stop (finding R3).
+// would stop (finding R3 in docs/project/findings.md).
 func TestDrain(t *testing.T) {
-	const help = "set the annotation fixedip.io/failover: Migrate on the workload, or delete the node; with --orphaned-subnet-policy=Inherit another node then inherits its subnet"
+	const help = "set the annotation fixedip.io/failover on the workload to Reassign (another address) or, if the routing carries single addresses, to Migrate"
 	pod := func(name string) corev1.Pod {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, Labels: map[string]string{"app": "mysql"}}}
 	}
@@ -34,7 +34,8 @@ func TestDrain(t *testing.T) {
 	row := func(name, policy, fate string, budgets ...string) explain.DrainedPod {
 		return explain.DrainedPod{Pod: "db/" + name, IPs: []string{"10.0.0.1"}, Policy: policy, AfterEviction: fate, Budgets: budgets}
 	}
-	const waits = "waits until the node is uncordoned, or deleted and its subnet inherited"
+	const migrates = "runs on another node with this address, if a node can take the pod and allowAddressMigration of the scheduler is true"
+	const waits = "waits until the node is uncordoned or, if it is deleted, until another node can run it"
 	two := []corev1.Pod{pod("mysql-1"), pod("mysql-0"), pod("other")}
 	both := func(failover v1alpha1.Failover, slot bool) []v1alpha1.FixedIP {
 		return []v1alpha1.FixedIP{record("mysql-0", failover, slot), record("mysql-1", failover, slot)}
@@ -52,61 +53,61 @@ func TestDrain(t *testing.T) {
 	}{
 		"no pod has a fixed address": {
 			explain.DrainInputs{Pods: two, Records: []v1alpha1.FixedIP{record("mysql-7", "", false)}},
-			nil, []explain.Finding{{Text: "No pod on the node has a fixed address; fixedip does not affect a drain"}},
+			nil, []explain.Finding{{Text: "No pod that a drain would evict has a FixedIP; pods in phase Claimed (kubectl fixedip list -A) are not checked"}},
 		},
 		"one pod has opted out": {
 			explain.DrainInputs{Pods: []corev1.Pod{pod("mysql-0"), optedOut}, Records: both(v1alpha1.Wait, false)},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits)},
-			[]explain.Finding{{Text: "1 of 1 pods with fixed addresses wait after they are evicted"}},
+			[]explain.Finding{{Text: "Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: 1 of 1"}},
 		},
 		"Wait, without a budget": {
 			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Wait, false), Failover: v1alpha1.Migrate},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits), row("mysql-1", "Wait", waits)},
-			[]explain.Finding{{Text: "2 of 2 pods with fixed addresses wait after they are evicted"}},
+			[]explain.Finding{{Text: "Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: 2 of 2"}},
 		},
 		"Wait by default, a budget allows one disruption": {
 			explain.DrainInputs{Pods: two, Records: both("", false), Failover: v1alpha1.Wait, Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("web", "web", 0)}},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
 			[]explain.Finding{
-				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql (disruptions allowed now: 1); these pods stay Pending and count as disrupted until the node is uncordoned or deleted: db/mysql-0, db/mysql-1"},
-				{Text: "2 of 2 pods with fixed addresses wait after they are evicted"},
+				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql (disruptions allowed now: 1); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see --orphaned-subnet-policy): db/mysql-0, db/mysql-1"},
+				{Text: "Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: 2 of 2"},
 			},
 		},
 		"Wait, a budget allows two disruptions": {
 			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Wait, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 2)}},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
-			[]explain.Finding{{Text: "2 of 2 pods with fixed addresses wait after they are evicted"}},
+			[]explain.Finding{{Text: "Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: 2 of 2"}},
 		},
 		"Migrate, a budget allows no disruption": {
 			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Migrate, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 0)}},
-			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if a node can take the pod", "db/mysql"), row("mysql-1", "Migrate", "runs on another node with this address, if a node can take the pod", "db/mysql")},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", migrates, "db/mysql"), row("mysql-1", "Migrate", migrates, "db/mysql")},
 			[]explain.Finding{
-				{Wrong: true, Help: "wait until the budget allows a disruption", Text: "The drain stops at PodDisruptionBudget db/mysql, which allows no disruption now: db/mysql-0, db/mysql-1"},
-				{Text: "No pod with a fixed address waits for the node after its eviction"},
+				{Wrong: true, Help: "wait until the budget allows a disruption, or change it", Text: "The drain stops at PodDisruptionBudget db/mysql, which allows no disruption now; its pods with fixed addresses on the node: db/mysql-0, db/mysql-1"},
+				{Text: "No pod with a fixed address waits for the node because of its failover policy"},
 			},
 		},
 		"two budgets for one pod": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("more", "mysql", 1)}},
-			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if a node can take the pod", "db/mysql", "db/more")},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", migrates, "db/mysql", "db/more")},
 			[]explain.Finding{
 				{Wrong: true, Help: "delete or change PodDisruptionBudgets until only one selects the pod", Text: "The drain stops at pod db/mysql-0: 2 PodDisruptionBudgets select the pod, and the API server evicts no pod with more than one"},
-				{Text: "No pod with a fixed address waits for the node after its eviction"},
+				{Text: "No pod with a fixed address waits for the node because of its failover policy"},
 			},
 		},
 		"a bare pod and a pod that has ended": {
 			explain.DrainInputs{Pods: []corev1.Pod{two[1], ended}, Records: []v1alpha1.FixedIP{bare, record("mysql-1", v1alpha1.Wait, false)}, Failover: v1alpha1.Wait},
 			[]explain.DrainedPod{row("mysql-0", "", "is not created again, because it has no controller")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after its eviction"}},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node because of its failover policy"}},
 		},
 		"Reassign": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false)},
 			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if a node can take the pod")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after its eviction"}},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node because of its failover policy"}},
 		},
 		"slots": {
 			explain.DrainInputs{Pods: two[1:], Records: both("", true), Failover: v1alpha1.Wait},
-			[]explain.DrainedPod{row("mysql-0", "Slot", "the next pod takes over a free slot on another node, or waits for a free slot")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after its eviction"}},
+			[]explain.DrainedPod{row("mysql-0", "Slot", "the next pod takes over a free slot, or waits until it can take one over")},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node because of its failover policy"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

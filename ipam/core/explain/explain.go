@@ -80,6 +80,11 @@ func (r *Report) fine(text string, args ...any) {
 	r.Findings = append(r.Findings, Finding{Text: fmt.Sprintf(text, args...)})
 }
 
+// fineWithHelp adds a finding that is no problem, with advice on how to release the address.
+func (r *Report) fineWithHelp(help, text string) {
+	r.Findings = append(r.Findings, Finding{Text: text, Help: help})
+}
+
 func (r *Report) wrong(help, text string, args ...any) {
 	r.Findings = append(r.Findings, Finding{Wrong: true, Text: fmt.Sprintf(text, args...), Help: help})
 }
@@ -88,11 +93,12 @@ func (r *Report) wrong(help, text string, args ...any) {
 func Explain(in Inputs) Report {
 	var r Report
 	e := explanation{Inputs: in, Report: &r, held: in.Pools.Held(pool.OwnerKey(in.Namespace, in.Name))}
+	e.claims = slices.DeleteFunc(slices.Clone(e.held), func(h ledger.NodeAddresses) bool { return in.Pools.EntryOf(h).IsUnreserved() })
 	e.findReserved()
 	e.facts()
 	switch {
 	case in.Pod == nil && in.Record == nil && len(e.held) == 0:
-		r.wrong("", "Pod %s/%s does not exist, and neither a FixedIP nor a pool entry has its name", in.Namespace, in.Name)
+		r.wrong("check the name and the namespace (-n)", "Pod %s/%s does not exist, and no FixedIP and no owned pool entry names it", in.Namespace, in.Name)
 	case in.Pod == nil:
 		e.withoutPod()
 	default:
@@ -108,21 +114,34 @@ func Explain(in Inputs) Report {
 type explanation struct {
 	Inputs
 	*Report
-	held []ledger.NodeAddresses
+	// held are the addresses of all owned entries of the pod. claims are those of fixed addresses: without the entries
+	// that a pod without a fixed address has on a strict node.
+	held, claims []ledger.NodeAddresses
 	// reserved are the addresses of the identity.
 	reserved []netip.Addr
-	// owner is the node whose pool has the reserved addresses or, if no pool has them, their home node; empty if there is none.
+	// owner is the node whose pool has the reserved addresses or, if no pool has them, their home node; empty if there
+	// is no such node.
 	owner string
 }
 
-// findReserved sets reserved and owner. Pool entries take precedence over the FixedIP, as in the scheduler.
+// findReserved sets reserved and owner. Pool entries take precedence over the FixedIP, as in the scheduler. If
+// several pools have entries, those of the pod's own node come first, because its agent obeys them, unless the FixedIP
+// names other addresses.
 func (e *explanation) findReserved() {
-	for i, h := range e.held {
-		if i == 0 || e.Record != nil && h.Node == e.Record.Spec.NodeName {
-			e.owner, e.reserved = h.Node, h.Addrs
+	weight := func(h ledger.NodeAddresses) int {
+		switch {
+		case e.Pod != nil && h.Node == e.Pod.Spec.NodeName && !e.recordsOther(h.Addrs):
+			return 2
+		case e.Record != nil && h.Node == e.Record.Spec.NodeName:
+			return 1
 		}
+		return 0
 	}
-	if len(e.held) > 0 || e.Record == nil {
+	if len(e.claims) > 0 {
+		best := slices.MaxFunc(e.claims, func(x, y ledger.NodeAddresses) int { return weight(x) - weight(y) })
+		e.owner, e.reserved = best.Node, best.Addrs
+	}
+	if len(e.claims) > 0 || e.Record == nil {
 		return
 	}
 	for _, ip := range e.Record.Spec.IPs {
@@ -135,19 +154,34 @@ func (e *explanation) findReserved() {
 	}
 }
 
+// recordsOther reports whether the FixedIP names another address of the family of one of addrs, and not that one.
+func (e *explanation) recordsOther(addrs []netip.Addr) bool {
+	return e.Record != nil && len(address.Additional(addrs, e.Record.Spec.IPs)) > 0
+}
+
+// plural returns one if there is one address, and many otherwise.
+func plural(addrs []netip.Addr, one, many string) string {
+	if len(addrs) == 1 {
+		return one
+	}
+	return many
+}
+
 func (e *explanation) facts() {
 	if p := e.Pod; p != nil {
 		is := string(p.Status.Phase)
 		switch {
 		case p.DeletionTimestamp != nil:
-			is = "Terminating for " + e.since(p.DeletionTimestamp.Time)
+			// The deletion timestamp is the end of the grace period.
+			requested := p.DeletionTimestamp.Add(-time.Duration(ptr.Deref(p.DeletionGracePeriodSeconds, 0)) * time.Second)
+			is = "Terminating for " + e.since(requested)
 		case p.Spec.NodeName == "":
 			is = "not placed for " + e.since(p.CreationTimestamp.Time)
 		}
 		if p.Spec.NodeName != "" {
 			is += " on node " + p.Spec.NodeName
 		}
-		if has := podutil.IPs(p); len(has) > 0 {
+		if has := podutil.IPs(p); len(has) > 0 && !podutil.IsTerminal(p) {
 			is += " with " + address.Join(has)
 		}
 		e.fact("Pod", "%s/%s, %s", p.Namespace, p.Name, is)
@@ -157,15 +191,19 @@ func (e *explanation) facts() {
 	if rec := e.Record; rec != nil {
 		ips := cmp.Or(strings.Join(rec.Spec.IPs, ", "), "no address yet")
 		phase := cmp.Or(string(rec.Status.Phase), "not reconciled yet")
-		e.fact("FixedIP", "%s, %s, for %s %s", ips, phase, rec.Spec.Owner.Kind, rec.Spec.Owner.Name)
+		slot := ""
+		if rec.Spec.Slot {
+			slot = fmt.Sprintf(" (slot %s)", rec.Name)
+		}
+		e.fact("FixedIP", "%s, %s, for %s %s%s", ips, phase, rec.Spec.Owner.Kind, rec.Spec.Owner.Name, slot)
 	} else {
 		e.fact("FixedIP", "none")
 	}
 	for _, h := range e.held {
-		e.fact("Pool", "node %s has an entry for %s", h.Node, address.Join(h.Addrs))
+		e.fact("Pool", "node %s has %s for %s", h.Node, plural(h.Addrs, "an entry", "entries"), address.Join(h.Addrs))
 	}
 	if len(e.held) == 0 {
-		e.fact("Pool", "no node has an entry")
+		e.fact("Pool", "no node has an owned entry for the pod")
 	}
 	if e.owner != "" {
 		e.fact("Node", "%s: %s", e.owner, e.nodeFact(e.owner))
@@ -178,10 +216,10 @@ func (e *explanation) nodeFact(name string) string {
 	if n, ok := e.Pools.Node(name); ok {
 		for _, f := range address.Families {
 			if n.HasFamily(f) {
-				parts = append(parts, fmt.Sprintf("%d free %s addresses", e.Pools.Available(name, f), f))
+				parts = append(parts, fmt.Sprintf("free %s addresses: %d", f, e.Pools.Available(name, f)))
 			}
 		}
-		parts = append(parts, "subnets "+strings.Join(n.PodCIDRs, ", "))
+		parts = append(parts, "subnets: "+pool.JoinSubnets(n.PodCIDRs))
 		if n.Unreported {
 			parts = append(parts, "its agent has not reported yet which addresses are in use")
 		}
@@ -204,14 +242,23 @@ func (e *explanation) conditions() {
 	if e.Record == nil {
 		return
 	}
+	var problems []metav1.Condition
 	for _, c := range e.Record.Status.Conditions {
 		bad := metav1.ConditionFalse
 		if c.Type == v1alpha1.ConditionConflict || c.Type == v1alpha1.ConditionMismatch {
 			bad = metav1.ConditionTrue
 		}
 		if c.Status == bad {
-			e.wrong("", "fixedip-controller reported %s ago: %s (%s)", e.since(c.LastTransitionTime.Time), c.Message, c.Reason)
+			problems = append(problems, c)
 		}
+	}
+	for _, c := range problems {
+		// Ready repeats another condition.
+		repeated := func(other metav1.Condition) bool { return other.Type != c.Type && other.Reason == c.Reason }
+		if c.Type == v1alpha1.ConditionReady && slices.ContainsFunc(problems, repeated) {
+			continue
+		}
+		e.wrong("", "Condition %s of FixedIP %s is %s (reason %s, last transition %s ago): %s", c.Type, e.Record.Name, c.Status, c.Reason, e.since(c.LastTransitionTime.Time), c.Message)
 	}
 }
 
@@ -221,15 +268,17 @@ func (e *explanation) endpoint() {
 	if e.Endpoint == nil || e.Pod != nil && !slices.ContainsFunc(e.Endpoint.OwnerReferences, ofPrevious) {
 		return
 	}
-	help := fmt.Sprintf("if the pod no longer exists: kubectl -n %s delete ciliumendpoint %s", e.Namespace, e.Name)
+	const unless = "unless --enable-cep-keeper is false"
+	name := e.Namespace + "/" + e.Name
+	help := fmt.Sprintf("if the controller does not do that, and the previous pod no longer runs: kubectl -n %s delete ciliumendpoint %s", e.Namespace, e.Name)
 	switch {
 	case e.Endpoint.DeletionTimestamp != nil:
-		e.wrong(fmt.Sprintf("kubectl -n %s patch ciliumendpoint %s --type=merge -p '{\"metadata\":{\"finalizers\":[]}}'", e.Namespace, e.Name),
-			"The CiliumEndpoint of a previous pod has been in deletion for %s", e.since(e.Endpoint.DeletionTimestamp.Time))
+		e.wrong(fmt.Sprintf("if the previous pod no longer runs: kubectl -n %s patch ciliumendpoint %s --type=merge -p '{\"metadata\":{\"finalizers\":[]}}'", e.Namespace, e.Name),
+			"CiliumEndpoint %s of a previous pod has been in deletion for %s; the controller removes its finalizers after --cep-termination-timeout, %s", name, e.since(e.Endpoint.DeletionTimestamp.Time), unless)
 	case e.Pod != nil && e.Pod.Spec.NodeName != "":
-		e.wrong(help, "The CiliumEndpoint of this name belongs to a previous pod; an agent does not take over the CiliumEndpoint of another agent")
+		e.wrong(help, "CiliumEndpoint %s belongs to a previous pod, so other nodes may not know the IPs of the pod; the controller corrects or deletes the CiliumEndpoint after --cep-grace-period at the latest, %s", name, unless)
 	case e.Pod == nil:
-		e.wrong(help, "A CiliumEndpoint of this name still exists")
+		e.wrong(help, "CiliumEndpoint %s still exists, although its pod does not; the controller deletes the CiliumEndpoint after --cep-grace-period, %s", name, unless)
 	}
 }
 
@@ -238,12 +287,14 @@ func (e *explanation) leader() {
 	if e.Lease == nil || e.Lease.Spec.RenewTime == nil {
 		return
 	}
+	const help = "check the pods of fixedip-controller; ignore this if --enable-leader-election is false"
 	holder, renewed := ptr.Deref(e.Lease.Spec.HolderIdentity, ""), e.Lease.Spec.RenewTime.Time
+	lease := e.Lease.Namespace + "/" + e.Lease.Name
 	switch {
 	case holder == "":
-		e.wrong("check the pods of fixedip-controller", "No fixedip-controller is the leader: addresses are neither recorded nor released")
+		e.wrong(help, "No fixedip-controller holds Lease %s: addresses are neither recorded nor released", lease)
 	case e.Now.Sub(renewed) > leaderTimeout:
-		e.wrong("check the pods of fixedip-controller", "The leading fixedip-controller (%s) has not renewed its lease for %s: addresses are neither recorded nor released", holder, e.since(renewed))
+		e.wrong(help, "fixedip-controller %s holds Lease %s and has not renewed it for %s: addresses are neither recorded nor released", holder, lease, e.since(renewed))
 	}
 }
 

@@ -4,10 +4,12 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -25,8 +28,8 @@ func (e *explanation) pod() {
 	_, fixed, err := identity.Of(e.Pod, identity.NewKinds(), identity.NoControllers)
 	switch {
 	case err != nil:
-		e.wrong("correct the annotation in the pod template", "Whether the pod has a fixed address is unknown: %v", err)
-	case e.Pod.Spec.HostNetwork, !fixed && len(e.held) == 0 && e.Record == nil:
+		e.wrong("correct the annotation in the pod template or, for a bare pod, on the pod", "Whether the pod has a fixed address is unknown: %v", err)
+	case identity.OptsOut(e.Pod), !fixed && len(e.claims) == 0 && e.Record == nil:
 		e.unfixed()
 	case podutil.IsTerminal(e.Pod):
 		e.ended()
@@ -44,65 +47,123 @@ func (e *explanation) ended() {
 		how += ", " + e.Pod.Status.Reason
 	}
 	if len(e.reserved) > 0 {
-		reserved = "; " + address.Join(e.reserved) + " stays reserved for the next pod"
+		reserved = fmt.Sprintf("; %s %s still reserved", address.Join(e.reserved), plural(e.reserved, "is", "are"))
 	}
-	e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s, if the workload does not replace the pod", e.Namespace, e.Name), "The pod has ended (%s) and uses no address%s", how, reserved)
+	when := "if the workload does not replace the pod"
+	if e.isBarePod() {
+		when = "if the pod has to run again"
+	}
+	e.wrong(e.deleteHelp()+", "+when, "The pod has ended (%s) and uses no address%s", how, reserved)
 }
 
-// unfixed reports why a pod has no fixed address.
+// unfixed reports why a pod has no fixed address. Which kinds besides StatefulSets are configured is unknown here.
 func (e *explanation) unfixed() {
 	const text = "The pod has no fixed address: "
-	owner := metav1.GetControllerOfNoCopy(e.Pod)
+	enabled, annotated := e.Pod.Annotations[identity.AnnotationEnabled]
+	of := ""
+	if owner := metav1.GetControllerOfNoCopy(e.Pod); owner != nil {
+		of = identity.OwnerFrom(owner).Label() + " " + owner.Name
+	}
+	kindHelp := "if the kind of the pod's workload is not configured, add it to workloads in the scheduler's FixedIPArgs and to --workload-kind of the controller"
+	if !e.placedByUs() {
+		kindHelp = e.schedulerHelp() + "; " + kindHelp
+	}
 	switch {
 	case e.Pod.Spec.HostNetwork:
 		e.fine(text + "it uses the host network")
 	case identity.OptsOut(e.Pod):
-		e.fine(text+"it is annotated %s: %s", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled])
-	case owner == nil:
-		e.fine(text+"it is a bare pod without the annotation %s: \"true\"; with it, a pod with this name keeps its address", identity.AnnotationEnabled)
-	case !identity.OptsIn(e.Pod.Annotations):
-		e.fine(text+"it belongs to %s %s, and only pods of StatefulSets have one by default", owner.Kind, owner.Name)
-	case e.Pod.Spec.NodeName == "":
-		e.wrong("add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller",
-			"The pod is annotated %s: %s and waits for an address of %s %s", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled], owner.Kind, owner.Name)
-		e.schedulerMessage()
+		e.fine(text+"it is annotated %s: %s", identity.AnnotationEnabled, enabled)
+	case e.isBarePod():
+		e.fine(text+"it is a bare pod that is not annotated %s: \"true\" and requests no addresses, and the controller has not adopted its address; if it is created with the annotation, pods with this name keep their address", identity.AnnotationEnabled)
+	case identity.OptsIn(e.Pod.Annotations) && e.Pod.Spec.NodeName == "":
+		e.wrong(kindHelp, "The pod is annotated %s: %s, and has neither a fixed address nor a node yet; it belongs to %s", identity.AnnotationEnabled, enabled, of)
+	case identity.OptsIn(e.Pod.Annotations):
+		e.wrong(kindHelp, "The pod is annotated %s: %s, but is bound to node %s without a fixed address; it belongs to %s", identity.AnnotationEnabled, enabled, e.Pod.Spec.NodeName, of)
+	case annotated:
+		e.wrong("correct the annotation in the pod template", text+"its annotation %s is %q; write \"true\" or \"false\"", identity.AnnotationEnabled, enabled)
 	default:
-		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template; add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller",
-			"The pod is annotated %s: %s, and %s placed it without a fixed address", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled], e.Pod.Spec.SchedulerName)
+		e.fine(text+"it belongs to %s and is not annotated %s: \"true\"; without the annotation, a pod gets one only if the kind of its workload is configured with enabled: ByDefault", of, identity.AnnotationEnabled)
+	}
+	if len(e.claims) == 0 {
+		for _, h := range e.held {
+			e.fine("The pool of node %s has %s for %s, because the node is or was strict; the controller removes the %s when the pod is gone", h.Node, plural(h.Addrs, "an entry", "entries"), address.Join(h.Addrs), plural(h.Addrs, "entry", "entries"))
+		}
+	}
+	if e.Pod.Spec.NodeName == "" {
+		e.schedulerMessage()
 	}
 }
 
 // bound reports whether a bound pod runs with its reserved addresses, and otherwise why not.
 func (e *explanation) bound() {
 	node, has := e.Pod.Spec.NodeName, podutil.IPs(e.Pod)
-	owner := "no node"
-	if e.owner != "" {
-		owner = "node " + e.owner
-	}
+	reserved, its := address.Join(e.reserved), "its "+plural(e.reserved, "address", "addresses")
+	running := slices.DeleteFunc(slices.Clone(e.reserved), func(a netip.Addr) bool { return !podutil.RunsWith(e.Pod, a) })
 	switch {
 	case len(e.reserved) == 0 && !e.placedByUs():
-		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template, or labels that the controller's --label-selector matches, or the annotation "+identity.AnnotationEnabled+": \"true\"",
-			"The address of the pod is not fixed: %s placed it, and the controller has not adopted it", e.Pod.Spec.SchedulerName)
+		e.wrong(e.schedulerHelp()+", or let the controller adopt the address, by a label that its --label-selector matches or the annotation "+identity.AnnotationEnabled+": \"true\"; events of the pod report problems of the adoption",
+			"The address of the pod is not fixed: its schedulerName is %s, and the controller has not adopted the address", e.Pod.Spec.SchedulerName)
 	case len(e.reserved) == 0:
-		e.wrong("", "The pod is bound to node %s without a claim; the agent gives the pod any free address", node)
+		e.wrong("see the events of the pod: the controller restores a lost entry, or evicts the pod so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation "+identity.AnnotationEnabled+": \"true\" have fixed addresses",
+			"The pod is bound to node %s, but neither a pool entry nor a FixedIP reserves an address for it", node)
+	case slices.ContainsFunc(e.claims, func(h ledger.NodeAddresses) bool { return h.Node == node && e.recordsOther(h.Addrs) }):
+		e.wrong("", "The pool of node %s reserves %s for the pod, but FixedIP %s reserves %s; with the failover policy Reassign the controller replaces the FixedIP", node, address.Join(e.Pools.HeldOn(pool.OwnerKey(e.Namespace, e.Name), node)), e.Record.Name, strings.Join(e.Record.Spec.IPs, ", "))
+	case len(running) == 0 && e.owner == node && len(e.claims) == 0:
+		e.wrong("", "The pod is bound to node %s, but the pool of the node has no entry for %s %s, which FixedIP %s reserves; without the entry, the pod may run with another address", node, its, reserved, e.Record.Name)
 	case len(has) == 0 && e.owner == node:
-		e.fine("The pod is about to start on node %s and gets %s", node, address.Join(e.reserved))
+		e.fine("The pod is bound to node %s and has no IP yet; the pool of the node has %s %s", node, its, reserved)
 		e.usedByOther(e.reserved)
 	case len(has) == 0:
-		e.wrong(e.returnHelp(), "The pod is bound to node %s, and its address %s belongs to %s", node, address.Join(e.reserved), owner)
-	case slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return podutil.RunsWith(e.Pod, a) }) &&
-		!slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return podutil.RunsWithOther(e.Pod, a) }):
-		e.fine("The pod runs with its fixed address %s", address.Join(e.reserved))
-		e.usedByOther(e.reserved)
+		e.wrong(e.returnHelp(), "The pod is bound to node %s, but %s %s %s", node, its, reserved, e.whereabouts())
+	case len(running) > 0 && !slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return podutil.RunsWithOther(e.Pod, a) }):
+		e.fine("The pod runs with its fixed %s %s", plural(running, "address", "addresses"), address.Join(running))
+		e.usedByOther(running)
 	case e.owner == node:
-		e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name),
-			"The pod runs with %s, but %s is reserved for the pod on this node: the agent had not seen the entry when the pod started", address.Join(has), address.Join(e.reserved))
+		e.wrong(e.deleteHelp()+"; the controller evicts the pod after --mismatch-grace-period, unless it is a bare pod or its mismatch policy is Report",
+			"The pod runs with %s, but %s %s reserved for the pod on this node; the agent probably had not seen the reservation when the pod started", address.Join(has), reserved, plural(e.reserved, "is", "are"))
+		e.usedByOther(e.reserved)
 	default:
-		e.wrong(e.returnHelp(), "The pod runs with %s, and its address %s belongs to %s", address.Join(has), address.Join(e.reserved), owner)
+		e.wrong(e.returnHelp(), "The pod runs with %s, but %s %s %s", address.Join(has), its, reserved, e.whereabouts())
 	}
-	if e.Record == nil && len(e.held) > 0 {
-		e.fine("The claim has no FixedIP yet; the controller creates one when the bound pod has IPs")
+	if e.Record == nil && len(e.claims) > 0 {
+		e.fine("The pod has no FixedIP yet; the controller creates one when the bound pod has IPs, if the kind of its workload is configured; an event of the pod reports if the API server refuses the FixedIP")
 	}
+}
+
+// whereabouts returns where the reserved addresses belong, as the end of a sentence whose subject they are.
+func (e *explanation) whereabouts() string {
+	switch {
+	case e.owner != "":
+		return plural(e.reserved, "belongs", "belong") + " to node " + e.owner
+	case e.overlappingNode() != "":
+		return fmt.Sprintf("%s in the subnets of node %s, which overlap those of another node", plural(e.reserved, "is", "are"), e.overlappingNode())
+	}
+	return plural(e.reserved, "is", "are") + " in no node's subnet"
+}
+
+// overlappingNode returns the first node, by name, whose subnets contain a reserved address and overlap those of
+// another node; empty if there is none.
+func (e *explanation) overlappingNode() string {
+	for _, a := range e.reserved {
+		for _, name := range slices.Sorted(slices.Values(e.Pools.HomesOf(a))) {
+			if _, overlaps := e.Pools.OverlapsWith(name); overlaps {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// isBarePod reports whether the pod has no controller.
+func (e *explanation) isBarePod() bool { return metav1.GetControllerOfNoCopy(e.Pod) == nil }
+
+// isSlot reports whether the addresses of the pod are a slot of its workload.
+func (e *explanation) isSlot() bool {
+	if e.Record != nil {
+		return e.Record.Spec.Slot
+	}
+	owner := metav1.GetControllerOfNoCopy(e.Pod)
+	return owner != nil && identity.OwnerFrom(owner).GroupKind() == identity.ReplicaSets
 }
 
 // placedByUs reports whether the pod names a profile of our scheduler.
@@ -110,40 +171,96 @@ func (e *explanation) placedByUs() bool {
 	return slices.Contains(e.Schedulers, e.Pod.Spec.SchedulerName)
 }
 
+// schedulerHelp returns the advice for a pod that another scheduler places.
+func (e *explanation) schedulerHelp() string {
+	if e.isBarePod() {
+		return "create the pod with schedulerName: " + e.Schedulers[0]
+	}
+	return "set schedulerName: " + e.Schedulers[0] + " in the pod template"
+}
+
+// deleteHelp returns the command that deletes the pod. No controller creates a bare pod again.
+func (e *explanation) deleteHelp() string {
+	help := fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name)
+	if e.isBarePod() {
+		help += ", and create the pod again"
+	}
+	return help
+}
+
+// subnetHelp returns the advice for addresses of a FixedIP that have no home node.
+func (e *explanation) subnetHelp() string {
+	if e.overlappingNode() != "" {
+		return overlapHelp
+	}
+	return "add a node whose subnet contains the address, such as the previous node under its name; or give up the address: " + e.releaseCommand()
+}
+
+// releaseCommand returns the command that deletes the FixedIP.
+func (e *explanation) releaseCommand() string {
+	return fmt.Sprintf("kubectl -n %s delete fixedip %s", e.Namespace, e.Record.Name)
+}
+
 // returnHelp returns the advice for a pod that is on another node than its address.
 func (e *explanation) returnHelp() string {
-	if !e.placedByUs() {
-		return "set schedulerName: " + e.Schedulers[0] + " in the pod template, so that the pod returns to the node of its address"
+	switch {
+	case e.owner == "":
+		return e.subnetHelp()
+	case !e.placedByUs():
+		return fmt.Sprintf("%s, so that the next pod is placed on node %s", e.schedulerHelp(), e.owner)
 	}
-	return fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name)
+	return fmt.Sprintf("%s; the next pod is placed on node %s, or waits if that node cannot take it", e.deleteHelp(), e.owner)
+}
+
+// failoverHelp returns the advice for a pod whose node cannot take it: how the pod, or another one, can run on
+// another node. It is empty for a bare pod without a FixedIP.
+func (e *explanation) failoverHelp() string {
+	const policy = "Reassign (another address) or, if the routing carries single addresses, to Migrate"
+	switch {
+	case e.isSlot():
+		return "delete the pod: its workload creates another pod, which may get another address"
+	case !e.isBarePod():
+		return "set the annotation " + identity.AnnotationFailover + " on the workload of the pod to " + policy
+	case e.Record != nil:
+		return fmt.Sprintf("set spec.failover of FixedIP %s to %s", e.Record.Name, policy)
+	}
+	return ""
 }
 
 // usedByOther reports those of addrs that the agent of the owner node reports as used by another pod.
 func (e *explanation) usedByOther(addrs []netip.Addr) {
 	n, _ := e.Pools.Node(e.owner)
 	for _, a := range addrs {
-		if user := n.Used[a]; user != "" && user != pool.OwnerKey(e.Namespace, e.Name) {
-			e.wrong("delete the one of the two pods that can run with another address", "The agent of node %s reports that %s is used by %s", e.owner, a, user)
+		user, help := n.Used[a], ""
+		if user == "" || user == pool.OwnerKey(e.Namespace, e.Name) {
+			continue
 		}
+		if pool.IsPodKey(user) {
+			user = "pod " + user
+			help = "delete " + user + " if it still runs and no FixedIP reserves the address for it; the report changes when the agent reports again"
+		}
+		e.wrong(help, "The agent of node %s reports that %s is used by %s", e.owner, a, user)
 	}
 }
 
 // waiting reports why a pod is not bound.
 func (e *explanation) waiting() {
 	if !e.placedByUs() {
-		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template",
-			"The pod waits for %s, which does not support fixed addresses", e.Pod.Spec.SchedulerName)
+		e.wrong(e.schedulerHelp(), "The pod waits for %s, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (%s)", e.Pod.Spec.SchedulerName, strings.Join(e.Schedulers, ", "))
 	}
+	what := fmt.Sprintf("%s %s of the pod", plural(e.reserved, "Address", "Addresses"), address.Join(e.reserved))
 	switch {
-	case e.Record != nil && e.Record.DeletionTimestamp != nil:
-		e.wrong("", "The previous address %s of the pod is being released; the pod gets a new one when FixedIP %s is gone", strings.Join(e.Record.Spec.IPs, ", "), e.Record.Name)
+	case e.Record != nil && e.Record.DeletionTimestamp != nil && !e.Record.Spec.Slot:
+		e.wrong(e.blockedHelp(), "FixedIP %s of the pod is being deleted; the pod gets a new address when the previous one (%s) is released and the FixedIP is gone", e.Record.Name, cmp.Or(strings.Join(e.Record.Spec.IPs, ", "), "none"))
+	case len(e.reserved) > 0 && e.owner == "" && e.overlappingNode() != "":
+		e.fine("%s %s", what, e.whereabouts())
+		e.overlap(e.overlappingNode())
 	case len(e.reserved) > 0 && e.owner == "" && e.Pod.Status.NominatedNodeName != "":
-		e.fine("Address %s of the pod is in no node's subnet%s; node %s can run the pod and inherits the subnet when the grace period ends", address.Join(e.reserved), e.formerNode(), e.Pod.Status.NominatedNodeName)
+		e.fine("%s %s%s; node %s can run the pod, and may inherit the subnet when the grace period ends", what, e.whereabouts(), e.formerNode(), e.Pod.Status.NominatedNodeName)
 	case len(e.reserved) > 0 && e.owner == "":
-		e.wrong(fmt.Sprintf("add a node with the previous name, which gets the subnet again; kubectl -n %s delete fixedip %s releases the address", e.Namespace, e.Record.Name),
-			"Address %s of the pod is in no node's subnet%s", address.Join(e.reserved), e.formerNode())
+		e.wrong(e.subnetHelp(), "%s %s%s", what, e.whereabouts(), e.formerNode())
 	case len(e.reserved) > 0:
-		e.ownerNode()
+		e.ownerNode(what)
 	default:
 		e.firstAddress()
 	}
@@ -151,18 +268,24 @@ func (e *explanation) waiting() {
 	e.schedulerMessage()
 }
 
+// blockedHelp returns how to see what blocks the release of the addresses.
+func (e *explanation) blockedHelp() string {
+	return fmt.Sprintf("if the release takes long: kubectl -n %s describe fixedip %s shows what blocks it", e.Namespace, e.Record.Name)
+}
+
 // schedulerMessage reports the message of the condition PodScheduled.
 func (e *explanation) schedulerMessage() {
 	for _, c := range e.Pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
-			e.fine("%s reported: %s", e.Pod.Spec.SchedulerName, c.Message)
+			e.fine("Condition PodScheduled of the pod is False: %s", c.Message)
 		}
 	}
 }
 
-// ownerNode reports the state of the node that has the pod's address, and what helps if that node takes no pods.
-func (e *explanation) ownerNode() {
-	text := fmt.Sprintf("Address %s of the pod belongs to node %s, which ", address.Join(e.reserved), e.owner)
+// ownerNode reports the state of the node that has the pod's address, and what helps if that node takes no pods. what
+// is the beginning of a sentence; it names the address.
+func (e *explanation) ownerNode(what string) {
+	text := fmt.Sprintf("%s %s, which ", what, e.whereabouts())
 	node := e.Nodes[e.owner]
 	help := ""
 	switch {
@@ -181,20 +304,24 @@ func (e *explanation) ownerNode() {
 	home, _ := e.Pools.Home(e.reserved[0])
 	switch {
 	case help == "":
-		e.fine("%sis ready for pods", text)
-	case failover == v1alpha1.Migrate || failover == v1alpha1.Reassign:
+		e.fine("%sis ready and not cordoned", text)
+	case !e.isSlot() && (failover == v1alpha1.Migrate || failover == v1alpha1.Reassign):
 		e.wrong(help, "%s%s", text, nodeIs(node))
-		e.fine("The failover policy is %s: the pod goes to another node when the previous pod has provably stopped", failover)
-	case node == nil && home != e.owner && e.Nodes[home] != nil:
-		e.fine("%s%s; the address returns to its home node %s, which %s", text, nodeIs(node), home, nodeIs(e.Nodes[home]))
+		e.fine("The failover policy is %s: the pod may go to another node when the previous pod has provably stopped", failover)
+	case !e.isSlot() && node == nil && home != e.owner && e.Nodes[home] != nil:
+		e.fine("%s%s; %s to home node %s, which %s", text, nodeIs(node), plural(e.reserved, "the address returns", "the addresses return"), home, nodeIs(e.Nodes[home]))
 	default:
-		e.wrong(help+"; the annotation "+identity.AnnotationFailover+" on the workload of the pod allows another node", "%s%s", text, nodeIs(node))
+		if other := e.failoverHelp(); other != "" {
+			help += "; or " + other
+		}
+		e.wrong(help, "%s%s", text, nodeIs(node))
 	}
 	e.overlap(e.owner)
 	e.usedByOther(e.reserved)
 }
 
-// formerNode returns which node had the address of the FixedIP, as the end of a sentence; empty if the FixedIP does not name it.
+// formerNode returns which node had the address of the FixedIP, as the end of a sentence; empty if the FixedIP names no
+// node.
 func (e *explanation) formerNode() string {
 	if e.Record.Spec.NodeName == "" {
 		return ""
@@ -229,22 +356,25 @@ func (e *explanation) firstAddress() {
 		}
 	}
 	if unreported > 0 {
-		e.wrong("check the cilium pods of these nodes if this does not change", "The Cilium agents of %d nodes have not reported yet which addresses are in use; until they do, no new pod gets an address there", unreported)
+		e.wrong("check the cilium pods of these nodes if this does not change", "Nodes whose Cilium agent has not reported yet which addresses are in use: %d; no pod gets a new address there before the agent has reported", unreported)
 	}
 	if with > 0 {
-		e.fine("The pod has no address yet; %d nodes have a free address, %d have none", with, without)
+		e.fine("The pod has no address yet; nodes with a free IPv4 or IPv6 address: %d, without: %d", with, without)
 	} else if unreported == 0 || without > 0 {
-		e.wrong("delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node", "The pod has no address yet, and none of %d nodes has a free address", without)
+		e.wrong("delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node", "The pod has no address yet; nodes with a free address: 0, without: %d", without)
 	}
 	for _, name := range overlapping {
 		e.overlap(name)
 	}
 }
 
+// overlapHelp is the advice for overlapping subnets. A subnet whose NodeSubnet names the node would be assigned again.
+const overlapHelp = "remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet"
+
 // overlap reports the overlap of the subnets of a node with those of another node, if there is one.
 func (e *explanation) overlap(name string) {
 	if other, ok := e.Pools.OverlapsWith(name); ok {
-		e.wrong("change spec.ipam.podCIDRs of one of the two CiliumNodes", "The subnets of node %s overlap those of node %s; no IP in them is assigned", name, other)
+		e.wrong(overlapHelp, "The subnets of node %s overlap those of node %s; no address in them is claimed", name, other)
 	}
 }
 
@@ -253,32 +383,77 @@ func (e *explanation) withoutPod() {
 	rec := e.Record
 	switch {
 	case rec == nil:
-		e.wrong("if no pod needs the address, remove the owner from the entry in the CiliumNode", "A pool has an entry for this name, but neither a pod nor a FixedIP exists")
+		e.withoutRecord()
 		return
 	case rec.DeletionTimestamp != nil:
-		e.wrong("", "The address is being released; FixedIP %s has been in deletion for %s", rec.Name, e.since(rec.DeletionTimestamp.Time))
+		e.wrong(e.blockedHelp(), "FixedIP %s has been in deletion for %s; it is gone when its addresses (%s) are released", rec.Name, e.since(rec.DeletionTimestamp.Time), cmp.Or(strings.Join(rec.Spec.IPs, ", "), "none"))
+		return
+	case len(rec.Spec.IPs) == 0:
+		e.fine("FixedIP %s names no address yet; it gets those of its pod", rec.Name)
 		return
 	}
+	ips := address.ParseAll(rec.Spec.IPs)
+	text := fmt.Sprintf("%s %s %s ", plural(ips, "Address", "Addresses"), strings.Join(rec.Spec.IPs, ", "), plural(ips, "is", "are"))
 	name := fmt.Sprintf("%s %s", rec.Spec.Owner.Kind, rec.Spec.Owner.Name)
-	releaseHelp := fmt.Sprintf("kubectl -n %s delete fixedip %s releases the address", e.Namespace, rec.Name)
-	switch {
-	case rec.Status.ExpiresAt != nil:
-		e.fine("The address is reserved until %s in case a pod with this name returns", rec.Status.ExpiresAt.UTC().Format("2006-01-02 15:04:05 MST"))
+	kept := func(why string, args ...any) {
+		e.fineWithHelp(e.releaseCommand()+" releases "+plural(ips, "the address", "the addresses"), text+fmt.Sprintf(why, args...))
+	}
+	released := func(why string, args ...any) { e.wrong(e.blockedHelp(), text+"about to be released: "+why, args...) }
+	// The last pod of a slot may still run after it was deleted by force.
+	vacated := ", when the Cilium agent has confirmed that pod " + rec.Spec.PodName + " has stopped"
+	if rec.Status.VacatedBy == rec.Spec.PodName {
+		vacated = ""
+	}
+	switch at := rec.Status.ExpiresAt; {
+	case at != nil && !e.Now.Before(at.Time):
+		released("the TTL ended at %s", formatTime(at.Time))
+	case at != nil && rec.Spec.Slot:
+		e.fine(text+"reserved until %s in case %s needs the slot again", formatTime(at.Time), name)
+	case at != nil && rec.Spec.Owner.Kind == identity.PodKind:
+		e.fine(text+"reserved until %s in case the pod is created again", formatTime(at.Time))
+	case at != nil:
+		e.fine(text+"reserved until %s in case %s expects the pod again", formatTime(at.Time), name)
 	case e.Unread != "":
-		e.fine("The address is reserved for %s; it is unknown whether that workload exists: %s", name, e.Unread)
+		e.fine(text+"reserved for %s; it is unknown whether that workload exists: %s", name, e.Unread)
 	case e.Workload == nil && rec.Spec.Owner.UID == "":
-		e.fine("The address is reserved for %s, which does not exist yet", name)
+		kept("reserved for %s, which does not exist yet", name)
 	case e.Workload == nil && rec.Spec.Reclaim.WhenDeleted == v1alpha1.Retain:
-		e.Findings = append(e.Findings, Finding{Text: fmt.Sprintf("The address is reserved although %s is deleted: whenDeleted is Retain", name), Help: releaseHelp})
+		kept("reserved although %s is deleted: whenDeleted is Retain", name)
 	case e.Workload == nil:
-		e.wrong("", "%s is deleted, and the address is about to be released", name)
-	case rec.Name != rec.Spec.PodName:
-		e.fine("The address is reserved for the next pod of %s", name)
+		released("%s is deleted", name)
+	case e.Workload.OptsOut() && rec.Spec.Reclaim.WhenDeleted == v1alpha1.Retain:
+		kept("reserved although new pods of %s have no fixed addresses: whenDeleted is Retain", name)
+	case e.Workload.OptsOut():
+		released("new pods of %s have no fixed addresses", name)
+	case rec.Spec.Slot:
+		e.fine(text+"a free slot of %s; the next pod of that workload may take it over%s", name, vacated)
 	case e.Workload.Excludes(e.Name) && rec.Spec.Reclaim.WhenScaled == v1alpha1.Delete:
-		e.wrong("", "%s is scaled down, and the address is about to be released", name)
+		released("%s has no replica with the name of the pod", name)
 	case e.Workload.Excludes(e.Name):
-		e.Findings = append(e.Findings, Finding{Text: fmt.Sprintf("The address is reserved until %s is scaled up again: whenScaled is Retain", name), Help: releaseHelp})
+		kept("reserved although %s has no replica with the name of the pod: whenScaled is Retain", name)
 	default:
-		e.fine("The address is reserved for the pod that %s is about to create", name)
+		e.fine(text+"reserved for the pod that %s is about to create", name)
 	}
 }
+
+// withoutRecord reports on the pool entries of a pod that does not exist and has no FixedIP. The rules of package
+// reclaim for claims without a FixedIP decide what becomes of the entries.
+func (e *explanation) withoutRecord() {
+	const text = "A pool has an entry for the pod, but neither the pod nor a FixedIP exists"
+	if len(e.claims) == 0 {
+		e.fine(text + "; the entry is for a pod without a fixed address on a strict node, and the controller removes it")
+		return
+	}
+	switch e.Pools.EntryOf(e.claims[0]).Purpose {
+	case pool.UnknownPurpose:
+		e.fineWithHelp("if no pod needs the address: in the CiliumNode, change the owner of the entry to fixedip.io/cooldown; the controller then removes the entry when no pod can have the address any more",
+			text+"; a user or another program wrote the entry, and it is kept for the pod")
+	case pool.ForBarePod:
+		e.fine(text + "; the entry is for a bare pod, and the controller releases it")
+	default:
+		e.fine(text + "; the controller keeps the entry if the workload that it names still expects the pod, or if the kind of that workload is not configured; otherwise it releases the entry")
+	}
+}
+
+// formatTime returns a time as text.
+func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 )
 
@@ -43,13 +42,16 @@ func (e *explanation) volumes() {
 		what := fmt.Sprintf("Volume %s (claim %s)", v.Volume.Name, v.Claim)
 		switch {
 		case len(nodes) == 0:
-			e.wrong("add or repair a node that can use the volume", "%s can be used on no node that is ready for pods", what)
+			e.wrong("add, repair or uncordon a node that can use the volume", "%s can be used on no node that is ready and not cordoned", what)
 		case e.Nodes[e.owner] != nil && !usable(e.Nodes[e.owner]):
-			help := "set the annotation " + identity.AnnotationFailover + ": Migrate on the workload of the pod, so that the address follows the pod"
-			if e.Record != nil {
-				help += fmt.Sprintf(", or release the address: kubectl -n %s delete fixedip %s", e.Namespace, e.Record.Name)
+			var helps []string
+			if other := e.failoverHelp(); other != "" {
+				helps = append(helps, other)
 			}
-			e.wrong(help, "%s can be used only on %s, and address %s of the pod belongs to node %s", what, someNodes(nodes), address.Join(e.reserved), e.owner)
+			if e.Record != nil {
+				helps = append(helps, e.releaseCommand()+", so that the pod gets another address")
+			}
+			e.wrong(strings.Join(helps, "; or "), "%s can be used on %s, but not on node %s, to which %s %s of the pod %s", what, someNodes(nodes), e.owner, plural(e.reserved, "address", "addresses"), address.Join(e.reserved), plural(e.reserved, "belongs", "belong"))
 		}
 	}
 }
@@ -58,7 +60,7 @@ func (e *explanation) volumes() {
 func someNodes(names []string) string {
 	more := ""
 	if len(names) > maxNamedNodes {
-		more = fmt.Sprintf(" and %d others", len(names)-maxNamedNodes)
+		more = fmt.Sprintf(" and %d more", len(names)-maxNamedNodes)
 		names = names[:maxNamedNodes]
 	}
 	if len(names) == 1 {

@@ -70,8 +70,8 @@ func TestParseSelector(t *testing.T) {
 		`{"matchLabels":{"app":"x"}`:                           `not a LabelSelector in JSON: unexpected end of JSON input`,
 		`{"matchLabels":{"app":"x"}}}`:                         `not a LabelSelector in JSON: invalid character '}' after top-level value`,
 		`{"matchExpressions":[{"key":"a","operator":"Like"}]}`: `"Like" is not a valid label selector operator`,
-		"\x00":        `the selector must name labels, such as app=mysql,env!=test`,
-		"app=x\x00,b": `the selector must name labels, such as app=mysql,env!=test`,
+		"\x00":        `the selector must name labels, such as app=mysql,env!=test, and have no zero byte`,
+		"app=x\x00,b": `the selector must name labels, such as app=mysql,env!=test, and have no zero byte`,
 		`app in x`:    `unable to parse requirement: found 'x' expected: '('`,
 	} {
 		if _, err := identity.ParseSelector(text); err == nil || err.Error() != want {

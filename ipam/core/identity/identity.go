@@ -24,8 +24,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// AnnotationEnabled on a pod defines whether the pod has a fixed address: "true" or "false". The default depends on the kind
-// of its workload: pods of StatefulSets have one.
+// AnnotationEnabled on a pod defines whether the pod has a fixed address: "true" or "false". The default depends on the
+// kind of its workload (Kind.Enabled). Pods of StatefulSets have a fixed address unless the configuration changes that.
 const AnnotationEnabled = "fixedip.io/enabled"
 
 // Annotations that request certain addresses: AnnotationIPs on a pod or its workload, AnnotationCalico on a pod. Package
@@ -38,13 +38,13 @@ const (
 // PodKind is the kind of the Owner of a bare pod, which is the pod itself.
 const PodKind = "Pod"
 
-// Owner is the workload that an address is reserved for.
+// Owner is the workload, or the bare pod, that an address is reserved for.
 type Owner v1alpha1.OwnerReference
 
 // OwnerOf returns the owner that a FixedIP names.
 func OwnerOf(r *v1alpha1.FixedIP) Owner { return Owner(r.Spec.Owner) }
 
-// OwnerFrom returns the owner that a reference of a pod names.
+// OwnerFrom returns the owner that an owner reference of a pod names.
 func OwnerFrom(r *metav1.OwnerReference) Owner {
 	return Owner{APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID}
 }
@@ -57,7 +57,8 @@ func (o Owner) GroupKind() schema.GroupKind {
 // IsPod reports whether the owner is a bare pod.
 func (o Owner) IsPod() bool { return o.GroupKind() == schema.GroupKind{Kind: PodKind} }
 
-// Resource returns the text for the owner in pool entries: "namespace/Kind/name". namespace is that of its pods.
+// Resource returns the text for the owner in pool entries: "namespace/Kind/name". namespace is the namespace of the
+// owner.
 func (o Owner) Resource(namespace string) string { return Resource(namespace, o.GroupKind(), o.Name) }
 
 // Label returns the text for the kind of the owner in pool entries.
@@ -129,7 +130,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 		}
 		by, seen := controllers(pod.Namespace, *owner)
 		if !seen {
-			return Identity{}, false, fmt.Errorf("%s %s of pod %s/%s %w", owner.Kind, owner.Name, pod.Namespace, pod.Name, ErrUnseen)
+			return Identity{}, false, fmt.Errorf("%s %s of pod %s/%s %w; if that lasts, check that it exists, and that fixedip may list and watch ReplicaSets", owner.Kind, owner.Name, pod.Namespace, pod.Name, ErrUnseen)
 		}
 		if by != nil {
 			// The pods of a ReplicaSet belong to its controller.
@@ -269,7 +270,7 @@ func SlotName(workload string, addr netip.Addr) string {
 const LabelDBBranch = "DBBranch"
 
 // Adoption selects the pods of other schedulers whose current addresses become their fixed addresses. The zero Adoption
-// selects only pods that request it by AnnotationEnabled.
+// selects only pods that request a fixed address by AnnotationEnabled.
 type Adoption struct {
 	// Selector selects pods by their labels; nil selects none.
 	Selector labels.Selector
@@ -340,15 +341,15 @@ func ParseSelector(s string) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(&selector)
 }
 
-// ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error. So is a text with a
-// zero byte, because labels.Parse ignores the text after such a byte.
+// ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error. So is a text
+// with a zero byte, because labels.Parse ignores the text after a zero byte.
 func ParseLabels(s string) (labels.Selector, error) {
 	selector, err := labels.Parse(s)
 	if err != nil {
 		return nil, err
 	}
 	if selector.Empty() || strings.ContainsRune(s, 0) {
-		return nil, errors.New("the selector must name labels, such as app=mysql,env!=test")
+		return nil, errors.New("the selector must name labels, such as app=mysql,env!=test, and have no zero byte")
 	}
 	return selector, nil
 }

@@ -99,7 +99,7 @@ func TestOf(t *testing.T) {
 				return id
 			}(), fixed: true},
 		"of a ReplicaSet that was seen with another UID": {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-before" }), kinds: []identity.Kind{deployments},
-			wantErr: "ReplicaSet mysql of pod db/mysql-0 has not been seen yet"},
+			wantErr: "ReplicaSet mysql of pod db/mysql-0 has not been seen yet; if that lasts, check that it exists, and that fixedip may list and watch ReplicaSets"},
 	} {
 		controllers := func(namespace string, of metav1.OwnerReference) (*metav1.OwnerReference, bool) {
 			switch {

@@ -41,14 +41,14 @@ func TestValidateKinds(t *testing.T) {
 		"valid kinds":                  {kinds: []identity.Kind{good, {Kind: "ReplicationController", Identity: "Slot", Enabled: "ByDefault"}, {APIGroup: "apps", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByAnnotation"}}},
 		"API group with a version":     {kinds: []identity.Kind{{APIGroup: "apps/v1", Kind: "Deployment", Identity: "Slot"}}, want: `workloads[0].apiGroup: Invalid value: "apps/v1": must be an API group without a version, such as apps`},
 		"without a kind":               {kinds: []identity.Kind{{APIGroup: "apps", Identity: "Slot"}}, want: `workloads[0].kind: Required value: must be the kind of the workload, such as Deployment`},
-		"plural resource name":         {kinds: []identity.Kind{good, {APIGroup: "apps", Kind: "deployments", Identity: "Slot"}}, want: `workloads[1].kind: Invalid value: "deployments": must be a kind in the singular, such as Deployment`},
+		"plural resource name":         {kinds: []identity.Kind{good, {APIGroup: "apps", Kind: "deployments", Identity: "Slot"}}, want: `workloads[1].kind: Invalid value: "deployments": must be the kind as in a manifest, such as Deployment: a capital letter, followed by letters and digits`},
 		"without an identity mode":     {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C"}}, want: `workloads[0].identity: Required value: must be PodName if pods return with the same name, otherwise Slot`},
 		"unknown identity mode":        {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Name"}}, want: `workloads[0].identity: Unsupported value: "Name": supported values: "PodName", "Slot"`},
 		"Deployment with mode PodName": {kinds: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: "PodName"}}, want: `workloads[0].identity: Invalid value: "PodName": must be Slot for a Deployment`},
 		"StatefulSet with mode Slot":   {kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: "Slot"}}, want: `workloads[0].identity: Invalid value: "Slot": must be PodName for a StatefulSet`},
-		"DaemonSet":                    {kinds: []identity.Kind{{APIGroup: "apps", Kind: "DaemonSet", Identity: "Slot"}}, want: `workloads[0].kind: Invalid value: "DaemonSet": pods of this kind cannot have fixed addresses: neither their names nor their number are stable`},
+		"DaemonSet":                    {kinds: []identity.Kind{{APIGroup: "apps", Kind: "DaemonSet", Identity: "Slot"}}, want: `workloads[0].kind: Invalid value: "DaemonSet": must be a kind whose pods have stable names or a stable number; bare pods need no configuration`},
 		"unknown enable policy":        {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Slot", Enabled: "true"}}, want: `workloads[0].enabled: Unsupported value: "true": supported values: "ByDefault", "ByAnnotation"`},
-		"same label as StatefulSets":   {kinds: []identity.Kind{{Kind: "StatefulSet", Identity: "PodName"}}, want: `workloads[0].apiGroup: Invalid value: "": pool entries cannot distinguish StatefulSet of this group from StatefulSet of group "apps"`},
+		"same label as StatefulSets":   {kinds: []identity.Kind{{Kind: "StatefulSet", Identity: "PodName"}}, want: `workloads[0].apiGroup: Invalid value: "": pool entries cannot distinguish StatefulSet of this group from StatefulSet of group "apps"; only one of the two can have fixed addresses`},
 		"duplicate kind":               {kinds: []identity.Kind{good, good}, want: `workloads[1]: Duplicate value: "CloneSet.apps.kruise.io"`},
 	} {
 		got := ""
@@ -97,7 +97,8 @@ func TestLabel(t *testing.T) {
 	}
 }
 
-// TestExcludes checks which pod names are outside the replicas of a workload, also with reserved ordinals (finding C8).
+// TestExcludes checks which pod names are outside the replicas of a workload, also with reserved ordinals (finding C8
+// in docs/project/findings.md).
 func TestExcludes(t *testing.T) {
 	three := ptr.To[int32](3)
 	for name, c := range map[string]struct {

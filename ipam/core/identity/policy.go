@@ -60,7 +60,7 @@ func ParseOnMismatch(s string) (OnMismatch, error) {
 	case Restart, Report:
 		return p, nil
 	}
-	return "", fmt.Errorf("%q is neither Restart nor Report", s)
+	return "", fmt.Errorf("%q is not a mismatch policy; write Restart or Report", s)
 }
 
 // MismatchPolicy returns the policy from the annotations of a workload or, if they have none, from those of its pod. If
@@ -73,7 +73,11 @@ func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMi
 	}
 	p, err := ParseOnMismatch(v)
 	if err != nil {
-		return Report, fmt.Errorf("annotation %s is %q; write Restart or Report", AnnotationOnMismatch, v)
+		of := "pod"
+		if _, ok := workload[AnnotationOnMismatch]; ok {
+			of = "workload"
+		}
+		return Report, fmt.Errorf("annotation %s of the %s is %q; write Restart or Report", AnnotationOnMismatch, of, v)
 	}
 	return p, nil
 }
@@ -88,12 +92,13 @@ const (
 	AnnotationTTL = "fixedip.io/retention-ttl"
 )
 
-// DefaultReclaim returns the default policy of workloads.
+// DefaultReclaim returns the default reclaim policy of workloads.
 func DefaultReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain}
 }
 
-// NamedReclaim returns the default policy of bare pods: a user reserves the address for a pod name and has to release it.
+// NamedReclaim returns the default reclaim policy of bare pods: the address stays reserved for the name of the pod
+// until a user deletes the FixedIP.
 func NamedReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
 }
@@ -117,7 +122,7 @@ func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v
 	if v, ok := annotation(AnnotationTTL, annotations...); ok {
 		ttl, err := time.ParseDuration(v)
 		if err != nil || ttl < 0 {
-			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write a duration such as 30m or 24h", AnnotationTTL, v)
+			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write a duration that is not negative, such as 30m or 24h", AnnotationTTL, v)
 		}
 		policy.TTL = metav1.Duration{Duration: ttl}
 	}

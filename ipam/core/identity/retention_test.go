@@ -27,8 +27,8 @@ func TestReclaim(t *testing.T) {
 		"annotation on both":              {workload: annotations{"fixedip.io/retention-ttl": "2h"}, template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: 2 * time.Hour}}},
 		"unknown policy":                  {workload: annotations{"fixedip.io/when-deleted": "Keep"}, wantErr: `annotation fixedip.io/when-deleted is "Keep"; write Delete or Retain`},
 		"wrong case":                      {workload: annotations{"fixedip.io/when-scaled": "retain"}, wantErr: `annotation fixedip.io/when-scaled is "retain"; write Delete or Retain`},
-		"invalid duration":                {workload: annotations{"fixedip.io/retention-ttl": "1 day"}, wantErr: `annotation fixedip.io/retention-ttl is "1 day"; write a duration such as 30m or 24h`},
-		"negative duration":               {workload: annotations{"fixedip.io/retention-ttl": "-1h"}, wantErr: `annotation fixedip.io/retention-ttl is "-1h"; write a duration such as 30m or 24h`},
+		"invalid duration":                {workload: annotations{"fixedip.io/retention-ttl": "1 day"}, wantErr: `annotation fixedip.io/retention-ttl is "1 day"; write a duration that is not negative, such as 30m or 24h`},
+		"negative duration":               {workload: annotations{"fixedip.io/retention-ttl": "-1h"}, wantErr: `annotation fixedip.io/retention-ttl is "-1h"; write a duration that is not negative, such as 30m or 24h`},
 	} {
 		got, err := identity.Reclaim(identity.DefaultReclaim(), c.workload, c.template)
 		message := ""

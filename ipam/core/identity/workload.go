@@ -52,7 +52,7 @@ func (w Workload) Resource() string { return Resource(w.Namespace, w.GroupKind, 
 
 // Excludes reports whether the workload has no replica with this pod name. It counts ordinals as StatefulSets do: from
 // FirstOrdinal upwards, without the reserved ones, until there are Replicas of them. It returns false if the name has no
-// ordinal or the ordinals cannot be counted.
+// ordinal, the workload has no Replicas, or the ordinals cannot be read (Uncounted).
 func (w Workload) Excludes(podName string) bool {
 	n, ok := Ordinal(podName, w.Name)
 	if !ok || w.Replicas == nil || w.Uncounted {
@@ -203,7 +203,7 @@ func Label(gk schema.GroupKind) string {
 func ParseKind(text string) (Kind, error) {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok || name == "" || value == "" {
-		return Kind{}, fmt.Errorf("%q is not a kind of workload; write Kind.group=Identity, such as Deployment.apps=Slot", text)
+		return Kind{}, fmt.Errorf("%q is not a kind of workload; write Kind.group=Identity or Kind.group=Identity:Enabled, such as Deployment.apps=Slot", text)
 	}
 	gk := schema.ParseGroupKind(name)
 	mode, enabled, _ := strings.Cut(value, ":")
@@ -226,7 +226,7 @@ func ValidateKinds(path *field.Path, list []Kind) field.ErrorList {
 		seen[k.GroupKind()] = true
 		label := Label(k.GroupKind())
 		if other, taken := labelled[label]; taken && other != k.GroupKind() {
-			errs = append(errs, field.Invalid(path.Index(i).Child("apiGroup"), k.APIGroup, fmt.Sprintf("pool entries cannot distinguish %[1]s of this group from %[1]s of group %[2]q", k.Kind, other.Group)))
+			errs = append(errs, field.Invalid(path.Index(i).Child("apiGroup"), k.APIGroup, fmt.Sprintf("pool entries cannot distinguish %[1]s of this group from %[1]s of group %[2]q; only one of the two can have fixed addresses", k.Kind, other.Group)))
 		}
 		labelled[label] = k.GroupKind()
 	}
@@ -242,12 +242,12 @@ func (k Kind) validate(path *field.Path) field.ErrorList {
 	case k.Kind == "":
 		errs = append(errs, field.Required(path.Child("kind"), "must be the kind of the workload, such as Deployment"))
 	case !kindPattern.MatchString(k.Kind):
-		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "must be a kind in the singular, such as Deployment"))
+		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "must be the kind as in a manifest, such as Deployment: a capital letter, followed by letters and digits"))
 	}
 	known, ok := modes[k.GroupKind()]
 	switch {
 	case ok && known == "":
-		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "pods of this kind cannot have fixed addresses: neither their names nor their number are stable"))
+		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "must be a kind whose pods have stable names or a stable number; bare pods need no configuration"))
 	case k.Identity == "":
 		errs = append(errs, field.Required(path.Child("identity"), "must be PodName if pods return with the same name, otherwise Slot"))
 	case k.Identity != PodName && k.Identity != Slot:

@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// benchNodes is the number of nodes of the benchmarks. Each has 30 pods, 10 of them with fixed addresses.
+// benchNodes is the number of nodes of the benchmarks. Each node has 32 addresses in use, 10 of which are fixed.
 const benchNodes = 5000
 
 func benchName(i int) string { return fmt.Sprintf("node-%d", i) }
@@ -52,7 +52,7 @@ func benchLedger() *ledger.Ledger {
 	return l
 }
 
-// BenchmarkStart measures how long the ledger takes for the CiliumNodes that exist when a program starts.
+// BenchmarkStart measures how long a new ledger takes to index the CiliumNodes that exist when a program starts.
 func BenchmarkStart(b *testing.B) {
 	pools := make([]pool.NodePool, benchNodes)
 	for i := range pools {

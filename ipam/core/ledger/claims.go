@@ -28,15 +28,17 @@ type Claim struct {
 
 // ClaimRequest is the request that Assume decides.
 type ClaimRequest struct {
-	// Claim contains the parts of the claim that the caller has decided. The claim must contain Addrs: the addresses of a
-	// reservation whose entries are missing, of the slot of From, or of a move (Carry). From must be a pod that has stopped.
+	// Claim contains the parts of the claim that the caller has decided. If Addrs is not empty, the pod gets exactly
+	// these addresses in their families: those of a reservation whose entries are missing, of the slot of From, or of a
+	// move (Carry). From must be a pod that has stopped.
 	Claim
 	// Families are the families in which the pod needs an address. In a family that Addrs does not cover, the pod gets the
 	// address of its entry on the node, or else that of its FixedIP, or else a free one: see node.pick.
 	Families []address.Family
 	// Requested are the addresses that the pod requests. In a family without requested addresses, the pod gets any address.
 	Requested request.Addresses
-	// Reassign is true if the pod gets other addresses than those of its FixedIP: that reservation is ignored.
+	// Reassign is true if the pod gets other addresses than those of its FixedIP: Assume ignores the reservation of the
+	// FixedIP.
 	Reassign bool
 	// Carry is true if Addrs move to the node or were moved there before. Their home may be another node.
 	Carry bool
@@ -112,9 +114,9 @@ func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 		case n.pool.Unreported:
 			return nil, errNotReported(r.Node)
 		case len(r.Requested.Ranges(f)) > 0:
-			return nil, fmt.Errorf("none of the requested addresses (%s) is free in the subnets of node %s (%s)", r.Requested, r.Node, pool.JoinSubnets(n.pool.Subnets))
+			return nil, fmt.Errorf("none of the requested %s addresses is free in the subnets of node %s (%s); the pod requests %s", f, r.Node, pool.JoinSubnets(n.pool.Subnets), r.Requested)
 		default:
-			return nil, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, r.Node, pool.JoinSubnets(n.pool.Subnets))
+			return nil, fmt.Errorf("the subnets of node %s (%s) have no free %s address", r.Node, pool.JoinSubnets(n.pool.Subnets), f)
 		}
 	}
 	return chosen, nil
@@ -123,17 +125,17 @@ func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 // errNotReported returns the error of a claim on a node whose agent has not reported, so that no address is known to be
 // free.
 func errNotReported(node string) error {
-	return fmt.Errorf("%w: the Cilium agent of node %s has not reported yet which addresses its pods use; check the cilium pod of the node", pool.ErrTaken, node)
+	return pool.Taken("the Cilium agent of node %s has not reported yet which addresses its pods use, so that no address there is known to be free; check the cilium pod of the node", node)
 }
 
 // carry returns an error if the addresses of a Carry request can't be claimed on a node.
 func (l *Ledger) carry(n *node, r ClaimRequest) error {
 	if err := n.carries(r.Owner, r.Addrs); err != nil {
-		return fmt.Errorf("node %s can't carry the pod's address: %w", r.Node, err)
+		return fmt.Errorf("node %s can't carry IP %s: %w", r.Node, address.Join(r.Addrs), err)
 	}
 	for _, a := range r.Addrs {
 		if by, assumed := n.assumed[a]; assumed {
-			return fmt.Errorf("the pod's address %s on node %s is being claimed for %s", a, r.Node, pool.RedactOwner(l.claims[by].Owner, r.Owner))
+			return &pool.Blocker{Addr: a, Node: r.Node, Reason: pool.ClaimInFlight, Who: l.claims[by].Owner, Requester: r.Owner}
 		}
 	}
 	return nil
@@ -218,7 +220,7 @@ func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, 
 			a, ok = n.Lowest(f, taken)
 		}
 		if !ok {
-			return nil, fmt.Errorf("node %s is strict, so that each of its pods needs a pool entry, and no free %s address is left in its subnets (%s): %w", n.Name, f, pool.JoinSubnets(n.Subnets), pool.ErrTaken)
+			return nil, pool.Taken("node %s is strict, so that each of its pods needs a pool entry, and its subnets (%s) have no free %s address", n.Name, pool.JoinSubnets(n.Subnets), f)
 		}
 		chosen = append(chosen, a)
 	}
@@ -256,15 +258,17 @@ func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]
 	return edits, err
 }
 
-// Blocker returns the reason why the pod owner can't claim an address at the home node of the address; nil if the pod can
-// claim it, or if the entry of the address names the pod already. Without such an entry, an address that the agent reports as
-// used is not available, even if the agent reports it for owner: a former pod of that name uses it.
+// Blocker returns the reason why the pod owner can't claim an address at the home node of the address; nil if the pod
+// can claim it, or if the entry of the address names the pod already. Even such an entry does not count if the subnets
+// of the home overlap those of another node, or if no pod can have the address (SubnetEdge). Without an entry of the
+// pod, an address that the agent reports as used is not available, even if the agent reports it for owner: a former pod
+// of that name uses it.
 func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	name, ok := l.nodeOf(a)
 	if !ok {
-		return &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Requester: owner}
+		return &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, NoSubnet: true, Requester: owner}
 	}
 	n, _ := l.node(name)
 	if n.overlapsNode != "" {
@@ -280,7 +284,6 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 		return b
 	}
 	if user, used := n.pool.Used[a]; used {
-		// A former pod with the name of owner uses the address.
 		return &pool.Blocker{Addr: a, Node: name, Reason: pool.InUseByPod, Who: user, Requester: owner}
 	}
 	return nil
@@ -322,9 +325,9 @@ func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	n, ok := l.node(nodeName)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("node %s has no CiliumNode yet; check that the Cilium agent runs there", nodeName)
+		return nil, fmt.Errorf("node %s has no CiliumNode; check that the Cilium agent runs there", nodeName)
 	case n.overlapsNode != "" && !carry:
-		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no IP in them is assigned until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", nodeName, n.overlapsNode)
+		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no IP in them is assigned until spec.ipam.podCIDRs of the two CiliumNodes no longer overlap", nodeName, n.overlapsNode)
 	}
 	return n, nil
 }
@@ -358,7 +361,7 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	for _, a := range addrs {
 		name, ok := l.nodeOf(a)
 		if !ok {
-			return "", &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Requester: owner}
+			return "", &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, NoSubnet: true, Requester: owner}
 		}
 		if home != "" && home != name {
 			return "", fmt.Errorf("the pod's addresses are in the subnets of two nodes, %s and %s, and can't be moved together", home, name)

@@ -85,8 +85,8 @@ func New() *Ledger {
 	}
 }
 
-// SetNode replaces the pool of a node by a version from the watch, and returns the difference. Until the watch has shown the
-// last own write (see ObserveWrite), SetNode ignores versions that are older than that write.
+// SetNode replaces the pool of a node by a version from the watch, and returns the difference. Until the watch has
+// shown the last write of this program (see ObserveWrite), SetNode ignores versions that are older than that write.
 func (l *Ledger) SetNode(p pool.NodePool) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,9 +100,9 @@ func (l *Ledger) SetNode(p pool.NodePool) NodeChange {
 	return l.setNode(p)
 }
 
-// ObserveWrite replaces the pool of a node by the version that the API server returned for an own write, and returns the
-// difference. The write counts at once, before the watch shows it. ObserveWrite ignores the version if the ledger does not
-// know a CiliumNode with this name and UID, or has the same or a newer version of it.
+// ObserveWrite replaces the pool of a node by the version that the API server returned for a write of this program, and
+// returns the difference. The write counts at once, before the watch shows it. ObserveWrite ignores the version if the
+// ledger does not know a CiliumNode with this name and UID, or has the same or a newer version of it.
 func (l *Ledger) ObserveWrite(p pool.NodePool) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,8 +255,9 @@ type NodeChange struct {
 	Entries bool
 	// Status is true if Used, Handshakes or Probes of the pool changed, or the node was removed.
 	Status bool
-	// Fixed is true if Used or Handshakes changed for an address without a dynamic entry, if Unreported changed (until the
-	// agent has reported, no pod gets an address without an entry), or if the node was removed.
+	// Fixed is true if Used or Handshakes changed for an address without a dynamic entry, if Unreported changed, or if
+	// the node was removed. Unreported counts because no pod gets an address without an entry until the agent has
+	// reported.
 	Fixed bool
 	// Owners are the pods (pool.Entry.NamesPod) in the old and new versions of the entries that were added, removed or
 	// changed, sorted. A change of an Owned entry that keeps its owner does not count.

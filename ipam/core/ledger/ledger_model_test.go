@@ -196,8 +196,8 @@ func drawRecord(t *rapid.T) ledger.Reservation {
 	return r
 }
 
-// compareFreed compares the freed nodes that SetReservation or RemoveReservation returned with the homes of the addresses that are in
-// before and not in after.
+// compareFreed compares the freed nodes that SetReservation or RemoveReservation returned with the homes of the
+// addresses that are in before and not in after.
 func (m *model) compareFreed(t *rapid.T, got []string, before, after []netip.Addr) {
 	var want []string
 	for _, name := range modelNodes {
@@ -294,7 +294,8 @@ func drawNode(t *rapid.T) pool.NodePool {
 			}
 		}
 	}
-	// Entries of addresses whose home is another node: moved here, about to move here, or in their cooldown.
+	// The pool may also have entries for addresses of other homes: moved here, about to move here, or in their
+	// cooldown.
 	for _, s := range modelSubnets[:4] {
 		a := s.Addr().Next()
 		if n.Home(a) {

@@ -45,11 +45,11 @@ func TestAssumeChooses(t *testing.T) {
 		"a dynamic entry is skipped":                          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {}, "10.0.1.5": {}}), want: "10.0.1.4"},
 		"a used address is skipped":                           {node: node("n", "10.0.1.0/29", nil, "10.0.1.6", "10.0.1.5"), want: "10.0.1.4"},
 		"an address that cools down is skipped":               {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": released(1)}), want: "10.0.1.5"},
-		"an address that cools down, if all others are taken": {node: node("n", "10.0.1.0/29", full), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/29)"},
+		"an address that cools down, if all others are taken": {node: node("n", "10.0.1.0/29", full), wantErr: "the subnets of node n (10.0.1.0/29) have no free IPv4 address"},
 		"the address of the pod's entry":                      {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/mysql-0")}), want: "10.0.1.2"},
-		"no address is left":                                  {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30)"},
-		"the agent has not reported":                          {node: unreported(), wantErr: "the address is not available: the Cilium agent of node n has not reported yet which addresses its pods use; check the cilium pod of the node"},
-		"a node without a subnet":                             {node: pool.NodePool{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none)"},
+		"no address is left":                                  {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "the subnets of node n (10.0.1.0/30) have no free IPv4 address"},
+		"the agent has not reported":                          {node: unreported(), wantErr: "the Cilium agent of node n has not reported yet which addresses its pods use, so that no address there is known to be free; check the cilium pod of the node"},
+		"a node without a subnet":                             {node: pool.NodePool{Name: "n"}, wantErr: "the subnets of node n (none) have no free IPv4 address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
@@ -80,8 +80,8 @@ func TestAssumeExact(t *testing.T) {
 	for want, wantErr := range map[string]string{
 		"10.0.1.6": "",
 		"10.0.1.4": "",
-		"10.0.1.3": "IP 10.0.1.3 on node n is cooling down after its release at 1970-01-01T00:00:01Z",
-		"10.0.1.1": "IP 10.0.1.1 on node n is a dynamic entry, which any pod may be using",
+		"10.0.1.3": "IP 10.0.1.3 on node n has been cooling down since 1970-01-01T00:00:01Z",
+		"10.0.1.1": "IP 10.0.1.1 has a dynamic entry in the pool of node n, so that any pod may be using it",
 		"10.0.1.2": "IP 10.0.1.2 on node n belongs to pod db/other-0",
 		"10.0.1.5": "IP 10.0.1.5 on node n is still in use by pod db/old-0",
 		"10.0.2.1": "IP 10.0.2.1 is not in the subnets of node n (10.0.1.0/29)",
@@ -200,8 +200,8 @@ func TestNodeChangeOwners(t *testing.T) {
 	}
 }
 
-// TestConcurrentClaims checks that concurrent calls of Available and Assume, as by parallel Filters and binding goroutines,
-// never give one address to two pods.
+// TestConcurrentClaims checks that concurrent calls of Available and Assume never give one address to two pods. The
+// scheduler makes such calls, because it filters nodes and binds pods in parallel.
 func TestConcurrentClaims(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/24", nil))

@@ -21,8 +21,8 @@ func version(uid, resourceVersion string, generation int64, entries map[netip.Ad
 	}
 }
 
-// TestObserveWrite checks that an entry of an own write counts at once, and that an older version from the watch does not
-// replace it. Finding S2.
+// TestObserveWrite checks that an entry that this program has written counts at once, and that an older version from
+// the watch does not replace it (finding S2).
 func TestObserveWrite(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.14")
 	claimed := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}
@@ -110,7 +110,7 @@ func TestNodeChange(t *testing.T) {
 			ledger.NodeChange{Status: true, Fixed: true}, 13},
 		{"the address is no longer in use", func() ledger.NodeChange { return l.SetNode(used(version("a", "4", 1, nil))) },
 			ledger.NodeChange{Status: true, Fixed: true, Freed: 1}, 14},
-		{"an own write", func() ledger.NodeChange { return l.ObserveWrite(version("a", "6", 2, owned)) },
+		{"a write of this program", func() ledger.NodeChange { return l.ObserveWrite(version("a", "6", 2, owned)) },
 			ledger.NodeChange{Entries: true, Owners: []string{"db/mysql-0"}, Workloads: []string{"db/StatefulSet/mysql"}}, 13},
 		{"an older version from the watch", func() ledger.NodeChange { return l.SetNode(used(version("a", "5", 1, nil), other)) },
 			ledger.NodeChange{}, 13},

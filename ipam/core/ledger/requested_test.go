@@ -51,11 +51,11 @@ func TestAssumeRequested(t *testing.T) {
 		"any address of a family without a request":              {node: dual, requested: "10.0.1.2", families: both, want: "10.0.1.2, fd00::ffff:ffff:ffff:ffff"},
 		"one address of each family":                             {node: dual, requested: "fd00::/120,10.0.1.2", families: both, want: "10.0.1.2, fd00::ff"},
 		"no requested address is free": {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/x-0")}), requested: "10.0.1.2",
-			wantErr: "none of the requested addresses (10.0.1.2) is free in the subnets of node n (10.0.1.0/29)"},
+			wantErr: "none of the requested IPv4 addresses is free in the subnets of node n (10.0.1.0/29); the pod requests 10.0.1.2"},
 		"no requested address is in the subnet": {node: node("n", "10.0.1.0/29", nil), requested: "10.0.2.0/24",
-			wantErr: "none of the requested addresses (10.0.2.1-10.0.2.254) is free in the subnets of node n (10.0.1.0/29)"},
+			wantErr: "none of the requested IPv4 addresses is free in the subnets of node n (10.0.1.0/29); the pod requests 10.0.2.1-10.0.2.254"},
 		"only the first and last address of the subnet are requested": {node: node("n", "10.0.1.0/29", nil), requested: "10.0.1.0,10.0.1.7",
-			wantErr: "none of the requested addresses (10.0.1.0, 10.0.1.7) is free in the subnets of node n (10.0.1.0/29)"},
+			wantErr: "none of the requested IPv4 addresses is free in the subnets of node n (10.0.1.0/29); the pod requests 10.0.1.0, 10.0.1.7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.families == nil {
@@ -118,7 +118,8 @@ func (m *model) compareRequest(t *rapid.T, l *ledger.Ledger, requested request.A
 	if got := l.NodesServing(requested); !slices.Equal(got, serving) {
 		t.Fatalf("got NodesServing %v for %s, want %v", got, requested, serving)
 	}
-	// Blocker must return nil exactly if the home can allocate the address, or if the owner has its entry or reservation.
+	// Blocker must return nil exactly if any pod can claim the address at its home, if the owner has an entry for it
+	// there, or if the owner can claim it because of a reservation.
 	for _, f := range requested.Families() {
 		a, single := requested.Single(f)
 		if !single {

@@ -107,8 +107,9 @@ func TestReleaseHandshake(t *testing.T) {
 	}
 }
 
-// agent models the release handshake of a Cilium agent. The agent acts on the version of the node that it saw last, which
-// may be old. Its writes fail if the node was written since.
+// agent models the release handshake of a Cilium agent. The agent acts on the version of the node that it saw last,
+// which may be old. Its writes fail if the node was written after that version. The comments on the methods name in
+// parentheses the functions of Cilium that they model.
 type agent struct {
 	api *pool.NodePool
 	// version counts the writes to api. seen is the version that view was read from.
@@ -221,8 +222,9 @@ func (a *agent) converge(t *rapid.T, w nodepool.Watermark) (rounds int) {
 	return 0
 }
 
-// TestHandshakeModel checks that no entry is removed while a pod has its address, for every order of events and every age of
-// the views of agent and controller. It also checks that the pool of an undisturbed node reaches its watermark and keeps it.
+// TestHandshakeModel checks that no entry is removed while a pod has its address, for random orders of events and with
+// views of agent and controller that may be old. It also checks that the pool of an undisturbed node reaches its
+// watermark and keeps it.
 func TestHandshakeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/27")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}, Handshakes: map[netip.Addr]pool.Handshake{}}

@@ -31,7 +31,7 @@ type State struct {
 	NotReady bool
 	// ReadySince is the time at which the Node became ready; zero if it is not known or if there is no Node.
 	ReadySince time.Time
-	// Waiting are the owner keys of the pods that are bound to the node and have not reported an IP yet.
+	// Waiting are the owner keys of the pods that are bound to the node and have no IP in their status yet.
 	Waiting []string
 	// RestoreWithin is the time after a release during which the cooldown does not end if a pod with the name of the previous
 	// owner is among Waiting.
@@ -188,7 +188,8 @@ func unreportedNodeIPs(n pool.NodePool) int {
 	return count
 }
 
-// withPodIPs returns n with the IPs of the pods added to Used, as the agent will report them. If Used is nil, it stays nil.
+// withPodIPs returns n with the IPs of the pods added to Used, because the agent will report them. If Used is nil, it
+// stays nil.
 func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 	used := maps.Clone(n.Used)
 	for _, a := range s.PodIPs {
@@ -251,9 +252,9 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 // end before that check, and the entry would be written and removed for ever.
 const minFenceCooldown = 5 * time.Second
 
-// restoreDeadline returns the time before which a cooldown must not end because a pod with the name of the previous owner waits
-// for an IP; zero if there is no such pod. That pod may have been bound because of the entry before its release, in which case
-// the entry is restored, or may have got the address from an agent that was behind.
+// restoreDeadline returns the time before which a cooldown must not end because a pod with the name of the previous
+// owner waits for an IP; zero if there is no such pod. That pod may have been bound because of the entry before its
+// release: then the entry is restored. Or the pod may have got the address from an agent that was behind.
 func (s *State) restoreDeadline(e pool.Entry) time.Time {
 	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(s.Waiting, e.Pod) {
 		return time.Time{}

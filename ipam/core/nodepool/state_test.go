@@ -11,8 +11,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestEntriesForWaitingPods checks that the pool gets entries for all pods that wait for an address, independent of the owners
-// that the agent has reported. The IPs of running pods must not count as reported addresses of the node itself.
+// TestEntriesForWaitingPods checks that the pool gets entries for all pods that wait for an address, independently of
+// the owners that the agent has reported. The IPs of running pods must not count as reported addresses of the node
+// itself.
 func TestEntriesForWaitingPods(t *testing.T) {
 	for name, used := range map[string]map[netip.Addr]string{
 		"nothing reported":                   {},

@@ -24,10 +24,10 @@ type Watermark struct {
 	Max int
 }
 
-// ForNode returns the watermark of one node. If Max is 0, ForNode sets it to the number of pods that the node takes plus the
-// number of addresses that the node itself may need, limited to half of size so that fixed addresses have room, but never to
-// fewer than the node itself may need. pods is the number of pods in Node.status.allocatable, size the number of addresses of
-// the node's subnets in the family.
+// ForNode returns the watermark of one node. If Max is 0, ForNode sets it to the number of pods that the node takes
+// plus the number of addresses that the node itself may need. The limit is half of size, so that fixed addresses have
+// room, but never less than the node itself may need. pods is the number of pods in Node.status.allocatable, size the
+// number of addresses of the node's subnets in the family.
 func (w Watermark) ForNode(pods, size int64) Watermark {
 	if w.Max == 0 {
 		own := int64(len(pool.NodeOwners))
@@ -73,10 +73,10 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(n
 	return edits, max(0, missing)
 }
 
-// ReleaseExcess returns the next changes of the release handshakes of a family. It marks the free dynamic entries that
-// exceed the watermark, from the top of the subnets downwards. It withdraws the marks of entries that are needed again or in
-// use. It sets the key of a removed entry to released. No state is kept between calls, so that a handshake continues after an
-// interruption.
+// ReleaseExcess returns the next changes of the release handshakes of a family. It marks (MarkedForRelease) the free
+// dynamic entries that exceed the watermark, from the top of the subnets downwards. It withdraws the marks of entries
+// that are needed again or in use. It sets the key of a removed entry to released. No state is kept between calls, so
+// that a handshake continues after an interruption.
 //
 // held reports whether a pod has an address even if the agent does not report it. reserved reports whether a FixedIP reserves
 // an address: its entry is released even if the pool has too few free entries, so that the pod of the FixedIP can have the
@@ -86,9 +86,9 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(n
 // its report contains an address of the node itself.
 //
 // overdue reports whether the answer of the agent is overdue. The agent may have lost the answer, and evaluates a mark
-// again only if something changes (Cilium fact 28). Such a mark is withdrawn, and an entry that still exceeds the watermark
-// is marked again later. The key of an entry that was removed already is withdrawn too: the agent has agreed to the release,
-// so it assigns the address to no pod.
+// again only if something changes (Cilium fact 28). Such a mark is withdrawn, and an entry that still exceeds the
+// watermark is marked again later. The overdue key of an entry that was removed already is withdrawn too. The agent
+// answered ready-for-release before the removal, so it assigns the address to no pod.
 func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, reserved, overdue func(netip.Addr) bool) []pool.HandshakeChange {
 	var handshakes []pool.HandshakeChange
 	for a, state := range n.Handshakes {
@@ -110,7 +110,7 @@ func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, reserve
 	}
 	ended := handshakes
 	for _, m := range balance(n.WithHandshakes(handshakes), f, w, held, reserved) {
-		// One step at a time: an entry whose mark is withdrawn now may be marked again by the next call.
+		// A call changes each handshake by one step: the next call may mark an entry whose mark is withdrawn now.
 		if !slices.ContainsFunc(ended, func(e pool.HandshakeChange) bool { return e.Addr == m.Addr }) {
 			handshakes = append(handshakes, m)
 		}

@@ -1,10 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podutil evaluates one pod: whether the pod has ended, its IPs, and whether it still holds them. Every part of the
-// product uses the package.
+// Package podutil evaluates one pod: whether the pod has ended, its IPs, and whether it still holds them.
 //
-// Its functions read only the pod that is their argument. They may not read a cache, call an API or decide about an address.
+// The functions read only the pod that is passed to them. They must not read a cache, call an API or decide about an
+// address, because the scheduler, the controllers and the tools share them.
 package podutil
 
 import (

@@ -15,15 +15,26 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// ErrTaken means that an address is not available. errors.Is matches it for every Blocker.
+// ErrTaken means that an address is not available. errors.Is matches it for every Blocker and for the errors of Taken.
 var ErrTaken = errors.New("the address is not available")
+
+// Taken returns an error with the given text that matches ErrTaken.
+func Taken(format string, args ...any) error { return takenError(fmt.Sprintf(format, args...)) }
+
+type takenError string
+
+func (e takenError) Error() string { return string(e) }
+
+// Is reports whether target is ErrTaken.
+func (takenError) Is(target error) bool { return target == ErrTaken }
 
 // Reason is a reason why an address is not available. It becomes the reason of the FixedIP's condition Allocated.
 type Reason string
 
 // The reasons why an address is not available.
 const (
-	// SubnetNotFound means that the address is in no subnet of the node, or of any node.
+	// SubnetNotFound means that the address is in no subnet of the node or, without Node, that it has no home
+	// (Ledger.Home).
 	SubnetNotFound Reason = "SubnetNotFound"
 	// SubnetOverlap means that the subnets of the nodes Node and Who overlap, so that no address in them is claimed.
 	SubnetOverlap Reason = "SubnetOverlap"
@@ -35,11 +46,12 @@ const (
 	OwnedByPod Reason = "OwnedByPod"
 	// OnOtherNode means that the address belongs to the pod Who and is in the pool of another node.
 	OnOtherNode Reason = "OnOtherNode"
-	// Moving means that the address of the pod Requester has left its home for the node Who.
+	// Moving means that the home has a Moved entry of the pod Requester: the address has moved to the node Who, or is
+	// about to.
 	Moving Reason = "Moving"
 	// ReservedByNode means that the node uses the address itself, or the entry has an owner that fixedip does not know.
 	ReservedByNode Reason = "ReservedByNode"
-	// CoolingDown means that the address was released and its cooldown has not ended.
+	// CoolingDown means that the address was released or withdrawn and its cooldown has not ended.
 	CoolingDown Reason = "CoolingDown"
 	// InUseByPod means that the pod Who uses the address, by the report of the agent or by the status of the pod.
 	InUseByPod Reason = "InUseByPod"
@@ -54,14 +66,15 @@ const (
 	ReservedByOtherFixedIP Reason = "ReservedByOtherFixedIP"
 	// AddressesOnDifferentNodes means that another address of the same FixedIP has its home on the node Who.
 	AddressesOnDifferentNodes Reason = "AddressesOnDifferentNodes"
-	// OtherAddressAllocated means that the pod Requester already has the address Who of the same family on the node.
+	// OtherAddressAllocated means that the pool already has an entry for the address Who, of the same family, for the pod
+	// Requester.
 	OtherAddressAllocated Reason = "OtherAddressAllocated"
 )
 
 // Blocker is the reason why an address is not available to a pod. It is an error that matches ErrTaken.
 type Blocker struct {
 	Addr netip.Addr
-	// Node is the node on which the address is not available; empty: no node has its subnet.
+	// Node is the node on which the address is not available; empty: the address has no home (Ledger.Home).
 	Node   string
 	Reason Reason
 	// Who is the pod or FixedIP ("namespace/name"), the owner text, the node or the address that Reason refers to. Users
@@ -69,87 +82,125 @@ type Blocker struct {
 	Who string
 	// Requester is the pod that requests the address, "namespace/name": the address is not available to it.
 	Requester string
-	// Since is the time at which the address was released, in Unix seconds, for CoolingDown; 0: unknown.
+	// Since is the time at which the cooldown began, in Unix seconds, for CoolingDown; 0: unknown.
 	Since int64
 	// Subnets are the subnets of Node, for SubnetNotFound.
 	Subnets []netip.Prefix
+	// NoSubnet is true if no node's subnet contains the address, for SubnetNotFound without Node. If NoSubnet is false,
+	// the reason may also be that the subnets of the address's node overlap those of another node.
+	NoSubnet bool
 }
 
 // Is reports whether target is ErrTaken.
 func (b *Blocker) Is(target error) bool { return target == ErrTaken }
 
-// Error returns a description of the problem that names the object. Owners of other namespaces than that of
-// Requester are redacted.
+// Error returns a description of the problem that names the object. It redacts the owners of other namespaces than that
+// of Requester.
 func (b *Blocker) Error() string {
 	text := problems[b.Reason]
 	switch {
-	case b.Reason == SubnetNotFound && b.Node == "":
+	case b.Reason == SubnetNotFound && b.NoSubnet:
 		text = "{ip} is in no node's subnet"
+	case b.Reason == SubnetNotFound && b.Node == "":
+		text = "{ip} is in no node's subnet, or the subnets of its node overlap those of another node"
+	case b.Reason == OnOtherNode && b.Who == "":
+		text = "{ip} of node {node} has moved to another node"
+	case b.Reason == Moving && b.Who == "":
+		text = "{ip} of node {node} has moved to another node, or is about to"
+	case b.Reason == ReservedByNode && ForOwner(b.Who).Kind == NodeOwned:
+		text = "{ip} on node {node} is reserved for the node itself ({who})"
 	case b.Reason == CoolingDown && b.Since != 0:
-		text += " at " + time.Unix(b.Since, 0).UTC().Format(time.RFC3339)
+		text = "{ip} on node {node} has been cooling down since " + time.Unix(b.Since, 0).UTC().Format(time.RFC3339)
 	case b.Reason == ReservedByOtherFixedIP && RedactOwner(b.Who, b.Requester) != b.Who:
 		text = "{ip} is reserved by a FixedIP of another namespace"
 	}
+	return b.fill(text)
+}
+
+// fill returns a template with the values of the Blocker.
+func (b *Blocker) fill(template string) string {
 	return strings.NewReplacer("{ip}", "IP "+b.Addr.String(), "{node}", b.Node, "{subnets}", JoinSubnets(b.Subnets),
-		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{requester}", b.Requester).Replace(text)
+		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{requester}", b.Requester).Replace(template)
 }
 
 // problems contains the templates of Error. Key: the Reason. Value: the problem and the object.
 var problems = map[Reason]string{
 	SubnetNotFound:            "{ip} is not in the subnets of node {node} ({subnets})",
-	SubnetOverlap:             "{ip} is in the subnets of two nodes, {node} and {who}",
+	SubnetOverlap:             "{ip} is neither assigned nor moved while the subnets of nodes {node} and {who} overlap",
 	SubnetEdge:                "{ip} is the first or last address of a subnet of node {node}, which no pod can have",
-	DynamicEntry:              "{ip} on node {node} is a dynamic entry, which any pod may be using",
+	DynamicEntry:              "{ip} has a dynamic entry in the pool of node {node}, so that any pod may be using it",
 	OwnedByPod:                "{ip} on node {node} belongs to {pod}",
-	OnOtherNode:               "{ip} on node {node} belongs to {pod} and has moved to another node",
-	Moving:                    "{ip} on node {node} is moving to node {who}, whose pool does not have the entry yet",
-	ReservedByNode:            "{ip} on node {node} is reserved for {quoted}",
-	CoolingDown:               "{ip} on node {node} is cooling down after its release",
+	OnOtherNode:               "{ip} of node {node} belongs to {pod} and has moved to another node",
+	Moving:                    "{ip} of node {node} has moved to node {who}, or is about to",
+	ReservedByNode:            "{ip} on node {node} has a pool entry whose owner {quoted} is not a pod",
+	CoolingDown:               "{ip} on node {node} is cooling down",
 	InUseByPod:                "{ip} on node {node} is still in use by {pod}",
 	NotReported:               "{ip} on node {node} may be in use: the Cilium agent has not reported yet which addresses its pods use",
-	Releasing:                 "{ip} on node {node} is being taken out of the pool",
+	Releasing:                 "{ip} on node {node} is withheld by the Cilium agent, because a release handshake has not ended",
 	ClaimInFlight:             "{ip} on node {node} is being claimed for {pod}",
 	ReservedByOtherFixedIP:    "{ip} is reserved by FixedIP {who}",
-	AddressesOnDifferentNodes: "{ip} is in a subnet of node {node}, and another address of the same FixedIP in one of node {who}: no pod can have both",
-	OtherAddressAllocated:     "pod {requester} already has IP {who} on node {node}, and can't have {ip} there as well",
+	AddressesOnDifferentNodes: "{ip} is in a subnet of node {node}, and another address of the same FixedIP is in a subnet of node {who}: no pod can have both",
+	OtherAddressAllocated:     "the pool of node {node} already has IP {who} for pod {requester}, which can't have {ip} there as well",
 }
 
-// help contains the second half of Message. Key: the Reason. Value: the next event, or what the user can do.
+// help contains the templates of the second half of Message. Key: the Reason. Value: the next event, or what the user
+// can do.
 var help = map[Reason]string{
 	SubnetNotFound:            "it becomes available when a node gets a subnet that contains it",
-	SubnetOverlap:             "it becomes available when one of the subnets is changed",
+	SubnetOverlap:             "it becomes available when spec.ipam.podCIDRs of the two CiliumNodes no longer overlap",
 	SubnetEdge:                "request another address",
-	DynamicEntry:              "request an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
-	OwnedByPod:                "request another address, or release this one",
-	OnOtherNode:               "request another address, or release this one",
+	DynamicEntry:              "the controller removes that entry when a FixedIP reserves the IP and no pod uses it; otherwise request an address nearer to the top of the node's subnet",
+	OwnedByPod:                "request another address; this one becomes available when it has been released and its cooldown has ended",
+	OnOtherNode:               "request another address; this one becomes available when it has been released and its cooldown has ended",
 	ReservedByNode:            "request another address",
-	CoolingDown:               "it becomes available after the cooldown",
-	InUseByPod:                "it becomes available when that pod is gone and the agent no longer reports it",
-	NotReported:               "it becomes available when the agent has reported; check the cilium pod of the node",
-	Releasing:                 "it becomes available when the agent has confirmed the removal",
-	ClaimInFlight:             "request another address, or release this one",
-	ReservedByOtherFixedIP:    "request another address, or have that FixedIP deleted",
+	CoolingDown:               "it becomes available when the cooldown is over and the Cilium agent has confirmed that no pod uses it",
+	InUseByPod:                "it becomes available when no pod has it and the Cilium agent no longer reports it as used",
+	NotReported:               "whether it is available is known when the agent has reported; check the cilium pod of the node",
+	Releasing:                 "it becomes available when the handshake has ended; if that takes minutes, check the cilium pod of the node",
+	ClaimInFlight:             "wait until that claim has ended, and request another address if the IP belongs to another pod then",
+	ReservedByOtherFixedIP:    "request another address, or have that FixedIP deleted if its addresses are no longer needed",
 	AddressesOnDifferentNodes: "delete the FixedIP and request addresses of one node",
-	OtherAddressAllocated:     "delete the pod to release its other address",
+	OtherAddressAllocated:     "the controller releases IP {who} when no pod needs it; delete the pod if it runs with IP {who}",
 }
 
 // Message returns the text of Error, followed by the next event or what the user can do. It is for conditions and events.
 func (b *Blocker) Message() string {
-	if next := help[b.Reason]; next != "" {
-		return b.Error() + "; " + next
+	next := help[b.Reason]
+	switch {
+	case next == "":
+		return b.Error()
+	case b.Reason == SubnetNotFound && !b.NoSubnet:
+		next = "it becomes available when a node has subnets that contain it and do not overlap those of other nodes"
 	}
-	return b.Error()
+	return b.Error() + "; " + b.fill(next)
 }
 
-// pod returns the text for Who in messages about pods, redacted if Who is in another namespace than Requester.
+// pod returns the text for Who in messages about the pod that has an address.
 func (b *Blocker) pod() string {
-	switch who := RedactOwner(b.Who, b.Requester); {
-	case who == "":
+	switch {
+	case b.Who == "" || b.Who == unknownUser:
 		return "an unknown pod"
-	case who != b.Who || !IsPodKey(who):
-		return who
+	case b.Who == b.Requester && (b.Reason == InUseByPod || b.Reason == ClaimInFlight):
+		return "the former pod " + b.Who
+	}
+	return userText(b.Who, b.Requester)
+}
+
+// unknownUser is the value of reclaim.AddressHome.User for an address that the agent reports as used without an owner.
+const unknownUser = "(unknown)"
+
+// userText returns the text for the owner that has an address, redacted if it is a pod of another namespace than
+// requester.
+func userText(owner, requester string) string {
+	switch shown := RedactOwner(owner, requester); {
+	case shown != owner:
+		return shown
+	case IsPodKey(owner):
+		return "pod " + owner
+	case ForOwner(owner).Kind == NodeOwned:
+		return "the node itself (" + owner + ")"
 	default:
-		return "pod " + who
+		return strconv.Quote(owner)
 	}
 }
 
@@ -233,14 +284,6 @@ func (n NodePool) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
 	return nil
 }
 
-// bindingError is the reason why a pod must not be bound to a node. It matches ErrTaken.
-type bindingError string
-
-func (e bindingError) Error() string { return string(e) }
-
-// Is reports whether target is ErrTaken.
-func (bindingError) Is(target error) bool { return target == ErrTaken }
-
 // CheckBinding returns an error if binding the pod owner to the node would violate the binding invariant: the entries there
 // that name the pod must be exactly those planned for it. For a pod without a fixed address an entry is planned only on a
 // strict node. The agent matches entries by the name of the pod alone (Cilium fact 1): if a planned entry is missing, it
@@ -250,27 +293,35 @@ func (bindingError) Is(target error) bool { return target == ErrTaken }
 // error matches ErrTaken.
 func CheckBinding(owner, node string, entries, planned []netip.Addr) error {
 	if unexpected := without(entries, planned); len(unexpected) > 0 {
-		return bindingError(fmt.Sprintf("node %s has an entry for %s at %s, which is not planned for that pod", node, owner, address.Join(unexpected)))
+		return Taken("the pool of node %s has %s for pod %s that the pod should not have: IP %s", node, entryOrEntries(unexpected), owner, address.Join(unexpected))
 	}
 	if missing := without(planned, entries); len(missing) > 0 {
-		return bindingError(fmt.Sprintf("node %s has no entry for %s at %s", node, owner, address.Join(missing)))
+		return Taken("the pool of node %s lacks %s for pod %s: IP %s", node, entryOrEntries(missing), owner, address.Join(missing))
 	}
 	return nil
 }
 
-// CheckBinding returns an error if binding the pod owner to the node would violate the binding invariant, or if the agent
-// reports a planned address as used by another owner: the agent matches by name without a check whether the address is in
-// use, and would assign it twice (Cilium fact 2). The error matches ErrTaken.
+// CheckBinding returns an error if binding the pod owner to the node would violate the binding invariant, or if the
+// agent reports a planned address as used by another owner. The agent matches by name without checking whether the
+// address is in use, and would assign the address twice (Cilium fact 2). The error matches ErrTaken.
 func (n NodePool) CheckBinding(owner string, planned []netip.Addr) error {
 	if err := CheckBinding(owner, n.Name, n.Owns(owner), planned); err != nil {
 		return err
 	}
 	for _, a := range planned {
 		if user := n.Used[a]; user != "" && user != owner {
-			return bindingError(fmt.Sprintf("IP %s on node %s is in use by %s, as the Cilium agent of the node reports", a, n.Name, RedactOwner(user, owner)))
+			return Taken("the Cilium agent of node %s reports IP %s as used by %s", n.Name, a, userText(user, owner))
 		}
 	}
 	return nil
+}
+
+// entryOrEntries returns the noun for the entries of addrs in messages.
+func entryOrEntries(addrs []netip.Addr) string {
+	if len(addrs) == 1 {
+		return "an entry"
+	}
+	return "entries"
 }
 
 // without returns the addresses of a that are not in b, sorted.

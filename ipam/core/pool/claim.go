@@ -4,7 +4,6 @@
 package pool
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -37,7 +36,7 @@ func (n NodePool) Claim(addrs []netip.Addr, entry Entry) ([]EntryChange, error) 
 
 // ErrOnOtherNode returns the error of a claim whose owner already has addrs on another node. It matches ErrTaken.
 func ErrOnOtherNode(owner, node string, addrs []netip.Addr) error {
-	return fmt.Errorf("pod %s already has IP %s on node %s: %w", owner, address.Join(addrs), node, ErrTaken)
+	return Taken("pod %s already has IP %s on node %s", owner, address.Join(addrs), node)
 }
 
 // Release returns the edits that replace entries of an owner, its MoveTarget entries included, by Cooldown entries: those

@@ -58,8 +58,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestNoHijack checks that claims, releases and ends of cooldowns in any order never take an owned address from its pod:
-// another pod gets the address only after a release and a cooldown.
+// TestNoHijack checks that claims, releases and ends of cooldowns in any order never take an owned address from its
+// pod: another pod gets the address only after a release.
 func TestNoHijack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}

@@ -152,8 +152,9 @@ func IsPodKey(owner string) bool {
 	return ok
 }
 
-// RedactOwner returns owner, or a neutral phrase if owner is a pod of another namespace than the pod requester, whose users
-// see the text. So tenants can't find out which pod of another namespace has an address by requesting that address.
+// RedactOwner returns owner, or a neutral phrase if owner is a pod of another namespace than the pod requester. The
+// users of requester's namespace see the text. They must not find out which pod of another namespace has an address by
+// requesting that address.
 func RedactOwner(owner, requester string) string {
 	namespace, _, pod := SplitOwnerKey(owner)
 	own, _, isPod := SplitOwnerKey(requester)
@@ -187,7 +188,7 @@ func (e Entry) IsUnreserved() bool { return e.Kind == Owned && e.Purpose == Unre
 // IsBarePod reports whether the entry is for a pod without a controller.
 func (e Entry) IsBarePod() bool { return e.Kind == Owned && e.Purpose == ForBarePod }
 
-// UnreservedKind is the kind in the WorkloadRef of an Unreserved entry, whose name is that of the pod.
+// UnreservedKind is the kind that WorkloadRef returns for an Unreserved entry.
 const UnreservedKind = "Pod"
 
 // WorkloadRef returns the kind and name of the workload that the entry is for; for an Unreserved entry, UnreservedKind and
@@ -203,7 +204,8 @@ func (e Entry) WorkloadRef() (kind, name string, ok bool) {
 	return "", "", false
 }
 
-// SplitWorkloadKey returns the kind and name of a WorkloadKey. ok is false for any other text.
+// SplitWorkloadKey returns the kind and name of a WorkloadKey. ok is false if the text does not have exactly three
+// parts, or if the kind or the name is empty.
 func SplitWorkloadKey(key string) (kind, name string, ok bool) {
 	_, rest, _ := strings.Cut(key, "/")
 	kind, name, ok = strings.Cut(rest, "/")
@@ -221,8 +223,9 @@ func (e Entry) SinceTime() time.Time {
 	return time.Unix(e.Since, 0)
 }
 
-// Allocatable reports whether an agent may allocate the address, to a pod or to its node, because of this entry. A Foreign
-// entry counts: an agent that restarts restores the addresses of endpoints without checking the owners of entries.
+// Allocatable reports whether an agent may allocate the address, to a pod or to its node, because of this entry. A
+// Foreign entry counts, because fixedip does not know whether the agent allocates addresses for its owner. The restore
+// of an endpoint after a restart of the agent does not count: every entry allows that (Cilium fact 27).
 func (e Entry) Allocatable() bool {
 	return e.Kind != Cooldown && e.Kind != Moved && e.Kind != MoveTarget
 }

@@ -27,10 +27,11 @@ var (
 //	CommitAtHome      at Home: Owned, or Moved to From and leaving -> Moved to To; or Owned, if To is Home.
 //	CompleteAtTarget  at To: MoveTarget -> Owned, after the entry at Home was seen as Moved to To.
 //
-// No step makes an address allocatable in a pool while another pool may have it. CompleteAtTarget requires that the pool of
-// To is unchanged since before the entry at Home was seen as Moved to To. After MarkLeaving the entry at Home is no longer
-// Moved to From, and VacateSource changes the pool of From, so that after both steps no writer can complete a move to From.
-// CommitAtHome requires that the pool of Home is unchanged since before VacateSource was confirmed.
+// No step makes an address allocatable in a pool while it may be allocatable in another. CompleteAtTarget requires that
+// the pool of To is unchanged since before the entry at Home was seen as Moved to To. After MarkLeaving the entry at
+// Home is no longer Moved to From, and VacateSource changes the pool of From, so that after both steps no writer can
+// complete a move to From. CommitAtHome requires that the pool of Home is unchanged since before VacateSource was
+// confirmed.
 //
 // Each step is idempotent. After a crash at any point the next writer that moves the pod continues from the state of the
 // pools, to the same node or to another: a MoveTarget entry does not commit the pod to that node.
@@ -40,8 +41,9 @@ type Move struct {
 	Entry Entry
 	// Addrs are the addresses, at most one of each family. All have the same home.
 	Addrs []netip.Addr
-	// Home is the home node of the addresses, From the node whose pool has them now, To the node that gets them. From and
-	// To are equal if a move that was interrupted after CommitAtHome is completed.
+	// Home is the home node of the addresses, From the node whose pool has them now, To the node that gets them. From
+	// and To are equal if a move to To that was interrupted after CommitAtHome is completed, or if a later move away
+	// from To that was interrupted after MarkLeaving is cancelled.
 	Home, From, To string
 	// Down is true if From is a fenced node: no pod runs there, whatever its agent reported last. If Down is false,
 	// evidence from the agent shows that the former pod has stopped (see package agentview).
@@ -52,7 +54,7 @@ type Move struct {
 // returns nil if From is down.
 func (m Move) inUse(n NodePool, a netip.Addr) error {
 	if !m.Down && n.InUse(a) {
-		return fmt.Errorf("IP %s is still reported as used by the agent of node %s: %w", a, n.Name, ErrOldPodRunning)
+		return fmt.Errorf("the Cilium agent of node %s still reports IP %s as used: %w", n.Name, a, ErrOldPodRunning)
 	}
 	return nil
 }
@@ -81,29 +83,38 @@ func (m Move) MarkLeaving(n NodePool) ([]EntryChange, error) {
 		case MovedEntry(m.From, m.Owner):
 			edits = append(edits, n.Set(a, LeavingEntry(m.From, m.Owner)))
 		default:
-			return nil, n.undecided(a, "moved to node "+m.From)
+			return nil, n.undecided(a, m.Owner, "moved to node "+m.From)
 		}
 	}
 	return edits, nil
 }
 
-// undecided returns the error, which matches ErrUndecided, of a step that relies on another entry of the address than n has.
-// want describes the expected entry.
-func (n NodePool) undecided(a netip.Addr, want string) error {
-	return fmt.Errorf("the entry of IP %s on node %s is %s instead of %s: %w", a, n.Name, n.describe(a), want, ErrUndecided)
+// undecided returns the error, which matches ErrUndecided, of a step that relies on another entry of an address of the
+// owner than n has. want describes the expected entry.
+func (n NodePool) undecided(a netip.Addr, owner, want string) error {
+	return fmt.Errorf("the entry of IP %s on node %s is %s instead of %s: %w", a, n.Name, n.describe(a, owner), want, ErrUndecided)
 }
 
-func (n NodePool) describe(a netip.Addr) string {
+// describe returns the text for the entry of an address of the owner. It does not name another pod, which may be in
+// another namespace.
+func (n NodePool) describe(a netip.Addr, owner string) string {
 	e, exists := n.Entries[a]
 	switch {
 	case !exists:
 		return "missing"
+	case e.Kind == Moved && e.Pod != owner:
+		return "moved with another pod"
 	case e.Kind == Moved && e.Leaving:
 		return "leaving node " + e.Node
 	case e.Kind == Moved:
 		return "moved to node " + e.Node
 	}
 	return e.Kind.String()
+}
+
+// notHome returns the error, which matches ErrUndecided, of a step for an address that is in no subnet of n.
+func (n NodePool) notHome(a netip.Addr) error {
+	return fmt.Errorf("IP %s is no longer in the subnets of node %s (%s): %w", a, n.Name, JoinSubnets(n.PodCIDRs), ErrUndecided)
 }
 
 // VacateSource returns the edits at From that replace the pod's entries by Cooldown entries. From must not be the home. An
@@ -131,8 +142,8 @@ func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// CommitAtHome returns the edits at the home that decide the move. If From is not the home, write them only if the whole
-// spec of the home's CiliumNode is unchanged since before VacateSource was confirmed.
+// CommitAtHome returns the edits at the home that decide the move. If From is neither the home nor To, write them only
+// if the whole spec of the home's CiliumNode is unchanged since before VacateSource was confirmed.
 func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 	to := MovedEntry(m.To, m.Owner)
 	if m.To == m.Home {
@@ -147,11 +158,11 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 		edit := n.Set(a, to)
 		switch {
 		case !n.Home(a):
-			return nil, fmt.Errorf("IP %s is no longer in a subnet of node %s (%s): %w", a, n.Name, JoinSubnets(n.PodCIDRs), ErrUndecided)
+			return nil, n.notHome(a)
 		case edit.From != nil && (now == to || m.To == m.Home && now.OwnedBy(m.Owner)):
 			continue
 		case m.From != m.Home && now != LeavingEntry(m.From, m.Owner):
-			return nil, n.undecided(a, "leaving node "+m.From)
+			return nil, n.undecided(a, m.Owner, "leaving node "+m.From)
 		case m.From == m.Home:
 			mayMove := func(e Entry) bool { return e.Kind == Cooldown }
 			if b := n.entryBlocker(a, m.Owner, mayMove); b != nil {
@@ -174,8 +185,11 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 // CheckCommitted returns an error that matches ErrUndecided unless all addresses have entries at the home that are Moved to To.
 func (m Move) CheckCommitted(home NodePool) error {
 	for _, a := range m.Addrs {
-		if !home.Home(a) || home.Entries[a] != MovedEntry(m.To, m.Owner) {
-			return home.undecided(a, "moved to node "+m.To)
+		switch {
+		case !home.Home(a):
+			return home.notHome(a)
+		case home.Entries[a] != MovedEntry(m.To, m.Owner):
+			return home.undecided(a, m.Owner, "moved to node "+m.To)
 		}
 	}
 	return nil
@@ -191,7 +205,7 @@ func (m Move) CompleteAtTarget(n NodePool) ([]EntryChange, error) {
 	for _, a := range m.Addrs {
 		now, exists := n.Entries[a]
 		if !exists {
-			return nil, n.undecided(a, MoveTarget.String())
+			return nil, n.undecided(a, m.Owner, MoveTarget.String())
 		}
 		if !now.OwnedBy(m.Owner) {
 			edits = append(edits, n.Set(a, m.Entry))
@@ -216,9 +230,9 @@ func (n NodePool) Carries(owner string, addrs []netip.Addr) *Blocker {
 	return nil
 }
 
-// FenceTarget returns the edits that write Cooldown entries for an owner's addresses in the pool of the node that they were
-// moved to, whether or not they have arrived, so that a writer that is about to complete the move finds the pool changed.
-// Entries of other owners are not changed.
+// FenceTarget returns the edits that write Cooldown entries for an owner's addresses in the pool of the node that they
+// were moved to, whether or not they have arrived. A writer that is about to complete the move then finds the pool
+// changed. Entries of other owners are not changed.
 func (n NodePool) FenceTarget(owner string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for _, a := range addrs {

@@ -14,8 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestMoveSteps checks each step of a move with each entry that the pool may have: the result or the error, that the step is
-// idempotent, and that Undo reverts it.
+// TestMoveSteps checks each step of a move with several entries of the pool: the result or the error, that the step is
+// idempotent, and that Undo reverts the step.
 func TestMoveSteps(t *testing.T) {
 	at := time.Unix(1000, 0)
 	const owner = "db/mysql-0"
@@ -116,6 +116,30 @@ func TestMoveSteps(t *testing.T) {
 				t.Errorf("got entries %v after Undo, want %v", undone.Entries, c.entries)
 			}
 		})
+	}
+}
+
+// TestMoveErrors checks the messages of a step that finds another entry than it relies on. They do not name another
+// pod, which may be in another namespace.
+func TestMoveErrors(t *testing.T) {
+	a := addr("10.0.1.9")
+	m := pool.Move{Owner: "db/mysql-0", Entry: pool.ForOwner("db/mysql-0"), Addrs: []netip.Addr{a}, Home: "h", From: "s", To: "t"}
+	for name, c := range map[string]struct {
+		entries map[netip.Addr]pool.Entry
+		subnets []netip.Prefix
+		want    string
+	}{
+		"no entry":                         {want: "the entry of IP 10.0.1.9 on node h is missing instead of moved to node t: the move cannot continue"},
+		"leaving another node":             {entries: map[netip.Addr]pool.Entry{a: pool.LeavingEntry("s", m.Owner)}, want: "the entry of IP 10.0.1.9 on node h is leaving node s instead of moved to node t: the move cannot continue"},
+		"moved to the node by another pod": {entries: map[netip.Addr]pool.Entry{a: pool.MovedEntry("t", "shop/web-0")}, want: "the entry of IP 10.0.1.9 on node h is moved with another pod instead of moved to node t: the move cannot continue"},
+		"the home has lost the subnet":     {entries: map[netip.Addr]pool.Entry{a: pool.MovedEntry("t", m.Owner)}, subnets: []netip.Prefix{}, want: "IP 10.0.1.9 is no longer in the subnets of node h (none): the move cannot continue"},
+	} {
+		if c.subnets == nil {
+			c.subnets = []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}
+		}
+		if err := m.CheckCommitted(pool.NodePool{Name: "h", Subnets: c.subnets, Entries: c.entries}); err == nil || err.Error() != c.want {
+			t.Errorf("%s: got error %v, want %s", name, err, c.want)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ type NodePool struct {
 	Probes []netip.Addr
 	// Tracked is true if the CiliumNode has managedFields, which repeat the key of every entry.
 	Tracked bool
-	// Malformed contains the keys of spec.ipam.pool that are not addresses, and the elements of podCIDRs that are not subnets
+	// Malformed describes the keys of spec.ipam.pool that are not addresses, and the elements of podCIDRs that are not subnets
 	// or lie within a larger one. They are reported and never changed.
 	Malformed []string
 	// Resources contains the resource text of the entries whose text differs from the one that fixedip would write. A patch
@@ -71,7 +71,8 @@ func (n NodePool) OlderThan(other NodePool) bool {
 	return n.Generation < other.Generation
 }
 
-// SameSpec reports whether both are versions of the same CiliumNode with the same spec.
+// SameSpec reports whether both are versions of the same CiliumNode with the same spec, according to UID and
+// Generation. It is false if Generation is 0, which means unknown.
 func (n NodePool) SameSpec(other NodePool) bool {
 	return n.UID == other.UID && n.Generation == other.Generation && n.Generation != 0
 }
@@ -146,8 +147,9 @@ func (n NodePool) Owns(owner string) []netip.Addr {
 	return owned
 }
 
-// Unused reports whether nothing in the pool prevents a claim of the address: it is in a subnet of the node, has no entry,
-// is not reported as used, and the agent does not withhold it for a release handshake.
+// Unused reports whether the address is in a subnet of the node, has no entry, is not reported as used, and is not
+// withheld by the agent for a release handshake. Callers have to check Unreported themselves, and whether pods may have
+// the address (address.Usable).
 func (n NodePool) Unused(a netip.Addr) bool {
 	_, exists := n.Entries[a]
 	return n.Home(a) && !exists && !n.InUse(a) && !n.IsReleasing(a)
@@ -175,8 +177,9 @@ func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.A
 // agent from giving the address out later (Cilium fact 8).
 type Handshake string
 
-// The states as Cilium writes them, in the order of a release. The agent may answer MarkedForRelease with DoNotRelease
-// instead of ReadyForRelease. In both cases the key is removed at the end.
+// The states of a handshake. Except for NoHandshake and OtherState, the values are those that Cilium writes. A release
+// goes through MarkedForRelease, ReadyForRelease and Released. The agent may answer MarkedForRelease with DoNotRelease
+// instead. In both cases the key is removed at the end.
 const (
 	// NoHandshake means that there is no key.
 	NoHandshake Handshake = ""
@@ -214,7 +217,8 @@ func (n NodePool) IsReleasing(a netip.Addr) bool {
 	return state != NoHandshake && state != DoNotRelease
 }
 
-// AwaitsAgent reports whether the handshake of an address waits for the agent.
+// AwaitsAgent reports whether the next step of the handshake is that of the agent: to answer the mark of an existing
+// entry, or to remove the key of an entry that was removed.
 func (n NodePool) AwaitsAgent(a netip.Addr) bool {
 	_, exists := n.Entries[a]
 	state := n.Handshakes[a]

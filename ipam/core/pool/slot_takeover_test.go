@@ -29,13 +29,13 @@ func TestTakeOver(t *testing.T) {
 		"from a former pod": {entries: map[netip.Addr]pool.Entry{a: former, b: former}, want: []pool.EntryChange{{Addr: a, From: &former, To: &next, RequireUnused: true}, {Addr: b, From: &former, To: &next, RequireUnused: true}}},
 		"with a family that the former pod did not have":        {entries: map[netip.Addr]pool.Entry{a: former}, want: []pool.EntryChange{{Addr: a, From: &former, To: &next, RequireUnused: true}, {Addr: b, To: &next, RequireUnused: true}}},
 		"the entries are written already":                       {entries: map[netip.Addr]pool.Entry{a: next, b: next}},
-		"one address was released":                              {entries: map[netip.Addr]pool.Entry{a: released, b: former}, wantErr: "IP 10.0.1.9 on node n is cooling down after its release at 1970-01-01T00:00:01Z"},
+		"one address was released":                              {entries: map[netip.Addr]pool.Entry{a: released, b: former}, wantErr: "IP 10.0.1.9 on node n has been cooling down since 1970-01-01T00:00:01Z"},
 		"the agent reports an address for the new pod":          {entries: map[netip.Addr]pool.Entry{a: former, b: former}, used: map[netip.Addr]string{b: next.Owner}, want: []pool.EntryChange{{Addr: a, From: &former, To: &next, RequireUnused: true}, {Addr: b, From: &former, To: &next}}},
 		"the agent still reports an address for the former pod": {entries: map[netip.Addr]pool.Entry{a: former, b: former}, used: map[netip.Addr]string{b: "db/web-x"}, wantErr: "IP fd00:1::9 on node n is still in use by pod db/web-x"},
 		"another pod has taken over one address":                {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-z", "Deployment", "web"), b: former}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-z"},
 		"one entry is for another workload":                     {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-x", "Deployment", "shop"), b: former}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-x"},
-		"the new pod has another address":                       {entries: map[netip.Addr]pool.Entry{a: former, b: former, netip.MustParseAddr("10.0.1.8"): next}, wantErr: "pod db/web-y already has IP 10.0.1.8 on node n, and can't have IP 10.0.1.9 there as well"},
-		"one entry is dynamic":                                  {entries: map[netip.Addr]pool.Entry{a: {}, b: former}, wantErr: "IP 10.0.1.9 on node n is a dynamic entry, which any pod may be using"},
+		"the new pod has another address":                       {entries: map[netip.Addr]pool.Entry{a: former, b: former, netip.MustParseAddr("10.0.1.8"): next}, wantErr: "the pool of node n already has IP 10.0.1.8 for pod db/web-y, which can't have IP 10.0.1.9 there as well"},
+		"one entry is dynamic":                                  {entries: map[netip.Addr]pool.Entry{a: {}, b: former}, wantErr: "IP 10.0.1.9 has a dynamic entry in the pool of node n, so that any pod may be using it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix(subnet), netip.MustParsePrefix("fd00:1::/64")}, Entries: c.entries, Used: c.used}

@@ -70,7 +70,7 @@ func TestMissingEntries(t *testing.T) {
 		n.Status.Phase, n.Status.PodUID = v1alpha1.PhaseInUse, "uid-mysql-0"
 		return n
 	}
-	unconfirmed := runs("NotAcknowledged", "The Cilium agent has not confirmed yet that no other pod has 10.0.1.6; the entries are written after that")
+	unconfirmed := runs("NotAcknowledged", "The Cilium agent of node node-1 has not confirmed yet that no other pod has IP 10.0.1.6; no pool entry is written before the confirmation")
 	unconfirmed.At = time.Time{}
 	allocated := []metav1.Condition{{Type: "Allocated", Status: metav1.ConditionTrue, Reason: "Allocated", Message: "Every address has its entry in the pool of a node", LastTransitionTime: metav1.Time{Time: now}}}
 	without := reservedRecord(spec.Reclaim)
@@ -108,35 +108,35 @@ func TestMissingEntries(t *testing.T) {
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *orphaned}},
 
 		"no node has the subnet": {reclaim.State{Record: without, Homes: homes(func(p *reclaim.AddressHome) { p.Node = "" }), Workload: existing},
-			waiting("SubnetNotFound", "IP 10.0.1.6 is in no node's subnet; it becomes available when a node gets a subnet that contains it")},
+			waiting("SubnetNotFound", "IP 10.0.1.6 is in no node's subnet, or the subnets of its node overlap those of another node; it becomes available when a node has subnets that contain it and do not overlap those of other nodes")},
 		"the entry is dynamic": {reclaim.State{Record: without, Homes: homes(entry(pool.Entry{})), Workload: existing},
-			waiting("DynamicEntry", "IP 10.0.1.6 on node node-1 is a dynamic entry, which any pod may be using; request an address nearer to the top of the node's subnet, or wait until the pool no longer has this one")},
+			waiting("DynamicEntry", "IP 10.0.1.6 has a dynamic entry in the pool of node node-1, so that any pod may be using it; the controller removes that entry when a FixedIP reserves the IP and no pod uses it; otherwise request an address nearer to the top of the node's subnet")},
 		"the entry belongs to another pod": {reclaim.State{Record: without, Homes: homes(entry(pool.ForOwner("db/other-0"))), Workload: existing},
-			waiting("OwnedByPod", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0; request another address, or release this one")},
+			waiting("OwnedByPod", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0; request another address; this one becomes available when it has been released and its cooldown has ended")},
 		"the entry belongs to the router": {reclaim.State{Record: without, Homes: homes(entry(pool.ForOwner("router"))), Workload: existing},
-			waiting("ReservedByNode", `IP 10.0.1.6 on node node-1 is reserved for "router"; request another address`)},
+			waiting("ReservedByNode", `IP 10.0.1.6 on node node-1 is reserved for the node itself (router); request another address`)},
 		"another pod uses the address": {reclaim.State{Record: without, Homes: homes(func(p *reclaim.AddressHome) { p.User = "db/other-0" }), Workload: existing},
-			waiting("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when that pod is gone and the agent no longer reports it")},
+			waiting("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when no pod has it and the Cilium agent no longer reports it as used")},
 		"another FixedIP takes precedence": {reclaim.State{Record: without, Homes: homes(func(p *reclaim.AddressHome) { p.ConflictingFixedIP = "db/older" }), Workload: existing},
-			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; request another address, or have that FixedIP deleted")},
+			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; request another address, or have that FixedIP deleted if its addresses are no longer needed")},
 		"cooldown, no pod exists": {reclaim.State{Record: without, Homes: homes(entry(pool.CooldownEntry("", now))), Workload: existing},
-			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown")},
+			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 has been cooling down since 1970-01-01T00:16:40Z; it becomes available when the cooldown is over and the Cilium agent has confirmed that no pod uses it")},
 		"cooldown, the pod is not bound": {reclaim.State{Record: without, Homes: homes(entry(pool.CooldownEntry("", now))), Pod: podOn(""), Workload: existing},
-			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown")},
+			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 has been cooling down since 1970-01-01T00:16:40Z; it becomes available when the cooldown is over and the Cilium agent has confirmed that no pod uses it")},
 		"cooldown, the pod runs with the address": {reclaim.State{Record: without, Homes: homes(entry(pool.CooldownEntry("", now))), Pod: running("10.0.1.6"), Workload: existing},
 			unconfirmed},
 		"cooldown, the agent reports the address for another pod": {reclaim.State{Record: without, Homes: homes(entry(pool.CooldownEntry("", now)), func(p *reclaim.AddressHome) { p.User = "db/other-0" }), Pod: running("10.0.1.6"), Workload: existing},
-			runs("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when that pod is gone and the agent no longer reports it")},
+			runs("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when no pod has it and the Cilium agent no longer reports it as used")},
 		"cooldown, the pod runs with the address and has another entry": {reclaim.State{Record: without, Homes: homes(entry(pool.CooldownEntry("", now))), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Pod: running("10.0.1.6"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}, At: now.Add(10 * time.Second)}},
 		"the address is moving to another node": {reclaim.State{Record: without, Homes: homes(entry(pool.MovedEntry("node-2", "db/mysql-0"))), Workload: existing},
 			reclaim.Action{At: now.Add(10 * time.Second)}},
 		"the address moved to another node with another pod": {reclaim.State{Record: without, Homes: homes(entry(pool.MovedEntry("node-2", "db/other-0"))), Workload: existing},
-			waiting("OnOtherNode", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0 and has moved to another node; request another address, or release this one")},
+			waiting("OnOtherNode", "IP 10.0.1.6 of node node-1 belongs to pod db/other-0 and has moved to another node; request another address; this one becomes available when it has been released and its cooldown has ended")},
 		"the bound pod has another entry on the home node": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Pod: podOn("node-1", "10.0.1.7"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0", Conditions: []metav1.Condition{{
 				Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated", LastTransitionTime: metav1.NewTime(now),
-				Message: "pod db/mysql-0 already has IP 10.0.1.7 on node node-1, and can't have IP 10.0.1.6 there as well; delete the pod to release its other address"}}}}},
+				Message: "the pool of node node-1 already has IP 10.0.1.7 for pod db/mysql-0, which can't have IP 10.0.1.6 there as well; the controller releases IP 10.0.1.7 when no pod needs it; delete the pod if it runs with IP 10.0.1.7"}}}}},
 		"another entry on the home node, no pod exists": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
 		"another entry on another node, no pod exists": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.7")}, Workload: existing},
@@ -156,7 +156,7 @@ func TestMissingEntries(t *testing.T) {
 		"another entry on another node, the pod opts out": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: optedOut(podOn("")), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.7")}}},
 		"the families have different home nodes": {reclaim.State{Record: both, Homes: dual("node-2"), Workload: existing},
-			waiting("AddressesOnDifferentNodes", "IP fd00::6 is in a subnet of node node-2, and another address of the same FixedIP in one of node node-1: no pod can have both; delete the FixedIP and request addresses of one node")},
+			waiting("AddressesOnDifferentNodes", "IP fd00::6 is in a subnet of node node-2, and another address of the same FixedIP is in a subnet of node node-1: no pod can have both; delete the FixedIP and request addresses of one node")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, decide(at(c.state)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -182,8 +182,9 @@ func TestConditionIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestMovableForStaysWhileAway checks that status.movableFor is not cleared before the addresses are at home again. The pools
-// of both nodes may be lost, and a pod that was deleted by force may still run. Seed 217105 of the model.
+// TestMovableForStaysWhileAway checks that status.movableFor is not cleared before the addresses are at home again. The
+// pools of both nodes may be lost, and a pod that was deleted by force may still run. The model in test/sim found this
+// case with seed 217105 (ADR 0029).
 func TestMovableForStaysWhileAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		home string
@@ -234,7 +235,7 @@ func TestEntryEdits(t *testing.T) {
 	n := node(map[string]pool.Entry{
 		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.7": {}, "10.0.1.3": pool.ForOwner("db/other-0"), "10.0.1.4": pool.CooldownEntry("", now), "10.0.1.5": mine,
 	}, "10.0.1.2", "10.0.1.6")
-	// none has no entry of the pod.
+	// none is a pool without an entry of the pod.
 	none := node(map[string]pool.Entry{"10.0.1.4": pool.CooldownEntry("", now), "10.0.1.8": pool.CooldownEntry("", now)}, "10.0.1.8")
 	n.Used[addr("10.0.1.6")], n.Used[addr("10.0.1.1")] = "db/other-1", mine.Owner
 	for a, c := range map[string]struct {
@@ -260,14 +261,14 @@ func TestEntryEdits(t *testing.T) {
 	for a, want := range map[string]int{"10.0.1.1": 1, "10.0.1.2": 0, "10.0.1.7": 0, "10.0.1.5": 0, "10.0.1.9": 0} {
 		edits, err := reclaim.WithdrawEntries(n, []netip.Addr{addr(a)}, mine.Owner, now)
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) || want == 1 && *edits[0].To != pool.CooldownEntry("", now) {
-			t.Errorf("WithdrawEntries(%s): edits of %v, error %v; want %d edits, otherwise ErrTaken", a, edited(edits), err, want)
+			t.Errorf("WithdrawEntries(%s): edits of %v, error %v; want %d edits, and ErrTaken for 0", a, edited(edits), err, want)
 		}
 	}
 	// The agent reports 10.0.1.8 as used, but not by the pod.
 	for a, want := range map[string]int{"10.0.1.4": 1, "10.0.1.8": 0} {
 		edits, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return true })
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) {
-			t.Errorf("AllocateEntries(%s) in cooldown, the pod runs with it: edits of %v, error %v; want %d edits, otherwise ErrTaken", a, edited(edits), err, want)
+			t.Errorf("AllocateEntries(%s) in cooldown, the pod runs with it: edits of %v, error %v; want %d edits, and ErrTaken for 0", a, edited(edits), err, want)
 		}
 		if _, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return false }); !errors.Is(err, pool.ErrTaken) {
 			t.Errorf("AllocateEntries(%s) in cooldown, the pod does not run with it: error %v, want ErrTaken", a, err)

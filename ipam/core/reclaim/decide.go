@@ -152,8 +152,8 @@ var active = []rule{
 		return v.watchBlockers(Action{Type: ReplaceRecord})
 	})},
 	{"superseded", func(v *evaluation) (Action, bool) {
-		// Which claim counts is certain only after the pod is bound. If the node of the pod has no entry for it, the
-		// CiliumNode may have been deleted, and the entries on other nodes are the only ones.
+		// Which claim counts is certain only after the pod is bound. If the node of the pod has no entry for the pod,
+		// its CiliumNode may have been deleted, and the entries on other nodes may be the only ones left.
 		if !v.isHeld || v.node != v.spec.NodeName {
 			return Action{}, false
 		}
@@ -161,8 +161,8 @@ var active = []rule{
 		return v.watchBlockers(a), ok
 	}},
 	{"beside", func(v *evaluation) (Action, bool) {
-		// This applies even if the recorded addresses are on another node: a scheduler that had not seen the FixedIP yet
-		// may have claimed the addresses here.
+		// The rule applies even if the recorded addresses are on another node: a scheduler that had not seen the
+		// FixedIP yet may have claimed the other addresses on this node.
 		extra := address.Additional(v.held.Addrs, v.spec.IPs)
 		return v.watchBlockers(Action{Type: ReleaseEntries, Node: v.node, Addrs: extra}), len(extra) > 0 && RunsWithout(v.Pod, extra) && v.blocker(extra) == ""
 	}},
@@ -193,7 +193,8 @@ var deleting = []rule{
 		}
 		return v.report(v.Pod, nil)
 	})},
-	// The entries on the pod's node are released when the pod is gone, or at once if it runs without their addresses.
+	// The entries on the pod's node are released when the pod is gone, or at once if the pod runs without their
+	// addresses.
 	{"release", func(v *evaluation) (Action, bool) { return v.release(v.nodeInUse()) }},
 	{"blocked", func(v *evaluation) (Action, bool) {
 		why := v.blockerExcept(v.nodeInUse())
@@ -210,7 +211,7 @@ var deleting = []rule{
 		// before they have left that node.
 		a := v.untilOverdue()
 		a.At = earliest(a.At, v.Now.Add(recheckInterval))
-		a.Why = fmt.Sprintf("IPs %s may be in use on a node other than their home %s, whose CiliumNode is missing; they are released after the Cilium agent of node %s has created it again, or when the time of --force-finalize-after is over; check the cilium pod of that node", strings.Join(v.Record.Spec.IPs, ", "), v.HomeMissing, v.HomeMissing)
+		a.Why = fmt.Sprintf("IP %s may be in use on another node than home node %s, which has no CiliumNode with the subnet of the IP; release is blocked until the Cilium agent of node %s has created the CiliumNode and the controller has assigned the subnet to it; after --force-finalize-after the FixedIP is removed all the same; check the cilium pod of that node", strings.Join(v.Record.Spec.IPs, ", "), v.HomeMissing, v.HomeMissing)
 		return a
 	})},
 	{"done", when(func(v *evaluation) bool { return v.node == "" || v.replaced() }, finish)},
@@ -249,8 +250,8 @@ func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 			spec.NodeName = v.node
 		}
 	case len(v.Held) == 1 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs) && !v.movesFrom(v.Held[0].Node):
-		// Another node has inherited the subnet, or the addresses have moved there. After a move, the scheduler binds the pod
-		// when the FixedIP names the node (ADR 0031).
+		// Another node has inherited the subnet, or the addresses have moved to another node. After a move, the
+		// scheduler binds the pod when the FixedIP names the new node (ADR 0031).
 		spec.NodeName = v.Held[0].Node
 	}
 	if spec.NodeName == "" && v.node == "" && len(spec.IPs) > 0 {

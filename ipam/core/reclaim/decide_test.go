@@ -84,7 +84,8 @@ func movedTo(node string) []ledger.RemoteAddresses {
 	return []ledger.RemoteAddresses{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}}
 }
 
-// leavingFrom returns the result of movedTo for an address that is about to leave the node. barred sets the field Fenced.
+// leavingFrom returns the result of movedTo for an address that is about to leave the node. barred is the value of the
+// field Fenced.
 func leavingFrom(node string, barred bool) []ledger.RemoteAddresses {
 	moved := movedTo(node)
 	moved[0].Leaving, moved[0].Fenced = true, barred
@@ -342,7 +343,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
 				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, MovableFor: "uid-mysql-0"}
 			}), HomeMissing: "node-1", Workload: gone},
-			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs 10.0.1.6 may be in use on a node other than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or when the time of --force-finalize-after is over; check the cilium pod of that node"}},
+			reclaim.Action{At: now.Add(10 * time.Second), Why: "IP 10.0.1.6 may be in use on another node than home node node-1, which has no CiliumNode with the subnet of the IP; release is blocked until the Cilium agent of node node-1 has created the CiliumNode and the controller has assigned the subnet to it; after --force-finalize-after the FixedIP is removed all the same; check the cilium pod of that node"}},
 		"deleted: the move target is released before the Moved entry": {
 			reclaim.State{Record: record(deleting), Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},

@@ -4,12 +4,13 @@
 // Package reclaim decides what the controller does next about one FixedIP and the pool entries of its pod: record a
 // claim, write the entries of recorded addresses, report, and release.
 //
-// It is pure: the result of Decide depends only on its argument. It may not read a cache, call an API or read a clock. Each
-// action is at most one write, so that an interrupted controller continues from the state in the API server.
+// The package is pure: the result of Decide depends only on its argument. It may not read a cache, call an API or read
+// a clock. Each action is at most one write, so that an interrupted controller continues from the state in the API
+// server.
 //
-// The FixedIP of a StatefulSet pod always names the same pod. For the slots of other workloads the scheduler writes the
-// entries for the next pod, and the FixedIP follows: State.Holder is the pod that the entries name. Both have the same
-// states:
+// The FixedIP of a StatefulSet pod always names the same pod. The FixedIP of a slot names the holder of the slot: when
+// the scheduler writes the entries for the next pod, State.Holder becomes that pod, and the FixedIP is updated. Both
+// kinds of FixedIPs have the same states:
 //
 //	            claim recorded                  deleted, by a user or by the reclaim policy
 //	Unrecorded ---------------> Active ------------------------------------------> Deleting -----> gone
@@ -22,7 +23,7 @@
 // In each state the first rule that applies decides. The rules are, in this order:
 //
 //	Unrecorded: the claim has no FixedIP
-//	  opted out          the workload opted out: release all, once no pod can have the address
+//	  opted out          the workload opted out of fixed addresses: release all, once no pod can have the addresses
 //	  stale move         the pod of a move that was only prepared is gone: release the move target
 //	  reserved by hand   a user wrote the entry for a workload that does not exist yet: wait
 //	  gone               neither the workload nor a pod exists: release all
@@ -30,23 +31,26 @@
 //	  scaled down        no pod exists, the workload has no such replica, and whenScaled is Delete: release all
 //	  bound elsewhere    a slot's pod was bound to another node: release the claim
 //	  vacant claim       a slot's pod is gone: create the FixedIP, so that the slot can be taken over
-//	  recordable         the pod is bound with the claim, and has IPs or requested the addresses: create the FixedIP;
-//	                     also if the node of the claim cannot take the pod and the failover policy is Migrate
+//	  recordable         the pod is bound to the node of the claim, and has IPs or requested the addresses: create the
+//	                     FixedIP; also if the node of the claim cannot take the pod and the failover policy is Migrate
 //
 //	Active: the FixedIP exists and is not being deleted
 //	  spec               the spec, the finalizer or the UID annotation is out of date: update
 //	  expired            the reclaim policy requires the release, the TTL is over, and no blocker exists: delete
-//	  unexpected         entries exist in place of the recorded addresses, and no pod relies on them: release these
+//	  unexpected         entries for other addresses exist, in place of the recorded ones or in addition to them, and no
+//	                     pod relies on these entries: release them
 //	  stale move         the pod of a move that was only prepared is gone: release the move target
 //	  allocate           recorded addresses have no entry, and no blocker exists: write the entries; first withdraw
 //	                     addresses that the pod runs with and whose entries are dynamic
 //	  expiring           the addresses are about to be released: report the time of the release
 //	  reassigned         the policy is Reassign, and the pod has entries for other addresses on its node and runs with
 //	                     none of the recorded ones: replace the FixedIP
-//	  superseded         the pod is bound, and entries on other nodes are of other claims or moves: release these
+//	  superseded         the pod is bound to the recorded node, which has its entries, and entries on other nodes are of
+//	                     other claims or moves: release the entries on the other nodes
 //	  beside             the pool of the pod's node has entries for other addresses, in place of the recorded ones or in
 //	                     addition to them, and the pod runs with none of these others: release them
-//	  unused move        a move is prepared, and the pod runs without its addresses or opted out: release the move target
+//	  unused move        a move is prepared, and the pod runs without the addresses of the move or opted out: release
+//	                     the move target
 //	  report             report the status
 //
 //	Deleting: the FixedIP is being deleted
@@ -63,14 +67,16 @@
 //	  overdue            the pod runs without the addresses, or the deadline is over: remove the finalizer
 //
 //	Active, if there is nothing to write: actions that need evidence from an agent
-//	  withdrawn          no other pod has a recorded address in its cooldown that the pod runs with: write the entries
+//	  withdrawn          the pod runs with recorded addresses in their cooldown, and no other pod has them: write the
+//	                     entries
 //	  vacant             the former pod of a slot has stopped: report that another pod may take over
 //	  stranded           the addresses of a pod that its node cannot take are unused: report that it may move (Migrate)
 //
-// A FixedIP is created when the pod is bound to the node of its claim and has IPs, and not before: two claims for one pod
-// are possible if a scheduler dies between the claim and the bind, and its successor reads an old cache. The bind
-// decides which one counts, and the agent may not have seen the claim. If a user requested the addresses, the bind is
-// enough. The rules "vacant claim" and "recordable" (Migrate) also record claims whose pod is gone or was never bound.
+// A FixedIP is created when the pod is bound to the node of its claim and has IPs, and not before. Two claims for one
+// pod are possible if a scheduler dies between the claim and the bind, and the next scheduler reads an old cache. The
+// bind decides which claim counts. If that claim has several addresses of one family, the IPs of the pod decide which
+// of them counts. If a user requested the addresses, the bind is enough. The rules "vacant claim" and "recordable"
+// (Migrate) also record claims whose pod is gone or was never bound.
 //
 // An address is released only if the pod is gone too: deleting a StatefulSet with --cascade=orphan keeps the addresses
 // of its pods. A FixedIP whose owner has no UID was created by a user beforehand, or restored before its workload: that

@@ -20,8 +20,9 @@ import (
 )
 
 // Precedes reports whether a takes precedence over b for an address that both name: the FixedIP whose entry exists comes
-// first, or else the older one, or else the first by name. holds reports whether the address has an entry of the FixedIP's
-// pod. Two such FixedIPs are a conflict that a user has caused; the other one waits.
+// first, or else the older one, or else the first by name. holds reports whether the address has an entry of the
+// FixedIP's pod. Two FixedIPs that name one address are a conflict that a user has caused; the one without precedence
+// waits.
 func Precedes(a, b *v1alpha1.FixedIP, holds func(*v1alpha1.FixedIP) bool) bool {
 	if x, y := holds(a), holds(b); x != y {
 		return x
@@ -110,10 +111,10 @@ func WithdrawEntries(n pool.NodePool, addrs []netip.Addr, owner string, at time.
 	return edits, nil
 }
 
-// AllocateEntries returns the edits that write the entries of recorded addresses in the pool of their home: all of them, or
-// none and an error that matches pool.ErrTaken. own reports whether evidence shows that the pod itself runs with an address:
-// a Cooldown entry may be replaced then. Without evidence it may not, because the agent assigns by the owner of the entry
-// alone, even if another pod has the address (Cilium fact 2).
+// AllocateEntries returns the edits that write the entries of recorded addresses in the pool of their home: all of them,
+// or none and an error that matches pool.ErrTaken. own reports whether evidence shows that the pod itself runs with an
+// address: then the edits may replace a Cooldown entry. Without evidence a Cooldown entry must stay, because the agent
+// assigns by the owner of the entry alone, even if another pod has the address (Cilium fact 2).
 func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool) ([]pool.EntryChange, error) {
 	var free []netip.Addr
 	var edits []pool.EntryChange
@@ -122,7 +123,8 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 		user, used := n.Used[a]
 		switch {
 		case e.IsUnreserved() && e.OwnedBy(entry.Owner),
-			// The first condition is for strict nodes: the Unreserved entry of the pod becomes the entry of its fixed address.
+			// The condition above is for strict nodes: the Unreserved entry of the pod becomes the entry of its fixed
+			// address.
 			own(a) && e.Kind == pool.Cooldown && n.OtherAddressOf(entry.Owner, addrs) == nil && (!used || user == entry.Owner):
 			edits = append(edits, n.Set(a, entry))
 		default:
@@ -139,15 +141,16 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 	return append(edits, claimed...), nil
 }
 
-// release returns the next action that removes the identity's entries from every node except keepNode (if it is not empty),
-// and the targets of moves that the pod does not rely on. ok is false if no such action is left. Blocked entries stay.
+// release returns the next action that removes the identity's entries from every node except keepNode (if it is not
+// empty), and the targets of moves that the pod does not rely on. ok is false if no such action is left. Blocked
+// entries stay.
 //
 // A moved address is released first on the node that it was moved to. Then its entry at the home is marked as leaving
 // (MarkLeaving), Cooldown entries fence the other node (FenceTarget), and only then is the entry at the home released
 // (ReleaseHome). The fence makes the write of a scheduler that is about to complete the move fail. One watch shows all
 // pools in the order of their writes: if it shows a leaving entry together with the fence, the fence is still there when
-// the home is written. While the agent of the other node reports the address as used, the pod may run there, and the agent of the
-// home does not know that: the entry at the home stays until the FixedIP is overdue.
+// the home is written. While the agent of the other node reports the address as used, the pod may run there, and the
+// agent of the home does not know that: the entry at the home stays until the FixedIP is overdue.
 func (s State) release(keepNode string) (a Action, ok bool) {
 	for _, h := range s.Held {
 		if h.Node != keepNode && s.blocker(h.Addrs) == "" {
@@ -220,13 +223,13 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 	return Action{}, false
 }
 
-// unexpected returns the release of entries that exist in place of the recorded addresses: those of a claim whose pod was
-// deleted before it ran, or of an adoption whose pod was deleted meanwhile. Without the release the next pod would get these
-// addresses.
+// unexpected returns the release of entries for other addresses than the recorded ones: those of a claim whose pod was
+// deleted before it ran, or of an adoption whose pod was deleted meanwhile. Without the release the next pod would get
+// the other addresses. ok is false if no such entry can be released.
 //
 // A bound pod may rely on such entries: see the rule "beside". The scheduler places a waiting pod on the node that has
-// entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the other
-// entries. A pod that opts out counts as no pod.
+// entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the
+// other entries. A pod that opts out counts as no pod.
 func (v *evaluation) unexpected() (a Action, ok bool) {
 	waits := v.Pod != nil && !identity.OptsOut(v.Pod)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {

@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Slots returns the states of the slots of a workload, from its FixedIPs and the slots in the pools. Record, Held and Holder
-// are set; the caller sets the other fields.
+// Slots returns the states of the slots of a workload, from its FixedIPs and the slots in the pools. It sets Slot,
+// Record, Held and Holder; the caller sets the other fields.
 func Slots(records []v1alpha1.FixedIP, entries []ledger.Slot) []State {
 	var slots []State
 	taken := make([]bool, len(entries))
@@ -101,9 +101,11 @@ func podOf(owner string) string {
 // controls the pod or, if there is no pod, the StatefulSet that the name of the pod implies. The result has no UID, and the
 // workload may not exist.
 //
-// A pod without a controller is its own workload. So is the pod of a BarePodEntry, even if that pod does not exist. ok is
-// false if a FixedIP must not be created: pods of other controllers do not return under the same name, and an Unreserved
-// entry is for one pod only. Such entries are not changed.
+// A pod without a controller is its own workload. So is the pod of a BarePodEntry, even if that pod does not exist.
+//
+// ok is false if a FixedIP must not be created: pods of other controllers do not return under the same name, an
+// Unreserved entry is for one pod only, and no workload follows from a name without an ordinal. The controller does not
+// change entries for which ok is false.
 func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
 	kind, name, _ := entry.WorkloadRef()
 	_, numbered := identity.Ordinal(podName, name)

@@ -97,8 +97,9 @@ func TestDeadline(t *testing.T) {
 }
 
 // TestNewAndRestoredFixedIPs checks that a FixedIP without a status is not taken for a restored one if the controller was
-// killed right after creating it. Only the UID annotation distinguishes the two. The address of the new FixedIP is released
-// after its workload is deleted; the restored FixedIP waits for its workload. Finding C6.
+// killed right after creating it. Only the UID annotation distinguishes the two. The address of the new FixedIP is
+// released after its workload is deleted; the restored FixedIP waits for its workload (finding C6 in
+// docs/project/findings.md).
 func TestNewAndRestoredFixedIPs(t *testing.T) {
 	as := func(annotation string, change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 		r := record(unfinished)

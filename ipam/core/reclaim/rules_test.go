@@ -69,10 +69,10 @@ func TestReady(t *testing.T) {
 		"Mismatch is True":                                 {with(bad(v1alpha1.ConditionMismatch, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"SubnetAvailable is False":                         {with(bad(v1alpha1.ConditionSubnetAvailable, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"Allocated is False":                               {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
-		"the FixedIP is being deleted":                     {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"},
+		"the FixedIP is being deleted":                     {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when no pod uses them any more"},
 		"the FixedIP has no address":                       {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), nil, metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"},
-		"the pod's node has an entry that is not recorded": {with(), []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has an entry for db/mysql-0 at 10.0.1.5, which is not planned for that pod"},
-		"the pod's node has no entry":                      {with(), []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has no entry for db/mysql-0 at 10.0.1.6"},
+		"the pod's node has an entry that is not recorded": {with(), []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "the pool of node node-1 has an entry for pod db/mysql-0 that the pod should not have: IP 10.0.1.5"},
+		"the pod's node has no entry":                      {with(), []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, metav1.ConditionFalse, "EntriesDiffer", "the pool of node node-1 lacks an entry for pod db/mysql-0: IP 10.0.1.6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.held == nil {

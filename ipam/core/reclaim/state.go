@@ -93,9 +93,9 @@ type AddressHome struct {
 	ConflictingFixedIP string
 }
 
-// ReleaseBlocker is a reason why an address must not be released yet: another pod uses it. As long as the entry exists, the
-// next pod of that name waits. Without the entry that pod might be bound to the node, and an agent that still knows the
-// entry would assign it the address of the other pod.
+// ReleaseBlocker is a reason why an address must not be released yet: a pod other than the owner of the entry uses the
+// address. While the entry exists, the next pod with the owner's name waits. Without the entry, that next pod might be
+// bound to the node, and an agent that still knows the entry would assign the address in use to it.
 type ReleaseBlocker struct {
 	Addr netip.Addr
 	// User is the owner text that the agent reports for the address.
@@ -121,7 +121,7 @@ const (
 	// so must Withdraw.
 	Allocate ActionType = "Allocate"
 	// Withdraw replaces the dynamic entries of addresses that the pod runs with by Cooldown entries. An agent that has
-	// seen these gives the addresses to no other pod. Own follows.
+	// seen the Cooldown entries gives the addresses to no other pod. The next action is Own.
 	Withdraw ActionType = "Withdraw"
 	// DeleteRecord deletes the FixedIP. It must be decided again from a live state before the write.
 	DeleteRecord ActionType = "DeleteRecord"
@@ -150,9 +150,9 @@ const (
 	AllowMove ActionType = "AllowMove"
 )
 
-// IsDestructive reports whether the action removes an entry or the FixedIP of the identity, or prepares that, so that it must
-// be decided from a live state. It is false for FinishRecord, which releases no entry: the deletion of a FixedIP can't be
-// taken back.
+// IsDestructive reports whether the action removes an entry or the FixedIP of the identity, or prepares such a removal.
+// These actions must be decided from a live state. It is false for FinishRecord: that action releases no entry, and the
+// FixedIP is already being deleted, which can't be taken back.
 func (t ActionType) IsDestructive() bool {
 	switch t {
 	case DeleteRecord, ReplaceRecord, ReleaseEntries, MarkLeaving, FenceTarget, ReleaseHome:
@@ -238,7 +238,7 @@ func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok 
 // recorded returns the addresses that a FixedIP names.
 func recorded(r *v1alpha1.FixedIP) []netip.Addr { return address.ParseAll(r.Spec.IPs) }
 
-// containsAll reports whether addrs contain all ips, in canonical form.
+// containsAll reports whether addrs contain all ips, which must be in canonical form.
 func containsAll(addrs []netip.Addr, ips []string) bool {
 	return !slices.ContainsFunc(ips, func(ip string) bool { return !slices.Contains(address.Strings(addrs), ip) })
 }

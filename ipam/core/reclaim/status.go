@@ -76,14 +76,14 @@ func (v *evaluation) conditions() []metav1.Condition {
 		})
 	}
 	if len(v.Homes) > 0 {
-		_, missing, blocker := allocation(v.State)
+		node, missing, blocker := allocation(v.State)
 		switch {
 		case blocker != nil && blocker.Reason == pool.Moving:
 			// Transient; no condition is needed.
 		case blocker != nil:
 			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, string(blocker.Reason), blocker.Message())
 		case len(v.homesWith(pool.Cooldown, missing)) > 0:
-			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, "NotAcknowledged", fmt.Sprintf("The Cilium agent has not confirmed yet that no other pod has %s; the entries are written after that", address.Join(missing)))
+			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, "NotAcknowledged", fmt.Sprintf("The Cilium agent of node %s has not confirmed yet that no other pod has IP %s; no pool entry is written before the confirmation", node, address.Join(missing)))
 		case len(missing) == 0:
 			set(v1alpha1.ConditionAllocated, metav1.ConditionTrue, "Allocated", "Every address has its entry in the pool of a node")
 		}
@@ -99,7 +99,7 @@ func (v *evaluation) ready(conditions []metav1.Condition) (status metav1.Conditi
 	r := v.Record
 	switch {
 	case r.DeletionTimestamp != nil:
-		return metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"
+		return metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when no pod uses them any more"
 	case len(r.Spec.IPs) == 0:
 		return metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"
 	}

@@ -106,8 +106,8 @@ func text(a request.Addresses) string {
 	return strings.Join(parts, ",")
 }
 
-// FuzzParse checks that a parsed list contains only addresses of the text and parses to the same list after formatting, and that
-// errors have one line.
+// FuzzParse checks that a parsed list contains only addresses of the text and parses to the same list after formatting,
+// and that errors have one line.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"10.240.1.10", "10.240.1.10,fd00:240::1:a", " 10.0.1.10 ,\n10.0.1.12 ", "10.0.1.10 - 10.0.1.19", "10.0.1.0/28,10.0.1.15", "fd00::/64", "0.0.0.0/0", "::/0", "::/80",
@@ -158,8 +158,8 @@ func oneLine(t *testing.T, list string, err error) {
 	}
 }
 
-// FuzzOf checks that Of returns the whole list of addresses, or one address of each family if pods get them by ordinal, and that
-// errors continue a sentence about the pod.
+// FuzzOf checks that Of returns the whole list of addresses, or one address of each family if pods get their addresses
+// by ordinal, and that errors begin with "requests addresses".
 func FuzzOf(f *testing.F) {
 	for _, s := range []struct {
 		ips, by, calico, pod string

@@ -48,7 +48,7 @@ func TestParse(t *testing.T) {
 
 		"":                          {wantErr: "the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation"},
 		" \n":                       {wantErr: "the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation"},
-		"10.0.1.10,":                {wantErr: "element 2 is empty; write an address there or remove the comma"},
+		"10.0.1.10,":                {wantErr: "element 2 is empty; write an address there, or remove the element"},
 		"10.0.1.10;10.0.1.11":       {wantErr: `"10.0.1.10;10.0.1.11" is not an IP address; ` + allowed},
 		`["10.0.1.10"]`:             {wantErr: "element 1 contains '\"'; " + allowed},
 		"10.0.1.10,\x97-web":        {wantErr: "element 2 contains '\ufffd'; " + allowed},
@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 		"10.0.1.5/28":               {wantErr: `"10.0.1.5/28" has host bits set; the network is 10.0.1.0/28`},
 		"10.0.1.0/33":               {wantErr: `"10.0.1.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
 		"FD00::/64":                 {wantErr: `"FD00::/64" is not in canonical form; write fd00::/64`},
-		"::ffff:10.0.0.0/120":       {wantErr: `"::ffff:10.0.0.0/120" is an IPv4 CIDR mapped into IPv6; write it as an IPv4 CIDR such as 10.240.0.0/16`},
+		"::ffff:10.0.0.0/120":       {wantErr: `"::ffff:10.0.0.0/120" begins with an IPv4 address mapped into IPv6; write an IPv4 CIDR such as 10.240.0.0/16`},
 		"::/80":                     {wantErr: `"::/80" has IPv4 addresses mapped into IPv6; write a CIDR that does not overlap ::ffff:0:0/96`},
 		"::-ffff::":                 {wantErr: `range "::-ffff::" has IPv4 addresses mapped into IPv6; write ranges that do not overlap ::ffff:0:0/96`},
 		"10.0.1.9-10.0.1.1":         {wantErr: `range "10.0.1.9-10.0.1.1" ends before it begins; write 10.0.1.1-10.0.1.9`},
@@ -70,8 +70,8 @@ func TestParse(t *testing.T) {
 		"10.0.1.1,10.0.1.1":         {wantErr: `"10.0.1.1" repeats addresses of an earlier element; write each address once`},
 		"10.0.1.0/28,10.0.1.9":      {wantErr: `"10.0.1.9" repeats addresses of an earlier element; write each address once`},
 		"fd00::5-fd00::9,fd00::/64": {wantErr: `"fd00::/64" repeats addresses of an earlier element; write each address once`},
-		many:                        {wantErr: "the value has more than 64 elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs"},
-		strings.Repeat("1", 101):    {wantErr: "element 1 is 101 characters long; " + allowed},
+		many:                        {wantErr: "the value has more than 64 elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs, in annotation fixedip.io/ips"},
+		strings.Repeat("1", 101):    {wantErr: "element 1 is 101 bytes long; " + allowed},
 	} {
 		got, err := request.Parse(text)
 		if got.String() != c.want || message(err) != c.wantErr {
@@ -81,7 +81,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseJSON(t *testing.T) {
-	const notAList = `the value is not a JSON list of addresses; write ["10.240.1.10"]`
+	const notAList = `the value is not a JSON list of one or more addresses; write a list such as ["10.240.1.10"]`
 	for text, c := range map[string]struct{ want, wantErr string }{
 		`["10.0.1.10"]`:              {want: "10.0.1.10"},
 		`["10.0.1.10", "fd00::1"]`:   {want: "10.0.1.10, fd00::1"},
@@ -89,8 +89,8 @@ func TestParseJSON(t *testing.T) {
 		`[]`:                         {wantErr: notAList},
 		`null`:                       {wantErr: notAList},
 		`[10]`:                       {wantErr: notAList},
-		`[""]`:                       {wantErr: "element 1 is empty; write an address there or remove the comma"},
-		`["10.0.1.0/28"]`:            {wantErr: `"10.0.1.0/28" is not an IP address; write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)`},
+		`[""]`:                       {wantErr: "element 1 is empty; write an address there, or remove the element"},
+		`["10.0.1.0/28"]`:            {wantErr: `"10.0.1.0/28" is not an IP address; write an address (10.240.1.10)`},
 		`["10.0.1.10", "10.0.1.10"]`: {wantErr: `"10.0.1.10" repeats addresses of an earlier element; write each address once`},
 	} {
 		got, err := request.ParseJSON(text)

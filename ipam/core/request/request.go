@@ -73,11 +73,11 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (requested
 		by = bySet
 	}
 	if wanted, where, given := lookup(pod, workload, AnnotationBy); given {
-		if wanted != byOrdinal && wanted != bySet {
+		switch {
+		case wanted != bySet && unnumbered:
+			return Requested{}, false, fmt.Errorf("requests addresses, but the value %q of %s is invalid for a pod without an ordinal; write %q", wanted, where, bySet)
+		case wanted != byOrdinal && wanted != bySet:
 			return Requested{}, false, fmt.Errorf("requests addresses, but the value %q of %s is invalid; write %q or %q", wanted, where, byOrdinal, bySet)
-		}
-		if wanted == byOrdinal && unnumbered {
-			return Requested{}, false, fmt.Errorf("requests addresses, but pods of a %s have no ordinals, and the value of %s is %q; write %q", workload.Kind, where, wanted, bySet)
 		}
 		by = wanted
 	}
@@ -101,7 +101,7 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (requested
 	for _, f := range addrs.Families() {
 		a, ok := addrs.Nth(f, uint64(n))
 		if !ok {
-			return Requested{}, false, fmt.Errorf("requests addresses %s, but that list has no %s address for ordinal %d (its first address is for ordinal %d); add addresses or scale down", requested, f, ordinal, workload.FirstOrdinal)
+			return Requested{}, false, fmt.Errorf("requests addresses %s, but that list has no %s address for ordinal %d (its first address is for ordinal %d); add addresses to the list, or scale down", requested, f, ordinal, workload.FirstOrdinal)
 		}
 		own = append(own, a)
 	}
@@ -237,39 +237,40 @@ func Parse(text string) (Addresses, error) {
 		return Addresses{}, errors.New("the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation")
 	}
 	// One element more than the maximum is enough to detect a list that is too long.
-	return collect(strings.SplitN(text, ",", maxElements+1), element)
+	return collect(strings.SplitN(text, ",", maxElements+1), element, allowed)
 }
 
 // ParseJSON parses a JSON list of single addresses, the format of Calico.
 func ParseJSON(text string) (Addresses, error) {
 	var elements []string
 	if err := json.Unmarshal([]byte(text), &elements); err != nil || len(elements) == 0 {
-		return Addresses{}, errors.New(`the value is not a JSON list of addresses; write ["10.240.1.10"]`)
+		return Addresses{}, errors.New(`the value is not a JSON list of one or more addresses; write a list such as ["10.240.1.10"]`)
 	}
 	return collect(elements, func(s string) (netipx.IPRange, error) {
-		a, err := single(s)
+		a, err := single(s, allowedJSON)
 		return netipx.IPRangeFrom(a, a), err
-	})
+	}, allowedJSON)
 }
 
 // collect parses the elements of a list with the function read. It refuses lists and elements that are too long, empty
-// elements, and repeated addresses.
-func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addresses, error) {
+// elements, and repeated addresses. help is the part of an error that lists the forms of an element.
+func collect(elements []string, read func(string) (netipx.IPRange, error), help string) (Addresses, error) {
 	if len(elements) > maxElements {
-		return Addresses{}, fmt.Errorf("the value has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs", maxElements)
+		return Addresses{}, fmt.Errorf("the value has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs, in annotation %s", maxElements, AnnotationIPs)
 	}
 	var out Addresses
 	for i, e := range elements {
 		e = strings.TrimSpace(e)
 		if e == "" {
-			return Addresses{}, fmt.Errorf("element %d is empty; write an address there or remove the comma", i+1)
+			return Addresses{}, fmt.Errorf("element %d is empty; write an address there, or remove the element", i+1)
 		}
 		if len(e) > maxElementLength {
-			return Addresses{}, fmt.Errorf("element %d is %d characters long; %s", i+1, len(e), allowed)
+			return Addresses{}, fmt.Errorf("element %d is %d bytes long; %s", i+1, len(e), help)
 		}
-		// An error that quoted the element could escape such a character, with up to four characters for each byte.
+		// An error must not quote an element with a foreign character: %q writes up to four characters for each byte,
+		// so that the error would become too long.
 		if at := strings.IndexFunc(e, foreign); at >= 0 {
-			return Addresses{}, fmt.Errorf("element %d contains %q; %s", i+1, []rune(e[at:])[0], allowed)
+			return Addresses{}, fmt.Errorf("element %d contains %q; %s", i+1, []rune(e[at:])[0], help)
 		}
 		r, err := read(e)
 		if err != nil {
@@ -284,8 +285,8 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 	return out, nil
 }
 
-// foreign reports whether a character is not printable ASCII, or is a quote or a backslash. Tabs and newlines are allowed.
-// An error never quotes an element with such a character.
+// foreign reports whether a character must not occur in an element: it is not printable ASCII, or is a double quote or
+// a backslash. Tabs and newlines are allowed.
 func foreign(r rune) bool {
 	switch r {
 	case '\t', '\n':
@@ -294,7 +295,11 @@ func foreign(r rune) bool {
 	return r < ' ' || r > '~' || r == '"' || r == '\\'
 }
 
-const allowed = "write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)"
+// The parts of errors that list the forms of an element, for Parse and for ParseJSON.
+const (
+	allowed     = "write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)"
+	allowedJSON = "write an address (10.240.1.10)"
+)
 
 func element(s string) (netipx.IPRange, error) {
 	switch {
@@ -310,18 +315,18 @@ func element(s string) (netipx.IPRange, error) {
 		}
 		return netipx.IPRangeFrom(address.Ends(p)), nil
 	}
-	a, err := single(s)
+	a, err := single(s, allowed)
 	return netipx.IPRangeFrom(a, a), err
 }
 
 // span parses a range such as "10.240.1.10-10.240.1.20".
 func span(s string) (netipx.IPRange, error) {
 	first, last, _ := strings.Cut(s, "-")
-	from, err := single(strings.TrimSpace(first))
+	from, err := single(strings.TrimSpace(first), allowed)
 	if err != nil {
 		return netipx.IPRange{}, fmt.Errorf("range %q: %w", s, err)
 	}
-	to, err := single(strings.TrimSpace(last))
+	to, err := single(strings.TrimSpace(last), allowed)
 	switch {
 	case err != nil:
 		return netipx.IPRange{}, fmt.Errorf("range %q: %w", s, err)
@@ -337,9 +342,10 @@ func span(s string) (netipx.IPRange, error) {
 	return r, nil
 }
 
-func single(s string) (netip.Addr, error) {
+// single parses one address. help is as for collect.
+func single(s, help string) (netip.Addr, error) {
 	if _, err := netip.ParseAddr(s); err != nil {
-		return netip.Addr{}, fmt.Errorf("%q is not an IP address; %s", s, allowed)
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address; %s", s, help)
 	}
 	return address.Parse(s)
 }

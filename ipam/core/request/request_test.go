@@ -48,9 +48,9 @@ func TestOf(t *testing.T) {
 		"Calico's annotation on a StatefulSet has no effect":                          {pod: "web-0", onSet: annotations{calico: `["10.0.1.10"]`}, nothing: true},
 
 		"too few addresses": {pod: "web-3", onPod: annotations{ips: "10.0.1.10-10.0.1.12"},
-			wantErr: "requests addresses 10.0.1.10-10.0.1.12 (annotation fixedip.io/ips), but that list has no IPv4 address for ordinal 3 (its first address is for ordinal 0); add addresses or scale down"},
+			wantErr: "requests addresses 10.0.1.10-10.0.1.12 (annotation fixedip.io/ips), but that list has no IPv4 address for ordinal 3 (its first address is for ordinal 0); add addresses to the list, or scale down"},
 		"too few addresses of one family": {pod: "web-1", onPod: annotations{ips: "10.0.1.10-10.0.1.12,fd00::1"},
-			wantErr: "requests addresses 10.0.1.10-10.0.1.12, fd00::1 (annotation fixedip.io/ips), but that list has no IPv6 address for ordinal 1 (its first address is for ordinal 0); add addresses or scale down"},
+			wantErr: "requests addresses 10.0.1.10-10.0.1.12, fd00::1 (annotation fixedip.io/ips), but that list has no IPv6 address for ordinal 1 (its first address is for ordinal 0); add addresses to the list, or scale down"},
 		"an ordinal below the first": {pod: "web-1", onPod: annotations{ips: "10.0.1.10"}, start: 5,
 			wantErr: "requests addresses 10.0.1.10 (annotation fixedip.io/ips), but its ordinal 1 is less than 5, the first ordinal of StatefulSet web; delete the pod, or change spec.ordinals.start"},
 		"the pod name has no ordinal": {pod: "web", onPod: annotations{ips: "10.0.1.10"},
@@ -63,9 +63,11 @@ func TestOf(t *testing.T) {
 			wantErr: `requests addresses, but the value of annotation fixedip.io/ips of StatefulSet web is invalid: the value is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation`},
 		"a slot gets any address": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.10-10.0.1.19 (annotation fixedip.io/ips)"},
 		"a slot by ordinal": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, onSet: annotations{by: "ordinal"},
-			wantErr: `requests addresses, but pods of a Deployment have no ordinals, and the value of annotation fixedip.io/ips-assignment of Deployment web is "ordinal"; write "any"`},
+			wantErr: `requests addresses, but the value "ordinal" of annotation fixedip.io/ips-assignment of Deployment web is invalid for a pod without an ordinal; write "any"`},
+		"a slot by an unknown assignment": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10", by: "name"},
+			wantErr: `requests addresses, but the value "name" of annotation fixedip.io/ips-assignment is invalid for a pod without an ordinal; write "any"`},
 		"invalid annotation of Calico": {pod: "web-0", onPod: annotations{calico: "10.0.1.10"},
-			wantErr: `requests addresses, but the value of annotation cni.projectcalico.org/ipAddrs is invalid: the value is not a JSON list of addresses; write ["10.240.1.10"]`},
+			wantErr: `requests addresses, but the value of annotation cni.projectcalico.org/ipAddrs is invalid: the value is not a JSON list of one or more addresses; write a list such as ["10.240.1.10"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: c.pod, Annotations: c.onPod}}

@@ -34,8 +34,8 @@ type MoveTarget struct {
 // must not arrive there after its home has an entry for it again. announced contains these entries. The caller must remove
 // them first and then read the pools again, since an address may have arrived meanwhile.
 //
-// entries contains no address in the subnets for which n, and no other pool, has an allocatable entry: that entry remains,
-// and the address is at home from then on.
+// If n is the only pool with an allocatable entry for an address in the subnets, entries does not contain the address:
+// the entry in n remains, and the address is at home from then on.
 func Reserve(n pool.NodePool, subnets []netip.Prefix, reserved []reservation.Address, runningOn map[netip.Addr]string, others []pool.NodePool) (entries map[netip.Addr]pool.Entry, announced []MoveTarget) {
 	inside := address.Union(subnets)
 	entries = map[netip.Addr]pool.Entry{}
@@ -105,13 +105,13 @@ func HasAddressesElsewhere(n pool.NodePool, running []Running) bool {
 // its address (Cilium facts 7 and 26). at is the time of new cooldowns.
 //
 // A fixed address gets the entry of its pod. Any other address gets a dynamic entry. On a strict node it gets the entry
-// Running.Dedicated instead, or a Cooldown entry if the pod has another entry of the family. A Cooldown entry also replaces an
-// entry that names another pod than the one that runs with the address, because the agent assigns an address by the owner of
-// its entry alone (Cilium fact 2).
+// Running.Dedicated instead, or a Cooldown entry if the pod has another entry of the family. A Cooldown entry also
+// replaces an entry that names another pod than the one that runs with the address. The agent assigns an address by the
+// owner of its entry alone (Cilium fact 2), and would give the address to that other pod too.
 //
-// An address that is in no subnet of the node gets the entry of the pod only if its home has a moved entry that names this
-// node, or if a FixedIP reserves the address for the pod and no node is its home now: the node that inherits the subnet will
-// find the address here.
+// A fixed address that is in no subnet of the node gets the entry of its pod in two cases only. In the first, the home
+// of the address has a moved entry that names this node. In the second, a FixedIP reserves the address for the pod and
+// no node is its home now: the node that inherits the subnet will find the address here.
 func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.NodePool, at time.Time) pool.NodePool {
 	running = slices.Clone(running)
 	slices.SortStableFunc(running, func(x, y Running) int { return strings.Compare(x.Owner, y.Owner) })

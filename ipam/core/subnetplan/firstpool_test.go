@@ -52,7 +52,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestKeepRunning checks that the first pool of a node contains every address that a pod of the node runs with (finding C2).
+// TestKeepRunning checks which entries the first pool of a node gets for the addresses that pods of the node run with
+// (finding C2).
 func TestKeepRunning(t *testing.T) {
 	mine, other := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), pool.OwnedEntry("db", "mysql-1", "StatefulSet", "mysql")
 	a, b := addr("10.0.0.17"), addr("10.0.0.18")

@@ -21,8 +21,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// OrphanedSubnets contains the subnets of a node that is gone. No pool decides about the addresses in them. One node
-// inherits all of them, since a pod has its addresses of both families on one node.
+// OrphanedSubnets contains the subnets of a node that is gone; this package calls it an orphan for short. No pool
+// decides about the addresses in the subnets. One node inherits all of them, since a pod has its addresses of both
+// families on one node.
 type OrphanedSubnets struct {
 	// Node is the node that is gone; empty if the subnets never had a node.
 	Node string
@@ -37,8 +38,8 @@ type OrphanedSubnets struct {
 	Candidate string
 	// Successor is the node that the administrator named to inherit the subnets; empty if there is none.
 	Successor string
-	// Constraints are those of a Subnet. A node that inherits the subnets has to suit them, unless it was chosen or a waiting
-	// pod is nominated to it.
+	// Constraints are those of the first of Subnets that has some; nil if none has. A node that inherits the subnets
+	// has to suit them, unless it was chosen or a waiting pod is nominated to it.
 	Constraints *v1alpha1.NodeConstraints
 	// Waiting are the pods with reserved addresses for which a scheduler found no node.
 	Waiting []*corev1.Pod
@@ -59,9 +60,9 @@ func (o OrphanedSubnets) waited(gracePeriod time.Duration, now time.Time) bool {
 	return !o.Since.IsZero() && !now.Before(o.Since.Add(gracePeriod))
 }
 
-// Orphans returns the subnets whose nodes are gone, grouped by node, with the reserved addresses in them. Subnets that never
-// had a node are grouped by pod. A reserved address that no NodeSubnet contains forms a group of its own. The result is
-// sorted by node. gone reports whether a node is gone.
+// Orphans returns the subnets whose nodes are gone, grouped by node, with the reserved addresses in them. The result
+// includes the subnets that never had a node, grouped by the pod of their reserved addresses. A reserved address that
+// no NodeSubnet contains forms a group of its own. The result is sorted by node. gone reports whether a node is gone.
 func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node string) bool) []OrphanedSubnets {
 	// inside contains the reserved addresses of each subnet. Key: the CIDR; the zero Prefix for addresses in no subnet.
 	inside := map[netip.Prefix][]reservation.Address{}
@@ -137,7 +138,7 @@ func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
 	longestFirst := slices.SortedFunc(maps.Keys(lengths), func(x, y int) int { return y - x })
 	return func(a netip.Addr) netip.Prefix {
 		for _, bits := range longestFirst {
-			// Prefix returns an error for an IPv4 address if bits is the length of an IPv6 subnet.
+			// Prefix returns an error for an IPv4 address if bits is greater than 32, as for most IPv6 subnets.
 			if p, err := a.Prefix(bits); err == nil && known[p] {
 				return p
 			}

@@ -21,7 +21,7 @@ const confirmTries = 4
 
 // ErrUndone means that edits of a change were written, not confirmed, and undone. The caller has to decide again from the new
 // state.
-var ErrUndone = errors.New("the change was undone because the cluster changed meanwhile")
+var ErrUndone = errors.New("the change was undone, at least in part, because the cluster has changed meanwhile")
 
 // Change is a request that takes an entry from a pod, or gives one to a pod that already runs with the address.
 //
@@ -45,7 +45,7 @@ type Change struct {
 // for an IP on the node.
 func (w *Writer) Apply(ctx context.Context, c Change) (remaining []pool.EntryChange, err error) {
 	// written contains the latest edit of each address. Decide is called again after a failed try. After a write whose
-	// response was lost, it returns no edits.
+	// response was lost, Decide returns no edits, and the edits of the earlier try count.
 	written := map[netip.Addr]pool.EntryChange{}
 	request := c.WriteRequest
 	request.Decide = func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -93,7 +93,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (remaining []pool.EntryCha
 }
 
 // confirm calls Confirm until it succeeds or returns edits to undo, at most confirmTries times. It returns an error if the
-// Writer ends before.
+// Writer ends before Confirm succeeds, and the error of Confirm if the last call fails.
 func (w *Writer) confirm(ctx context.Context, c Change, made []pool.EntryChange) (undo []pool.EntryChange, err error) {
 	retry := w.retry
 	retry.Steps = confirmTries

@@ -91,11 +91,11 @@ func TestFromCiliumNode(t *testing.T) {
 func TestSubnets(t *testing.T) {
 	for name, c := range map[string]struct{ podCIDRs, want, malformed []string }{
 		"disjoint":                                     {podCIDRs: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}, want: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}},
-		"the same subnet twice":                        {[]string{"10.0.1.0/24", "10.0.1.0/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.0/24", which is in 10.0.1.0/24`}},
-		"a smaller subnet after the larger one":        {[]string{"10.0.1.0/24", "10.0.1.128/25"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.128/25", which is in 10.0.1.0/24`}},
-		"smaller subnets before the larger one":        {[]string{"10.0.1.0/25", "10.0.1.128/25", "10.0.1.9/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: 10.0.1.0/25, which is in "10.0.1.9/24"`, `spec.ipam.podCIDRs: 10.0.1.128/25, which is in "10.0.1.9/24"`}},
-		"a subnet that contains IPv4-mapped addresses": {[]string{"::/80"}, nil, []string{`spec.ipam.podCIDRs: "::/80"`}},
-		"a subnet of IPv4-mapped addresses":            {[]string{"::ffff:10.0.1.0/120"}, nil, []string{`spec.ipam.podCIDRs: "::ffff:10.0.1.0/120"`}},
+		"the same subnet twice":                        {[]string{"10.0.1.0/24", "10.0.1.0/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.0/24" is contained in 10.0.1.0/24`}},
+		"a smaller subnet after the larger one":        {[]string{"10.0.1.0/24", "10.0.1.128/25"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.128/25" is contained in 10.0.1.0/24`}},
+		"smaller subnets before the larger one":        {[]string{"10.0.1.0/25", "10.0.1.128/25", "10.0.1.9/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: 10.0.1.0/25 is contained in "10.0.1.9/24"`, `spec.ipam.podCIDRs: 10.0.1.128/25 is contained in "10.0.1.9/24"`}},
+		"a subnet that contains IPv4-mapped addresses": {[]string{"::/80"}, nil, []string{`spec.ipam.podCIDRs: "::/80" has IPv4 addresses mapped into IPv6`}},
+		"a subnet of IPv4-mapped addresses":            {[]string{"::ffff:10.0.1.0/120"}, nil, []string{`spec.ipam.podCIDRs: "::ffff:10.0.1.0/120" has IPv4 addresses mapped into IPv6`}},
 	} {
 		n := FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = c.podCIDRs }))
 		var got []string
@@ -119,8 +119,8 @@ func TestForCacheOfOtherObject(t *testing.T) {
 type apiServer struct {
 	mu   sync.Mutex
 	node []byte
-	// fail returns the error with which the nth patch fails, from 1, and whether the patch is applied nevertheless. If fail or
-	// the error is nil, the patch does not fail because of fail.
+	// fail returns the error with which the nth patch fails, from 1, and whether the patch is applied nevertheless. If
+	// fail is nil or returns a nil error, the patch is handled as by the API server.
 	fail    func(n int) (response error, applied bool)
 	patches int
 	reads   int

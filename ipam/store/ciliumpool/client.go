@@ -25,7 +25,7 @@ var (
 	// ErrChanged means that a precondition of the write no longer holds. Nothing was written; read the pool and decide again.
 	ErrChanged = errors.New("the CiliumNode has changed since it was read")
 	// ErrGone means that the CiliumNode does not exist.
-	ErrGone = errors.New("the CiliumNode is gone")
+	ErrGone = errors.New("the CiliumNode does not exist")
 	// ErrRefused means that the API server refuses the request, and would refuse it again. Nothing was written.
 	ErrRefused = errors.New("the API server refuses the request")
 )
@@ -148,7 +148,7 @@ func (p *Client) WriteProbe(ctx context.Context, n pool.NodePool, probe netip.Ad
 	after, err := p.patch(ctx, n, kind, content, true)
 	if err == nil && !slices.Contains(after.Probes, probe) {
 		// A probe that was not stored would be missing from used, as if the agent had acknowledged it.
-		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for a webhook or policy that changes the status of CiliumNodes", n.Name, probe)
+		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for an admission webhook or policy that changes the status of CiliumNodes", n.Name, probe)
 	}
 	return after, err
 }

@@ -5,8 +5,8 @@
 // format of pools and entries in Cilium's CRD mode, and the only one that writes CiliumNodes. Another backend would be
 // another package.
 //
-// Every write is one patch that applies only if the state on which the decision was based is unchanged: a JSON patch with
-// tests or, for the probe in a CiliumNode without a report, a merge patch with the resourceVersion. The API server applies
-// the whole patch or nothing of it, whatever other clients write. The package never updates a whole CiliumNode: the agent
-// does that, and exits after ten conflicts (Cilium fact 10).
+// Every write is one patch that applies only if the state on which the decision was based is unchanged. It is a JSON
+// patch with tests or, for the probe in a CiliumNode without a report, a merge patch with the resourceVersion. The API
+// server applies the whole patch or nothing of it, whatever other clients write. The package never updates a whole
+// CiliumNode: the agent does that, and exits after ten conflicts (Cilium fact 10).
 package ciliumpool

@@ -22,8 +22,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// The owners of marker entries. They have a dot before the slash, and the name of a namespace has no dot, so that no owner
-// text of a pod ever equals one of them and no agent gives the address to a pod.
+// The owners of marker entries. They have a dot before the slash. The name of a namespace has no dot, so that no owner
+// text of a pod ever equals one of them, and no agent gives the address to a pod.
 const (
 	cooldownOwner   = "fixedip.io/cooldown"
 	movedOwner      = "fixedip.io/moved"
@@ -189,7 +189,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 	for key, e := range cn.Spec.IPAM.Pool {
 		a, err := address.Parse(key)
 		if err != nil {
-			n.Malformed = append(n.Malformed, fmt.Sprintf("spec.ipam.pool: %q", key))
+			n.Malformed = append(n.Malformed, fmt.Sprintf("spec.ipam.pool: %v", err))
 			continue
 		}
 		entry, canonical := DecodeEntry(e)
@@ -221,25 +221,29 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 	return n
 }
 
-// subnets parses podCIDRs. Of subnets that overlap it returns only the largest, which contains the addresses of the
-// others: they would be counted and assigned twice. malformed describes all other elements.
+// subnets parses podCIDRs. Of subnets that overlap it returns only the largest, because the addresses of the smaller
+// ones would be counted and assigned twice. malformed describes all other elements.
 func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
 	for _, s := range podCIDRs {
 		subnet, err := netip.ParsePrefix(s)
-		if err != nil || address.HasMapped(netipx.RangeOfPrefix(subnet)) {
-			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q", s))
+		switch {
+		case err != nil:
+			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q is not a CIDR", s))
+			continue
+		case address.HasMapped(netipx.RangeOfPrefix(subnet)):
+			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q has IPv4 addresses mapped into IPv6", s))
 			continue
 		}
 		subnet = subnet.Masked()
 		if i := slices.IndexFunc(subnets, subnet.Overlaps); i >= 0 && subnets[i].Bits() <= subnet.Bits() {
-			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q, which is in %s", s, subnets[i]))
+			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q is contained in %s", s, subnets[i]))
 			continue
 		}
 		subnets = slices.DeleteFunc(subnets, func(smaller netip.Prefix) bool {
 			if !subnet.Overlaps(smaller) {
 				return false
 			}
-			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %s, which is in %q", smaller, s))
+			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %s is contained in %q", smaller, s))
 			return true
 		})
 		subnets = append(subnets, subnet)

@@ -73,8 +73,8 @@ func FuzzCiliumNode(f *testing.F) {
 	})
 }
 
-// nodeText is the content of a CiliumNode in a short form for the fuzzer. Each field is a list with commas between the elements: an
-// entry is address=owner=resource, a handshake is address=state. "-" means that the list is missing.
+// nodeText is the content of a CiliumNode in a short form for the fuzzer. Each field is a list with commas between the
+// elements: an entry is address=owner=resource, a handshake is address=state. "-" means that the list is missing.
 type nodeText struct{ podCIDRs, pool, used, releases string }
 
 func (w nodeText) ciliumNode() ciliumv2.CiliumNode {
@@ -112,8 +112,8 @@ func (w nodeText) ciliumNode() ciliumv2.CiliumNode {
 	return cn
 }
 
-// checkDecoded checks that every element of the CiliumNode is either decoded or reported as malformed, and that the trimmed
-// CiliumNode is decoded to the same pool.
+// checkDecoded checks that every entry and subnet of the CiliumNode is either decoded or reported as malformed, and
+// that the decoded entries, subnets and used addresses are those of the CiliumNode.
 func checkDecoded(t *testing.T, cn *ciliumv2.CiliumNode, n pool.NodePool) {
 	t.Helper()
 	if skipped := len(cn.Spec.IPAM.Pool) + len(cn.Spec.IPAM.PodCIDRs) - len(n.Entries) - len(n.Subnets); len(n.Malformed) != skipped {
@@ -145,8 +145,8 @@ func writtenResource(n pool.NodePool, a netip.Addr) string {
 	return EncodeEntry(n.Entries[a]).Resource
 }
 
-// surroundings is the state of the cluster on which decisions about the node depend. It is derived from variant, so that the fuzzer
-// can vary it.
+// surroundings is the state of the cluster on which decisions about the node depend. It is derived from variant, so
+// that the fuzzer can vary it.
 type surroundings struct {
 	variant byte
 	n       pool.NodePool
@@ -194,7 +194,7 @@ func (w surroundings) occupants() []nodepool.PodAddresses {
 
 var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// plans returns all edits that the controller may write to the node. Key: their purpose.
+// plans returns edits that the controller may write to the pool of the node. Key: their purpose.
 func (w surroundings) plans() map[string][]pool.EntryChange {
 	all := map[string][]pool.EntryChange{}
 	expired := nodepool.State{Now: fuzzNow, Cooldown: time.Minute, Held: w.held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}
@@ -235,7 +235,8 @@ func (w surroundings) checkEdits(t *testing.T, what string, edits []pool.EntryCh
 	}
 }
 
-// checkClaims checks that a ledger that reports available addresses chooses one for a pod, and that no other pod has that address.
+// checkClaims checks that a ledger that reports available addresses chooses one for a pod, and that no other pod has
+// that address.
 func (w surroundings) checkClaims(t *testing.T) {
 	t.Helper()
 	// The ledger chooses no address before the agent has reported.

@@ -31,8 +31,8 @@ type operation struct {
 }
 
 // encode returns the patch for the edits. It applies only to the CiliumNode that n was read from, if its subnets are
-// unchanged and every edited entry is as its edit requires; with requireUnchangedSpec, only if the whole spec is unchanged.
-// podCIDRs, if not nil, are published in the same patch. With stripManagedFields, the patch removes managedFields.
+// unchanged and every edited entry is as its edit requires. With requireUnchangedSpec, the whole spec must be unchanged
+// too. podCIDRs, if not nil, are published in the same patch. With stripManagedFields, the patch removes managedFields.
 func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, requireUnchangedSpec, stripManagedFields bool) []operation {
 	ops := []operation{
 		{"test", uidPath, n.UID},
@@ -86,9 +86,10 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, requir
 	return ops
 }
 
-// expect returns the operations that test that an entry is unchanged. e is the entry; nil: there must be no entry. resource
-// is the resource of the entry as the CiliumNode has it. The fields of an entry with an owner are tested one by one: a user
-// may have written an empty resource, which is decoded like a missing one, and a test of the whole entry would fail.
+// expect returns the operations that test that an entry is unchanged. e is the entry; nil: there must be no entry.
+// resource is the resource of the entry as the CiliumNode has it. The fields of an entry with an owner are tested one
+// by one. A user may have written an empty resource, which is decoded like a missing one, and a test of the whole entry
+// would then fail.
 func expect(path string, e *pool.Entry, resource string) []operation {
 	switch {
 	case e == nil:
@@ -111,9 +112,9 @@ func nullable(value any, missing bool) any {
 	return value
 }
 
-// encodeHandshakes returns the patch for the changes. It applies only to the CiliumNode that n was read from, and only if
-// every handshake has the state that its change requires, every address that becomes marked-for-release still has a dynamic
-// entry, and no address that becomes released has an entry.
+// encodeHandshakes returns the patch for the changes. It applies only to the CiliumNode that n was read from, and only
+// if every handshake has the state that its change requires. Every address that becomes marked-for-release must still
+// have a dynamic entry, and no address that becomes released may have an entry.
 func encodeHandshakes(n pool.NodePool, changes []pool.HandshakeChange) []operation {
 	ops := statusOperations(n)
 	for _, c := range changes {
@@ -156,9 +157,9 @@ func encodeProbe(n pool.NodePool, probe netip.Addr) any {
 		operation{"add", usedPath + "/" + probe.String(), ipamtypes.AllocationIP{Owner: probeOwner}})
 }
 
-// encodeFirstProbe returns the merge patch that adds a probe to a CiliumNode without a report. It makes the agent report:
-// after its CiliumNode was deleted and created again, an agent that was not restarted reports only when an allocation
-// changes. A JSON patch cannot create a status that may or may not exist.
+// encodeFirstProbe returns the merge patch that adds a probe to a CiliumNode without a report. The probe makes the
+// agent report: after its CiliumNode was deleted and created again, an agent that was not restarted reports only when
+// an allocation changes. A JSON patch cannot create a status that may or may not exist.
 func encodeFirstProbe(n pool.NodePool, probe netip.Addr) any {
 	return map[string]any{
 		"metadata": map[string]any{"resourceVersion": n.ResourceVersion},

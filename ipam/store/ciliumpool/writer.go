@@ -49,9 +49,10 @@ type WriteRequest struct {
 	SkipRateLimit bool
 }
 
-// Writer writes requests into pools. Requests for one node that wait at the same time are written in one patch, and at most
-// one patch of a node is in flight: the API server retries conflicting patches itself, so that a burst of them makes each
-// one slow, and every agent receives every write. A request that can't be fulfilled does not fail the others of its patch.
+// Writer writes requests into pools. Requests for one node that wait at the same time are written in one patch, and at
+// most one such patch of a node is in flight. The API server retries conflicting patches itself, so that a burst of
+// them makes each one slow; and every agent receives every write. A request that can't be fulfilled does not fail the
+// others of its patch.
 type Writer struct {
 	// RateLimit limits the rate of writes to each node; nil: there is no limit. Set RateLimit, OnPatch and OnPool before the
 	// first Write.
@@ -131,8 +132,8 @@ func (w *Writer) observePatch(requests int, err error) {
 }
 
 // Write returns when the request is fulfilled. It returns an error of Decide as it is. After such an error, ErrGone or
-// ErrRefused, nothing was written for the request, except that the edits of a request with Handshakes may have been written.
-// After any other error the request may have been written, or may still be.
+// ErrRefused, the last try wrote nothing for the request, except that the edits of a request with Handshakes may have
+// been written. After any other error the request may have been written, or may be written later.
 func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
 	q := &queued{WriteRequest: r, done: make(chan error, 1)}
 	w.mu.Lock()
@@ -196,7 +197,7 @@ func (w *Writer) latest(node string) (pool.NodePool, bool) {
 }
 
 // storeWritten stores the pool after the last batch if the pool is known, and drops the stored pools that are not newer
-// than the cache. Called under mu.
+// than the cache. It requires mu.
 func (w *Writer) storeWritten(n pool.NodePool, known bool) {
 	if known {
 		w.written[n.Name] = n
@@ -222,8 +223,8 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 	for try := range writeTries {
 		// The first conflict was most likely caused by one other write, which is complete: the next try needs no pause.
 		if again := try > 1 || try == 1 && !errors.Is(err, ErrChanged); again && !pause(w.ctx, retry.Step()) {
-			err = context.Cause(w.ctx)
-			break
+			finish(batch, fmt.Errorf("write to CiliumNode %s not confirmed: %w", node, context.Cause(w.ctx)))
+			return pool.NodePool{}, false
 		}
 		var after pool.NodePool
 		if batch, after, err = w.try(node, n, known, batch); err == nil || errors.Is(err, ErrGone) {
@@ -246,7 +247,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 		known = false
 		logger.V(2).Info("Write of the pool failed", "try", try+1, "requests", len(batch), "err", err)
 	}
-	finish(batch, fmt.Errorf("write not confirmed within %d tries: %w", writeTries, err))
+	finish(batch, fmt.Errorf("write to CiliumNode %s not confirmed within %d tries: %w", node, writeTries, err))
 	return pool.NodePool{}, false
 }
 
@@ -315,7 +316,7 @@ func finish(batch []*queued, err error) {
 	}
 }
 
-// pause waits for d. It returns false if ctx ends before.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -325,10 +326,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// RateLimiter limits the rate of the writes of one Writer to each node: every agent receives every write to a CiliumNode,
-// and a write can cost the node's own agent one of the ten tries of an update (Cilium fact 10). Half of the writes per
-// minute may be made at once, and the other half is spread over the minute, so that no minute has more writes than allowed.
-// Requests that wait are written together.
+// RateLimiter limits the rate of the writes of one Writer to each node. Every agent receives every write to a
+// CiliumNode, and a write can cost the node's own agent one of the ten tries of an update (Cilium fact 10). Half of the
+// writes per minute may be made at once, and the other half is spread over the minute, so that no minute has more
+// writes than allowed. Requests that wait are written together.
 //
 // Urgent requests do not wait, but count. A nil RateLimiter limits nothing.
 type RateLimiter struct {

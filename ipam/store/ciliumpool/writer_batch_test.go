@@ -41,7 +41,7 @@ func (p *policy) Patch(ctx context.Context, obj client.Object, patch client.Patc
 }
 
 // TestRefusedRequestFailsAlone checks that the other requests of a patch are fulfilled if the API server refuses the patch
-// because of one request (finding S10).
+// because of one request (finding S10 in docs/project/findings.md).
 func TestRefusedRequestFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &policy{newAPI(t, ciliumNode(reports)), make(chan struct{})}
@@ -82,7 +82,7 @@ func TestRefusedRequestFailsAlone(t *testing.T) {
 }
 
 // TestFirstConflictCostsNoPause checks that the Writer retries without a pause after the first conflict, and with a pause
-// after further conflicts (finding S10).
+// after further conflicts (finding S10 in docs/project/findings.md).
 func TestFirstConflictCostsNoPause(t *testing.T) {
 	for conflicts, paused := range []bool{false, false, true} {
 		synctest.Test(t, func(t *testing.T) {

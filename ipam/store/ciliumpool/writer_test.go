@@ -172,8 +172,8 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 	cancel()
 }
 
-// TestWriterSeesWhatTheWatchShows checks that a request that arrives while the previous batch is written is decided from
-// the pool that the watch shows after that write, because a change in that pool may be the reason for the request.
+// TestWriterSeesWhatTheWatchShows checks that a request that arrives while the previous batch is written is decided
+// from the pool that the watch shows after that write. A change in that pool may be the reason for the request.
 func TestWriterSeesWhatTheWatchShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t, ciliumNode(reports))

@@ -65,7 +65,7 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		dry = bytes.Contains(body, []byte("All"))
 	}
 	if !dry {
-		return nil, fmt.Errorf("--dry-run: %s %s is not sent because it is not a dry run", r.Method, r.URL.Path)
+		return nil, fmt.Errorf("--dry-run: %s %s is not sent, because the request is not marked as a dry run (dryRun=All)", r.Method, r.URL.Path)
 	}
 	response, err := g.next.RoundTrip(r)
 	if err == nil && response.StatusCode < http.StatusMultipleChoices {

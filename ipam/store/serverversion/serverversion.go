@@ -1,8 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serverversion compares the version of the API server with the versions that a program supports, so that a program
-// exits with one clear error instead of waiting for an API that the server does not have.
+// Package serverversion compares the version of the API server with the versions that a program supports. A program for
+// which the API server is too old exits with one clear error instead of waiting for an API that the server does not
+// have.
 package serverversion
 
 import (
@@ -33,7 +34,7 @@ func Check(ctx context.Context, server discovery.ServerVersionInterface, oldest 
 	case err != nil || v.Major() != 1:
 		log.Info("The version of the API server cannot be parsed or is not 1.x; the version is not checked", "version", info.GitVersion)
 	case v.Minor() < oldest:
-		return fmt.Errorf("the API server has version %s, and this program needs Kubernetes 1.%d or later: %s; upgrade the API server, or use an earlier version of fixedip", info.GitVersion, oldest, why)
+		return fmt.Errorf("the API server has version %s, and this program needs Kubernetes 1.%d or later: %s; upgrade the API server, or use a version of fixedip that supports it", info.GitVersion, oldest, why)
 	case v.Minor() > newest:
 		log.Info("The API server is newer than the versions that this program was tested with", "version", info.GitVersion, "newestTested", fmt.Sprintf("1.%d", newest))
 	}

@@ -28,13 +28,13 @@ func TestCheck(t *testing.T) {
 		server       server
 		wantErr, log string
 	}{
-		"older than supported":                            {server: server{version: "v1.29.14"}, wantErr: "the API server has version v1.29.14, and this program needs Kubernetes 1.30 or later: the reason; upgrade the API server, or use an earlier version of fixedip"},
+		"older than supported":                            {server: server{version: "v1.29.14"}, wantErr: "the API server has version v1.29.14, and this program needs Kubernetes 1.30 or later: the reason; upgrade the API server, or use a version of fixedip that supports it"},
 		"the oldest supported":                            {server: server{version: "v1.30.0"}},
 		"the version of the program":                      {server: server{version: "v1.34.9"}},
 		"the next version":                                {server: server{version: "v1.35.4"}},
 		"two versions newer":                              {server: server{version: "v1.36.0-rc.1"}, log: "The API server is newer than the versions that this program was tested with"},
 		"with a suffix of a vendor":                       {server: server{version: "v1.34.3-eks-1a2b3c4"}},
-		"older than supported, with a suffix of a vendor": {server: server{version: "v1.28.3+k3s1"}, wantErr: "the API server has version v1.28.3+k3s1, and this program needs Kubernetes 1.30 or later: the reason; upgrade the API server, or use an earlier version of fixedip"},
+		"older than supported, with a suffix of a vendor": {server: server{version: "v1.28.3+k3s1"}, wantErr: "the API server has version v1.28.3+k3s1, and this program needs Kubernetes 1.30 or later: the reason; upgrade the API server, or use a version of fixedip that supports it"},
 		"a version that is not 1.x":                       {server: server{version: "v0.0.0-master+$Format:%H$"}, log: "The version of the API server cannot be parsed or is not 1.x; the version is not checked"},
 		"no response":                                     {server: server{err: errors.New("connection refused")}, log: "Could not read the version of the API server; the version is not checked"},
 	} {

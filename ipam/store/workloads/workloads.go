@@ -38,7 +38,7 @@ import (
 
 // ErrUnknown means that the Store cannot tell whether a workload exists: the workloads of its kind have not been listed
 // yet, the kind is not configured, or the API server does not serve the kind.
-var ErrUnknown = errors.New("the workloads of this kind are not known yet")
+var ErrUnknown = errors.New("the workloads of this kind are not known: the kind is not configured, the API server does not serve it, or its workloads have not been listed yet")
 
 const (
 	// firstLookup and lastLookup are the first and the longest interval between two lookups of a kind whose API is not
@@ -90,7 +90,7 @@ func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndex
 	return nil
 }
 
-// Start watches the workloads of the kinds without an informer of another component, until ctx ends. A manager can run the
+// Start watches the workloads of the kinds for which UseInformer was not called, until ctx ends. A manager can run the
 // Store (manager.Runnable), on every replica.
 func (s *Store) Start(ctx context.Context) error {
 	var watches sync.WaitGroup
@@ -117,7 +117,7 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	lookups := wait.Backoff{Duration: firstLookup, Factor: 2, Jitter: 0.2, Cap: lastLookup, Steps: 10}.DelayFunc()
 	err := lookups.Until(ctx, true, false, func(context.Context) (found bool, err error) {
 		if mapping, err = s.mapper.RESTMapping(gk); err != nil && !logged {
-			logger.Info("The API of this kind of workload is not available yet; retrying", "err", err)
+			logger.Info("The API of this kind of workload is not available; it is looked up again until it is", "err", err)
 			logged = true
 		}
 		return err == nil, nil
@@ -128,8 +128,8 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	informer := dynamicinformer.NewFilteredDynamicInformer(s.client, mapping.Resource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
 	err = informer.SetTransform(func(obj any) (any, error) { return decode(obj) })
 	if err = errors.Join(err, s.UseInformer(gk, informer)); err != nil {
-		// SetTransform and UseInformer fail only if the informer was started before.
-		utilruntime.HandleErrorWithContext(ctx, err, "The informer of workloads cannot be used", "kind", gk)
+		// SetTransform fails only if the informer was started before, and UseInformer only if it was stopped.
+		utilruntime.HandleErrorWithContext(ctx, err, "Failed to set up the informer of workloads; the workloads of this kind stay unknown until this program restarts", "kind", gk)
 		return
 	}
 	logger.V(2).Info("Watching workloads", "resource", mapping.Resource)
@@ -241,7 +241,7 @@ type workloadObject struct {
 // GetObjectKind returns an empty kind, because the kind is not stored.
 func (s *workloadObject) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject returns the same object, because it is never changed.
+// DeepCopyObject returns the same object, because the object is never changed.
 func (s *workloadObject) DeepCopyObject() runtime.Object { return s }
 
 // surges contains the paths of the fields that define how many pods an update may add: in a Deployment, in a Rollout of Argo,

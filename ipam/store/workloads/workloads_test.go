@@ -200,7 +200,7 @@ func TestLiveWithSharedInformer(t *testing.T) {
 }
 
 // TestLiveNotFound checks that a workload counts as deleted after a 404 about the object, and as unknown after a 404
-// because the API server does not serve the resource (finding C13).
+// because the API server does not serve the resource (finding C13 in docs/project/findings.md).
 func TestLiveNotFound(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "a.b", Version: "v1", Kind: "Thing"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{gvk.GroupVersion()})

@@ -20,8 +20,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// FuzzFixedIPArgs checks, for any text as arguments in the file of the scheduler, that errors name the invalid field, that
-// arguments that pass the validation are usable, and that they are equal after encoding and decoding.
+// FuzzFixedIPArgs decodes any text as arguments in the scheduler's configuration file. It checks that errors name the
+// invalid field, that arguments that pass the validation are usable, and that encoding and decoding do not change
+// these.
 func FuzzFixedIPArgs(f *testing.F) {
 	for _, seed := range []string{
 		"{}", "ipFamilies: [IPv4, IPv6]", "ipFamilies: []", "ipFamilies: [IPv5, IPv4, IPv4]", "claimTimeout: 0s", "claimTimeout: 1h", "claimTimeout: soon", "claimQPS: -1", "claimQPS: 1e39", "claimQPS: .nan", "claimBurst: 4294967296",

@@ -28,11 +28,11 @@ type FixedIPArgs struct {
 	// claimTimeout is the time limit for writing a claim into the pool of a CiliumNode. A pod whose claim takes longer is
 	// tried again. Default: 10s.
 	ClaimTimeout *metav1.Duration `json:"claimTimeout,omitempty"`
-	// claimQPS is the maximum number of requests per second that the plugin sends to the API server. Every profile has to have
-	// the same value. Default: 200.
+	// claimQPS is the maximum number of requests per second with which the plugin reads and writes CiliumNodes. Every
+	// profile has to have the same value. Default: 200.
 	ClaimQPS *float32 `json:"claimQPS,omitempty"`
-	// claimBurst is the maximum number of requests that the plugin sends at once. Every profile has to have the same value.
-	// Default: 400.
+	// claimBurst is the maximum number of these requests at once. Every profile has to have the same value. Default:
+	// 400.
 	ClaimBurst *int32 `json:"claimBurst,omitempty"`
 	// failover is the policy for pods whose node cannot take them, unless their workload defines another one: Wait, Migrate (to
 	// another node, with the same addresses) or Reassign (to another node, with other addresses). It has to equal the flag

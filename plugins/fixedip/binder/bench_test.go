@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// hotPaths returns a Binder with nodes that each have free addresses, the nodes, and a plan for each case in which Fits
-// accepts them. Every node is strict.
+// hotPaths returns a Binder, nodes that each have free addresses, and plans with which Fits accepts every node. Key of
+// the plans: a description. Every node is strict.
 func hotPaths(t testing.TB, count int) (*Binder, []*corev1.Node, map[string]*Plan) {
 	t.Helper()
 	b := &Binder{

@@ -35,7 +35,7 @@ import (
 
 // ErrNotReady is the error of Find, and of Fits on strict nodes, until the cache has all CiliumNodes and FixedIPs: a decision
 // from a part of the cluster could be wrong.
-var ErrNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; check that their CRDs are installed, and that the scheduler may list and watch them")
+var ErrNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; the pod is tried again; if this does not change, check that their CRDs are installed, and that the scheduler may list and watch them")
 
 // Refusal is the error for a pod that cannot be placed now. WakeOn contains the causes that may help the pod.
 type Refusal struct {
@@ -78,11 +78,12 @@ type Binder struct {
 	// strict selects the strict nodes, on which every pod needs a claim. strictNodes is the number of strict nodes.
 	strict      labels.Selector
 	strictNodes atomic.Int64
-	// widenNext contains the pods whose next plan may have other nodes than that of the reservation. widened contains the pods
-	// that have had such a plan, and so may have preempted pods on another node. Find considers status.nominatedNodeName only
-	// for a pod in widened, because another program may have written it. Key: the UID of a pod that the watch shows.
+	// widenNext contains the pods whose next plan may have other nodes than that of the reservation. widened contains
+	// the pods that have had such a plan, and so may have preempted pods on another node. Find considers
+	// status.nominatedNodeName only for a pod in widened, because another program may have written that field. Key: the
+	// UID of a pod that the watch shows.
 	widenNext, widened sync.Map
-	// orphaned contains the pods that were orphaned at their last plan. Key: as for widened.
+	// orphaned contains the pods that were orphaned at their last plan. Key: the UID of a pod that the watch shows.
 	orphaned sync.Map
 }
 
@@ -105,7 +106,8 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fw
 			return nil, fmt.Errorf("strictNodes: %w", err)
 		}
 	}
-	// Queueing hints cannot replace this handler: the framework calls no hint for a node that would not admit the pod.
+	// Queueing hints cannot replace this handler, which also counts the strict nodes: the framework calls hints for
+	// each refused pod, and none if no pod was refused.
 	if _, err := f.Core().V1().Nodes().Informer().AddEventHandler(watch.Handler(b.nodeChanged)); err != nil {
 		return nil, fmt.Errorf("add an event handler for nodes: %w", err)
 	}
@@ -122,9 +124,9 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fw
 	return b, nil
 }
 
-// nodeChanged counts the strict nodes, and notifies waiting pods of a node that is deleted, whose readiness or taint
-// out-of-service changes, or that is no longer strict: unreserved pods need no address there any more. before is nil for a
-// created node, after is nil for a deleted one.
+// nodeChanged counts the strict nodes. It notifies waiting pods of a node that is deleted, whose readiness or taint
+// out-of-service changes, or that is no longer strict, so that unreserved pods need no address there any more. before
+// is nil for a created node, after is nil for a deleted one.
 func (b *Binder) nodeChanged(before, after *corev1.Node) {
 	was, is := b.isStrict(before), b.isStrict(after)
 	switch {
@@ -143,8 +145,8 @@ func (b *Binder) isStrict(node *corev1.Node) bool {
 	return node != nil && b.strict.Matches(labels.Set(node.Labels))
 }
 
-// onStrictNode reports whether the watch of nodes shows a node as strict. The events that wake pods come from the same watch,
-// while the snapshot of a cycle may be older.
+// onStrictNode reports whether the watch of nodes shows a node as strict. The events that requeue pods come from the
+// same watch, while the snapshot of a cycle may be older.
 func (b *Binder) onStrictNode(name string) bool {
 	node, err := b.Nodes.Get(name)
 	return err == nil && b.isStrict(node)
@@ -182,8 +184,8 @@ func (s *Shared) exists(pod *corev1.Pod) bool {
 	return err == nil && now.UID == pod.UID
 }
 
-// Remove drops all state of a pod. If the pod is searching for a slot, Remove notifies the waiting pods of the workload: one
-// more of them may search.
+// Remove drops all state of a pod in the Binder. A claim of the pod stays in the ledger until Forget. If the pod is
+// searching for a slot, Remove notifies the waiting pods of the workload: one more of them may search.
 func (b *Binder) Remove(pod *corev1.Pod) {
 	b.widenNext.Delete(pod.UID)
 	b.widened.Delete(pod.UID)
@@ -193,11 +195,12 @@ func (b *Binder) Remove(pod *corev1.Pod) {
 	}
 }
 
-// A Binder is the Domain of the queue of waiting pods. The methods of Domain read the caches, never the snapshot of a cycle.
+// A Binder is the Domain of the queue of waiting pods. The methods of Domain read the caches, never the snapshot of a
+// cycle, because the goroutine of the queue calls them.
 var _ requeue.Domain = &Binder{}
 
-// CanRun reports whether the node exists, is not cordoned, and matches the pod's node selector and required node affinity. A
-// free address wakes no pod that cannot run on the node of the address.
+// CanRun reports whether the node exists, is not cordoned, and matches the pod's node selector and required node
+// affinity. A free address requeues no pod that cannot run on the node of the address.
 func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 	node, err := b.Nodes.Get(name)
 	if err != nil || node.Spec.Unschedulable {
@@ -208,8 +211,9 @@ func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 }
 
 // HasFreeAddress reports whether the pod, which waits for wanted, can be placed on the node as far as addresses are
-// concerned: the node can carry wanted.Carried, or has a free address in each family of the profile (in families with
-// requested addresses, one of wanted.Requested), or the pod is unreserved and the node is not strict.
+// concerned. If wanted.Carried is not empty, the node must be able to carry these addresses. Otherwise the node must
+// have a free address in each family of the profile: one of wanted.Requested in the families in which the pod requests
+// addresses. An unreserved pod needs no free address if the node is not strict.
 func (b *Binder) HasFreeAddress(pod *corev1.Pod, wanted requeue.FreeAddress, name string) bool {
 	if len(wanted.Carried) > 0 {
 		return b.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), wanted.Carried) == nil
@@ -241,7 +245,8 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 		// A new node neither corrects an invalid annotation nor makes a workload known.
 		return false
 	case !fixed:
-		// The pod was refused because each of the other nodes is blocked for it, or is strict and has no free address.
+		// The nodes that the plugin refused for this unreserved pod are blocked for it, or strict without a free
+		// address. The new node may be neither.
 		return true
 	}
 	r, err := b.reservationOf(context.Background(), id)

@@ -27,8 +27,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// LostError is the error of Bind if the addresses decided for the pod are not available any more, or may be in use, or have moved
-// to the node and the controller has not recorded that yet. The next cycle decides again.
+// LostError is the error of Bind if the addresses that were chosen for the pod are not available any more or may be in
+// use. It is also the error if the addresses have moved to the node and the controller has not recorded the move yet.
+// The next cycle decides again.
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return e.Reason }
@@ -73,7 +74,7 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 		}
 	}
 	// The scheduler writes the number of nodes before the reason: "1 node(s) ...".
-	return refuse(wake.And(metrics.Node, node), "node(s) couldn't give the pod its address: %v", err)
+	return refuse(wake.And(metrics.Node, node), "node(s) couldn't give the pod an address: %v", err)
 }
 
 // claimedElsewhere returns a Refusal if the pod has got an address on another node since the plan, or if a claim for another
@@ -83,18 +84,18 @@ func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	if len(b.Cache.Ledger.HeldOn(owner, node)) == 0 {
 		// With another claim on this node, the pod would have addresses on two nodes.
 		if h, ok := b.newEntries(owner, p.reservation.nodesWithEntries); ok {
-			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s in the meantime; the pod is tried again there", address.Join(h.Addrs), h.Node)
+			return refuse(p.wakeOn(), "node(s) had no entry for the pod in their pools, but the pool of node %s has got one for %s in the meantime; the pod is tried again", h.Node, ipText(h.Addrs))
 		}
 	}
 	// A claim on another node may be taking the address from this node. Forget notifies the pod when that claim has ended.
 	if at, ok := b.Cache.Ledger.ClaimedOnOtherNode(p.uid, owner, node); ok {
-		return refuse(p.wakeOn(), "node(s) may be losing the pod's address, which is being claimed on node %s for the former pod of its name; the pod is tried again when that claim has ended", at)
+		return refuse(p.wakeOn(), "node(s) can't take the pod while an address is being claimed on node %s for another pod of its name; the pod is tried again when that claim has ended", at)
 	}
 	return nil
 }
 
-// newEntries returns the addresses that the pool of a node other than the known ones gives to a pod; false if there is no such
-// node.
+// newEntries returns the addresses that the pool of a node gives to a pod, if that node is not among the known nodes.
+// It returns false if there is no such node.
 func (b *Binder) newEntries(owner string, known []string) (ledger.NodeAddresses, bool) {
 	for _, h := range b.Cache.Ledger.Held(owner) {
 		if !slices.Contains(known, h.Node) {
@@ -104,9 +105,9 @@ func (b *Binder) newEntries(owner string, known []string) (ledger.NodeAddresses,
 	return ledger.NodeAddresses{}, false
 }
 
-// Forget drops the claim that Assume made for a pod, and notifies the pods that may use its address or slot. An entry that
-// was written stays in the pool: a bind that returned an error may have succeeded, and the pod needs its entry then. Forget
-// may be called at any time, and does no I/O.
+// Forget drops the claim that Assume made for a pod, and notifies the pods that may use the address or the slot of the
+// claim. An entry that was written stays in the pool: a bind that returned an error may have succeeded, and the pod
+// needs its entry then. Forget may be called at any time, and does no I/O.
 func (b *Binder) Forget(pod *corev1.Pod) {
 	claim, claimed := b.Cache.Ledger.Claimed(pod.UID)
 	if !claimed {
@@ -148,8 +149,9 @@ func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 }
 
 // certain reports whether a claim that the cache shows in the pool needs no check at the API server. The claim of a pod
-// with a fixed address needs the check until a FixedIP names its addresses: the controller may have replaced the entries
-// because the former pod of the name ran with other addresses, and a late watch does not show that yet.
+// with a fixed address needs the check until a FixedIP names its addresses. Until then the controller may have replaced
+// the entries, because the former pod of the name ran with other addresses, and a late watch may not show the new
+// entries yet.
 func (p *Plan) certain() bool { return p.Unreserved || p.reservation.recorded }
 
 // Bind writes the claim into the node's pool, or moves the addresses to the node, and writes the MAC address into a pod that
@@ -181,14 +183,14 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 	}
 	switch {
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrOldPodRunning), errors.Is(err, pool.ErrUndecided):
-		return &LostError{"the pod lost the address that was chosen for it: " + err.Error() + "; the pod is tried again"}
+		return &LostError{"the pod did not get the address that was chosen for it: " + err.Error() + "; the pod is tried again"}
 	case errors.As(err, new(*LostError)):
 		return err
 	case err != nil:
-		return fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), node, pod.Namespace, pod.Name, err)
+		return fmt.Errorf("claim %s on node %s for pod %s/%s: %w", addressText(claim.Addrs), node, pod.Namespace, pod.Name, err)
 	}
 	if p.moves(node) && !p.reservation.recordedOn(node) {
-		return &LostError{fmt.Sprintf("its address %s has moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod", address.Join(claim.Addrs), node)}
+		return &LostError{fmt.Sprintf("its %s %s moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod", addressText(claim.Addrs), verb(claim.Addrs, "has", "have"), node)}
 	}
 	klog.FromContext(ctx).V(2).Info("Address claimed", "pod", klog.KObj(pod), "node", node, "ips", claim.Addrs)
 	if p.Unreserved {
@@ -206,7 +208,7 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 	if p.moves(claim.Node) {
 		err := b.migrate(ctx, pod, p, claim)
 		if missing := b.missing(claim.Addrs); err == nil && len(missing) > 0 && b.atHome(claim.Node, claim.Addrs) {
-			return &LostError{fmt.Sprintf("address %s has returned to its home node; the pod is tried again there with an address of family %s", address.Join(claim.Addrs), address.JoinFamilies(missing))}
+			return &LostError{fmt.Sprintf("its %s returned to home node %s; the pod is tried again there, with an additional address of family %s", addressText(claim.Addrs), claim.Node, address.JoinFamilies(missing))}
 		}
 		return err
 	}
@@ -245,8 +247,8 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 		},
 		// TakeOver and CheckBinding depend on the addresses in use, which the cache may show late.
 		FromAPIServer: c.From != "" || exists,
-		// The decision requires that no other entry names the pod. A JSON patch cannot test that, so the patch tests the
-		// generation of the spec.
+		// The decision requires that no other entry names the pod. A JSON patch cannot test that, so the patch tests
+		// metadata.generation, which grows with every change of the spec.
 		RequireUnchangedSpec: true,
 	})
 }
@@ -269,9 +271,9 @@ func resultOf(ctx context.Context, err error) metrics.Result {
 	}
 }
 
-// setMAC writes the MAC address of the identity into the annotations of a pod that requests one. It has to be there before
-// the pod is bound, because the agent reads it when it creates the interface. (The Binding could carry the annotation, Cilium
-// fact 25, but only a Bind plugin creates the Binding.)
+// setMAC writes the MAC address of the identity into the annotations of a pod that requests one. The annotation has to
+// be there before the pod is bound, because the agent reads the annotation when it creates the interface. (The Binding
+// could carry the annotation, Cilium fact 25, but only a Bind plugin creates the Binding.)
 func (b *Binder) setMAC(ctx context.Context, pod *corev1.Pod, id identity.Identity, addrs []netip.Addr) error {
 	wanted, err := identity.WantsMAC(pod)
 	if err != nil || !wanted {

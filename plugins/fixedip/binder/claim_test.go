@@ -30,11 +30,11 @@ func TestClaimIsConfirmed(t *testing.T) {
 	}{
 		"the entry exists":                          {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, current: map[netip.Addr]pool.Entry{a: mine}},
 		"the agent reports the pod as the user":     {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: movedOwner}},
-		"the agent reports another pod as the user": {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: "db/other-0"}, want: "IP 10.0.1.6 on node n is in use by db/other-0, as the Cilium agent of the node reports"},
-		"the entry was released":                    {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: pool.CooldownEntry("", time.Unix(1, 0))}, want: "node n has no entry for db/mysql-0 at 10.0.1.6"},
-		"an entry of another address replaced it":   {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, current: map[netip.Addr]pool.Entry{b: mine}, want: "node n has an entry for db/mysql-0 at 10.0.1.7, which is not planned for that pod"},
+		"the agent reports another pod as the user": {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: "db/other-0"}, want: "the Cilium agent of node n reports IP 10.0.1.6 as used by pod db/other-0"},
+		"the entry was released":                    {shown: map[netip.Addr]pool.Entry{a: mine}, current: map[netip.Addr]pool.Entry{a: pool.CooldownEntry("", time.Unix(1, 0))}, want: "the pool of node n lacks an entry for pod db/mysql-0: IP 10.0.1.6"},
+		"an entry of another address replaced it":   {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, current: map[netip.Addr]pool.Entry{b: mine}, want: "the pool of node n has an entry for pod db/mysql-0 that the pod should not have: IP 10.0.1.7"},
 		"two entries exist":                         {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, current: map[netip.Addr]pool.Entry{a: mine, b: mine}},
-		"another pod uses one of two addresses":     {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, current: map[netip.Addr]pool.Entry{a: mine, b: mine}, used: map[netip.Addr]string{b: "web/x"}, want: "IP 10.0.1.7 on node n is in use by a pod of another namespace, as the Cilium agent of the node reports"},
+		"another pod uses one of two addresses":     {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, current: map[netip.Addr]pool.Entry{a: mine, b: mine}, used: map[netip.Addr]string{b: "web/x"}, want: "the Cilium agent of node n reports IP 10.0.1.7 as used by a pod of another namespace"},
 	} {
 		b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New()}}}
 		b.Cache.Ledger.SetNode(pool.NodePool{Name: "n", UID: "n", Entries: c.shown})

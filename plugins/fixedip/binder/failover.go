@@ -20,9 +20,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// policyOf returns the failover policy of a pod: that of its FixedIP or, before the FixedIP exists, that of the annotations
-// of its workload; if none is defined there, the scheduler's default. It returns Wait if the annotations are invalid, the
-// workload is not known, or the pod has a slot.
+// policyOf returns the failover policy of a pod: that of its FixedIP or, before the FixedIP exists, that of the
+// annotations of its workload. If neither defines a policy, policyOf returns the scheduler's default. It returns Wait
+// if the annotations are invalid, the workload is not known, or the pod has a slot.
 func (b *Binder) policyOf(p *Plan) v1alpha1.Failover {
 	if p.id.Slot {
 		// The pod has claimed its slot, but has never run with it.
@@ -54,13 +54,13 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 	case home != "":
 		return "", home
 	case p.id.Slot:
-		return "; delete the pod so that its workload creates another pod", ""
+		return fmt.Sprintf("; to place a pod of its %s on another node, delete this pod and the FixedIP with this address", p.id.Owner.Kind), ""
 	case policy == v1alpha1.Wait && b.movable:
-		return "; to place the pod on another node, set failover to Migrate", ""
+		return fmt.Sprintf("; to place the pod on another node, annotate %s with %s: Migrate", annotated(p.id), identity.AnnotationFailover), ""
 	case policy == v1alpha1.Wait:
-		return "; to place the pod on another node, set failover to Reassign, which gives the pod another address", ""
+		return fmt.Sprintf("; to place the pod on another node with another address, annotate %s with %s: Reassign", annotated(p.id), identity.AnnotationFailover), ""
 	case policy == v1alpha1.Migrate && !b.movable:
-		return "; the pod's failover policy is Migrate, but allowAddressMigration of the scheduler is false", ""
+		return "; the pod's failover policy is Migrate, but allowAddressMigration of the scheduler is false; set it to true if the routing of the cluster carries single addresses", ""
 	}
 	node, err := orNil(b.Nodes.Get(p.reservation.node))
 	if err != nil {
@@ -71,15 +71,23 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 	}
 	if policy == v1alpha1.Migrate {
 		if _, err := b.Cache.Ledger.HomeOf(p.id.Key(), p.reservation.addrs); err != nil {
-			return "; " + err.Error(), ""
+			return "; the pod can't take its address to another node: " + err.Error(), ""
 		}
 	}
 	return "", ""
 }
 
-// homeNodeIfMoved returns the home of addresses that were moved to a node that does not exist any more; empty otherwise.
-// The addresses may return home even if migration is not allowed: no pod runs on a deleted node, and the home node has their
-// subnet.
+// annotated returns the text for the object whose annotations define the policies of an identity.
+func annotated(id identity.Identity) string {
+	if id.IsBarePod() {
+		return "the pod"
+	}
+	return "its " + id.Owner.Kind
+}
+
+// homeNodeIfMoved returns the home node of addresses that were moved to a node that does not exist any more. It returns
+// "" if the addresses were not moved, if that node exists, or if the home node does not exist. The addresses may return
+// home even if migration is not allowed: no pod runs on a deleted node, and the home node has their subnet.
 func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 	if r.node == "" || id.Slot {
 		return ""
@@ -97,24 +105,25 @@ func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 	return home
 }
 
-// nodeUnavailable returns why the node of the reservation cannot take the pod, whatever resources it has free, as the end of
-// the sentence that ownedByPrefix begins. It returns "" if that depends on the filters.
-func (b *Binder) nodeUnavailable(p *Plan) string {
+// nodeUnavailable returns why the node of the reservation cannot take the pod, whatever resources it has free, as the
+// end of the sentence that ownedByPrefix begins. reason is empty if that depends on the filters. remedy is the event
+// that helps a pod that may not leave its node; empty if it depends on the reason.
+func (b *Binder) nodeUnavailable(p *Plan) (reason, remedy string) {
 	r := p.reservation
 	if b.node(r.node) == nil {
-		return "does not exist; the pod waits for that node to come back"
+		return "does not exist", "; the pod waits until that node exists again, or until another node has the subnet of the address"
 	}
 	if r.moving {
 		if err := b.Cache.Ledger.Carries(r.node, p.id.Key(), r.addrs); err != nil {
-			return "can't carry the address now: " + err.Error()
+			return "can't carry the address now: " + err.Error(), ""
 		}
 	}
-	return ""
+	return "", ""
 }
 
-// widens reports whether Find looks for nodes other than node, which has the pod's addresses: once after Explain has added
-// the pod to widenNext, and, for a pod that has had such a plan, while the pod is nominated to another node, where it may
-// have preempted pods.
+// widens reports whether Find plans with nodes other than node, which has the pod's addresses. That is the case once
+// after Explain has added the pod to widenNext. It is also the case if the pod is in widened and is nominated to
+// another node, where the pod may have preempted other pods.
 func (b *Binder) widens(pod *corev1.Pod, node string) bool {
 	_, next := b.widenNext.LoadAndDelete(pod.UID)
 	_, before := b.widened.Load(pod.UID)
@@ -122,8 +131,9 @@ func (b *Binder) widens(pod *corev1.Pod, node string) bool {
 	return next || before && nominated != "" && nominated != node
 }
 
-// widenSearch changes the plan to nodes other than that of the reservation: to home if home is not empty, otherwise to the
-// nodes with requested addresses if the policy is Reassign and the pod requests addresses, otherwise to all nodes.
+// widenSearch changes the plan to nodes other than that of the reservation. If home is not empty, home is the only
+// node. If the policy is Reassign and the pod requests addresses, the plan has the nodes whose subnets contain these
+// addresses. Otherwise the plan has all nodes.
 func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover, home string) (*Plan, error) {
 	b.remember(&b.widened, pod)
 	p.failover, p.home, p.Nodes = policy, home, nil
@@ -136,8 +146,9 @@ func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover,
 	return p, nil
 }
 
-// wakeOnOwnNode returns the causes for which a pod that waits for the node of its reservation is requeued: a change of the
-// reservation, of the workload, of that node or of the home node of its addresses, or another node becomes their home.
+// wakeOnOwnNode returns the causes for which a pod that waits for the node of its reservation is requeued: a change of
+// the reservation, of the workload, of that node or of the home node of the addresses, or another node becomes the home
+// node.
 func (b *Binder) wakeOnOwnNode(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).And(metrics.Node, p.reservation.node).AndHome(p.reservation.addrs...)
 	for _, a := range p.reservation.addrs {
@@ -164,9 +175,10 @@ func (b *Binder) wakeOnOtherNodes(p *Plan) requeue.WakeOn {
 	return wake
 }
 
-// Explain returns why no node could take the pod, and the causes that may help the pod; nil if this plugin did not refuse the
-// pod on any node. refused returns the reasons for which filters refused one node. The scheduler reports these reasons with
-// the number of nodes; Explain adds which node has the pod's address, and why that node cannot take the pod.
+// Explain returns why no node could take the pod, and the causes that may help the pod. It returns nil if this plugin
+// did not refuse the pod on any node. refused returns the reasons for which filters refused one node. The scheduler
+// reports these reasons with the number of nodes; Explain adds which node has the pod's address, and why that node
+// cannot take the pod.
 //
 // retry is true if the pod may leave the node of its reservation and the plan had only that node: the next plan has other
 // nodes, and the caller should try the pod again at once. retry is false while pods that the pod preempted on its node are
@@ -182,7 +194,7 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	case p.reservation.node == "":
 		return nil, false
 	}
-	unavailable := b.nodeUnavailable(p)
+	unavailable, _ := b.nodeUnavailable(p)
 	switch {
 	case unavailable != "" && p.failover == "":
 		// The node has become unavailable since Find.
@@ -208,7 +220,7 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 }
 
 // unavailableReason returns why neither the node of the reservation nor another node of the plan can take the pod, as the end
-// of the sentence that ownedByPrefix begins. unavailable is the result of nodeUnavailable.
+// of the sentence that ownedByPrefix begins. unavailable is the reason that nodeUnavailable returns.
 func (b *Binder) unavailableReason(p *Plan, unavailable string, refused func(string) []string) string {
 	home := b.node(p.home)
 	if home == nil {
@@ -223,7 +235,7 @@ func (b *Binder) unavailableReason(p *Plan, unavailable string, refused func(str
 func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
 	switch {
 	case !nodeutil.IsReady(node):
-		return "is not ready", "; the pod waits for that node to come back"
+		return "is not ready", "; the pod can be placed there when that node is ready"
 	case node.Spec.Unschedulable:
 		return "is cordoned", "; uncordon that node"
 	case slices.ContainsFunc(refused, aboutVolume):
@@ -240,7 +252,7 @@ func aboutVolume(reason string) bool {
 	return strings.Contains(reason, "persistent volumes") || strings.Contains(reason, "PersistentVolume") || strings.Contains(reason, "volume zone")
 }
 
-// preempting reports whether the pod is nominated to the node and pods of lower priority are still terminating there.
+// preempting reports whether the pod is nominated to the node and a pod of lower priority is still terminating there.
 func (b *Binder) preempting(pod *corev1.Pod, node string) bool {
 	return pod.Status.NominatedNodeName == node && slices.ContainsFunc(b.podsOn(node), func(other *corev1.Pod) bool {
 		return other.DeletionTimestamp != nil && corev1helpers.PodPriority(other) < corev1helpers.PodPriority(pod)

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -43,39 +42,40 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 	}
 	if m.To != m.Home {
 		if err := b.write(ctx, m.To, m.PrepareTarget); err != nil {
-			return fmt.Errorf("prepare node %[2]s for address %[1]s: %[3]w", address.Join(m.Addrs), m.To, err)
+			return fmt.Errorf("prepare node %[2]s for %[1]s: %[3]w", addressText(m.Addrs), m.To, err)
 		}
 	}
 	switch m.From {
 	case m.Home:
 		err = b.takeAway(ctx, pod, m.From, m.Home, m.CommitAtHome)
 	case m.To:
-		// The addresses are on To already. This step cancels an interrupted migration that was about to take them from To.
+		// The entries of the home node name To already. This step cancels an interrupted migration that was about to
+		// take the addresses away from To.
 		err = b.write(ctx, m.Home, m.CommitAtHome)
 	default:
 		err = b.vacate(ctx, pod, m)
 	}
 	if err != nil {
-		return fmt.Errorf("move address %s from node %s to node %s (home node %s): %w", address.Join(m.Addrs), m.From, m.To, m.Home, err)
+		return fmt.Errorf("move %s to node %s (home node %s): %w", addressText(m.Addrs), m.To, m.Home, err)
 	}
 	if m.To != m.Home {
 		if err := b.complete(ctx, m); err != nil {
-			return fmt.Errorf("complete the move of address %s to node %s: %w", address.Join(m.Addrs), m.To, err)
+			return fmt.Errorf("complete the move of %s to node %s: %w", addressText(m.Addrs), m.To, err)
 		}
 	}
 	klog.FromContext(ctx).V(2).Info("Address moved", "pod", klog.KObj(pod), "from", m.From, "to", m.To, "home", m.Home, "ips", m.Addrs)
 	return nil
 }
 
-// unrecordedMove returns a Refusal if the addresses of the pod may have moved between nodes and the FixedIP does not name the
-// node that has them now. If both pools were lost after the pod was bound there, and the pod was deleted by force, only the
-// FixedIP would show where it runs (ADR 0031).
+// unrecordedMove returns a Refusal if the addresses of the pod may have moved between nodes and the FixedIP does not
+// name the node that has them now. If the pools of both nodes were lost after the pod was bound, and the pod was
+// deleted by force, only the FixedIP would show where the pod may still run (ADR 0031).
 func (b *Binder) unrecordedMove(p *Plan) *Refusal {
 	r := &p.reservation
 	if r.moving || r.recordedOn(r.node) || r.movableFor == "" && b.atHome(r.node, r.addrs) {
 		return nil
 	}
-	return refuse(p.wakeOn(), "its address %s has moved to node %s; the pod is placed there when the controller has recorded that in the FixedIP of the pod", address.Join(r.addrs), r.node)
+	return refuse(p.wakeOn(), "its %s %s to node %s, which the FixedIP of the pod does not name yet; the pod is placed there when the controller has recorded that node in the FixedIP", addressText(r.addrs), verb(r.addrs, "belongs", "belong"), r.node)
 }
 
 // vacate performs the steps MarkLeaving, VacateSource and CommitAtHome, for addresses that leave a node that is not their
@@ -147,8 +147,9 @@ func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide 
 	}})
 }
 
-// complete performs the step CompleteAtTarget. It reads the pool of the target, then that of the home, and writes only if
-// the pool of the target is unchanged: a later migration changes that pool before it commits at the home.
+// complete performs the step CompleteAtTarget. It reads the pool of the target and then that of the home. It writes
+// only if the pool of the target is unchanged, because a later migration changes that pool before it commits at the
+// home.
 func (b *Binder) complete(ctx context.Context, m pool.Move) error {
 	return untilUnchanged(m.To, func() error {
 		target, err := b.Cache.Pools.Get(ctx, m.To)

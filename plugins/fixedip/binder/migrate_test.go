@@ -101,11 +101,11 @@ func TestMoveUndone(t *testing.T) {
 	}
 }
 
-// TestMoveIsRecordedFirst checks that a pod is not bound after a move of its addresses before its FixedIP names their node, to
-// which Bind has moved them or where the pools show them.
+// TestMoveIsRecordedFirst checks that, after a move of its addresses, a pod is not bound until its FixedIP names the
+// node that has them now. That holds after a move by Bind and after a move that the pools show.
 func TestMoveIsRecordedFirst(t *testing.T) {
-	const waits = "its address 10.0.1.9, fd00:1::9 has moved to node %s; the pod is placed there when the controller has recorded that in the FixedIP of the pod"
-	const again = "its address 10.0.1.9, fd00:1::9 has moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod"
+	const waits = "its addresses 10.0.1.9, fd00:1::9 belong to node %s, which the FixedIP of the pod does not name yet; the pod is placed there when the controller has recorded that node in the FixedIP"
+	const again = "its addresses 10.0.1.9, fd00:1::9 have moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod"
 	for name, c := range map[string]struct {
 		pools map[string]pool.Entry
 		// recorded is spec.nodeName of the FixedIP; "none": there is no FixedIP.
@@ -185,9 +185,10 @@ func TestMoveIsRecordedFirst(t *testing.T) {
 	}
 }
 
-// TestConcurrentMoves checks that at no time two pools offer an address, while two schedulers move the same pod, an actor
-// removes expired cooldown entries and, for some seeds, another actor releases the addresses and claims them for another
-// pod at their home. Requests come in random order, and some watches are late.
+// TestConcurrentMoves checks that the pools of two nodes never offer the same address at the same time. Meanwhile two
+// schedulers move the same pod and an actor removes expired cooldown entries. For some seeds, another actor releases
+// the addresses and claims them for another pod at their home. Requests come in random order, and some watches are
+// late.
 func TestConcurrentMoves(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
@@ -32,10 +31,10 @@ func (p *Plan) ForCandidates() *Plan {
 // ExplainOrphaned returns why an orphaned pod waits, and the causes that help the pod. nominated is the node that the pod is
 // nominated to. If nominated is empty, no node can run the pod, and refused contains the reasons.
 func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
-	addrs := address.Join(p.reservation.addrs)
-	reason := fmt.Sprintf("its address %s was on node %s, which is gone; node %s can run the pod and may inherit the subnet of the address when the grace period ends", addrs, p.Lost(), nominated)
+	addrs := addressText(p.reservation.addrs)
+	reason := fmt.Sprintf("no node's subnets contain its %s (last on node %s); node %s can run the pod and may inherit the subnet after the grace period", addrs, p.Lost(), nominated)
 	if nominated == "" {
-		reason = fmt.Sprintf("its address %s was on node %s, which is gone, and no node that could inherit the subnet of the address can run the pod: %s", addrs, p.Lost(), refused)
+		reason = fmt.Sprintf("no node's subnets contain its %s (last on node %s), and no node that could inherit the subnet can run the pod now: %s", addrs, p.Lost(), refused)
 	}
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).AndHome(p.reservation.addrs...)
 	if nominated == "" {
@@ -49,7 +48,7 @@ func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 func (b *Binder) fitsCandidate(node *corev1.Node) error {
 	n, ok := b.Cache.Ledger.Node(node.Name)
 	if !ok || len(n.Subnets) == 0 || !nodeutil.IsSchedulable(node) {
-		return refuse(requeue.WakeOn{}, "node(s) can't inherit a subnet now")
+		return refuse(requeue.WakeOn{}, "node(s) can't be nominated while they are cordoned, not ready, being deleted or without a subnet")
 	}
 	return nil
 }

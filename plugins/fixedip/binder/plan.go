@@ -26,12 +26,12 @@ import (
 
 // Plan is the decision of Find about a pod. Only lacked changes afterwards, so that parallel calls of Fits may share a Plan.
 type Plan struct {
-	// Unreserved is true if the pod has no fixed address. It needs a pool entry on strict nodes only.
+	// Unreserved is true if the pod has no fixed address. Such a pod needs a pool entry on strict nodes only.
 	Unreserved bool
 	// Nodes contains the only nodes that may take the pod; nil: all.
 	Nodes sets.Set[string]
 
-	// exempt is true if the pod uses the host network, and gets no address.
+	// exempt is true if the pod uses the host network, and so needs no address.
 	exempt bool
 	// blocked contains the nodes that cannot take the unreserved pod, because their pools have an entry for the pod's name.
 	blocked []blockedNode
@@ -42,8 +42,9 @@ type Plan struct {
 	id          identity.Identity
 	uid         types.UID
 	reservation reservation
-	// failover is Migrate or Reassign if the node of the reservation cannot take the pod and the plan has other nodes; empty
-	// otherwise. home is the only node of a plan with which the addresses return home; empty for any other plan.
+	// failover is Migrate or Reassign if the node of the reservation cannot take the pod and the plan has other nodes;
+	// otherwise failover is empty. home is the only node of the plan if the addresses return to their home node;
+	// otherwise home is empty.
 	failover v1alpha1.Failover
 	home     string
 	// candidates is true in a plan with which Fits accepts the nodes that may inherit the subnet of an orphaned pod.
@@ -53,7 +54,7 @@ type Plan struct {
 	slots     []freeSlot
 	// requested contains the addresses that the pod requests. They count only for a first placement and for Reassign.
 	requested request.Requested
-	// lacked is set by Fits if a node has no address for the pod.
+	// lacked is set by Fits if a node has no free address for the pod, or cannot carry its addresses.
 	lacked atomic.Bool
 }
 
@@ -68,7 +69,23 @@ func (p *Plan) moves(node string) bool {
 
 // ownedByPrefix returns the beginning of the sentence that explains why the node of the reservation cannot take the pod.
 func (p *Plan) ownedByPrefix() string {
-	return fmt.Sprintf("its address %s belongs to node %s, which ", address.Join(p.reservation.addrs), p.reservation.node)
+	return fmt.Sprintf("its %s %s to node %s, which ", addressText(p.reservation.addrs), verb(p.reservation.addrs, "belongs", "belong"), p.reservation.node)
+}
+
+// addressText returns the text for addresses in messages: "address A", or "addresses A, B".
+func addressText(addrs []netip.Addr) string {
+	return verb(addrs, "address ", "addresses ") + address.Join(addrs)
+}
+
+// ipText returns the text for addresses in messages: "IP A", or "IPs A, B".
+func ipText(addrs []netip.Addr) string { return verb(addrs, "IP ", "IPs ") + address.Join(addrs) }
+
+// verb returns singular if there is one address, and plural otherwise.
+func verb(addrs []netip.Addr, singular, plural string) string {
+	if len(addrs) == 1 {
+		return singular
+	}
+	return plural
 }
 
 // Find returns the plan for a pod. The error is a *Refusal if a change may help the pod. Find changes no state except that of
@@ -109,19 +126,20 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		return b.findFirst(p, pod)
 	}
 	if len(r.unexpected) > 0 && b.policyOf(p) != v1alpha1.Reassign {
-		return nil, refuse(p.wakeOn(), "the pool of node %s has IP %s for the pod's name, but the FixedIP of the pod does not name that IP; the pod is placed after the controller has released the IP", r.node, address.Join(r.unexpected))
+		return nil, refuse(p.wakeOn(), "the pool of node %s has %[2]s for the pod's name, in addition to the addresses of its FixedIP or in place of them; the pod is placed after the controller has released %[2]s", r.node, ipText(r.unexpected))
 	}
 	if refusal := b.unrecordedMove(p); refusal != nil {
 		return nil, refusal
 	}
 	if !r.moving {
-		// The entries of an interrupted migration are not in the pool of the node yet. Bind checks them.
+		// After an interrupted migration, the pool of the node does not have the addresses yet. Bind checks whether
+		// they are in use.
 		if refusal := b.usedByOthers(pod, r.node, r.addrs); refusal != nil {
 			return nil, refusal
 		}
 	}
 	p.Nodes = sets.New(r.node)
-	unavailable := b.nodeUnavailable(p)
+	unavailable, remedy := b.nodeUnavailable(p)
 	if !b.widens(pod, r.node) && unavailable == "" {
 		return p, nil
 	}
@@ -131,7 +149,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	case whyNot == "":
 		return b.widenSearch(p, pod, policy, home)
 	case unavailable != "":
-		return nil, &Refusal{Reason: p.ownedByPrefix() + unavailable + whyNot, WakeOn: b.wakeOnOwnNode(p)}
+		return nil, &Refusal{Reason: p.ownedByPrefix() + unavailable + remedy + whyNot, WakeOn: b.wakeOnOwnNode(p)}
 	}
 	return p, nil
 }
@@ -141,10 +159,10 @@ func (b *Binder) Skip(p *Plan) bool {
 	return p.exempt || p.Unreserved && len(p.blocked) == 0 && b.strictNodes.Load() == 0
 }
 
-// Fits returns nil if the node can take the pod: the node has the pod's addresses, the addresses can move there, or, if the
-// pod gets new addresses, the node has a free address in each family. Otherwise it returns a *Refusal, or ErrNotReady. Fits
-// may set lacked, and has no other side effect. Preemption does not help a refused pod, because an evicted pod keeps its
-// address.
+// Fits returns nil if the node can take the pod. A pod with a reservation needs the node that has its addresses, or a
+// node to which the addresses can move. A pod that gets new addresses needs a free address in each family, or a free
+// slot. Otherwise Fits returns a *Refusal, or ErrNotReady. It may set lacked, and has no other side effect. Preemption
+// does not help a refused pod, because a pod that is evicted keeps its fixed address.
 func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	switch {
 	case p.Unreserved:
@@ -152,7 +170,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	case p.candidates:
 		return b.fitsCandidate(node)
 	case p.Orphaned():
-		return refuse(requeue.WakeOn{}, "node(s) didn't have the subnet of the pod's address %s, whose node %s is gone", address.Join(p.reservation.addrs), p.reservation.lost)
+		return refuse(requeue.WakeOn{}, "node(s) didn't have the subnet of %s of the pod (last on node %s)", ipText(p.reservation.addrs), p.reservation.lost)
 	}
 	switch r := &p.reservation; {
 	case r.node == "", p.failover == v1alpha1.Reassign && r.node != node.Name:
@@ -173,7 +191,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 		}
 		return nil
 	default:
-		return refuse(requeue.WakeOn{}, "node(s) didn't own the pod's address %s, which belongs to node %s", address.Join(r.addrs), r.node)
+		return refuse(requeue.WakeOn{}, "node(s) didn't own %s of the pod (owned by node %s)", ipText(r.addrs), r.node)
 	}
 	if p.searching {
 		return p.fitsSlot(node.Name)
@@ -181,7 +199,8 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	return b.fitsRequested(p, node.Name)
 }
 
-// missing returns the families of the profile of which addrs has no address: a family that was added to the cluster later.
+// missing returns the families of the profile of which addrs has no address, such as a family that was added to the
+// cluster later.
 func (b *Binder) missing(addrs []netip.Addr) []address.Family {
 	return slices.DeleteFunc(slices.Clone(b.families), func(f address.Family) bool {
 		return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == f })
@@ -194,7 +213,8 @@ func (b *Binder) atHome(node string, addrs []netip.Addr) bool {
 	return ok && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !n.Home(a) })
 }
 
-// Scores reports whether the free addresses of nodes matter, because the pod may get new addresses.
+// Scores reports whether the free addresses of nodes matter for the choice of a node, because the pod may get new
+// addresses.
 func (b *Binder) Scores(p *Plan) bool {
 	return !p.Unreserved && !p.candidates && (p.reservation.node == "" || p.failover == v1alpha1.Reassign)
 }
@@ -235,11 +255,11 @@ func (b *Binder) workloadOf(id identity.Identity) (*identity.Workload, error) {
 	workload, err := b.Cache.Workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
 	switch {
 	case errors.Is(err, workloads.ErrUnknown):
-		return nil, fmt.Errorf("its %s %s/%s, which may request addresses, has not been seen by the scheduler yet; check whether the scheduler may list and watch all objects of that kind", id.Owner.Kind, id.Namespace, id.Owner.Name)
+		return nil, fmt.Errorf("its %s %s/%s, which may request addresses, has not been seen by the scheduler yet; the pod waits until the scheduler sees it; if this does not change, check that the scheduler may list and watch all objects of that kind", id.Owner.Kind, id.Namespace, id.Owner.Name)
 	case err != nil:
 		return nil, fmt.Errorf("read %s %s/%s from the cache: %w", id.Owner.Kind, id.Namespace, id.Owner.Name, err)
 	case workload == nil || workload.UID != id.Owner.UID:
-		return nil, fmt.Errorf("its %s %s/%s, which may request addresses, has not been seen by the scheduler yet; the pod waits for that", id.Owner.Kind, id.Namespace, id.Owner.Name)
+		return nil, fmt.Errorf("its %s %s/%s, which may request addresses, was deleted, or has not been seen by the scheduler yet; the pod waits until the scheduler sees it", id.Owner.Kind, id.Namespace, id.Owner.Name)
 	}
 	return workload, nil
 }
@@ -258,7 +278,7 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	for _, f := range requested.Families() {
 		if !slices.Contains(b.families, f) {
-			return nil, refuse(wake, "requests %s, but the scheduler gives pods no %s addresses; remove them, or add %s to ipFamilies of the scheduler", requested, f, f)
+			return nil, refuse(wake, "requests %s, but the scheduler gives pods no %[2]s addresses; remove them from the annotation, or, if the Cilium agents assign %[2]s addresses, add %[2]s to ipFamilies of the scheduler", requested, f)
 		}
 		if a, single := requested.Single(f); single {
 			if blocker := b.Cache.Ledger.Blocker(p.id.Key(), a); blocker != nil {
@@ -270,12 +290,12 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	existing := slices.DeleteFunc(slices.Clone(serving), func(name string) bool { return b.node(name) == nil })
 	switch {
 	case len(serving) == 0 && len(requested.Families()) > 1:
-		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, but no node has addresses of each family among them in its subnets; request addresses of one node", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, but no node can give a pod addresses of both families of this list; request addresses from the subnets of one node, and check that they overlap the subnets of no other node", requested)
 	case len(serving) == 0:
-		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, which is in no node's subnet; request addresses of a node's subnet", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, but no node can give a pod an address of this list; request addresses that pods may have in the subnets of a node, and check that these overlap the subnets of no other node", requested)
 	case len(existing) == 0:
-		// The queueing hint for new nodes wakes the pod (MayUse).
-		return nil, refuse(wake, "requests %s, which is in the subnets of node %s, but that node does not exist; the pod waits for that node to come back", requested, serving[0])
+		// The queueing hint for new nodes requeues the pod (see MayUse).
+		return nil, refuse(wake, "requests %s, but node %s, which has such addresses in its subnets, does not exist; the pod waits until a node with such addresses exists", requested, serving[0])
 	}
 	p.Nodes = sets.New(existing...)
 	return p, nil
@@ -294,18 +314,18 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 		case b.Cache.Ledger.Unreported(node):
 			return refuse(requeue.WakeOn{}, "node(s) had a Cilium agent that has not reported yet which addresses its pods use")
 		case requests:
-			return refuse(requeue.WakeOn{}, "node(s) had none of the addresses free that the pod requests: %s", p.requested)
+			return refuse(requeue.WakeOn{}, "node(s) had none of the requested %s addresses available: %s", f, p.requested)
 		case p.Unreserved:
-			return refuse(requeue.WakeOn{}, "strict node(s) had no free %s address for the pod in their subnets", f)
+			return refuse(requeue.WakeOn{}, "strict node(s) had no %s address available for the pod", f)
 		default:
-			return refuse(requeue.WakeOn{}, "node(s) had no free %s address for a fixed pod in their subnets", f)
+			return refuse(requeue.WakeOn{}, "node(s) had no %s address available for a pod with a fixed address", f)
 		}
 	}
 	return nil
 }
 
-// wakeOnFreeAddress returns the causes that help a pod that needs new addresses: an address becomes free (one of the
-// requested addresses if the pod requests some) or, for a pod of a workload with slots, a slot becomes free. If the pod
+// wakeOnFreeAddress returns the causes that help a pod that needs new addresses: an address becomes free, or, for a pod
+// of a workload with slots, a slot becomes free. If the pod requests addresses, only one of these helps. If the pod
 // searches for a slot, a free address does not help.
 func (b *Binder) wakeOnFreeAddress(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn()

@@ -51,8 +51,8 @@ var (
 	errDead    = errors.New("the process is dead")
 )
 
-// pools contains CiliumNodes, and patches them as the API server does. After each patch it checks that no two pools offer one
-// of movedAddrs.
+// pools contains CiliumNodes, and patches them as the API server does. After each patch it checks that at most one pool
+// offers each of movedAddrs.
 type pools struct {
 	t     *testing.T
 	mu    sync.Mutex

@@ -27,8 +27,8 @@ func (b *Binder) findFirst(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		if full(q) && !p.reservation.hasFixedIP {
 			hard, used := q.Status.Hard[fixedIPCount], q.Status.Used[fixedIPCount]
 			return nil, refuse(p.wakeOn().And(metrics.Quota, p.id.Namespace),
-				"gets no fixed address: ResourceQuota %s allows %s FixedIPs in namespace %s, and %s exist; raise %s there, or delete FixedIPs that are not needed",
-				q.Name, hard.String(), p.id.Namespace, used.String(), fixedIPCount)
+				"gets no fixed address: ResourceQuota %s of namespace %s is used up (%s: %s of %s used); raise the quota, or delete FixedIPs that no pod needs",
+				q.Name, p.id.Namespace, fixedIPCount, used.String(), hard.String())
 		}
 	}
 	return b.findRequested(p, pod)

@@ -35,11 +35,11 @@ type reservation struct {
 	addrs []netip.Addr
 	// onlyInFixedIP is true if the addresses are in the FixedIP and in no pool, so that exactly these have to be claimed.
 	onlyInFixedIP bool
-	// moving is true if the pool of the home has moved entries for the node, and the pool of the node does not have the
-	// addresses yet: a migration was interrupted.
+	// moving is true if a migration to the node was interrupted: the pool of the home node has moved entries that name
+	// the node, and the pool of the node does not have the addresses yet.
 	moving bool
-	// nodesWithEntries contains the nodes whose pools gave the identity an address when the reservation was read. Several
-	// nodes have entries if a scheduler died after a claim or during a migration.
+	// nodesWithEntries contains the nodes whose pools gave the identity an address when the reservation was read.
+	// Several nodes may have entries, for example if a scheduler died after a claim or during a migration.
 	nodesWithEntries []string
 	// unexpected contains addresses in the pool of the node that the FixedIP does not name, although the FixedIP names another
 	// address of the same family. The agent would choose one of the two at random.
@@ -49,8 +49,8 @@ type reservation struct {
 	// lost is the deleted node that had the addresses, if no node has their subnet now and another node will inherit it;
 	// empty otherwise.
 	lost string
-	// hasFixedIP is true if the identity has a FixedIP. failover is the policy of the FixedIP, and recordedNode the node that
-	// it names.
+	// hasFixedIP is true if a FixedIP has the name of the pod. It is false for a slot. failover is the policy of the
+	// FixedIP, and recordedNode the node that it names.
 	hasFixedIP   bool
 	failover     v1alpha1.Failover
 	recordedNode string
@@ -58,7 +58,7 @@ type reservation struct {
 	movableFor types.UID
 }
 
-// recordedOn reports whether the FixedIP names the node, or the identity has no FixedIP.
+// recordedOn reports whether the FixedIP names the node, or hasFixedIP is false.
 func (r *reservation) recordedOn(node string) bool { return !r.hasFixedIP || r.recordedNode == node }
 
 func (r *reservation) hasEntries(node string) bool { return slices.Contains(r.nodesWithEntries, node) }
@@ -78,8 +78,12 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	held := b.Cache.Ledger.Held(id.Key())
 	for _, h := range held {
 		if kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef(); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
-			return reservation{}, refuse(wake, "IP %s on node %s is reserved under the pod's name for %s %s, but the pod belongs to %s %s; the pod is placed when that IP is released",
-				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)
+			other, help := kind+" "+name, "; delete its FixedIP if no other pod needs the reservation"
+			if kind == pool.UnreservedKind {
+				other, help = "a pod without a fixed address", ""
+			}
+			return reservation{}, refuse(wake, "%s on node %s %s reserved under the pod's name for %s, but the pod %s; the pod is placed after the release%s",
+				ipText(h.Addrs), h.Node, verb(h.Addrs, "is", "are"), other, workloadText(id.Owner), help)
 		}
 	}
 	moved := b.Cache.Ledger.Moved(id.Key())
@@ -87,11 +91,10 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 		return b.fromPools(held, moved, "", nil), nil
 	}
 	if fip.DeletionTimestamp != nil {
-		return reservation{}, refuse(wake, "its former address (%s) is being released; the pod gets a new address when FixedIP %s is gone", strings.Join(fip.Spec.IPs, ", "), fip.Name)
+		return reservation{}, refuse(wake, "FixedIP %s of the pod (%s) is being deleted; the pod gets a new address when that FixedIP is gone", fip.Name, specIPs(fip))
 	}
 	if o := identity.OwnerOf(fip); o.GroupKind() != id.Owner.GroupKind() || o.Name != id.Owner.Name {
-		return reservation{}, refuse(wake, "FixedIP %s reserves IPs %s for %s %s, but the pod belongs to %s %s; delete that FixedIP to release them",
-			fip.Name, strings.Join(fip.Spec.IPs, ", "), o.Kind, o.Name, id.Owner.Kind, id.Owner.Name)
+		return reservation{}, refuse(wake, "FixedIP %s (%s) is for a pod that %s, but the pod %s; delete that FixedIP if no other pod needs it", fip.Name, specIPs(fip), workloadText(o), workloadText(id.Owner))
 	}
 	var r reservation
 	if len(held)+len(moved) > 0 {
@@ -107,10 +110,11 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	return r, nil
 }
 
-// fromPools returns the reservation on one of the nodes whose pools have addresses of an identity, or to which such addresses
-// were migrated; the zero value if there is none. There are several such nodes if a scheduler died between claim and bind, or
-// during a migration. The criteria, by decreasing weight: the node has all addresses of the FixedIP (ips), addresses were
-// migrated to the node, the node is preferred, a user wrote an entry on the node. Among equals, the first node is chosen.
+// fromPools returns the reservation on one of the nodes whose pools have addresses of an identity, or to which such
+// addresses were migrated; the zero value if there is none. There may be several such nodes, for example if a scheduler
+// died between claim and bind, or during a migration. These criteria decide, the most important first: the node has all
+// addresses of the FixedIP (ips), addresses were migrated to the node, the FixedIP names the node (preferred), a user
+// wrote an entry on the node. Among equals, the first node is chosen.
 func (b *Binder) fromPools(held []ledger.NodeAddresses, moved []ledger.RemoteAddresses, preferred string, ips []string) reservation {
 	var choice []reservation
 	var nodesWithEntries, byHand []string
@@ -155,18 +159,23 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 	for _, ip := range fip.Spec.IPs {
 		a, err := address.Parse(ip)
 		if err != nil {
-			return reservation{}, refuse(wake, "FixedIP %s: spec.ips: %v", fip.Name, err)
+			return reservation{}, refuse(wake, "spec.ips of FixedIP %s is invalid: %v; delete that FixedIP, and create it again with valid IPs if the pod needs them", fip.Name, err)
 		}
 		home, ok := b.Cache.Ledger.Home(a)
 		if !ok {
+			for _, n := range slices.Sorted(slices.Values(b.Cache.Ledger.HomesOf(a))) {
+				if other, overlap := b.Cache.Ledger.OverlapsWith(n); overlap {
+					return reservation{}, refuse(wake, "address %s of FixedIP %s is in a subnet of node %s, whose subnets overlap those of node %s; the pod waits until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", a, fip.Name, n, other)
+				}
+			}
 			was := ""
 			if fip.Spec.NodeName != "" {
 				was = ", and was on node " + fip.Spec.NodeName
 			}
-			return reservation{}, refuse(wake, "its address %s (FixedIP %s) is in no node's subnet%s; the pod waits for a node with that subnet", a, fip.Name, was)
+			return reservation{}, refuse(wake, "address %s of FixedIP %s is in no node's subnet%s; the pod waits until a node has a subnet that contains the address", a, fip.Name, was)
 		}
 		if r.node != "" && r.node != home {
-			return reservation{}, refuse(wake, "its addresses %s (FixedIP %s) are in the subnets of two nodes, %s and %s; delete the FixedIP and request addresses of one node", strings.Join(fip.Spec.IPs, ", "), fip.Name, r.node, home)
+			return reservation{}, refuse(wake, "addresses %s of FixedIP %s are in the subnets of two nodes, %s and %s; delete that FixedIP and request addresses of one node", strings.Join(fip.Spec.IPs, ", "), fip.Name, r.node, home)
 		}
 		r.node, r.addrs = home, append(r.addrs, a)
 	}
@@ -180,6 +189,22 @@ func (b *Binder) isOrphaned(fip *v1alpha1.FixedIP) bool {
 		!slices.ContainsFunc(address.ParseAll(fip.Spec.IPs), func(a netip.Addr) bool { return len(b.Cache.Ledger.HomesOf(a)) > 0 })
 }
 
+// specIPs returns the text for spec.ips of a FixedIP in messages.
+func specIPs(fip *v1alpha1.FixedIP) string {
+	if len(fip.Spec.IPs) == 0 {
+		return "no IPs"
+	}
+	return strings.Join(fip.Spec.IPs, ", ")
+}
+
+// workloadText returns the text for the owner of a pod in messages, as the end of a sentence about the pod.
+func workloadText(o identity.Owner) string {
+	if o.IsPod() {
+		return "has no workload"
+	}
+	return "belongs to " + o.Label() + " " + o.Name
+}
+
 func containsAll(addrs, wanted []netip.Addr) bool {
 	return !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
 }
@@ -188,8 +213,8 @@ func containsAll(addrs, wanted []netip.Addr) bool {
 // controller judges whether such a pod has stopped. The binder reads the result from the status of the FixedIP: vacatedBy
 // for a slot, movableFor for addresses that may move to another node.
 
-// usedByOthers returns a Refusal while another pod may use addresses that the pool of a node gives to the pod; nil if none
-// does.
+// usedByOthers returns a Refusal while another pod may use addresses that the pool of a node gives to the pod; nil if
+// no other pod may.
 func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) *Refusal {
 	owner := pool.OwnerKey(pod.Namespace, pod.Name)
 	wake := requeue.On(metrics.Owner, owner).And(metrics.Node, node)
@@ -197,19 +222,20 @@ func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) 
 		if len(other.Status.PodIPs) > 0 && !has(other, addrs) || other.Spec.HostNetwork || other.UID == pod.UID {
 			continue
 		}
-		// The scheduler's snapshot may be older than the event that woke the pod.
+		// The scheduler's snapshot may be older than the event that requeued the pod.
 		now, err := b.Pods.Pods(other.Namespace).Get(other.Name)
 		if err != nil || now.UID == pod.UID || podutil.IsTerminal(now) || !has(now, addrs) {
 			continue
 		}
 		user := pool.OwnerKey(now.Namespace, now.Name)
-		return refuse(wake.And(metrics.Owner, user), "IP %s on node %s is still in use by %s, to which the agent assigned the IP before it had seen the reservation; the pod is placed when that pod is gone",
-			address.Join(addrs), node, pool.RedactOwner(user, owner))
+		shared := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !podutil.RunsWith(now, a) })
+		return refuse(wake.And(metrics.Owner, user), "%s on node %s %s still in use by %s; the pod can be placed there when that pod is deleted or has ended",
+			ipText(shared), node, verb(shared, "is", "are"), pool.RedactOwner(user, owner))
 	}
 	n, _ := b.Cache.Ledger.Node(node)
 	for _, a := range addrs {
 		if user := n.Used[a]; user != "" && user != owner {
-			return refuse(wake, "the agent of node %s reports IP %s as used by %s; the pod is placed when the agent no longer reports that", node, a, pool.RedactOwner(user, owner))
+			return refuse(wake, "the agent of node %s reports IP %s as used by %s; the pod can be placed there when the agent no longer reports that", node, a, pool.RedactOwner(user, owner))
 		}
 	}
 	return nil
@@ -232,30 +258,30 @@ func orNil[T any](obj *T, err error) (*T, error) {
 	return obj, err
 }
 
-// formerPod returns why the former pod of the name may still run on the node of the reservation with the addresses; empty if
-// there is no reason to assume that. node is nil if it was deleted. moves is true if the addresses go to another node, which
-// the controller has to allow (status.movableFor).
+// formerPod returns the reason to assume that the former pod of the name still runs on the node of the reservation with
+// the addresses; empty if there is none. node is nil if it was deleted. moves is true if the addresses move to another
+// node. The controller has to allow such a move (status.movableFor).
 func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
 	r := &p.reservation
 	n, known := b.Cache.Ledger.Node(r.node)
-	// If the migration of the addresses to this node was interrupted, the former pod never ran with them here, unless they are
-	// in cooldown here after a release from that pod. The pool of a CiliumNode that was deleted, or deleted and created again,
-	// does not show that cooldown.
+	// If the migration of the addresses to the node was interrupted, the former pod never ran there with them. The
+	// exception is an address that is in cooldown on the node after its release from that pod. A CiliumNode that was
+	// deleted does not show that cooldown, even if it was created again.
 	wereUsed := !r.moving || !known || n.Unreported || slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return n.Entries[a].CoolsDownFrom(p.id.Key()) })
 	used := slices.IndexFunc(r.addrs, n.InUse)
 	switch {
 	case isDown(node), !wereUsed && !moves:
 		return ""
 	case !nodeutil.IsReady(node):
-		return fmt.Sprintf("node %s is not ready; delete the node, or add the taint %s", r.node, corev1.TaintNodeOutOfService)
+		return fmt.Sprintf("node %s is not ready; if it is shut down, delete the node or add the taint %s", r.node, corev1.TaintNodeOutOfService)
 	case !wereUsed:
 		return ""
 	case !known:
-		return fmt.Sprintf("node %s has no CiliumNode, so the used addresses are unknown", r.node)
+		return fmt.Sprintf("node %s has no CiliumNode, so the used addresses are unknown; check the Cilium agent of that node", r.node)
 	case used >= 0:
 		return fmt.Sprintf("the agent on node %s still reports %s as used", r.node, r.addrs[used])
 	case moves && r.movableFor != p.uid:
-		return fmt.Sprintf("the controller waits for the agent on node %s to confirm that nothing uses %s", r.node, address.Join(r.addrs))
+		return fmt.Sprintf("the controller and the agent on node %s have not confirmed yet that nothing uses %s", r.node, address.Join(r.addrs))
 	}
 	return ""
 }

@@ -35,6 +35,8 @@ func TestFromFixedIP(t *testing.T) {
 		return pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
 	}
 	for name, c := range map[string]struct {
+		// nodes contains further nodes.
+		nodes      []pool.NodePool
 		ips        []string
 		nodeName   string
 		wantNode   string
@@ -46,17 +48,22 @@ func TestFromFixedIP(t *testing.T) {
 		"one address":   {ips: []string{"10.0.2.9"}, wantNode: "node-2"},
 		"two addresses": {ips: []string{"10.0.1.9", "fd00:1::9"}, wantNode: "node-1"},
 		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, updates: []pool.NodePool{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
-			wantReason: "its addresses 10.0.1.9, fd00:2::9 (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and request addresses of one node"},
+			wantReason: "addresses 10.0.1.9, fd00:2::9 of FixedIP web-0 are in the subnets of two nodes, node-1 and node-2; delete that FixedIP and request addresses of one node"},
 		"in no subnet": {ips: []string{"10.0.3.9"}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
-			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet; the pod waits for a node with that subnet"},
+			wantReason: "address 10.0.3.9 of FixedIP web-0 is in no node's subnet; the pod waits until a node has a subnet that contains the address"},
+		"in a subnet of a node whose subnets overlap": {ips: []string{"10.0.2.200"}, nodes: []pool.NodePool{dual("node-3", "10.0.2.0/25", "fd00:3::/64")}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
+			wantReason: "address 10.0.2.200 of FixedIP web-0 is in a subnet of node node-2, whose subnets overlap those of node node-3; the pod waits until spec.ipam.podCIDRs of one of the two CiliumNodes is changed"},
 		"in no subnet any more": {ips: []string{"10.0.3.9"}, nodeName: "node-3", updates: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
-			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet, and was on node node-3; the pod waits for a node with that subnet"},
+			wantReason: "address 10.0.3.9 of FixedIP web-0 is in no node's subnet, and was on node node-3; the pod waits until a node has a subnet that contains the address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c2 := &cache.Cache{Ledger: ledger.New()}
 			b := &Binder{Shared: &Shared{Cache: c2}}
 			c2.Ledger.SetNode(dual("node-1", "10.0.1.0/24", "fd00:1::/64"))
 			c2.Ledger.SetNode(dual("node-2", "10.0.2.0/24", "fd00:2::/64"))
+			for _, n := range c.nodes {
+				c2.Ledger.SetNode(n)
+			}
 			r, err := b.fromFixedIP(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: c.ips, NodeName: c.nodeName}})
 			if c.wantReason == "" {
 				if err != nil || r.node != c.wantNode || len(r.addrs) != len(c.ips) {
@@ -147,7 +154,7 @@ func TestReleasing(t *testing.T) {
 				}
 				want := ""
 				if c.want != "" {
-					want = "its former address (" + c.want + " on node node-1) is being released because the pod opted out (annotation fixedip.io/enabled); the pod is placed after the release"
+					want = "its former address " + c.want + " on node node-1 is being released, and the pod has opted out of fixed addresses (annotation fixedip.io/enabled); the pod is placed after the release"
 				}
 				if got != want {
 					t.Errorf("Find returned error %q, want %q", got, want)

@@ -23,15 +23,15 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// A workload whose pods have no stable names has a set of slots, each the addresses of one pod on one node. A new pod takes
-// over a slot whose pod is gone. If too few slots are free, it gets a slot of its own, as in a first placement: the number
-// of slots is the largest number of pods that lived at once. A pod that is being deleted frees its slot soon, and a new pod
-// waits for that; otherwise each rollout would need one more address.
+// A workload whose pods have no stable names has a set of slots. A slot contains the addresses of one pod on one node.
+// A new pod takes over a slot whose pod has stopped. If too few slots are free, the new pod gets a slot of its own, as
+// in a first placement, so there are as many slots as pods that existed at the same time. A new pod also waits for the
+// slot of a pod that is being deleted; otherwise each rollout would need one more address.
 //
-// The number of pods that search for a slot is at most the number of free slots: a free slot whose node cannot take a pod
-// must not make a second pod wait.
+// At most as many pods search for a slot as slots are free. So a free slot whose node cannot take a pod makes only one
+// pod wait.
 
-// freeSlot is a slot whose pod is gone or being deleted.
+// freeSlot is a slot whose pod does not exist any more, has ended, or is being deleted.
 type freeSlot struct {
 	// from is the last holder, as pool entries name it.
 	from  string
@@ -41,9 +41,9 @@ type freeSlot struct {
 	blocked string
 }
 
-// freeSlots returns the slots of a workload whose pods are gone or being deleted, sorted by node and then by address, the
-// highest address first. It leaves out slots that are being claimed, and slots whose FixedIP is being deleted. claimant is
-// the pod that needs a slot, as pool entries name it; empty: no particular pod.
+// freeSlots returns the free slots of a workload, sorted by node and then by address, the highest address first. It
+// leaves out slots that are being claimed, slots whose FixedIP is being deleted, and slots whose pool entries name
+// claimant. claimant is the pod that needs a slot, "namespace/name"; empty: no particular pod.
 func (b *Binder) freeSlots(workload, claimant string) ([]freeSlot, error) {
 	records, err := b.Cache.FixedIPsOf(workload)
 	if err != nil {
@@ -91,8 +91,8 @@ func (b *Binder) freeSlots(workload, claimant string) ([]freeSlot, error) {
 	return free, nil
 }
 
-// slotOf returns a free slot that is in a pool; ok is false if the pod that has the slot exists and is not being deleted.
-// record is the FixedIP of the slot; nil: there is none.
+// slotOf returns a free slot that is in a pool. ok is false if the pod that has the slot exists and is not being
+// deleted. record is the FixedIP of the slot; nil: there is none.
 func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok bool) {
 	f = freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs}
 	switch lives, terminating := b.lives(s.Owner); {
@@ -101,16 +101,16 @@ func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok
 	case lives:
 		return f, false
 	case s.User != "":
-		f.blocked = fmt.Sprintf("the agent there still reports the address as used by %s", s.User)
+		f.blocked = fmt.Sprintf("the agent there still reports the address as used by %s", pool.RedactOwner(s.User, s.Owner))
 	case record == nil || pool.OwnerKey(record.Namespace, record.Status.VacatedBy) != s.Owner:
-		f.blocked = fmt.Sprintf("the controller waits for the agent there to confirm that %s has stopped", s.Owner)
+		f.blocked = fmt.Sprintf("the controller and the agent there have not confirmed yet that pod %s has stopped", s.Owner)
 	}
 	return f, true
 }
 
-// freeRecord returns a free slot that has a FixedIP but no pool entries, because the entries were deleted with their node or
-// lost. ok is false if the pod that has the slot exists and is not being deleted, unless that pod is claimant, or if the
-// FixedIP names no addresses.
+// freeRecord returns a free slot that has a FixedIP but no pool entries, because the entries were deleted with their
+// node or lost. ok is false if the FixedIP names no addresses. It is also false if a pod other than claimant has the
+// slot, exists, and is not being deleted.
 func (b *Binder) freeRecord(r *v1alpha1.FixedIP, claimant string) (f freeSlot, ok bool) {
 	owner := cache.KeyOf(r)
 	if lives, _ := b.lives(owner); lives && owner != claimant || len(r.Spec.IPs) == 0 {
@@ -163,7 +163,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has the free address %s on node %s, but that node does not exist; the pod waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)
+		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has the free %s on node %s, but that node does not exist; the pod waits until that node exists again, or until it can take over another address", p.id.Owner.Kind, addressText(p.slots[0].addrs), p.slots[0].node)
 	}
 	p.Nodes = sets.New(nodes...)
 	return p, nil
@@ -171,9 +171,9 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 
 func counted(free int) string {
 	if free == 1 {
-		return "one address whose pod is deleted or terminating"
+		return "one address whose pod has ended, was deleted or is being deleted"
 	}
-	return fmt.Sprintf("%d addresses whose pods are deleted or terminating", free)
+	return fmt.Sprintf("%d addresses whose pods have ended, were deleted or are being deleted", free)
 }
 
 // shownSlots is the maximum number of slots that a message names.
@@ -207,14 +207,14 @@ func (p *Plan) fitsSlot(node string) error {
 
 // explainSlots returns why none of the nodes with a free slot can take the pod.
 func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
+	existing := slices.DeleteFunc(slices.Clone(p.slots), func(f freeSlot) bool { return b.node(f.node) == nil })
 	var parts []string
-	for _, f := range p.slots[:min(shownSlots, len(p.slots))] {
-		node := b.node(f.node)
-		if node == nil {
-			continue
-		}
-		reason, remedy := hindrance(node, refused(f.node))
-		parts = append(parts, fmt.Sprintf("%s belongs to node %s, which %s%s", address.Join(f.addrs), f.node, reason, remedy))
+	for _, f := range existing[:min(shownSlots, len(existing))] {
+		reason, remedy := hindrance(b.node(f.node), refused(f.node))
+		parts = append(parts, fmt.Sprintf("%s %s to node %s, which %s%s", address.Join(f.addrs), verb(f.addrs, "belongs", "belong"), f.node, reason, remedy))
+	}
+	if more := len(existing) - shownSlots; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
 	return fmt.Sprintf("no node can take the pod with a free address of its %s: %s", p.id.Owner.Kind, strings.Join(parts, "; "))
 }
@@ -227,10 +227,10 @@ type slotWaiters struct {
 	workloads map[types.UID]string
 }
 
-// search registers a pod as searching for a free slot, and returns true. It returns false, and does not register the pod, if
-// the number of other searching pods is at least free, the number of free slots, or if the pod does not exist any more.
-// exists reports whether the watch shows the pod. search calls exists under mu, so that a later deletion of the pod leads to
-// a call of remove.
+// search registers a pod as searching for a free slot, and returns true. It returns false, and does not register the
+// pod, if the pod does not exist any more, or if as many other pods search already as slots are free (free). exists
+// reports whether the watch shows the pod. search calls exists under mu, so that a later deletion of the pod leads to a
+// call of remove.
 func (s *slotWaiters) search(workload string, uid types.UID, free int, exists func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// TestFreeSlots checks that a slot is free if its pod is gone or being deleted, that a slot whose address is in use cannot
-// be taken over yet, and that a slot whose FixedIP is being deleted is not free. Finding S4: a slot can be taken over only
-// if the controller has reported in the status of the FixedIP that the pod has vacated it.
+// TestFreeSlots checks that a slot is free if its pod does not exist any more or is being deleted, unless its FixedIP
+// is being deleted. A free slot whose address is in use cannot be taken over yet. Finding S4: a slot can be taken over
+// only if the controller has reported in the status of the FixedIP that the pod has vacated it.
 func TestFreeSlots(t *testing.T) {
 	const addr = "10.0.1.6"
 	entry := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "Deployment", "web") }
@@ -45,7 +45,7 @@ func TestFreeSlots(t *testing.T) {
 		return []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, blocked: blocked}}
 	}
 	vacated := func(r *v1alpha1.FixedIP) { r.Status.VacatedBy = "web-x" }
-	const unconfirmed, unwritten = "the controller waits for the agent there to confirm that db/web-x has stopped", "the controller has not written the entry of the address into the pool there yet"
+	const unconfirmed, unwritten = "the controller and the agent there have not confirmed yet that pod db/web-x has stopped", "the controller has not written the entry of the address into the pool there yet"
 	for name, c := range map[string]struct {
 		entry   pool.Entry
 		user    string
@@ -58,11 +58,12 @@ func TestFreeSlots(t *testing.T) {
 	}{
 		"the pod is gone": {entry: entry("web-x"), record: record(vacated), want: free("")},
 		"the agent has not confirmed that the pod has stopped": {entry: entry("web-x"), record: record(), want: free(unconfirmed)},
-		"the agent has confirmed that another pod has stopped": {entry: entry("web-z"), record: record(vacated), want: []freeSlot{{from: "db/web-z", node: "n", addrs: free("")[0].addrs, blocked: "the controller waits for the agent there to confirm that db/web-z has stopped"}}},
+		"the agent has confirmed that another pod has stopped": {entry: entry("web-z"), record: record(vacated), want: []freeSlot{{from: "db/web-z", node: "n", addrs: free("")[0].addrs, blocked: "the controller and the agent there have not confirmed yet that pod db/web-z has stopped"}}},
 		"the pod is gone, there is no FixedIP yet":             {entry: entry("web-x"), want: free(unconfirmed)},
 		"the pod runs":                          {entry: entry("web-x"), record: record(vacated), pod: running},
 		"the pod is being deleted":              {entry: entry("web-x"), record: record(), pod: terminating, want: free("pod db/web-x, which is being deleted, still has the address")},
 		"the agent reports the address as used": {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still reports the address as used by db/web-x")},
+		"in use by another namespace":           {entry: entry("web-x"), record: record(), user: "shop/a", want: free("the agent there still reports the address as used by a pod of another namespace")},
 		"a claim of the slot is in flight":      {entry: entry("web-x"), record: record(vacated), claimed: true},
 		"the FixedIP is being deleted":          {entry: entry("web-x"), record: record(vacated, func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
 		"the slot of the claimant itself":       {entry: entry("web-x"), record: record(), claimant: "web-x", pod: running},
@@ -71,9 +72,9 @@ func TestFreeSlots(t *testing.T) {
 		"the entry is lost":                                          {record: record(vacated), want: free(unwritten)},
 		"the entry is lost, the pod runs":                            {record: record(), pod: running},
 		"the entry is lost, the pod itself needs a slot":             {record: record(), pod: running, claimant: "web-x", want: free(unwritten)},
-		"the entry is lost, the agent reports the address as used":   {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by pod db/web-x")},
+		"the entry is lost, the agent reports the address as used":   {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by the former pod db/web-x")},
 		"the entry is lost, the address has an entry of another pod": {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
-		"the node is gone":                                           {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was on node n; the pod waits for a node with that subnet"}}},
+		"the node is gone":                                           {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "address 10.0.9.6 of FixedIP web-10-0-1-6 is in no node's subnet, and was on node n; the pod waits until a node has a subnet that contains the address"}}},
 		"a FixedIP that is not of a slot":                            {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
 		"a FixedIP without a node":                                   {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},
 		"a FixedIP of another workload":                              {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},

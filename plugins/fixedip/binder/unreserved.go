@@ -29,11 +29,14 @@ const liveCheckTimeout = 2 * time.Second
 
 // blockedNode is a node that cannot take an unreserved pod, because its pool has an entry for the pod's name. The agent
 // matches by name: it would give the pod an address that belongs to another workload, or that another pod may use.
+//
+// why is the text that follows "node(s)" in messages.
 type blockedNode struct {
 	node, why string
 }
 
-// findUnreserved plans for a pod without a fixed address. A pod on the host network gets no address.
+// findUnreserved plans for a pod without a fixed address. A pod on the host network needs no address, so every node can
+// take it.
 func (b *Binder) findUnreserved(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	p := &Plan{Unreserved: true, exempt: pod.Spec.HostNetwork, id: identity.Identity{Namespace: pod.Namespace, PodName: pod.Name}, uid: pod.UID}
 	if p.exempt {
@@ -49,7 +52,7 @@ func (b *Binder) findUnreserved(ctx context.Context, pod *corev1.Pod) (*Plan, er
 	if optsOut {
 		if reason := b.releasing(ctx, pod, owner, held); reason != "" {
 			if len(blocked) > 0 {
-				reason += "; " + blocked[0].why
+				reason += "; node " + blocked[0].node + " " + blocked[0].why
 			}
 			wake.Keys = slices.Concat(wake.Keys, b.wakeOnWorkload(pod).Keys)
 			return nil, &Refusal{Reason: reason, WakeOn: wake}
@@ -83,29 +86,29 @@ func (b *Binder) wakeOnWorkload(pod *corev1.Pod) requeue.WakeOn {
 	return requeue.On(metrics.Workload, owner.Resource(pod.Namespace))
 }
 
-// blockedBy returns the nodes that cannot take the unreserved pod, and the causes that may help the pod. A node whose pool
-// has an entry with the pod's name for another workload is blocked. Any other entry with the pod's name is for this pod: it
-// is for the pod's own workload or for an unreserved pod, or names no workload because a user wrote it. Such an entry
-// blocks the node only while another pod uses the address.
+// blockedBy returns the nodes that cannot take the unreserved pod, and the causes that may help the pod. A node whose
+// pool has an entry with the pod's name for another workload is blocked. Any other entry with the pod's name is for
+// this pod: it names the pod's own workload or an unreserved pod, or it names no workload because a user wrote it. Such
+// an entry blocks the node only while another pod uses the address.
 func (b *Binder) blockedBy(p *Plan, pod *corev1.Pod) (blocked []blockedNode, wake requeue.WakeOn) {
 	owner := b.controllerOf(pod)
 	wake = p.wakeOn()
 	for _, h := range b.Cache.Ledger.Held(p.id.Key()) {
 		kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef()
 		if ok && kind != pool.UnreservedKind && (kind != owner.Label() || name != owner.Name) {
-			blocked = append(blocked, blockedNode{h.Node, "node(s) had an IP reserved under the pod's name for another workload"})
+			blocked = append(blocked, blockedNode{h.Node, "had an IP reserved under the pod's name for another workload"})
 		} else if refusal := b.usedByOthers(pod, h.Node, h.Addrs); refusal != nil {
-			blocked = append(blocked, blockedNode{h.Node, "node(s) couldn't take a pod of this name: " + refusal.Reason})
+			blocked = append(blocked, blockedNode{h.Node, "couldn't take a pod of this name: " + refusal.Reason})
 			wake.Keys = slices.Concat(wake.Keys, refusal.WakeOn.Keys)
 		}
 	}
 	return blocked, wake
 }
 
-// releasing returns why a pod that opted out has to wait; empty if it need not. The pool may still have an address for the
-// pod's name, which the agent would give to the pod; the controller releases that address when no pod uses it. The pod does
-// not wait for addresses that stay reserved: because of the retention or TTL of the FixedIP, or for the next pod of a
-// workload that has opted in again.
+// releasing returns why a pod that opted out has to wait; empty if it need not. The pool may still have an address for
+// the pod's name, which the agent would give to the pod; the controller releases that address when no pod uses it. The
+// pod does not wait for addresses that stay reserved because of the retention or TTL of the FixedIP, or because the
+// workload has opted in again.
 func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.Owner, held []ledger.NodeAddresses) string {
 	for _, h := range held {
 		kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef()
@@ -126,7 +129,7 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 			released = address.Additional(h.Addrs, fip.Spec.IPs)
 		}
 		if len(released) > 0 {
-			return fmt.Sprintf("its former address (%s on node %s) is being released because the pod opted out (annotation %s); the pod is placed after the release", address.Join(released), h.Node, identity.AnnotationEnabled)
+			return fmt.Sprintf("its former %s on node %s %s being released, and the pod has opted out of fixed addresses (annotation %s); the pod is placed after the release", addressText(released), h.Node, verb(released, "is", "are"), identity.AnnotationEnabled)
 		}
 	}
 	return ""
@@ -136,7 +139,7 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 // address for the pod.
 func (b *Binder) fitsUnreserved(p *Plan, node *corev1.Node) error {
 	if i := slices.IndexFunc(p.blocked, func(n blockedNode) bool { return n.node == node.Name }); i >= 0 {
-		return &Refusal{Reason: p.blocked[i].why}
+		return &Refusal{Reason: "node(s) " + p.blocked[i].why}
 	}
 	switch {
 	case p.exempt || !b.onStrictNode(node.Name):
@@ -162,10 +165,10 @@ func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 	return &Refusal{WakeOn: wake}
 }
 
-// confirmOptedOut reads the pool of the node from the API server if the pod opted out. It returns a *LostError if the pool
-// has entries for the pod's name and these are not exactly those that the cache shows, or another pod uses one of them: an
-// entry may have been written for the former pod of the name. If the pool cannot be read, confirmOptedOut returns nil: the
-// pod is bound, and the controller corrects a mismatch later.
+// confirmOptedOut reads the pool of the node from the API server if the pod opted out. If the pool has entries for the
+// pod's name, these must be exactly those that the cache shows, and no other pod may use their addresses; otherwise
+// confirmOptedOut returns a *LostError. An entry may have been written for the former pod of the name. If the pool
+// cannot be read, confirmOptedOut returns nil: the pod is bound, and the controller corrects a mismatch later.
 func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
 	if !p.optedOut {
 		return nil
@@ -186,7 +189,7 @@ func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, 
 		return nil
 	}
 	if err := n.CheckBinding(owner, planned); err != nil {
-		return &LostError{err.Error()}
+		return &LostError{err.Error() + "; the pod is tried again"}
 	}
 	return nil
 }

@@ -45,7 +45,8 @@ import (
 // WorkloadIndex is the index of FixedIPs by workload. Its values are workloads as pool entries name them.
 const WorkloadIndex = "workload"
 
-// Cache is the view of the cluster. The fields above mu are set once, before the first event.
+// Cache is the view of the cluster that the plugin decides from. The fields above mu are set once, before the first
+// event.
 type Cache struct {
 	Ledger *ledger.Ledger
 	// FixedIPs reads FixedIPs from the cache, which has the index WorkloadIndex.
@@ -169,8 +170,8 @@ func (c *Cache) Notify(e requeue.Event) {
 	}
 }
 
-// PoolChanged notifies the subscribers of a change of a node's pool, unless no waiting pod can depend on the change: most
-// versions of a CiliumNode are reports of the agent about dynamic addresses.
+// PoolChanged notifies the subscribers of a change of a node's pool, unless no waiting pod can depend on the change.
+// Most new versions of a CiliumNode are such changes: reports of the agent about dynamic addresses.
 func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 	if !change.Appeared && len(change.Subnets) == 0 && !change.Entries && !change.Fixed && change.Freed == 0 {
 		return
@@ -242,11 +243,11 @@ const (
 	resync = 24 * time.Hour
 )
 
-// addSyncOnlyInformer registers an informer, so that the scheduler waits for the cache as it waits for its own informers:
-// until then it is not ready (sched-handler-sync of /readyz) and does not compete for the lease. A plugin cannot add a check to
-// /readyz, but the factory accepts informers of other clients. This informer lists no objects, and its list returns when the
-// cache is ready. It is a real informer, so that every way of waiting for informers, including those of later versions of
-// client-go, waits for the cache.
+// addSyncOnlyInformer registers an informer, so that the scheduler waits for the cache as it waits for its own
+// informers. Until the cache is ready, the scheduler is not ready (sched-handler-sync of /readyz) and does not compete
+// for the lease. A plugin cannot add a check to /readyz, but the factory accepts informers of other clients. This
+// informer lists no objects, and its list returns when the cache is ready. It is a real informer, so that every way of
+// waiting for informers, including those of later versions of client-go, waits for the cache.
 func (c *Cache) addSyncOnlyInformer(f informers.SharedInformerFactory) {
 	f.InformerFor(&v1alpha1.FixedIP{}, func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
 		return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{

@@ -11,8 +11,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// trim is a cache transform that removes the parts of a FixedIP that the scheduler does not read, which are more than half of
-// it: a cluster has tens of thousands of FixedIPs. It returns other objects unchanged.
+// trim is a cache transform that removes the parts of a FixedIP that the scheduler does not read. These are more than
+// half of a FixedIP, and a cluster may have tens of thousands of FixedIPs. It returns other objects unchanged.
 func trim(obj any) (any, error) {
 	fip, ok := obj.(*v1alpha1.FixedIP)
 	if !ok {

@@ -44,9 +44,10 @@ const (
 type Cause string
 
 const (
-	// Owner means that the pod's reservation changed, or that another pod whose address it waits for changed or ended.
+	// Owner means that the pod's reservation changed, or that another pod whose address the pod waits for changed or
+	// ended.
 	Owner Cause = "owner"
-	// Node means that the home node of the pod's address, or its pool, changed.
+	// Node means that a node that the pod waits for, the pool of such a node, or its subnets changed.
 	Node Cause = "node"
 	// FreeAddress means that an address became free.
 	FreeAddress Cause = "free_address"
@@ -58,7 +59,7 @@ const (
 	Quota Cause = "quota"
 	// Annotation means that the annotations of the pod changed.
 	Annotation Cause = "annotation"
-	// Failover means that the home node cannot take the pod, and other nodes are tried.
+	// Failover means that the node of the pod's address cannot take the pod, and other nodes are tried.
 	Failover Cause = "failover"
 	// Missed means that a relevant change arrived while the pod was being refused.
 	Missed Cause = "missed"
@@ -70,15 +71,15 @@ var (
 	claimDuration = histogram("claim_duration_seconds", k8smetrics.ExponentialBuckets(0.001, 2, 15),
 		"Duration of written claims, from PreBind until the API server has answered.")
 	batchSize = histogram("claim_batch_size", k8smetrics.ExponentialBuckets(1, 2, 9),
-		"Number of claims in one patch of a CiliumNode. The count is the number of patches.")
+		"Number of claims, or of steps of migrations, in one patch of a CiliumNode. The count is the number of patches.")
 	migrations = counter("migrations_total", "result",
 		"Migrations of addresses to another node, by result: migrated, old_pod_running (the previous pod may still run), conflict (the address is not available, or a pool does not have the entry that the migration requires), node_gone (a CiliumNode does not exist), timeout, error.")
 	conflicts = k8smetrics.NewCounter(&k8smetrics.CounterOpts{Namespace: namespace, Name: "pool_write_conflicts_total", StabilityLevel: k8smetrics.ALPHA,
-		Help: "Patches of CiliumNodes that were refused because the pool had changed, and were decided again."})
+		Help: "Patches of CiliumNodes that were refused because the CiliumNode had changed, and were decided again."})
 	prefilters = counter("prefilter_total", "narrowed",
 		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter restricted the nodes.")
 	requeues = counter("requeues_total", "reason",
-		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
+		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed, or the pod that uses the address ended), node (a node that the pod waits for, or its pool, changed or was created), free_address (an address became free), slot (the free slots of the workload changed), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )
 
 func counter(name, label, help string) *k8smetrics.CounterVec {
@@ -91,8 +92,8 @@ func histogram(name string, buckets []float64, help string) *k8smetrics.Histogra
 
 var register sync.Once
 
-// Register adds the metrics to those that the scheduler serves. Gauges read w, which all profiles share; a later call only
-// replaces it.
+// Register adds the metrics to those that the scheduler serves. The gauges read the argument of the last call, which
+// all profiles share.
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {
@@ -153,7 +154,7 @@ func registerGauges() {
 	gauge("cache_entries", "Pool entries, of all nodes, that name a pod as their owner.", nil, func(w Sources) int { return w.Size().Entries })
 	gauge("claims_in_flight", "Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, func(w Sources) int { return w.Size().Claims })
 	for _, resource := range []string{"ciliumnodes", "fixedips"} {
-		gauge("informer_synced", "1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready before.", map[string]string{"resource": resource}, func(w Sources) int {
+		gauge("informer_synced", "1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready while this is 0.", map[string]string{"resource": resource}, func(w Sources) int {
 			if w.Synced()[resource] {
 				return 1
 			}

@@ -51,7 +51,7 @@ fixedip_cache_entries 20
 # HELP fixedip_cache_nodes [ALPHA] Nodes whose pool the scheduler knows.
 # TYPE fixedip_cache_nodes gauge
 fixedip_cache_nodes 3
-# HELP fixedip_claim_batch_size [ALPHA] Number of claims in one patch of a CiliumNode. The count is the number of patches.
+# HELP fixedip_claim_batch_size [ALPHA] Number of claims, or of steps of migrations, in one patch of a CiliumNode. The count is the number of patches.
 # TYPE fixedip_claim_batch_size histogram
 fixedip_claim_batch_size_bucket{le="1"} 1
 fixedip_claim_batch_size_bucket{le="2"} 1
@@ -76,18 +76,18 @@ fixedip_claims_total{result="existing"} 1
 fixedip_claims_total{result="node_gone"} 1
 fixedip_claims_total{result="timeout"} 1
 fixedip_claims_total{result="written"} 2
-# HELP fixedip_informer_synced [ALPHA] 1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready before.
+# HELP fixedip_informer_synced [ALPHA] 1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready while this is 0.
 # TYPE fixedip_informer_synced gauge
 fixedip_informer_synced{resource="ciliumnodes"} 1
 fixedip_informer_synced{resource="fixedips"} 0
-# HELP fixedip_pool_write_conflicts_total [ALPHA] Patches of CiliumNodes that were refused because the pool had changed, and were decided again.
+# HELP fixedip_pool_write_conflicts_total [ALPHA] Patches of CiliumNodes that were refused because the CiliumNode had changed, and were decided again.
 # TYPE fixedip_pool_write_conflicts_total counter
 fixedip_pool_write_conflicts_total 1
 # HELP fixedip_prefilter_total [ALPHA] Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter restricted the nodes.
 # TYPE fixedip_prefilter_total counter
 fixedip_prefilter_total{narrowed="false"} 1
 fixedip_prefilter_total{narrowed="true"} 2
-# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
+# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed, or the pod that uses the address ended), node (a node that the pod waits for, or its pool, changed or was created), free_address (an address became free), slot (the free slots of the workload changed), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
 # TYPE fixedip_requeues_total counter
 fixedip_requeues_total{reason="annotation"} 1
 fixedip_requeues_total{reason="missed"} 1

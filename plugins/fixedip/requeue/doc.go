@@ -8,9 +8,10 @@
 // index. Two decisions depend on the state of the cluster: whether an address that became free helps a pod, and which slots
 // of a workload are free. A Domain makes both. One goroutine calls the Domain, without the lock of the queue.
 //
-// A pod leaves the queue when it is woken, gets an address, or is deleted. Activating a pod skips the scheduler's backoff,
-// so the queue has limits of its own: it wakes a pod at most once per second, and only one pod for each address that
-// becomes free.
+// A pod leaves the queue when it is requeued, gets an address, or is deleted. To requeue a pod, the queue activates it
+// (framework.Handle.Activate), which skips the scheduler's backoff. So the queue has limits of its own: it requeues a
+// pod at most once per second, and only one pod for each address that becomes free. Identifiers with the word wake are
+// about requeueing.
 //
 // The package makes no decision about addresses, and calls no API.
 package requeue

@@ -18,7 +18,7 @@ import (
 // Domain makes the decisions of a Queue that depend on the state of the cluster. One goroutine calls it, without the lock
 // of the Queue.
 type Domain interface {
-	// CanRun reports whether the node is not cordoned and its labels let the pod run there.
+	// CanRun reports whether the node exists, is not cordoned, and has labels with which the pod may run there.
 	CanRun(pod *corev1.Pod, node string) bool
 	// HasFreeAddress reports whether the free addresses of the node help the pod, which waits for wanted.
 	HasFreeAddress(pod *corev1.Pod, wanted FreeAddress, node string) bool
@@ -26,9 +26,10 @@ type Domain interface {
 	FreeSlots(workload string) (FreeSlots, error)
 }
 
-// FreeSlots describes the slots of a workload whose last pods are gone or being deleted.
+// FreeSlots describes the free slots of a workload: their last pods do not exist any more, have ended, or are being
+// deleted.
 type FreeSlots struct {
-	// Count is the number of these slots, and Searching the number of pods that search for one.
+	// Count is the number of free slots, and Searching the number of pods that search for a slot.
 	Count, Searching int
 	// Nodes contains the node of each slot that a pod can take over now, once for each slot.
 	Nodes []string
@@ -37,8 +38,8 @@ type FreeSlots struct {
 // window selects the pods whose arrival is greater than after, and at most until.
 type window struct{ after, until uint64 }
 
-// offer is a free address or slot for which a pod was woken. If that pod does not use it, the next pod in the window is
-// woken.
+// offer is a free address or slot for which a pod was requeued. If that pod does not use the offer, the next pod in the
+// window is requeued.
 type offer struct {
 	// by is the key that the pods wait for: a kind of free address, or the slots of a workload.
 	by Key
@@ -66,8 +67,8 @@ func (q *Queue) enqueueFreeAddress(e Event, in window) {
 	}
 	add(anyFreeAddress, e.Freed)
 	add(carriedFreeAddress, AllFreeAddresses)
-	// A requested address may become free while another one is taken, so that the number of free addresses does not grow. If
-	// several become free, the claim of the first pod is the event that wakes the next.
+	// A requested address may become free while another one is taken, so that the number of free addresses does not
+	// grow. If several become free, the claim of the first pod is the event that requeues the next.
 	add(requestedFreeAddress, max(1, e.Freed))
 }
 
@@ -86,7 +87,8 @@ func (q *Queue) process() bool {
 	return true
 }
 
-// offerFreeAddress wakes one pod for each address that became free on a node. Pods are woken in the order of their arrival.
+// offerFreeAddress requeues pods in the order of their arrival, at most one for each address that became free on a
+// node.
 func (q *Queue) offerFreeAddress(t task) {
 	for _, w := range q.candidates(t.by, t.window) {
 		if t.count == 0 {
@@ -99,13 +101,13 @@ func (q *Queue) offerFreeAddress(t task) {
 	}
 }
 
-// offerSlots wakes one pod for each slot that can be taken over and is not offered to a woken pod yet. If more pods search
-// than slots are free, offerSlots also wakes the surplus of the searching pods, the last arrivals first, so that they get
-// slots of their own.
+// offerSlots requeues at most one pod for each slot that can be taken over and is not offered to a pod yet. If more
+// pods search than slots are free, offerSlots also requeues the surplus of the searching pods, the last arrivals first,
+// so that they get slots of their own.
 func (q *Queue) offerSlots(t task) {
 	free, err := q.domain.FreeSlots(t.by.Name)
 	if err != nil {
-		// The scheduler also tries unschedulable pods again periodically.
+		// The pods stay in the queue. The scheduler also tries unschedulable pods again periodically.
 		return
 	}
 	waiting := q.candidates(t.by, window{until: math.MaxUint64})
@@ -137,8 +139,8 @@ func (q *Queue) candidates(k Key, in window) []*waitingPod {
 	return slices.DeleteFunc(waiting, func(w *waitingPod) bool { return w.arrival <= in.after || w.arrival > in.until })
 }
 
-// notOffered returns the nodes of the free slots that are not offered to woken pods yet. nodes contains the node of each free
-// slot.
+// notOffered returns the nodes of the free slots that are not offered to a pod yet. nodes contains the node of each
+// free slot.
 func (q *Queue) notOffered(by Key, nodes []string) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -151,8 +153,8 @@ func (q *Queue) notOffered(by Key, nodes []string) []string {
 	return remaining
 }
 
-// give wakes a pod for an offer. It returns false, and wakes no pod, if the pod does not wait any more or has an offer
-// already.
+// give requeues a pod for an offer. It returns false, and requeues no pod, if the pod does not wait any more or has an
+// offer already.
 func (q *Queue) give(w *waitingPod, o offer, reason metrics.Cause) bool {
 	q.mu.Lock()
 	defer q.unlock()
@@ -166,7 +168,8 @@ func (q *Queue) give(w *waitingPod, o offer, reason metrics.Cause) bool {
 	return true
 }
 
-// PassOn passes the offer for which a pod was woken to the next pod. Call it when the pod could not use the offer.
+// PassOn passes the offer for which a pod was requeued to the next pod. Call PassOn when the pod could not use the
+// offer.
 func (q *Queue) PassOn(uid types.UID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

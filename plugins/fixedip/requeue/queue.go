@@ -23,10 +23,11 @@ import (
 )
 
 const (
-	// wakeInterval is the shortest time between two wake-ups of a pod. It equals the scheduler's default initial backoff.
+	// wakeInterval is the shortest time after which the queue requeues the same pod again. It equals the scheduler's
+	// default initial backoff.
 	wakeInterval = time.Second
-	// recentEvents is the number of events that the queue remembers. If more events occur between the decision about a pod and
-	// Add, the pod is woken in any case.
+	// recentEvents is the number of events that the queue remembers. If more events occur between the decision about a
+	// pod and Add, the pod is requeued in any case.
 	recentEvents = 128
 )
 
@@ -45,18 +46,18 @@ type Queue struct {
 	moment uint64
 	// recent contains the last events. The event of a moment is at index moment%recentEvents.
 	recent [recentEvents]Event
-	// arrivals counts the calls of Add.
+	// arrivals counts the pods that Add has added.
 	arrivals uint64
 	// waiting contains the pods in the queue. Key: the pod's UID. Invariant: each of these pods is in cached.
 	waiting map[types.UID]*waitingPod
 	// byKey contains the waiting pods by the keys that they wait for (WakeOn.index). Key of the inner map: the pod's UID.
 	// Invariant: a pod is under its keys exactly while it is in waiting.
 	byKey map[Key]map[types.UID]*waitingPod
-	// woken contains the time at which the queue last woke a pod, until the pod has an address. Key: the pod's UID.
-	// Invariant: as for waiting.
+	// woken contains the time at which the queue last requeued a pod, until the pod has an address. Key: the pod's UID.
+	// Invariant: each of these pods is in cached.
 	woken map[types.UID]time.Time
-	// offers contains the free addresses and slots for which pods were woken and which they have not used yet. Key: the
-	// pod's UID. Invariant: as for waiting.
+	// offers contains the free addresses and slots for which pods were requeued and which the pods have not used yet.
+	// Key: the pod's UID. Invariant: each of these pods is in cached.
 	offers map[types.UID]offer
 	// activated contains the pods to activate when mu is released. Key: "namespace/name".
 	activated map[string]*corev1.Pod
@@ -65,9 +66,10 @@ type Queue struct {
 type waitingPod struct {
 	pod *corev1.Pod
 	on  WakeOn
-	// arrival orders the pods that wait for the same key. It is the number of the call of Add.
+	// arrival orders the pods that wait for the same key. It is the value of Queue.arrivals when the pod was added.
 	arrival uint64
-	// timer wakes the pod when wakeInterval has passed since its last wake-up; nil: no wake-up is delayed.
+	// timer requeues the pod when wakeInterval has passed since the pod was last requeued; nil: no requeueing is
+	// delayed.
 	timer *time.Timer
 }
 
@@ -104,9 +106,9 @@ func (q *Queue) Now() uint64 {
 	return q.moment
 }
 
-// Add adds a refused pod to the queue, or replaces the causes that the pod waits for. decided is the moment before the
-// decision (see Now): if an event since then helps the pod, the pod is woken at once. Add passes on the pod's offer, and
-// ignores a pod that was deleted.
+// Add adds a refused pod to the queue, or replaces the causes that the pod waits for. decided is the result of Now
+// before the decision. If an event since then helps the pod, the pod is requeued at once. Add passes on the pod's
+// offer, and does not add a pod that was deleted.
 func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -131,9 +133,9 @@ func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
 	}
 }
 
-// missed reports whether a pod has to be woken at once: an event between the decision and Add helps the pod, the queue no
-// longer remembers all of these events, or the annotations of the pod have changed. For events about free addresses, missed
-// adds tasks, because only the Domain can decide about them. Called under mu.
+// missed reports whether a pod has to be requeued at once: an event between the decision and Add helps the pod, the
+// queue no longer remembers all of these events, or the annotations of the pod have changed. For events about free
+// addresses, missed adds tasks, because only the Domain can decide about them. Called under mu.
 func (q *Queue) missed(w *waitingPod, now *corev1.Pod, decided uint64) bool {
 	// The scheduler may have decided from an older version of the pod than the watch shows.
 	if !maps.Equal(now.Annotations, w.pod.Annotations) || q.moment-decided > recentEvents {
@@ -160,7 +162,7 @@ func (q *Queue) current(pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// Notify records an event and wakes the pods that it helps.
+// Notify records an event and requeues the pods that the event helps.
 func (q *Queue) Notify(e Event) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -186,7 +188,8 @@ func (q *Queue) Notify(e Event) {
 	q.enqueueFreeAddress(e, all)
 }
 
-// wake activates a waiting pod, at once or when wakeInterval has passed since its last wake-up. Called under mu.
+// wake requeues a waiting pod, at once or when wakeInterval has passed since the pod was last requeued. Called under
+// mu.
 func (q *Queue) wake(w *waitingPod, reason metrics.Cause) {
 	if wait := time.Until(q.woken[w.pod.UID].Add(wakeInterval)); wait > 0 {
 		if w.timer == nil {
@@ -214,7 +217,8 @@ func (q *Queue) activateLater(pod *corev1.Pod) {
 	q.activated[pod.Namespace+"/"+pod.Name] = pod
 }
 
-// unlock releases mu and then activates the pods that were woken under it: the scheduling queue has a lock of its own.
+// unlock releases mu, and then activates the pods that were requeued under mu, because the scheduling queue has a lock
+// of its own.
 func (q *Queue) unlock() {
 	woken := q.activated
 	q.activated = nil
@@ -269,9 +273,9 @@ func (q *Queue) drop(uid types.UID) {
 	}
 }
 
-// podChanged wakes a pod whose annotations changed, which the scheduling queue does not do, and the pods that wait until
-// this pod has ended. If before was deleted, podChanged forgets it and passes on its offer; after is then nil, or a new pod
-// with the same name.
+// podChanged requeues a pod whose annotations changed, which the scheduling queue does not do, and the pods that wait
+// until this pod has ended. If before was deleted, podChanged forgets that pod and passes on its offer; after is then
+// nil, or a new pod with the same name.
 func (q *Queue) podChanged(before, after *corev1.Pod) {
 	if before == nil {
 		return

@@ -31,7 +31,7 @@ type cluster struct {
 	slots       FreeSlots
 	// evaluations counts the calls of each method.
 	evaluations map[string]int
-	// activations contains the pods that were activated since the last call of expect. Timers add to it, too.
+	// activations contains the pods that were activated since the last call of expect. Timers add pods, too.
 	activations struct {
 		sync.Mutex
 		pods []string
@@ -79,7 +79,7 @@ func (c *cluster) waits(name string, on WakeOn) *corev1.Pod {
 	return pod
 }
 
-// wakes fails the test unless the event wakes exactly the pods want. what describes the event.
+// wakes fails the test unless the event requeues exactly the pods want. what describes the event.
 func (c *cluster) wakes(t *testing.T, what string, e Event, want ...string) {
 	t.Helper()
 	c.Notify(e)
@@ -102,12 +102,12 @@ func (c *cluster) expect(t *testing.T, what string, want ...string) {
 	defer c.activations.Unlock()
 	slices.Sort(c.activations.pods)
 	if !slices.Equal(c.activations.pods, want) {
-		t.Errorf("%s: woken %v, want %v", what, c.activations.pods, want)
+		t.Errorf("%s: requeued %v, want %v", what, c.activations.pods, want)
 	}
 	c.activations.pods = nil
 }
 
-// TestEachCauseWakes checks that each cause wakes the pods that wait for it, once, and no other pods. Finding S7.
+// TestEachCauseWakes checks that each cause requeues the pods that wait for it, once, and no other pods. Finding S7.
 func TestEachCauseWakes(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.1.9")
 	on := map[string]WakeOn{
@@ -152,8 +152,8 @@ func TestEachCauseWakes(t *testing.T) {
 	}
 }
 
-// TestNoEventIsMissed checks that Add wakes a pod at once if an event since the decision helps the pod, and only then. If
-// more events occurred than the queue remembers, Add wakes the pod in any case.
+// TestNoEventIsMissed checks that Add requeues a pod at once if an event since the decision helps the pod, and only
+// then. If more events occurred than the queue remembers, Add requeues the pod in any case.
 func TestNoEventIsMissed(t *testing.T) {
 	idle := slices.Repeat([]Event{{Node: "node-9"}}, recentEvents-1)
 	helps := Event{Node: "node-1", Freed: 1}
@@ -184,7 +184,7 @@ func TestNoEventIsMissed(t *testing.T) {
 	}
 }
 
-// TestOutdatedPodIsNotRefused checks that a pod whose annotations changed while it was being refused is woken, once.
+// TestOutdatedPodIsNotRefused checks that a pod whose annotations changed while it was being refused is requeued, once.
 func TestOutdatedPodIsNotRefused(t *testing.T) {
 	c := newCluster()
 	before := c.pod("mysql-0")
@@ -196,8 +196,8 @@ func TestOutdatedPodIsNotRefused(t *testing.T) {
 	c.expect(t, "Add of the pod with the annotation")
 }
 
-// TestPodsThatEndWake checks that a pod that waits for another pod is woken when the other pod has ended or is deleted,
-// even if that happens while the waiting pod is being refused.
+// TestPodsThatEndWake checks that a pod that waits for another pod is requeued when the other pod has ended or is
+// deleted, even if that happens while the waiting pod is being refused.
 func TestPodsThatEndWake(t *testing.T) {
 	with := func(uid types.UID, phase corev1.PodPhase) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "other", UID: uid}, Status: corev1.PodStatus{Phase: phase}}
@@ -254,8 +254,8 @@ func TestSlotsAreEvaluatedOncePerEvent(t *testing.T) {
 	}
 }
 
-// TestFreedAddressWakesOnePod checks that a freed address wakes the first pod that can run on the node, and that the next
-// pod is woken, once, if the first cannot use the address. Finding S3.
+// TestFreedAddressWakesOnePod checks that a freed address requeues the first pod that can run on the node, and that the
+// next pod is requeued, once, if the first cannot use the address. Finding S3.
 func TestFreedAddressWakesOnePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -288,9 +288,9 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 	})
 }
 
-// TestRequestedAddressWakes checks that a pod that requests an address is woken when this address becomes free, even if the
-// number of free addresses of the node does not grow, and by no other change of the node. One event wakes one pod, because
-// the claim of the first pod causes the event that wakes the next.
+// TestRequestedAddressWakes checks that a pod that requests an address is requeued when this address becomes free, even
+// if the number of free addresses of the node does not grow. No other change of the node requeues the pod. One event
+// requeues one pod, because the claim of the first pod causes the event that requeues the next.
 func TestRequestedAddressWakes(t *testing.T) {
 	c := newCluster()
 	on := WakeOn{FreeAddress: &FreeAddress{Requested: request.Exactly(netip.MustParseAddr("10.0.1.9"))}}
@@ -307,8 +307,8 @@ func TestRequestedAddressWakes(t *testing.T) {
 	c.wakes(t, "two addresses become free", Event{Node: "node-1", Freed: 2}, "db/other")
 }
 
-// TestFreeSlotWakesOnePod checks that a free slot wakes one pod, that searching pods are woken if more pods search than
-// slots are free, and that other pods are woken if fewer search.
+// TestFreeSlotWakesOnePod checks that a free slot requeues one pod, that searching pods are requeued if more pods
+// search than slots are free, and that other pods are requeued if fewer search.
 func TestFreeSlotWakesOnePod(t *testing.T) {
 	c := newCluster()
 	for _, name := range []string{"a", "b", "c"} {
@@ -330,7 +330,7 @@ func TestFreeSlotWakesOnePod(t *testing.T) {
 	c.wakes(t, "fewer pods search than slots are free", event, "db/d")
 }
 
-// TestWakeInterval checks that a pod is woken at most once per wakeInterval. Finding S7.
+// TestWakeInterval checks that a pod is requeued at most once per wakeInterval. Finding S7.
 func TestWakeInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -364,12 +364,12 @@ func TestDeletedPodsDoNotRemain(t *testing.T) {
 	c.Add(during, On(metrics.Owner, "db/during"), c.Now())
 	c.Retry(during)
 	if len(c.waiting) != 0 || len(c.byKey)+len(c.woken)+len(c.offers) != 0 {
-		t.Errorf("the queue remembers deleted pods: %d pods wait, keys %v, woken %v, offers %v", len(c.waiting), c.byKey, c.woken, c.offers)
+		t.Errorf("the queue remembers deleted pods: %d pods wait, keys %v, requeued %v, offers %v", len(c.waiting), c.byKey, c.woken, c.offers)
 	}
 	c.expect(t, "Add and Retry of a deleted pod")
 }
 
-// TestAnnotationsWake checks that a pod is woken if its annotations change, whatever it waits for.
+// TestAnnotationsWake checks that a pod is requeued if its annotations change, whatever it waits for.
 func TestAnnotationsWake(t *testing.T) {
 	c := newCluster()
 	before := c.waits("a", WakeOn{})

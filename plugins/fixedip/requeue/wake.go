@@ -34,8 +34,8 @@ func Keys(cause metrics.Cause, names ...string) []Key {
 	return keys
 }
 
-// WakeOn lists the causes that may help a refused pod. A change of its annotations wakes the pod in any case, even with the
-// zero value.
+// WakeOn lists the causes that may help a refused pod. A change of its annotations requeues the pod in any case, even
+// with the zero value.
 type WakeOn struct {
 	Keys []Key
 	// FreeAddress describes the address that helps if it becomes free on some node; nil: no free address helps.
@@ -101,18 +101,18 @@ func (w WakeOn) index() []Key {
 	return append(slices.Clip(w.Keys), anyFreeAddress)
 }
 
-// Event is a change of the cluster. Each field that is set may wake pods.
+// Event is a change of the cluster. Each field that is set may requeue pods.
 type Event struct {
 	Keys []Key
 	// Node is a node whose pool or readiness has changed; empty: none.
 	Node string
-	// Freed is the number of addresses of Node that became free. AllFreeAddresses wakes every pod that can use Node.
+	// Freed is the number of addresses of Node that became free. AllFreeAddresses requeues every pod that can use Node.
 	Freed int
 	// Subnets contains the subnets that were added to a node or removed from one.
 	Subnets []netip.Prefix
 }
 
-// AllFreeAddresses is the number of freed addresses of a node that wakes every pod that can use the node.
+// AllFreeAddresses is the value of Event.Freed that requeues every pod that can use the node.
 const AllFreeAddresses = int(^uint(0) >> 1)
 
 // about reports whether the event concerns a key, other than the keys for free addresses.

@@ -34,13 +34,14 @@ type Options struct {
 	// Bin is the folder of the programs, and Manifests that of the manifests. Dir is the work folder, which is emptied first.
 	Bin, Dir, Manifests string
 	World               *world.World
-	// SaveMemory makes the API server collect garbage more often. With a large cluster, it uses most of the memory.
+	// SaveMemory makes the API server collect garbage more often. In a benchmark with a large cluster, the API server
+	// uses most of the memory of the machine.
 	SaveMemory bool
 	Log        func(format string, args ...any)
 }
 
-// Start writes all objects into etcd and starts the API server. The configuration is that of an administrator without a rate
-// limit.
+// Start writes all objects into etcd and starts the API server. It returns the cluster and the client configuration of
+// an administrator, which has no rate limit.
 func Start(ctx context.Context, o Options) (*cluster.Cluster, *rest.Config, error) {
 	if err := os.RemoveAll(o.Dir); err != nil {
 		return nil, nil, fmt.Errorf("empty the work folder: %w", err)

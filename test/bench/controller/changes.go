@@ -87,7 +87,7 @@ func (b *bench) join(ctx context.Context, s *step) error {
 			}
 			cn, ok := e.Object.(*ciliumv2.CiliumNode)
 			if !ok {
-				return fmt.Errorf("the watch of the CiliumNodes sent %s %+v", e.Type, e.Object)
+				return fmt.Errorf("the watch of the CiliumNodes sent an event %s without a CiliumNode: %+v", e.Type, e.Object)
 			}
 			at, joining := created.Load(cn.Name)
 			if joining && len(cn.Spec.IPAM.Pool) > 0 && joined[cn.Name] == 0 {
@@ -120,7 +120,7 @@ func (b *bench) restart(ctx context.Context, s *step) error {
 		if err := b.api.SubResource("binding").Create(ctx, pod, binding); err != nil {
 			return fmt.Errorf("bind pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
-		// The controller may have written the pod meanwhile.
+		// The status is patched, not updated, because the controller may have changed the pod after its creation.
 		bound := client.MergeFrom(pod.DeepCopy())
 		pod.Status = b.world.Pod(p).Status
 		if err := b.api.Status().Patch(ctx, pod, bound); err != nil {
@@ -168,7 +168,8 @@ func (b *bench) release(ctx context.Context, s *step) error {
 			return fmt.Errorf("delete StatefulSet %s: %w", w, err)
 		}
 	}
-	// gone contains the time at which each pod was deleted. Only the goroutine that deletes it writes it, before done.
+	// gone contains the time at which each pod was deleted. The goroutine that deletes a pod writes its element,
+	// before done receives the result of all goroutines.
 	gone := make([]time.Time, len(pods))
 	done := make(chan error, 1)
 	go func() {
@@ -189,7 +190,7 @@ func (b *bench) release(ctx context.Context, s *step) error {
 			}
 			cn, ok := e.Object.(*ciliumv2.CiliumNode)
 			if !ok {
-				return fmt.Errorf("the watch of the CiliumNodes sent %s %+v", e.Type, e.Object)
+				return fmt.Errorf("the watch of the CiliumNodes sent an event %s without a CiliumNode: %+v", e.Type, e.Object)
 			}
 			for _, p := range podsOn(pods, cn.Name) {
 				i := addresses[p.Address.String()]
@@ -247,7 +248,7 @@ func (b *bench) settle(ctx context.Context, s *step, began time.Time) error {
 	return err
 }
 
-// quantiles sets P50 and P99.
+// quantiles sets P50 and P99 to quantiles of the durations. It sets nothing if there are no durations.
 func (s *step) quantiles(d []time.Duration) {
 	if len(d) == 0 {
 		return

@@ -1,9 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command controller measures the time, memory and writes of the controller in a large cluster: at its start, and for each
-// change after it. The API server is real and has all objects of such a cluster. No kubelets, agents or controller manager
-// run; the command makes the writes that they would make.
+// Command controller measures the time, memory and writes of the controller in a large cluster: at its start, and for
+// each change after it. The API server is real and has all objects of such a cluster. No kubelets, agents or
+// controller manager run. For each change, the command makes the writes that these programs would make, but it does
+// not answer agent barriers.
 package main
 
 import (
@@ -28,11 +29,11 @@ func main() {
 	size := world.Size{}
 	flag.IntVar(&size.Nodes, "nodes", 5000, "number of nodes")
 	pods := flag.Int("pods", 150000, "number of pods, each with a CiliumEndpoint")
-	flag.IntVar(&size.Fixed, "fixedips", 50000, "number of these pods that belong to StatefulSets and have a FixedIP")
+	flag.IntVar(&size.Fixed, "fixedips", 50000, "number of pods, among those of -pods, that belong to StatefulSets and have a FixedIP")
 	flag.IntVar(&b.joining, "join", 200, "number of nodes that join")
 	flag.IntVar(&b.restarted, "restart", 10000, "number of pods that are restarted")
 	flag.IntVar(&b.released, "release", 10000, "number of pods whose workloads are deleted; they are on a fifth of the nodes")
-	flag.BoolVar(&b.adopted, "adopt", false, "measure instead how the FixedIPs of all fixed addresses, which are missing, are created from pool entries")
+	flag.BoolVar(&b.adopted, "adopt", false, "start without FixedIPs, and measure how the controller creates them from the pool entries, instead of measuring changes")
 	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "time without changes at the end")
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs")
 	flag.StringVar(&b.dir, "dir", "", "work folder; it is emptied first")

@@ -24,7 +24,7 @@ type program struct {
 	began           time.Time
 }
 
-// state reads the memory of the Go heap, and whether the controller has work or is not the leader.
+// state returns the size of the Go heap in bytes, and whether the controller has work to do or is not the leader.
 func (p *program) state(ctx context.Context) (heap int64, busy bool, err error) {
 	m, err := measure.Read(ctx, http.DefaultClient, p.metrics)
 	if err != nil {
@@ -45,8 +45,9 @@ func (p *program) awaitReady(ctx context.Context) (time.Duration, error) {
 	})
 }
 
-// awaitQuiet waits until the program has been the leader with empty queues and without a write for quietTime. written returns
-// the number of its writes so far. The result is the time since the start of the program at which that time began.
+// awaitQuiet waits until the program has been the leader with empty queues and without a write for quietTime. written
+// returns the number of its writes so far. awaitQuiet returns the time from the start of the program to the beginning
+// of that quiet time.
 func (p *program) awaitQuiet(ctx context.Context, written func(context.Context) (int, error)) (time.Duration, error) {
 	since, last := time.Now(), -1
 	ended, err := p.await(ctx, "to become idle", time.Second, func() (bool, error) {

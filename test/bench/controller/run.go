@@ -27,7 +27,7 @@ import (
 	"fixedip.io/fixedip/test/bench/world"
 )
 
-// waitTimeout is the time limit of each wait.
+// waitTimeout limits a step: it may take three times waitTimeout, in addition to the idle time.
 const waitTimeout = 10 * time.Minute
 
 // defaultLease contains the default times of leader election.
@@ -51,10 +51,11 @@ type bench struct {
 	steps      []step
 }
 
-// step contains the figures of one step. Memory is in bytes, times are in seconds.
+// step contains the figures of one step. Memory is in bytes. Times are in seconds, except the CPU time of Process.
 type step struct {
 	Name string `json:"name"`
-	// Took is the time from the beginning of the step until the controller had done its work.
+	// Took is the time from the beginning of the step until the controller had done its work. The steps ready and
+	// settled begin at the start of the controller.
 	Took float64 `json:"seconds"`
 	measure.Process
 	// Heap is the memory of all objects on the Go heap that have not been collected yet.
@@ -158,7 +159,7 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 
 // start starts the API server on an etcd with all objects of the world.
 func (b *bench) start(ctx context.Context) error {
-	b.logf("%+v", b.world.Size)
+	b.logf("size of the cluster: %+v", b.world.Size)
 	c, cfg, err := apiserver.Start(ctx, apiserver.Options{Bin: b.bin, Dir: b.dir, Manifests: b.manifests, World: b.world, SaveMemory: true, Log: b.logf})
 	if err != nil {
 		return err

@@ -92,7 +92,8 @@ func (m Metrics) Each(name string, visit func(labels map[string]string, value fl
 	}
 }
 
-// Sum returns the sum of a metric over all metrics with the given labels; see Each.
+// Sum returns the sum of the values of all time series of a metric that have the given labels; see Each for the
+// values.
 func (m Metrics) Sum(name string, with map[string]string) float64 {
 	sum := 0.0
 	m.Each(name, func(labels map[string]string, value float64) {
@@ -121,7 +122,8 @@ type Bucket struct {
 	Count uint64  `json:"count"`
 }
 
-// Latency returns the quantiles of a histogram over all metrics with the given labels; zero if there are no observations.
+// Latency returns the quantiles of a histogram over all its time series that have the given labels. It returns the
+// zero Latency if there are no observations.
 func (m Metrics) Latency(name string, with map[string]string) Latency {
 	var all testutil.HistogramVec
 	for _, metric := range m[name].GetMetric() {

@@ -15,19 +15,19 @@ import (
 // oneNodePods is the number of pods of the arm that places all pods on one node.
 const oneNodePods = 100
 
-// arm is one way in which pods are scheduled.
+// arm is one variant that the benchmark measures: a scheduler and its pods, or patches without a scheduler.
 type arm struct {
 	name, about string
 	// program is the scheduler; empty if the arm only patches CiliumNodes.
 	program string
-	// withoutFixedIP leaves the plugin FixedIP out of the profile, and plugins are enabled in addition.
+	// withoutFixedIP leaves the plugin FixedIP out of the profile. plugins are other plugins that the profile enables.
 	withoutFixedIP bool
 	plugins        []string
 	// writesPools is true if the arm writes pools, which have to be restored after it.
 	writesPools bool
-	// pod returns pod i of the arm.
+	// pod returns pod i of the arm; it is nil if program is empty.
 	pod func(w *world.World, i int) *corev1.Pod
-	// count is the number of pods; 0 means that of the run.
+	// count is the number of pods; 0 means the number in the flag -pods.
 	count int
 }
 
@@ -37,8 +37,8 @@ const (
 )
 
 var allArms = []arm{
-	{name: "A", about: "without FixedIP, ordinary pods", program: ours, withoutFixedIP: true, pod: ordinary},
-	{name: "B", about: "FixedIP, ordinary pods", program: ours, pod: ordinary},
+	{name: "A", about: "without FixedIP, unreserved pods", program: ours, withoutFixedIP: true, pod: ordinary},
+	{name: "B", about: "FixedIP, unreserved pods", program: ours, pod: ordinary},
 	{name: "F", about: "without FixedIP, each pod pinned to one node", program: ours, withoutFixedIP: true, pod: pinned},
 	{name: "C", about: "FixedIP, restart in place", program: ours, pod: absent},
 	{name: "D", about: "FixedIP, first placement over all nodes", program: ours, writesPools: true, pod: unplaced},
@@ -73,5 +73,5 @@ func patched(w *world.World, i int) *corev1.Pod {
 	return pod
 }
 
-// patchedAddress returns an address in no subnet, which differs for each pod.
+// patchedAddress returns an address that is in no node's subnet and that differs for each pod.
 func patchedAddress(i int) string { return fmt.Sprintf("192.168.%d.%d", i>>8&255, i&255) }

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// tolerance is the share of the median of former runs that a ratio without a limit of its own must reach.
+// tolerance is the default limit of a ratio, as a share of the median of its former runs.
 const tolerance = 0.85
 
 // limit is the lowest value that a ratio may have at one size and load.
@@ -68,7 +68,8 @@ func readLimits(path string) ([]limit, error) {
 	return file.Limits, nil
 }
 
-// check compares the medians of a report with the limits of its size and load. It fails if there is none.
+// check compares the medians of a report with the limits of its size and load. It returns an error if a median is
+// below its limit, or if there are no such limits.
 func (r *report) check(limits []limit) error {
 	var missed []error
 	compared := 0

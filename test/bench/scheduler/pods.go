@@ -18,10 +18,10 @@ import (
 	"fixedip.io/fixedip/test/bench/measure"
 )
 
-// progressTimeout is the maximum time between two binds.
+// progressTimeout is the maximum time until the first bind of an arm, and between two binds.
 const progressTimeout = 2 * time.Minute
 
-// createPods creates pods.
+// createPods creates the pods in parallel. It returns the first error.
 func (b *bench) createPods(ctx context.Context, pods []*corev1.Pod) error {
 	return apiserver.InParallel(ctx, len(pods), func(ctx context.Context, i int) error {
 		if err := b.api.Create(ctx, pods[i]); err != nil {
@@ -31,7 +31,7 @@ func (b *bench) createPods(ctx context.Context, pods []*corev1.Pod) error {
 	})
 }
 
-// deletePods deletes pods at once, as no kubelet runs that would confirm their end.
+// deletePods deletes pods with the grace period 0, because no kubelet runs that would confirm that they have stopped.
 func (b *bench) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	return apiserver.InParallel(ctx, len(pods), func(ctx context.Context, i int) error {
 		if err := b.api.Delete(ctx, pods[i], client.GracePeriodSeconds(0)); err != nil {
@@ -58,8 +58,9 @@ func (b *bench) watchPods(ctx context.Context, a arm) (watch.Interface, error) {
 	return watcher, nil
 }
 
-// watchBinds returns when the scheduler has bound all pods of an arm. A bind counts when its watch event arrives. watcher is
-// the first watch.
+// watchBinds waits until the scheduler has bound all pods of an arm, and returns the times of the first and the last
+// bind. A bind counts when its watch event arrives. watcher is the first watch; if it ends, watchBinds starts another
+// one.
 func (b *bench) watchBinds(ctx context.Context, a arm, watcher watch.Interface, scheduler *cluster.Process) (found binds, err error) {
 	defer func() { watcher.Stop() }()
 	pods := a.count
@@ -78,7 +79,7 @@ func (b *bench) watchBinds(ctx context.Context, a arm, watcher watch.Interface, 
 			}
 			pod, ok := e.Object.(*corev1.Pod)
 			if !ok {
-				return found, fmt.Errorf("the watch of the pods sent %s %+v", e.Type, e.Object)
+				return found, fmt.Errorf("the watch of the pods sent an event %s without a pod: %+v", e.Type, e.Object)
 			}
 			if pod.Spec.NodeName == "" || bound[pod.UID] {
 				continue

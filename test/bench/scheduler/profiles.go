@@ -16,16 +16,16 @@ import (
 	"fixedip.io/fixedip/test/bench/measure"
 )
 
-// cpuProfiles are the CPU profiles of a scheduler, one after the other, with their durations. At 5,000 nodes the first one
-// covers the start with its lists.
+// cpuProfiles are the CPU profiles of a scheduler, one after the other, with their durations. At 5,000 nodes, the
+// first profile covers the start of the scheduler, which lists all objects.
 var cpuProfiles = []struct {
 	kind    string
 	seconds int
 }{{"start.cpu", 3}, {"binds.cpu", 5}}
 
-// profileCPU begins the CPU profiles of a scheduler that has just been started, if profiles are wanted. served is the address
-// at which the scheduler serves. The returned function waits for their end, and writes profiles of the heap and of all
-// allocations too. The figures of an arm with profiles are not comparable with others.
+// profileCPU begins the CPU profiles of a scheduler that has just been started, if profiles are wanted. served is the
+// URL at which the scheduler serves them. The returned function waits for their end, and also writes profiles of the
+// heap and of all allocations. The figures of an arm with profiles are not comparable with figures without profiles.
 func (b *bench) profileCPU(ctx context.Context, served string, a arm, round int) func() error {
 	if b.profiles == "" {
 		return func() error { return nil }

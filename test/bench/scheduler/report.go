@@ -24,7 +24,8 @@ type result struct {
 	Arm   string `json:"arm"`
 	Round int    `json:"round"`
 	Pods  int    `json:"pods"`
-	// PerSecond is the number of binds per second between the first and the last bind; for arm P, that of patches.
+	// PerSecond is the number of binds per second between the first and the last bind; for arm P, the number of
+	// patches per second.
 	PerSecond float64 `json:"perSecond"`
 	// FirstBind is the time from the start of the scheduler to its first bind, in seconds.
 	FirstBind float64 `json:"firstBindSeconds"`
@@ -68,8 +69,9 @@ const watchBytes = "apiserver_watch_events_sizes"
 
 var ofCiliumNodes = map[string]string{"group": "cilium.io", "resource": "ciliumnodes"}
 
-// requestsPerPod returns the requests between two readings of the metrics of the API server. reported is the number of
-// status patches of CiliumNodes by the simulated agents in that time, which do not count.
+// requestsPerPod returns the number of requests per pod between two readings of the metrics of the API server, without
+// values below half a request for all pods. reported is the number of status patches of CiliumNodes by the simulated
+// agents in that time, which do not count.
 func requestsPerPod(before, after measure.Metrics, pods int, reported int64) map[string]float64 {
 	found, former := after.Requests(), before.Requests()
 	found[measure.RequestKey("PATCH", "ciliumnodes", "status")] -= float64(reported)
@@ -107,8 +109,8 @@ func (r *report) of(arm string, figure func(result) float64) []float64 {
 // perSecond returns the throughput of a result.
 func perSecond(r result) float64 { return r.PerSecond }
 
-// ratio is a figure of one arm relative to others. Each round has one value, so that load that lasts for a round affects
-// both sides.
+// ratio is a figure of one arm relative to other arms. It is computed for each round, because other load that lasts
+// for a round affects all arms of that round.
 type ratio struct {
 	name string
 	// arms are the arms that the ratio compares. of returns the value of a round from their figures. Key: the arm.
@@ -122,7 +124,8 @@ var ratios = []ratio{
 	{"C/F", []string{"C", "F"}, func(r map[string]result) float64 { return r["C"].PerSecond / r["F"].PerSecond }},
 	{"D/A", []string{"A", "D"}, func(r map[string]result) float64 { return r["D"].PerSecond / r["A"].PerSecond }},
 	{"D/S", []string{"D", "S"}, func(r map[string]result) float64 { return r["D"].PerSecond / r["S"].PerSecond }},
-	// floor is the rate at which a scheduler of A's speed could patch one CiliumNode for each pod, one after the other.
+	// floor is the rate of an imagined scheduler that, for each pod in turn, needs the time of arm A and then the time
+	// of arm P for one patch.
 	{"D/floor", []string{"A", "D", "P"}, func(r map[string]result) float64 {
 		return r["D"].PerSecond * (1/r["A"].PerSecond + 1/r["P"].PerSecond)
 	}},

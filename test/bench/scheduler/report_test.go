@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/test/bench/world"
 )
 
-// rounds returns a report with these rates of arms A and B in each round.
+// rounds returns a report with one round for each pair of rates: that of arm A and that of arm B.
 func rounds(rates ...[2]float64) *report {
 	r := &report{Size: world.Size{Nodes: 500}, Rounds: len(rates)}
 	for i, rate := range rates {

@@ -26,8 +26,8 @@ const reportPeriod = 15 * time.Second
 // reportWriters is the number of reports that are written at the same time.
 const reportWriters = 32
 
-// reporter writes status.ipam as the agents of all nodes do, once per reportPeriod and node. The writes of a node add one
-// address to its used addresses and remove it again, in turn.
+// reporter writes status.ipam as the agents of all nodes do, once per reportPeriod and node. The writes of a node
+// alternately add one address to its used addresses and remove that address.
 type reporter struct {
 	world *world.World
 	api   client.Client

@@ -84,12 +84,12 @@ func (b *bench) run(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("round %d of arm %s (%s): %w", round+1, a.name, a.about, err)
 			}
-			b.logf("round %d, %s: %6.0f pods/s", round+1, a.name, result.PerSecond)
+			b.logf("round %d, arm %s: %6.0f per second", round+1, a.name, result.PerSecond)
 			report.Results = append(report.Results, result)
 		}
 	}
 	if err := b.reporter.failed(); err != nil {
-		return fmt.Errorf("reports of agents: %w", err)
+		return fmt.Errorf("simulate the reports of agents: %w", err)
 	}
 	report.print(os.Stdout)
 	if b.out != "" {
@@ -215,7 +215,7 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 	r.Attempt = metrics.Latency("scheduler_scheduling_attempt_duration_seconds", map[string]string{"result": "scheduled"})
 	r.Claim = metrics.Latency("fixedip_claim_duration_seconds", nil)
 	r.Requests = requestsPerPod(before, after, a.count, b.reporter.count()-reported)
-	// Before the first bind, the scheduler received the existing CiliumNodes.
+	// Events before the first bind do not count: they deliver the existing CiliumNodes.
 	r.WatchBytes = (after.Sum(watchBytes, ofCiliumNodes) - binds.atFirst.Sum(watchBytes, ofCiliumNodes)) / float64(a.count)
 	return nil
 }

@@ -65,7 +65,7 @@ func (w *World) NewCiliumNode(i int, node types.UID) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// FreeAddress returns the highest of the free addresses for which a node has dynamic entries.
+// FreeAddress returns the highest address of node i that has a free dynamic entry.
 func (w *World) FreeAddress(i int) netip.Addr { return address(i, w.dynamicEntries(i)) }
 
 // dynamicEntries returns the number of dynamic entries of a node: one for each unreserved pod on it, those that the node

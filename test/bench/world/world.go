@@ -36,8 +36,9 @@ type Size struct {
 	Absent int
 	// WithoutFixedIPs leaves out the FixedIPs of the pods, so that the controller has to create them from the pool entries.
 	WithoutFixedIPs bool
-	// Searching is the number of pods of a Deployment that search for a slot, and of slots that none of them can take over,
-	// because the controller has not confirmed that their pods have stopped.
+	// Searching is the number of pods of a Deployment that search for a slot. It is also the number of slots of that
+	// Deployment. No pod can take them over, because the controller has not confirmed that their former pods have
+	// stopped.
 	Searching int
 	// Unplaced is the number of StatefulSet pods that have never existed.
 	Unplaced int
@@ -58,11 +59,11 @@ func New(s Size) (*World, error) {
 	case s.Nodes < 1 || s.Nodes > 1<<16:
 		return nil, fmt.Errorf("%d nodes: must be between 1 and %d, the number of /24 subnets of 10.0.0.0/8", s.Nodes, 1<<16)
 	case min(s.Fixed, s.Ordinary, s.Expected, s.Absent, s.Unplaced, s.Searching) < 0:
-		return nil, fmt.Errorf("%+v: no number may be negative", s)
+		return nil, fmt.Errorf("size %+v: no number may be negative", s)
 	case s.Searching > s.Nodes:
-		return nil, fmt.Errorf("%+v: at most one pod per node can search for a slot", s)
+		return nil, fmt.Errorf("size %+v: at most one pod per node can search for a slot", s)
 	case perNode(s.Fixed+s.Absent)+perNode(s.Unplaced) > 254-slotAddress, perNode(s.Ordinary)+freeEntries+ownEntries >= slotAddress:
-		return nil, fmt.Errorf("%+v: the subnets of %d nodes do not have enough addresses", s, s.Nodes)
+		return nil, fmt.Errorf("size %+v: the subnets of %d nodes do not have enough addresses", s, s.Nodes)
 	}
 	return &World{Size: s, since: metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))}, nil
 }

@@ -1,8 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command barrier tests the agent barrier of package agentview with unmodified Cilium agents on real nodes, while pods are
-// created and deleted and the agents are disturbed, and compares each answer with the containers of the node:
+// Command barrier tests the agent barrier of package agentview with unmodified Cilium agents on real nodes. While it
+// asks the agents, it creates and deletes pods and disturbs the agents. It compares each answer with the containers of
+// the node:
 //
 //	barrier -cilium 1.19 -update-rate 15s -nodes 4 -barriers 70
 //
@@ -16,8 +17,8 @@
 //   - the answer shows a withdrawn entry as dynamic, or
 //   - the agent could not have answered at that time.
 //
-// Exit status 1: an answer was wrong, or a barrier was not answered. Exit status 2: a prerequisite is missing on
-// this machine; the message names it.
+// Exit status 1: an answer was wrong, a barrier was not answered, or the command failed. Exit status 2: a prerequisite
+// is missing on this machine; the message names it.
 package main
 
 import (

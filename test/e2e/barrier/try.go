@@ -224,7 +224,7 @@ func (a *attempt) check(ctx context.Context) error {
 		default:
 			a.Unknown++
 			if a.evidence.Entries[addr].Kind == pool.Dynamic && !a.NoPool {
-				a.Wrong = append(a.Wrong, fmt.Sprintf("the use of %s is unknown (%s), although its entry was withdrawn before the probe was written; want clear or in use", addr, v.Why))
+				a.Wrong = append(a.Wrong, fmt.Sprintf("the answer shows the entry of %s as dynamic, so that the use of that address is unknown (%s), although the entry was withdrawn before the probe was written", addr, v.Why))
 			}
 		}
 	}

@@ -36,8 +36,8 @@ func (s *scene) unusedAddresses(ctx context.Context, node string, n int) (v4, v6
 			list = &v6
 		}
 		bytes := subnet.Masked().Addr().AsSlice()
-		// The subnets are /24 and /120, so the last byte counts addresses. Fixed addresses that were not requested
-		// are taken from the top.
+		// The subnets are /24 and /120, so the last byte is the number of an address in its subnet. Claims of
+		// addresses that were not requested begin at the top of the subnet.
 		for last := 140; last < 200 && len(*list) < n; last++ {
 			bytes[len(bytes)-1] = byte(last)
 			a, _ := netip.AddrFromSlice(bytes)
@@ -75,8 +75,8 @@ func requestedAddresses(ctx context.Context, s *scene) error {
 	return err
 }
 
-// lastAddress leaves one free IPv4 address on a node, for which two pods compete. The other pod gets it when the StatefulSet
-// of the first is deleted.
+// lastAddress leaves one free IPv4 address on a node, for which two pods compete. The pod that does not get the
+// address waits, and gets it when the StatefulSet of the other pod is deleted.
 func lastAddress(ctx context.Context, s *scene) error {
 	last, err := s.fill(ctx, victimNode)
 	if err != nil {
@@ -137,7 +137,7 @@ func lastAddress(ctx context.Context, s *scene) error {
 // until the others have entries.
 func (s *scene) fill(ctx context.Context, node string) (string, error) {
 	var cn ciliumv2.CiliumNode
-	// Addresses of an earlier scenario may be in cooldown, and would become free during this one.
+	// Addresses of an earlier scenario may be in cooldown, and would become free while this scenario runs.
 	if err := eventually(ctx, func() error {
 		if err := s.api.Get(ctx, client.ObjectKey{Name: node}, &cn); err != nil {
 			return err

@@ -216,7 +216,7 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	// The pod may run with another address for a while. Strict nodes prevent that.
+	// Pod new-0 may run with another address for a while, because the node is not strict.
 	endTolerance := s.witness.Tolerate(s.namespace + "/new-0")
 	claimed, got, err := s.placeWhileCut(ctx)
 	if err := errors.Join(err, heal()); err != nil {

@@ -21,8 +21,9 @@ Written by ` + "`make e2e-table`" + ` from the last complete runs of ` + "`make 
 
 ## Tested combinations
 
-Unmodified control planes, kubelets and Cilium agents, with both families of addresses. Scenarios that allow it run a
-second time while the programs of fixedip are killed. [end-to-end.md](end-to-end.md) has each scenario.
+The tests used unmodified control planes, kubelets and Cilium agents, and both families of addresses. Scenarios that
+allow kills run a second time while the programs of fixedip are killed. [end-to-end.md](end-to-end.md) has the result
+of each scenario.
 
 | Kubernetes | Cilium | Routing | Commit | Date | Passed | Failed |
 |---|---|---|---|---|---|---|
@@ -43,8 +44,8 @@ of the tests. ` + "`make test-integration KUBERNETES=1.35`" + ` runs those tests
 
 fixedip-scheduler is a kube-scheduler of the version of its module. Like any kube-scheduler it may be one minor version older
 than the API server, and not newer: it ends with an error if the API server is older than itself. The CRD uses CEL functions for
-IP addresses, so fixedip-controller ends with an error on an API server older than v1.30. Both log an API server that is newer
-than those they were tested with, and run.
+IP addresses, so fixedip-controller ends with an error on an API server older than v1.30. If the API server is newer than the
+versions that they were tested with, both programs log that and continue.
 `))
 
 // usedModules are the modules of the page and the use of each.

@@ -58,7 +58,7 @@ func startControlPods(ctx context.Context, t *trial) (*controlPods, error) {
 		nodes := map[string]bool{}
 		for _, pod := range list {
 			if !isReady(&pod) || len(pod.Status.PodIPs) != 2 {
-				return fmt.Errorf("control pod %s is not ready: %s", pod.Name, reasons(&pod))
+				return fmt.Errorf("control pod %s is not ready or does not have two IPs: %s", pod.Name, reasons(&pod))
 			}
 			box, err := t.wire.sandboxOf(pod.Spec.NodeName, string(pod.UID))
 			if err != nil {
@@ -84,7 +84,8 @@ func startControlPods(ctx context.Context, t *trial) (*controlPods, error) {
 	return b, nil
 }
 
-// awaitControlPods makes b the control pods of the watch and returns when the pods with fixed addresses are whole.
+// awaitControlPods makes b the control pods of the watch and returns when the pods with fixed addresses are whole (see
+// scene.whole).
 func (t *trial) awaitControlPods(ctx context.Context, s *scene, b *controlPods) (identities, error) {
 	t.watch.controlPods = b
 	return s.awaitSet(ctx, "fixed", 2)
@@ -174,7 +175,7 @@ func (w *watch) ping(ctx context.Context, p pair) {
 		// A request with a late answer is not lost.
 		lost := err != nil
 		if err == nil && a.Hostname != p.to {
-			w.violate("a request of %s to %s at %s was answered by %s", p.from.key(), p.to, p.address, a.Hostname)
+			w.violate("a request of control pod %s to control pod %s at %s was answered by pod %s", p.from.key(), p.to, p.address, a.Hostname)
 		}
 		if !late.Stop() && <-stalled && lost {
 			lost = false
@@ -188,7 +189,7 @@ func (w *watch) ping(ctx context.Context, p pair) {
 			}
 		})
 		if lost {
-			w.violate("%s got no answer from %s at %s: %v", p.from.key(), p.to, p.address, err)
+			w.violate("control pod %s got no answer from control pod %s at %s: %v", p.from.key(), p.to, p.address, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -201,7 +202,7 @@ func (w *watch) ping(ctx context.Context, p pair) {
 const (
 	// lateAfter is the time after which a ping without an answer gets a control measurement.
 	lateAfter = time.Second
-	// stallAfter is the time after which the answer to a control measurement shows that the machine is stalled.
+	// stallAfter is the time limit of a control measurement. If one takes longer, the machine counts as stalled.
 	stallAfter = time.Second
 )
 

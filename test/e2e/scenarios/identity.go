@@ -30,7 +30,7 @@ type identities map[string]identity
 
 func (i identities) names() []string { return slices.Sorted(maps.Keys(i)) }
 
-// awaitSet returns when all pods of a StatefulSet are whole.
+// awaitSet returns when all pods of a StatefulSet are whole (see whole).
 func (s *scene) awaitSet(ctx context.Context, set string, replicas int) (identities, error) {
 	all := identities{}
 	err := eventually(ctx, func() error {
@@ -46,8 +46,8 @@ func (s *scene) awaitSet(ctx context.Context, set string, replicas int) (identit
 	return all, err
 }
 
-// awaitReplaced returns when the pods in replaced were replaced and all pods in before are whole again. It returns an error
-// if a pod has other addresses than before, or was replaced although it is not in replaced.
+// awaitReplaced returns when the pods in replaced were replaced and all pods in before are whole again (see whole). It
+// returns an error if a pod has other addresses than before, or was replaced although it is not in replaced.
 func (s *scene) awaitReplaced(ctx context.Context, before identities, replaced ...string) (identities, error) {
 	after := identities{}
 	err := eventually(ctx, func() error {

@@ -22,10 +22,11 @@ const podLanes = 2
 // scenarioTimeout is the time limit of a scenario. The limits of its steps are shorter.
 const scenarioTimeout = 10 * time.Minute
 
-// pairTime is more than the scenario ratio needs for one pair of replacements.
+// pairTime is an upper limit of the time that the scenario ratioScenario needs for one pair of replacements.
 const pairTime = 5 * time.Second
 
-// timeout returns the time limit of the scenario. The scenario ratio needs more time than the others.
+// timeout returns the time limit of the scenario. ratioScenario needs more time than the others: pairs is the number
+// of its measurements.
 func (s scenario) timeout(pairs int) time.Duration {
 	if s.name == ratioScenario {
 		return scenarioTimeout + time.Duration(secondLook*pairs)*pairTime
@@ -49,7 +50,8 @@ func (t *trial) runAll(ctx context.Context) {
 	t.record(outcome{name: throughout, detail: end.String(), err: err}, throughout)
 }
 
-// runTwice runs the scenarios with these needs without kills, and then those that allow it while our programs are killed.
+// runTwice runs the scenarios with these needs without kills, and then those that allow kills while our programs are
+// killed.
 func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool, m *killer)) {
 	run(false, nil)
 	if t.options.kills == noKills || len(t.chosen(true, needs...)) == 0 {
@@ -62,8 +64,9 @@ func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool,
 	}
 }
 
-// chosen returns the selected scenarios with these needs for the pass with or without kills. The pass with kills has only
-// scenarios that allow kills; with killsOnly, the pass without kills has only the others.
+// chosen returns the selected scenarios with these needs for the pass with or without kills. The pass with kills has
+// only scenarios that allow kills. With killsOnly, the pass without kills has only scenarios that do not allow kills.
+// With native routing, scenarios that need a tunnel are left out.
 func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	var list []scenario
 	for _, n := range needs {

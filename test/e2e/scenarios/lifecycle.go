@@ -17,7 +17,7 @@ import (
 
 // Scenarios about the life cycle of pods and workloads on healthy nodes.
 
-// placed creates a StatefulSet and returns when its pods are whole.
+// placed creates a StatefulSet and returns when its pods are whole (see whole).
 func (s *scene) placed(ctx context.Context, w workload) (identities, error) {
 	if err := s.create(ctx, s.statefulSet(w)); err != nil {
 		return nil, err
@@ -25,8 +25,8 @@ func (s *scene) placed(ctx context.Context, w workload) (identities, error) {
 	return s.awaitSet(ctx, w.name, int(w.replicas))
 }
 
-// placedOn creates a StatefulSet whose first pods run on one node, and returns when they are whole. Pods that replace them
-// may run on all nodes of w.
+// placedOn creates a StatefulSet whose first pods run on one node, and returns when they are whole (see whole). Pods
+// that replace them may run on all nodes of w.
 func (s *scene) placedOn(ctx context.Context, node string, w workload) (identities, error) {
 	first := w
 	first.nodes = []string{node}
@@ -281,8 +281,8 @@ func (s *scene) mostAtOnce(ctx context.Context) <-chan int {
 	return most
 }
 
-// rolledOut returns when all pods of a Deployment have the last revision and are whole. It returns the number of FixedIPs in
-// the namespace.
+// rolledOut returns when all pods of a Deployment have the last revision and are whole (see whole). It returns the
+// number of FixedIPs in the namespace.
 func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, error) {
 	err := eventually(ctx, func() error {
 		d := &appsv1.Deployment{ObjectMeta: s.meta(name)}

@@ -14,8 +14,8 @@
 //	e2e -kills none                           each scenario once, without kills
 //	e2e -routing native                       without tunnels between the nodes
 //
-// Exit status 1: a scenario failed; an archive of logs and objects is in the work folder. Exit status 2: a
-// prerequisite is missing on this machine; the message names it.
+// Exit status 1: the command or a scenario failed; for a failed scenario, an archive of logs and objects is in the
+// work folder. Exit status 2: a prerequisite is missing on this machine; the message names it.
 package main
 
 import (
@@ -57,7 +57,8 @@ type options struct {
 	kills                killMode
 	// parallel is the number of targets that run at the same time.
 	parallel int
-	// machine is locked by a scenario that measures, and read-locked by all others: while one measures, the other targets wait.
+	// machine is locked by a scenario that measures times, and read-locked by all others: during a measurement, the
+	// other targets wait.
 	machine *sync.RWMutex
 }
 
@@ -198,7 +199,8 @@ func (t target) String() string {
 	return text
 }
 
-// whole reports whether the run is complete: no scenario is left out, and scenarios that allow it run with kills too.
+// whole reports whether the run is complete: -run leaves out no scenario, and scenarios that allow kills also run with
+// kills.
 func (o options) whole() bool { return o.kills == killsToo && o.only.String() == "" }
 
 // runTargets runs the scenarios on all targets and returns the results in their order. An error of one target cancels the

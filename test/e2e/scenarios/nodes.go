@@ -22,7 +22,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster"
 )
 
-// Scenarios about nodes. They always use the third node.
+// Scenarios about nodes. They use the third node, or the fourth node after it has replaced the third.
 
 // onlyOwned returns when the pool of a strict node has no dynamic entry.
 func (s *scene) onlyOwned(ctx context.Context, node string) error {
@@ -153,8 +153,8 @@ func nodeRebooted(ctx context.Context, s *scene) error { return s.reboot(ctx, tr
 
 func nodeReinstalled(ctx context.Context, s *scene) error { return s.reboot(ctx, false) }
 
-// reboot kills all processes of a node at once and starts it again. If the disk is kept, the kubelet finds its pods there
-// and restarts their containers; otherwise it gets the pods from the API server.
+// reboot kills all processes of a node at once and starts the node again. If the disk is kept, the kubelet finds its
+// pods there and restarts their containers; otherwise it gets the pods from the API server.
 func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 3, nodes: []string{victimNode}})
 	if err != nil {
@@ -223,8 +223,8 @@ func drainedWithBudgetAndMoved(ctx context.Context, s *scene) error {
 	return s.uncordon(ctx, victimNode)
 }
 
-// drainBegun places two pods of a workload on the third node with a PodDisruptionBudget for one, cordons the node, and
-// evicts the first pod.
+// drainBegun places two pods of a workload on the third node, with a PodDisruptionBudget that allows one of them to be
+// unavailable. It then cordons the node and evicts the first pod.
 func (s *scene) drainBegun(ctx context.Context, w workload) (identities, error) {
 	w.replicas, w.nodes = 2, []string{victimNode, otherNode}
 	before, err := s.placedOn(ctx, victimNode, w)
@@ -244,8 +244,8 @@ func (s *scene) drainBegun(ctx context.Context, w workload) (identities, error) 
 	return before, eventually(ctx, func() error { return s.evict(ctx, before.names()[0]) })
 }
 
-// nodeRemoved removes a node for good without a new one: a node that joined at the start inherits its subnet. In the end a
-// reinstalled node joins under the name of the removed one.
+// nodeRemoved removes a node permanently, and no new node joins: a node that joined at the start inherits its subnet.
+// At the end, the removed node is reinstalled and joins again under its name.
 func nodeRemoved(ctx context.Context, s *scene) error {
 	old, _, err := s.joinedNode(ctx)
 	if err != nil {
@@ -289,8 +289,8 @@ func (s *scene) deleteNode(ctx context.Context, name string) error {
 	return s.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// nodeReplaced removes a node for good. Another node joins after it and inherits its subnet: the spare node or, if the spare
-// node is the removed one, the reinstalled victim.
+// nodeReplaced removes a node permanently. Another node joins after the removal and inherits the subnet: the spare
+// node or, if the spare node is the removed one, the reinstalled victimNode.
 func nodeReplaced(ctx context.Context, s *scene) error { return s.replaceNode(ctx, false) }
 
 // nodeSurged does the same as nodeReplaced, but the other node joins more than the grace period before the removal.

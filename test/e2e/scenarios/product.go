@@ -164,7 +164,7 @@ func (t *trial) killContainer(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// killTask sends SIGKILL to process 1 of a container, found through containerd.
+// killTask sends SIGKILL to the first process of a container, by a request to containerd.
 func (t *trial) killTask(ctx context.Context, node *realcluster.Node, id string) error {
 	_, err := node.Run(ctx, "ctr", "--namespace=k8s.io", "--address="+layout.ContainerdSocket, "tasks", "kill", "--signal=SIGKILL", id)
 	return err
@@ -205,9 +205,9 @@ type killer struct {
 }
 
 const (
-	// killWhenReady is the time, in addition to one report interval of the agents, from the readiness of the programs to the
-	// next kill. It suffices to become leader, ask an agent, and act on the answer. On a busy machine the start alone may
-	// take longer.
+	// killWhenReady is the time, in addition to one report interval of the agents, from the readiness of the programs
+	// to the next kill. It suffices for a program to become the leader, ask an agent, and act on the answer. On a busy
+	// machine the start alone may take longer.
 	killWhenReady = 8 * time.Second
 	// killAfter is the time from the start of a scenario to the first kill.
 	killAfter = time.Second
@@ -219,7 +219,7 @@ func (t *trial) startKiller(ctx context.Context) *killer {
 	go func() {
 		defer close(m.done)
 		for {
-			// If the programs do not become ready, the scenarios show the effect on pods.
+			// If the programs do not become ready, the kills go on: the scenarios then show the effect on pods.
 			if err := t.productReady(ctx); err != nil && ctx.Err() == nil {
 				m.fail(err)
 			}

@@ -18,15 +18,15 @@ type outcome struct {
 	began        time.Time
 	took         time.Duration
 	err          error
-	// archive is the path of the archive with logs and objects, or the error if it could not be written; empty if the scenario
-	// passed.
+	// archive is the path of the archive with logs and objects, or the error if the archive could not be written. It
+	// is empty if the scenario passed.
 	archive string
 }
 
 // results contains the results of a run on one version of Cilium.
 type results struct {
 	at target
-	// cilium and kubernetes are the whole versions.
+	// cilium and kubernetes are the full versions, such as v1.19.4.
 	cilium, kubernetes string
 
 	updateRate time.Duration

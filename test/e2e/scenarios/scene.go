@@ -27,7 +27,7 @@ type scenario struct {
 	proves string
 	run    func(context.Context, *scene) error
 	needs  need
-	// kills is true if it runs a second time while our programs are killed.
+	// kills is true if the scenario runs a second time while our programs are killed.
 	kills bool
 	// tunnel is true if an address is carried by a node other than its home node, to which native routing has no route.
 	tunnel bool
@@ -73,7 +73,7 @@ func within(ctx context.Context, timeout time.Duration, try func() error) error 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("ended by %w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("stopped waiting: %w; last error: %w", context.Cause(ctx), err)
 		case <-limit.C:
 			return fmt.Errorf("no success, and no progress for %s: %w", timeout, err)
 		case <-end.C:

@@ -198,7 +198,7 @@ func rows(all []summary) []string {
 	return names
 }
 
-// cell returns the seconds that a scenario took, or "-" if it did not run.
+// cell returns the seconds that a scenario took, "**failed**" if it failed, or "-" if it did not run.
 func (s summary) cell(name string) string {
 	for _, l := range s.Scenarios {
 		switch {

@@ -57,7 +57,8 @@ type watch struct {
 	differs map[string]time.Time
 }
 
-// startWatch creates the control pods, waits until they are whole, and starts the watch.
+// startWatch creates the control pods, waits until those with fixed addresses are whole (see scene.whole), and starts
+// the watch.
 func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{trial: t, end: cancel, differs: map[string]time.Time{}}

@@ -202,7 +202,7 @@ func (s sandbox) fetch(ctx context.Context, address string) (answer, error) {
 		return a, err
 	}
 	if response.StatusCode != http.StatusOK {
-		return a, fmt.Errorf("%s: %s", response.Status, data)
+		return a, fmt.Errorf("the response has the status %s: %s", response.Status, data)
 	}
 	return a, json.Unmarshal(data, &a)
 }

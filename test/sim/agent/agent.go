@@ -100,8 +100,8 @@ func (a *Allocator) Take(ip, owner string) error {
 	return nil
 }
 
-// Next allocates an address of one family for an owner (AllocateNext): an address whose entry has that owner, even if it is
-// in use, and otherwise any address that Offered returns.
+// Next allocates an address of one family for an owner (AllocateNext). It takes an address whose entry has that owner,
+// even if the address is in use. If there is none, it takes any address that Offered returns.
 func (a *Allocator) Next(owner string, v6 bool) (string, error) {
 	if a.Node == nil {
 		return "", fmt.Errorf("CiliumNode for own node is not available")
@@ -158,8 +158,8 @@ func (a *Allocator) Release(ip string) error {
 	return nil
 }
 
-// Used returns status.ipam.used as the agent reports it, except for the resources: Cilium copies them from the entries when it
-// allocates, and the product does not read them.
+// Used returns status.ipam.used as the agent reports it, without the resources. Cilium copies them from the entries
+// when it allocates, and the product does not read them.
 func (a *Allocator) Used() ipamtypes.AllocationMap {
 	used := ipamtypes.AllocationMap{}
 	for ip, owner := range maps.All(a.Allocated) {

@@ -39,7 +39,8 @@ type api struct {
 	mu      sync.Mutex
 	node    *ciliumv2.CiliumNode
 	reports int
-	// unseen are the versions that the model has not processed yet. The watch has sent each of them to Cilium's allocator.
+	// unseen are the versions of the CiliumNode that the model has not processed yet. The watch has sent each of them
+	// to Cilium's allocator.
 	unseen []*ciliumv2.CiliumNode
 	// refuses is true while UpdateStatus fails.
 	refuses bool
@@ -66,8 +67,8 @@ func (a *api) Watch(context.Context, metav1.ListOptions) (watch.Interface, error
 	return a.events, nil
 }
 
-// UpdateStatus stores the agent's report, and the watch delivers it like any write. A report that changes nothing makes no
-// version: the allocator would take it for the write of another client and lose its unwritten answers.
+// UpdateStatus stores the agent's report, and the watch delivers it like any write. A report that changes nothing makes
+// no version: the allocator would take that version for the write of another client, and lose its unwritten answers.
 func (a *api) UpdateStatus(_ context.Context, cn *ciliumv2.CiliumNode, _ metav1.UpdateOptions) (*ciliumv2.CiliumNode, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,7 +85,7 @@ func (a *api) UpdateStatus(_ context.Context, cn *ciliumv2.CiliumNode, _ metav1.
 	return a.node.DeepCopy(), nil
 }
 
-// write makes a new version and sends it to the watch. The caller holds mu.
+// write makes a new version of the CiliumNode and sends it to the watch. The caller holds mu.
 func (a *api) write(change func(*ciliumv2.CiliumNode)) {
 	next := a.node.DeepCopy()
 	change(next)
@@ -98,7 +99,8 @@ func (a *api) write(change func(*ciliumv2.CiliumNode)) {
 	a.events.Modify(next.DeepCopy())
 }
 
-// cilium returns Cilium's allocator. There is one in each process.
+// cilium returns Cilium's allocator. All tests share it, because package ipam of Cilium keeps the CiliumNode in a
+// global variable.
 var cilium = sync.OnceValue(func() *real {
 	nodetypes.SetName("n")
 	r := &real{server: &api{events: watch.NewRaceFreeFake(), node: &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1"}}}}
@@ -150,8 +152,9 @@ func (r *real) write(t *testing.T, change func(*ciliumv2.CiliumNode)) {
 	})
 }
 
-// touch stores a version with the same spec and status, and returns when Cilium's allocator has seen the version. Call it only
-// while reports are refused: the allocator then retries, and each try shows the version on which it is based.
+// touch stores a version with the same spec and status, and returns when Cilium's allocator has seen the version. Call
+// touch only while reports are refused: the allocator then retries, and each try shows the version on which it is
+// based.
 func (r *real) touch(t *testing.T) {
 	t.Helper()
 	r.server.mu.Lock()
@@ -219,9 +222,9 @@ func until(t *testing.T, what string, holds func() bool, why ...*string) {
 	}
 }
 
-// TestAgainstCilium gives the model and Cilium's allocator the same pools and requests, and compares their allocations and
-// reports. If the choice of Cilium's allocator depends on the order of a map, that choice has to be one of the model's choices,
-// and the model then makes the same choice.
+// TestAgainstCilium gives the model and Cilium's allocator the same pools and requests, and compares their allocations
+// and reports. If the choice of Cilium's allocator depends on the order of a map, that choice has to be one of the
+// model's choices. The model then makes the same choice.
 func TestAgainstCilium(t *testing.T) {
 	real, model := cilium(), New(func(int) int { return 0 })
 	real.refuse(false)
@@ -283,7 +286,8 @@ func TestAgainstCilium(t *testing.T) {
 			if _, err := real.AllocateIPWithoutSyncUpstream(net.ParseIP(ip), owner, ipam.PoolDefault()); (want == nil) != (err == nil) {
 				t.Fatalf("step %d: allocation of %s: Cilium's allocator returned error %v, the model %v", n, ip, err, want)
 			}
-			// AllocateIPWithoutSyncUpstream triggers no report, as when the agent restores endpoints. A write does.
+			// AllocateIPWithoutSyncUpstream triggers no report, as when the agent restores endpoints. The following
+			// write triggers one.
 			real.write(t, func(*ciliumv2.CiliumNode) {})
 		case "pool":
 			real.write(t, func(cn *ciliumv2.CiliumNode) {

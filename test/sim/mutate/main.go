@@ -21,8 +21,9 @@ import (
 	"time"
 )
 
-// mutation is a bug: the text from in file is replaced with to. Each mutation, with its second place in also if there is one,
-// breaks a promise. A change for which another check of the product compensates could not be noticed.
+// mutation is a bug: the text from in file is replaced with to. Each mutation breaks a promise, some of them only
+// together with a second place in the map also. The model could not notice a change for which another check of the
+// product compensates.
 type mutation struct{ name, file, from, to string }
 
 var mutations = []mutation{
@@ -98,7 +99,7 @@ var mutations = []mutation{
 	// Findings.
 	{"treat a new FixedIP as a restored one (finding C6)", "ipam/core/reclaim/decide.go",
 		"return ok && uid != string(r.UID)", "return uid != string(r.UID) || !ok"},
-	{"restart no pod that runs with a wrong address (invariant 3)", "ipam/core/conformance/conformance.go",
+	{"restart no pod that runs with a wrong address (promise 3)", "ipam/core/conformance/conformance.go",
 		"if where != \"\" && !returns {\n\t\t\tf.reason", "if where != \"\" && !returns || true {\n\t\t\tf.reason"},
 	{"keep the addresses of replicas that are gone", "ipam/core/identity/workload.go",
 		"return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)", "return ordinal < first"},
@@ -118,7 +119,7 @@ var mutations = []mutation{
 	{"leave the owner reference of a CiliumEndpoint as it is", "ipam/controller/ciliumendpoint/keeper.go",
 		"after.OwnerReferences[o].UID = pod.UID", "after.OwnerReferences[o].UID = cep.OwnerReferences[o].UID"},
 	{"leave CiliumEndpoints of former pods", "ipam/controller/ciliumendpoint/issue.go",
-		"// CiliumEndpoint.\n\treturn Stale", "// CiliumEndpoint.\n\treturn Healthy"},
+		"to remove it.\n\treturn Stale", "to remove it.\n\treturn Healthy"},
 	{"leave CiliumEndpoints without a pod", "ipam/controller/ciliumendpoint/issue.go",
 		"return Podless\n", "return Healthy\n"},
 	{"leave CiliumEndpoints with addresses of a former sandbox", "ipam/controller/ciliumendpoint/issue.go",
@@ -139,7 +140,7 @@ var also = map[string]mutation{
 }
 
 func main() {
-	checks := flag.Int("checks", 3334, "maximum number of runs of the model for each bug; by default, a million steps")
+	checks := flag.Int("checks", 3334, "maximum number of runs of the model for each bug; the default makes about a million steps")
 	flag.Parse()
 	if err := run(*checks, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -196,7 +197,7 @@ func verdict(out string) string {
 	return "?"
 }
 
-// texts returns the changed files. Key: the path below root.
+// texts returns the texts of the files that the mutation changes. Key: the path below root.
 func (m mutation) texts(root string) (map[string]string, error) {
 	texts := map[string]string{}
 	for _, place := range m.places() {
@@ -208,7 +209,7 @@ func (m mutation) texts(root string) (map[string]string, error) {
 			texts[place.file] = string(text)
 		}
 		if n := strings.Count(texts[place.file], place.from); n != 1 {
-			return nil, fmt.Errorf("%s has %q %d times, want once", place.file, place.from, n)
+			return nil, fmt.Errorf("%s contains %q %d times, want once", place.file, place.from, n)
 		}
 		texts[place.file] = strings.Replace(texts[place.file], place.from, place.to, 1)
 	}

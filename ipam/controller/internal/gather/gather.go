@@ -4,8 +4,9 @@
 // Package gather collects the state of an identity into a reclaim.State: from the caches, from the API server, or from a
 // Reader that a controller provides.
 //
-// It writes no object itself. If the objects are not sufficient evidence, it makes barrier requests (Prove). Pools always come
-// from the ledger: this is safe because each write has the entries of the decision as a precondition.
+// It writes no object except events about invalid annotations. If the objects are not sufficient evidence, it makes
+// barrier requests (Prove). Pools always come from the ledger: this is safe because each write has the entries of the
+// decision as a precondition.
 package gather
 
 import (
@@ -105,9 +106,9 @@ func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alph
 	}), nil
 }
 
-// Identity returns the state of the identity with the namespace and the name of a pod. ok is false if the identity has neither
-// a FixedIP nor entries, if the workload of its entries cannot be determined, or if the FixedIP or the entries are those of a
-// slot: Slots returns the state of slots.
+// Identity returns the state of the identity with the namespace and the name of a pod. ok is false if the identity
+// has neither a FixedIP nor entries, or if the workload of its entries cannot be determined. ok is also false if the
+// FixedIP or the entries are those of a slot: Slots returns the state of slots.
 func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectKey) (s reclaim.State, ok bool, err error) {
 	owner := pool.OwnerKey(key.Namespace, key.Name)
 	s = reclaim.State{
@@ -178,11 +179,11 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	s.Workload.Excludes = found.Excludes(key.Name)
 	failover, err := identity.Failover(found.Annotations, found.Template)
 	if err != nil {
-		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the pods keep their current failover policy", err)
+		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; FixedIPs keep their failover policy, and new ones get the default", err)
 	} else {
 		s.Workload.Failover = &failover
 	}
-	// The annotations of the pod do not count for Workload.OptsOut: the next pod of the name may have others.
+	// The annotations of the pod do not count for Workload.OptsOut: the next pod with this name may have others.
 	s.RequestsIPs = s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 	return s, true, nil
 }
@@ -220,7 +221,8 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 				return nil, err
 			}
 			if s.Pod != nil && podutil.IsTerminal(s.Pod) {
-				// A pod that the kubelet has evicted exists until it is deleted, but does not run again: its slot is free.
+				// A terminal pod, such as one that the kubelet has evicted, may exist for long but does not run
+				// again: its slot is free.
 				s.Pod = nil
 			}
 		}
@@ -245,7 +247,7 @@ func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.OptsOut = found.OptsOut()
 	policy, err := identity.Reclaim(identity.DefaultReclaim(), found.Annotations, found.Template)
 	if err != nil {
-		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of the pods keep their current reclaim policy", err)
+		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; FixedIPs keep their reclaim policy, and new ones get the default", err)
 		return
 	}
 	w.Reclaim = &policy
@@ -260,7 +262,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	s.RequestsIPs = identity.RequestsIPs(s.Pod.Annotations, nil)
 	policy, err := identity.Reclaim(identity.NamedReclaim(), s.Pod.Annotations)
 	if err != nil {
-		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the address of the pod keeps its current reclaim policy", err)
+		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a FixedIP of the pod keeps its reclaim policy, and a new one gets the default", err)
 		if s.Record != nil {
 			return
 		}
@@ -321,7 +323,9 @@ func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) (
 	return homes, nil
 }
 
-// homeMissing returns the value of reclaim.State.HomeMissing for a FixedIP.
+// homeMissing returns the value of reclaim.State.HomeMissing for a FixedIP: a node that exists and has the subnet of
+// one of the addresses, but has no CiliumNode with that subnet. It returns an empty string if there is no such node,
+// if the FixedIP is not being deleted, or if no pod was allowed to move the addresses.
 func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (string, error) {
 	if record == nil || record.DeletionTimestamp == nil || record.Status.MovableFor == "" {
 		return "", nil
@@ -375,11 +379,14 @@ func (g *Gatherer) reports(owner string, s *reclaim.State) {
 				s.Reported = append(s.Reported, a)
 			}
 			if used && user != "" && user != owner {
-				named := pool.RedactOwner(user, owner)
-				if named == user && pool.IsPodKey(user) {
+				named, help := pool.RedactOwner(user, owner), "; delete that pod if it still runs with the IP"
+				switch {
+				case !pool.IsPodKey(user):
+					named, help = fmt.Sprintf("owner %q", user), ""
+				case named == user:
 					named = "pod " + user
 				}
-				s.Blockers = append(s.Blockers, reclaim.ReleaseBlocker{Addr: a, User: user, Why: fmt.Sprintf("IP %s is still in use by %s on node %s; release is blocked until the agent no longer reports that use; delete that pod if it still runs", a, named, h.Node)})
+				s.Blockers = append(s.Blockers, reclaim.ReleaseBlocker{Addr: a, User: user, Why: fmt.Sprintf("IP %s is still in use by %s on node %s; release is blocked until the agent no longer reports that use%s", a, named, h.Node, help)})
 			}
 		}
 	}

@@ -36,8 +36,9 @@ func TestReports(t *testing.T) {
 	}{
 		"not used":                           {entry: claimed},
 		"used by its pod":                    {entry: claimed, user: owner},
-		"used by another pod":                {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by pod db/other-0 on node n; release is blocked until the agent no longer reports that use; delete that pod if it still runs"},
-		"used by a pod of another namespace": {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n; release is blocked until the agent no longer reports that use; delete that pod if it still runs"},
+		"used by another pod":                {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by pod db/other-0 on node n; release is blocked until the agent no longer reports that use; delete that pod if it still runs with the IP"},
+		"used by a pod of another namespace": {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n; release is blocked until the agent no longer reports that use; delete that pod if it still runs with the IP"},
+		"used by the node itself":            {entry: claimed, user: "router", blocks: "router", why: `IP 10.0.1.6 is still in use by owner "router" on node n; release is blocked until the agent no longer reports that use`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &Gatherer{Ledger: ledger.New()}
@@ -60,8 +61,8 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// TestHomeMissing checks that homeMissing returns the home node of a deleted FixedIP, whose address may be on another node, while
-// the home Node exists and has no CiliumNode. Seed 217105 of the model.
+// TestHomeMissing checks that homeMissing returns the home node of a deleted FixedIP whose address may be on another
+// node, if the home Node exists and has no CiliumNode. Seed 217105 of the model.
 func TestHomeMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.FixedIP)

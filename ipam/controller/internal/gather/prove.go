@@ -38,8 +38,8 @@ func (e *NotProvedError) Error() string { return "the evidence is not sufficient
 // minRetry is the minimum of RetryAfter.
 const minRetry = 5 * time.Second
 
-// RetryAfter returns the time after which the pods of the node should be read again: the age of the answer, at least minRetry.
-// The interval thus doubles each time: a pod that cannot start may have no address for hours.
+// RetryAfter returns the time after which the pods of the node should be read again: the age of the answer, at least
+// minRetry. So the interval doubles each time, because a pod that cannot start may have no address for hours.
 func (e *NotProvedError) RetryAfter(now time.Time) time.Duration {
 	return max(minRetry, now.Sub(e.Answered))
 }

@@ -89,7 +89,7 @@ func Each(add func(of client.Object, name string, fn client.IndexerFunc) error) 
 	return nil
 }
 
-// PodsWithIP returns the pods of any node that have the IP.
+// PodsWithIP returns the pods of any node that have the IP, except terminal pods and pods of the host network.
 func PodsWithIP(ctx context.Context, cached client.Reader, a netip.Addr) ([]*corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := cached.List(ctx, &pods, client.MatchingFields{podIPBlock: block(a)}, client.UnsafeDisableDeepCopy); err != nil {

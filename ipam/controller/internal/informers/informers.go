@@ -32,8 +32,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// Options returns the options of the controller's cache: the kinds to watch with their own transforms. The cache watches
-// CiliumEndpoints only if endpoints is true.
+// Options returns the options of the controller's cache: the kinds that it watches, each with the transform of its
+// objects. The cache watches CiliumEndpoints only if endpoints is true.
 func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	o := cache.Options{
 		NewInformer:      packed.NewInformer,
@@ -132,8 +132,8 @@ func transform[T any](trim func(T) T) func(obj any) (any, error) {
 	}
 }
 
-// podTransform returns a transform that keeps the fields of a pod that identity.Of and the decisions read. It keeps
-// the labels and the scheduler name only if the adoption rules read them.
+// podTransform returns a transform that keeps the fields of a pod that the controller reads. It keeps the labels only
+// if adoption depends on labels, and the scheduler name only if it is that of one of our schedulers.
 func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 	return transform(func(pod *corev1.Pod) *corev1.Pod {
 		trimmed := &corev1.Pod{
@@ -144,7 +144,8 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 		}
 		keepAnnotations(&trimmed.ObjectMeta, pod.Annotations, annotationDomains)
 		if podutil.IsUnschedulable(pod) {
-			// The controller chooses a node that can run the pod to inherit the subnet of its address.
+			// These fields show which node can run the pod, and so may inherit the orphaned subnet of the pod's
+			// address.
 			trimmed.Status.Conditions = []corev1.PodCondition{{
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(podutil.UnschedulableSince(pod)),
 			}}
@@ -171,7 +172,7 @@ var fixedIPTransform = transform(func(fip *v1alpha1.FixedIP) *v1alpha1.FixedIP {
 	return fip
 })
 
-// nodeTransform keeps the fields of a Node that its subnets and its pool depend on.
+// nodeTransform keeps the fields of a Node that the controller reads.
 var nodeTransform = transform(func(node *corev1.Node) *corev1.Node {
 	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
 	trimmed.Labels = node.Labels
@@ -188,8 +189,8 @@ var nodeTransform = transform(func(node *corev1.Node) *corev1.Node {
 	return trimmed
 })
 
-// endpointTransform keeps the owner, the addresses and the node of a CiliumEndpoint. A cluster has one for each
-// pod.
+// endpointTransform keeps the owner, the addresses and the node of a CiliumEndpoint. The other fields would need much
+// memory: a cluster has one CiliumEndpoint for each pod.
 var endpointTransform = transform(func(e *ciliumv2.CiliumEndpoint) *ciliumv2.CiliumEndpoint {
 	trimmed := &ciliumv2.CiliumEndpoint{TypeMeta: e.TypeMeta, ObjectMeta: trimMeta(e.ObjectMeta)}
 	if n := e.Status.Networking; n != nil {

@@ -49,8 +49,8 @@ func pod(name string) *corev1.Pod {
 	return p
 }
 
-// apiServer is an API server with three pods. Its first page of a list has one pod and a continue token that has
-// expired at the request for the second page, as if etcd had compacted that version.
+// apiServer is an API server with three pods. The first page of a list has one pod and a continue token. The token
+// has expired when the second page is requested, as if etcd had compacted that version.
 type apiServer struct {
 	// streams is true if the API server has the feature WatchList.
 	streams bool

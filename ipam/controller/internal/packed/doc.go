@@ -3,10 +3,10 @@
 
 // Package packed has an informer that stores pods and CiliumEndpoints in a packed form.
 //
-// A corev1.Pod takes more than a kilobyte of memory before it contains anything, because most of its fields are empty in a
-// cache that needs few of them. A large cluster has 150,000 pods and as many CiliumEndpoints. The informer therefore encodes
-// each object when it receives it, and decodes it for each reader and each event handler. Readers and event handlers do not
-// notice: they get objects of the API type, which belong to them.
+// An empty corev1.Pod takes more than a kilobyte of memory, and the cache needs few of its fields. A large cluster
+// has 150,000 pods and as many CiliumEndpoints. The informer therefore encodes each object when it receives it, and
+// decodes it for each reader and each event handler. Readers and event handlers get objects of the API type, and may
+// change them.
 //
 // The transform of the cache decides which fields are kept, before an object is packed. Of a CiliumEndpoint only the metadata
 // and status.networking can be packed.

@@ -29,7 +29,7 @@ type informer struct{ cache.SharedIndexInformer }
 func (i informer) SetTransform(trim cache.TransformFunc) error {
 	return i.SharedIndexInformer.SetTransform(func(obj any) (any, error) {
 		if r, ok := obj.(record); ok {
-			// client-go transforms an object of an initial list that it receives as a stream twice.
+			// client-go transforms an object twice if it receives the initial list as a stream.
 			return r, nil
 		}
 		trimmed, err := trim(obj)

@@ -74,7 +74,7 @@ func withoutLabels(obj any) (any, error) {
 	return obj, nil
 }
 
-// events records what an event handler was called with.
+// events is an event handler that records its calls.
 type events struct {
 	mu  sync.Mutex
 	all []any
@@ -95,7 +95,7 @@ func (e *events) OnAdd(obj any, _ bool)      { e.add(obj) }
 func (e *events) OnUpdate(before, after any) { e.add(update{before, after}) }
 func (e *events) OnDelete(obj any)           { e.add(removal{obj}) }
 
-// await waits until the handler was called a number of times, and returns what it was called with.
+// await waits until the handler was called a number of times, and returns the recorded calls.
 func (e *events) await(t *testing.T, calls int) []any {
 	t.Helper()
 	for {
@@ -113,8 +113,8 @@ func (e *events) await(t *testing.T, calls int) []any {
 	}
 }
 
-// TestInformer checks that readers and event handlers of an informer get the objects of the API server, and that its store
-// contains records of pods and CiliumEndpoints only.
+// TestInformer checks that readers and event handlers of an informer get the objects of the API server. It also
+// checks that the store contains records of pods and CiliumEndpoints, and no records of other objects.
 func TestInformer(t *testing.T) {
 	v4 := &ciliumv2.AddressPair{IPV4: "10.0.1.10", IPV6: "fd00::a"}
 	for name, c := range map[string]struct {
@@ -212,7 +212,7 @@ func TestInformer(t *testing.T) {
 	}
 }
 
-// stored returns what the store of client-go contains for an object.
+// stored returns the value that the store of client-go contains for an object.
 func stored(i cache.SharedIndexInformer, of client.Object) any {
 	if packed, ok := i.(informer); ok {
 		i = packed.SharedIndexInformer
@@ -272,7 +272,7 @@ func BenchmarkStore(b *testing.B) {
 	}
 }
 
-// live returns the bytes of the live heap.
+// live returns the size of the live heap in bytes.
 func live() uint64 {
 	runtime.GC()
 	runtime.GC()

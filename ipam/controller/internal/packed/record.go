@@ -63,9 +63,9 @@ func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
 	return endpointRecord(append(data, networking...)), nil
 }
 
-// unpack returns the object of a record, and any other object unchanged. What pack has encoded in this process can be decoded:
-// an error would be a bug of this package. The process ends then, because the controller could give away the addresses of an
-// object that it does not see.
+// unpack returns the object of a record, and any other object unchanged. pack has encoded every record in this
+// process, so an error of the decoder would be a bug of this package. unpack panics then, because the controller
+// could release the addresses of an object that it does not see.
 func unpack(obj any) any {
 	switch o := obj.(type) {
 	case record:

@@ -124,8 +124,9 @@ const ResyncPeriod = 5 * time.Minute
 const AfterConflict = time.Second
 
 const (
-	// resyncBatch is the number of identities that a resync queues at once, and the length of the queue at which the resync
-	// pauses for resyncPause. A queue never frees its memory, so that it should not contain all identities of a large cluster.
+	// resyncBatch is the number of identities that a resync queues at once, and the length of the queue at which the
+	// resync pauses for resyncPause. A queue never frees its memory, so it should not contain all identities of a
+	// large cluster.
 	resyncBatch = 256
 	resyncPause = 10 * time.Millisecond
 )

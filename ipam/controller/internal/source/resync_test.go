@@ -109,8 +109,8 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// TestIdentities checks that Identities returns every identity with a FixedIP or with an owned, moved or move-target entry
-// exactly once.
+// TestIdentities checks that Identities returns each name once: the pod of each owned, moved or move-target entry, the
+// FixedIP, and the pod that the FixedIP names. For a slot these are two names: that of the FixedIP and that of the holder.
 func TestIdentities(t *testing.T) {
 	l := ledger.New()
 	at := netip.MustParseAddr
