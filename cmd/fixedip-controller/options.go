@@ -52,7 +52,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig file; if empty, the service account of the pod is used. Default: environment variable KUBECONFIG")
 	// Releasing a thousand addresses at once takes three requests for each address. The API server has its own limits.
 	fs.Float32Var(&o.qps, "kube-api-qps", 500, "Maximum number of requests per second to the API server, on average")
-	fs.IntVar(&o.burst, "kube-api-burst", 1000, "Maximum number of requests to the API server at once")
+	fs.IntVar(&o.burst, "kube-api-burst", 1000, "Maximum number of requests to the API server in a burst, during which the rate may exceed --kube-api-qps")
 
 	fs.StringSliceVar(&o.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs from which nodes get their subnets")
 	fs.IntSliceVar(&o.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", []int{24}, "Prefix length of IPv4 subnets of nodes: one for all CIDRs, or one for each")
@@ -69,7 +69,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.strictNodes, "strict-nodes", "fixedip.io/strict=true", "Label selector of strict nodes, on which every pod gets an owned entry; empty selects none. Has to equal strictNodes of the scheduler")
 	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum number of writes to one CiliumNode per minute; half of them may come at once. Urgent writes count but do not wait")
 	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields of CiliumNodes, which is about half of their size")
-	fs.DurationVar(&o.Cooldown, "address-cooldown", time.Minute, "Minimum time for which a released or withdrawn address is offered to no other pod; after it, the cooldown lasts until the agent of the node has reported without the address")
+	fs.DurationVar(&o.Cooldown, "address-cooldown", time.Minute, "Minimum time for which a released or withdrawn address is offered to no other pod. The cooldown then ends when the agent of the node has confirmed that no pod uses the address; if the agent still reports the address as used, the cooldown starts again")
 	fs.StringVar((*string)(&o.Failover), "failover", "Wait", "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign. Has to equal failover of the scheduler")
 
 	o.Verify = conformance.DefaultConfig()

@@ -142,8 +142,8 @@ func (e *env) lease(namespace, name string) *coordinationv1.Lease {
 	return &lease
 }
 
-// allowLeases grants the controller the rights on Leases in another namespace, as an administrator who sets such flags has
-// to.
+// allowLeases grants the controller the rights on the Leases with these names, and on Events, in another namespace. An
+// administrator who sets --leader-election-namespace has to grant the same rights.
 func (e *env) allowLeases(namespace string, names ...string) {
 	e.t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "fixedip-controller"}

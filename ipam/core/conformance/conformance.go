@@ -31,7 +31,8 @@ type PodState struct {
 	FixedIP *v1alpha1.FixedIP
 	// Held contains, for each node, the addresses whose pool entries name the pod.
 	Held []ledger.NodeAddresses
-	// Moved are the addresses of the pod whose Moved entries at their home name the node that carries them.
+	// Moved contains the addresses of the pod that have a Moved entry in the pool of their home node. The node that the
+	// entry names may not have an entry for the address.
 	Moved []ledger.RemoteAddresses
 	// Ours is true if our scheduler places the pod and the next pod has the same name: the next pod is placed on the node
 	// whose pool has its IPs.

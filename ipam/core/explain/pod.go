@@ -141,8 +141,8 @@ func (e *explanation) whereabouts() string {
 	return plural(e.reserved, "is", "are") + " in no node's subnet"
 }
 
-// overlappingNode returns the first node, by name, whose subnets contain a reserved address and overlap those of
-// another node; empty if there is none.
+// overlappingNode returns a node whose subnets contain a reserved address and overlap those of another node; empty if
+// there is none. It returns the first such node, by name, of the first reserved address that has one.
 func (e *explanation) overlappingNode() string {
 	for _, a := range e.reserved {
 		for _, name := range slices.Sorted(slices.Values(e.Pools.HomesOf(a))) {

@@ -23,7 +23,7 @@ const (
 	barWidth    = 9
 )
 
-// readReports reads all reports in a folder, in the order of their names (report.name).
+// readReports reads all reports in a folder, in the order of their file names.
 func readReports(dir string) ([]*report, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*-nodes*.json"))
 	if err != nil {
