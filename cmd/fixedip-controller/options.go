@@ -51,7 +51,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.configFile, "config", "", "YAML file of kind "+configKind+" whose other keys are names of these flags; flags on the command line take precedence")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig file; if empty, the service account of the pod is used. Default: environment variable KUBECONFIG")
 	// Releasing a thousand addresses at once takes three requests for each address. The API server has its own limits.
-	fs.Float32Var(&o.qps, "kube-api-qps", 500, "Maximum number of requests per second to the API server, on average")
+	fs.Float32Var(&o.qps, "kube-api-qps", 500, "Maximum number of requests per second to the API server, on average, of each client and for each kind of object; the controller as a whole may send more")
 	fs.IntVar(&o.burst, "kube-api-burst", 1000, "Maximum number of requests to the API server in a burst, during which the rate may exceed --kube-api-qps")
 
 	fs.StringSliceVar(&o.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs from which nodes get their subnets")

@@ -225,14 +225,14 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	if c.FromNode {
 		return message
 	}
-	successor := "the node in spec.successor of its NodeSubnet"
+	field := "spec.successor of its NodeSubnet"
 	if i := slices.IndexFunc(o.Subnets, func(s subnetplan.Subnet) bool { return s.CIDR.Contains(k.Addr) }); i >= 0 {
-		successor = "the node in spec.successor of NodeSubnet " + address.SubnetName(o.Subnets[i].CIDR)
+		field = "spec.successor of NodeSubnet " + address.SubnetName(o.Subnets[i].CIDR)
 	}
 	if o.Node == "" {
-		return message + "; " + successor + " gets the subnet at once"
+		return message + "; to assign the subnet at once, set " + field + " to the name of a node"
 	}
-	return message + fmt.Sprintf("; a new node %s, a node with the label %s=%s, or %s gets the subnet at once", o.Node, replacesNodeLabel, o.Node, successor)
+	return message + fmt.Sprintf("; a new node %s, a node with the label %s=%s, or the node in %s gets the subnet at once", o.Node, replacesNodeLabel, o.Node, field)
 }
 
 // waitsForSubnet is waitsFor for an address that no NodeSubnet contains.

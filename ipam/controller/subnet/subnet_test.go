@@ -508,7 +508,7 @@ func TestWaitsFor(t *testing.T) {
 		"Hold, Migrate":          {node: "a", subnets: subnets, policy: subnetplan.Hold, failover: v1alpha1.Migrate, want: gone + migrates + atOnce},
 		"Free":                   {node: "a", subnets: subnets, policy: subnetplan.Free, want: gone + expires + atOnce},
 		"Free, Migrate":          {node: "a", subnets: subnets, policy: subnetplan.Free, failover: v1alpha1.Migrate, want: gone + migrates + expires + atOnce},
-		"never had a node":       {subnets: subnets, policy: subnetplan.Inherit, want: "No node has had the subnet of IP 10.0.0.20 yet; after 1m0s a node that can run the waiting pods inherits the subnet; the node in spec.successor of NodeSubnet 10-0-0-16-28 gets the subnet at once"},
+		"never had a node":       {subnets: subnets, policy: subnetplan.Inherit, want: "No node has had the subnet of IP 10.0.0.20 yet; after 1m0s a node that can run the waiting pods inherits the subnet; to assign the subnet at once, set spec.successor of NodeSubnet 10-0-0-16-28 to the name of a node"},
 		"no NodeSubnet":          {node: "a", policy: subnetplan.Inherit, want: "IP 10.0.0.20 is in no node's subnet, and node a of its FixedIP is gone" + inCIDR},
 		"no NodeSubnet, no node": {policy: subnetplan.Inherit, want: "IP 10.0.0.20 is in no node's subnet" + inCIDR},
 		"Node.spec.podCIDRs":     {node: "a", subnets: subnets, policy: subnetplan.Hold, fromNode: true, want: gone + "; the subnet waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"},
