@@ -310,7 +310,7 @@ func TestFailover(t *testing.T) {
 				step{before: swap},
 				step{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6")},
 				step{at: preBind, before: func(s *scene) { s.line.lose(0, unsent, unsent, unsent, unsent, unsent, unsent) },
-					answer: "Error: claim address 10.1.0.6 of node b for pod NS/web-0: move address 10.1.0.6 from node a to node b (home node a): write to CiliumNode b not confirmed within 6 tries: *",
+					answer: "Error: claim address 10.1.0.6 on node b for pod NS/web-0: move address 10.1.0.6 to node b (home node a): write to CiliumNode a not confirmed within 6 tries: *",
 					then: func(s *scene, want *stored) {
 						want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
 						want.Writes++
