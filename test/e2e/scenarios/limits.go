@@ -48,7 +48,7 @@ func quotaReached(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	if want := "ResourceQuota addresses allows 2 FixedIPs"; !strings.Contains(message, want) {
+	if want := "ResourceQuota addresses of namespace " + s.namespace + " is used up"; !strings.Contains(message, want) {
 		return fmt.Errorf("pod web-2: the condition PodScheduled has the message %q, want it to contain %q", message, want)
 	}
 	if entries := s.witness.Entries(s.namespace, "web-2"); len(entries) > 0 {
@@ -120,7 +120,7 @@ func volume(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	if want := "belongs to node " + victimNode + ", which is cordoned"; !strings.Contains(message, want) {
+	if want := "to node " + victimNode + ", which is cordoned"; !strings.Contains(message, want) {
 		return fmt.Errorf("pod web-0: the condition PodScheduled has the message %q, want it to contain %q", message, want)
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {

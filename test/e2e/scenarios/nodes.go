@@ -182,7 +182,7 @@ func drainedWithBudget(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	if want := "belongs to node " + victimNode + ", which is cordoned"; !strings.Contains(message, want) {
+	if want := "to node " + victimNode + ", which is cordoned"; !strings.Contains(message, want) {
 		return fmt.Errorf("pod %s: the condition PodScheduled has the message %q, want it to contain %q", first, message, want)
 	}
 	if err := s.nodeEvent(ctx, victimNode, "PodsWaitForNode", s.namespace+"/"+first); err != nil {
