@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
@@ -310,7 +311,8 @@ func (r *faultRun) named(text string) string {
 // not of make test.
 func TestEveryWriteFails(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{noScheduler: true, controlPlaneArgs: keepNodesReady})
+	log := filepath.Join(t.TempDir(), "audit.log")
+	e := start(t, options{noScheduler: true, controlPlaneArgs: append([]string{"--audit-log=" + log}, keepNodesReady...)})
 	gate := e.faultGate()
 	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Kubeconfig: gate.kubeconfigs[cluster.Scheduler], Movable: true, NoElection: true})
 	var err error
@@ -370,7 +372,7 @@ func TestEveryWriteFails(t *testing.T) {
 			}
 		}
 	}
-	done := 0
+	done, differing := 0, []*faultRun{}
 	e.runInParallel(todo, func(r *faultRun) {
 		_, err := r.through(wants[r.scenario])
 		mu.Lock()
@@ -379,11 +381,16 @@ func TestEveryWriteFails(t *testing.T) {
 		failed := gate.of(r.name).failed
 		if err != nil {
 			t.Errorf("%s, %s (%s): %v", r.scenario, r.fault, failed, err)
+			differing = append(differing, r)
 		}
 		if done%20 == 0 {
 			t.Logf("%d of %d runs after %s", done, len(todo), time.Since(began).Round(time.Second))
 		}
 	})
+
+	for _, r := range differing {
+		t.Logf("%s, %s: these requests created, bound and deleted pods:\n%s", r.scenario, r.fault, strings.Join(e.podRequests(log, r.name), "\n"))
+	}
 
 	// The state of each run is still the state at its end.
 	hit := 0
@@ -401,6 +408,19 @@ func TestEveryWriteFails(t *testing.T) {
 		t.Errorf("%d of %d writes failed, want at least 9 of 10", hit, len(todo))
 	}
 	gate.history.linearizable(t)
+}
+
+// podRequests returns the requests in the audit log that created, bound or deleted pods of a namespace, in their order.
+func (e *env) podRequests(log, namespace string) (requests []string) {
+	e.t.Helper()
+	e.audited(log, "", func(event auditv1.Event, resource string) {
+		if event.ObjectRef.Namespace != namespace || !slices.Contains([]string{"pods", "pods/binding", "pods/eviction"}, resource) ||
+			!slices.Contains([]string{"create", "delete", "deletecollection"}, event.Verb) {
+			return
+		}
+		requests = append(requests, fmt.Sprintf("%s %s %s %s by %s: %d", event.RequestReceivedTimestamp.Format("15:04:05.000"), event.Verb, resource, event.ObjectRef.Name, event.User.Username, event.ResponseStatus.Code))
+	})
+	return requests
 }
 
 // runInParallel calls through for each run, for runsAtOnce runs at the same time.
