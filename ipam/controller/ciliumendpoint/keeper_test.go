@@ -186,7 +186,7 @@ func TestMissingIsReportedInAnEvent(t *testing.T) {
 	}
 	// The model also found this case: no pod of the node has a CiliumEndpoint, so that the pod is not evicted. The event is the
 	// only report of the problem.
-	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no CiliumEndpoint has the IP of node n, so its Cilium agent may create none" {
+	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no CiliumEndpoint names the IP of node n in status.networking.node; its Cilium agent may have just started, or may be configured to create no CiliumEndpoints; check the cilium pod of the node" {
 		t.Errorf("no pod of the node has a CiliumEndpoint: got missing = %v, blocker %q and error %v", missing, blocker, err)
 	}
 }

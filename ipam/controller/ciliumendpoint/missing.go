@@ -104,7 +104,7 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 		return false, "", fmt.Errorf("list the CiliumEndpoints of node %s from the cache: %w", name, err)
 	}
 	if len(others.Items) == 0 {
-		blocker = fmt.Sprintf("no CiliumEndpoint has the IP of node %s, so its Cilium agent may create none", name)
+		blocker = fmt.Sprintf("no CiliumEndpoint names the IP of node %s in status.networking.node; its Cilium agent may have just started, or may be configured to create no CiliumEndpoints; check the cilium pod of the node", name)
 	}
 	return true, blocker, nil
 }

@@ -132,10 +132,12 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("adopt").
 		For(&corev1.Pod{}, builder.WithPredicates(adoptable)).
-		// A pod of our scheduler can also lose its entry by a pool change, which adopt receives, or by the deletion of its
-		// FixedIP.
+		// A pod of our scheduler may be bound although its entry was released before: see lost. If the entry of a bound pod
+		// is removed, the change of the pool queues the pod in adopt.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ifLost), builder.WithPredicates(source.AfterStart)).
 		WatchesRawSource(adopt.Resynced(source.Resync{Clock: c.Clock, Period: source.ResyncPeriod, All: c.allLost, Ready: c.Ready})).
+		// A pod of our scheduler without an entry counts as lost only when its FixedIP is gone. A pod of another scheduler can
+		// be adopted again then.
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(ofHolder), builder.WithPredicates(deleted)).
 		WithOptions(source.Workers(4)).
 		Complete(reconcile.Func(c.adopt))

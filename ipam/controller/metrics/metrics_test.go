@@ -162,7 +162,7 @@ fixedip_pool_write_requests_bucket{le="256"} 1
 fixedip_pool_write_requests_bucket{le="+Inf"} 1
 fixedip_pool_write_requests_sum 3
 fixedip_pool_write_requests_count 1
-# HELP fixedip_pool_writes_total Patches of CiliumNodes by the controller, by result: applied, or conflict (the pool had changed, and the patch was decided again).
+# HELP fixedip_pool_writes_total Patches of CiliumNodes by the controller, except those of release handshakes and of assigned subnets, by result: applied, or conflict (the CiliumNode had changed, and the patch wrote nothing).
 # TYPE fixedip_pool_writes_total counter
 fixedip_pool_writes_total{result="applied"} 1
 fixedip_pool_writes_total{result="conflict"} 1

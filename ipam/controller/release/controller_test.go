@@ -204,8 +204,8 @@ func (s *stage) end(pod *corev1.Pod) {
 	}
 }
 
-// TestBatchWaitsForTerminatingPods checks that a batch is written in one patch and without unnecessary delay: when no pod with
-// an entry is terminating on the node any longer, or batchWindow is over.
+// TestBatchWaitsForTerminatingPods checks that a batch is written in one patch, and when: after quietWindow if no pod with
+// an entry is terminating on the node; otherwise when the last such pod is gone, and after batchWindow at the latest.
 func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	existing := controllertest.Objects(controllertest.Record(0, false), controllertest.Record(1, false), controllertest.Record(2, false))
 	ending := func(i int) *corev1.Pod {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -266,18 +267,7 @@ func burst(ctx context.Context, s *scene) error {
 	if before, err = s.awaitReplaced(ctx, before, before.names()...); err != nil {
 		return err
 	}
-	if err := within(ctx, 2*stepTimeout, func() error {
-		if err := s.api.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
-			return err
-		}
-		if d.Status.ReadyReplicas != pods {
-			return fmt.Errorf("%d of %d unreserved pods are ready", d.Status.ReadyReplicas, pods)
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	if err := s.crowdAnswers(ctx, pods); err != nil {
+	if _, err := s.awaitCrowd(ctx, pods); err != nil {
 		return err
 	}
 	if err := s.deletePods(ctx, false, before.names()...); err != nil {
@@ -287,16 +277,34 @@ func burst(ctx context.Context, s *scene) error {
 	return err
 }
 
-// crowdAnswers sends a request to each unreserved pod at its addresses, and checks that no two pods share an address.
-func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
+// awaitCrowd returns when all pods of the Deployment crowd are ready and each has answered at its addresses. It returns an
+// error if two pods share an address. found contains the addresses, sorted. Key: the name of the pod.
+func (s *scene) awaitCrowd(ctx context.Context, pods int) (found map[string][]string, err error) {
+	if err := within(ctx, 2*stepTimeout, func() error {
+		d := &appsv1.Deployment{ObjectMeta: s.meta("crowd")}
+		if err := s.api.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
+			return err
+		}
+		if int(d.Status.ReadyReplicas) != pods {
+			return fmt.Errorf("%d of %d unreserved pods are ready", d.Status.ReadyReplicas, pods)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	var list corev1.PodList
 	if err := s.api.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{"app": "crowd"}); err != nil {
-		return fmt.Errorf("list the unreserved pods: %w", err)
+		return nil, fmt.Errorf("list the unreserved pods: %w", err)
 	}
-	addresses := map[string]bool{}
+	found = map[string][]string{}
+	users := map[string]string{}
 	for _, pod := range list.Items {
 		for _, ip := range pod.Status.PodIPs {
-			addresses[ip.IP] = true
+			if other, taken := users[ip.IP]; taken {
+				return nil, fmt.Errorf("the unreserved pods %s and %s have %s", other, pod.Name, ip.IP)
+			}
+			users[ip.IP] = pod.Name
+			found[pod.Name] = append(found[pod.Name], ip.IP)
 			if err := within(ctx, fetchTimeout*3, func() error {
 				a, err := s.watch.clients()[0].fetch(ctx, ip.IP)
 				if err == nil && a.Hostname != pod.Name {
@@ -304,12 +312,13 @@ func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
 				}
 				return err
 			}); err != nil {
-				return fmt.Errorf("the unreserved pod %s does not answer at %s: %w", pod.Name, ip.IP, err)
+				return nil, fmt.Errorf("the unreserved pod %s does not answer at %s: %w", pod.Name, ip.IP, err)
 			}
 		}
+		slices.Sort(found[pod.Name])
 	}
-	if len(addresses) != 2*pods {
-		return fmt.Errorf("%d unreserved pods have %d different addresses, want %d", len(list.Items), len(addresses), 2*pods)
+	if len(users) != 2*pods {
+		return nil, fmt.Errorf("%d unreserved pods have %d addresses, want %d", len(list.Items), len(users), 2*pods)
 	}
-	return nil
+	return found, nil
 }

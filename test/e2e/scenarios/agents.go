@@ -15,6 +15,8 @@ import (
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/cilium/cilium/pkg/node/addressing"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/realcluster"
@@ -86,6 +88,69 @@ func agentRestartedOften(ctx context.Context, s *scene) error {
 		}
 	}
 	return nil
+}
+
+// ciliumNodeDeleted deletes the CiliumNode of a node on which pods run, and restarts its agent, which creates the CiliumNode
+// again. No pod is replaced or gets other addresses, and pods that start after that share no address with another pod. The
+// control pods on the node are pinged throughout.
+func ciliumNodeDeleted(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 3, nodes: []string{calmNode}})
+	if err != nil {
+		return err
+	}
+	const pods = 5
+	crowd := s.deployment(workload{name: "crowd", replicas: pods, nodes: []string{calmNode}, scheduler: stockScheduler})
+	if err := s.create(ctx, crowd); err != nil {
+		return err
+	}
+	unreserved, err := s.awaitCrowd(ctx, pods)
+	if err != nil {
+		return err
+	}
+	var cn, made ciliumv2.CiliumNode
+	if err := s.api.Get(ctx, client.ObjectKey{Name: calmNode}, &cn); err != nil {
+		return fmt.Errorf("read CiliumNode %s: %w", calmNode, err)
+	}
+	if err := s.api.Delete(ctx, &cn); err != nil {
+		return fmt.Errorf("delete CiliumNode %s: %w", calmNode, err)
+	}
+	node := s.cluster.Node(calmNode)
+	if err := node.Start(ctx, realcluster.Agent); err != nil {
+		return err
+	}
+	if err := errors.Join(node.WaitReady(ctx), node.WaitEndpoints(ctx)); err != nil {
+		return err
+	}
+	// The agent has answered a barrier, so its report is about the new pool.
+	if _, err := s.nodeAddresses(ctx, calmNode); err != nil {
+		return err
+	}
+	if err := s.api.Get(ctx, client.ObjectKey{Name: calmNode}, &made); err != nil {
+		return fmt.Errorf("read CiliumNode %s: %w", calmNode, err)
+	}
+	if made.UID == cn.UID {
+		return fmt.Errorf("CiliumNode %s is still the one that was deleted", calmNode)
+	}
+	if before, err = s.awaitReplaced(ctx, before); err != nil {
+		return err
+	}
+	if err := change(ctx, s, crowd, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](2 * pods) }); err != nil {
+		return err
+	}
+	after, err := s.awaitCrowd(ctx, 2*pods)
+	if err != nil {
+		return err
+	}
+	for name, addresses := range unreserved {
+		if !slices.Equal(after[name], addresses) {
+			return fmt.Errorf("the unreserved pod %s has %v, want %v as before; no addresses: it was replaced", name, after[name], addresses)
+		}
+	}
+	if err := s.deletePods(ctx, false, before.names()...); err != nil {
+		return err
+	}
+	_, err = s.awaitReplaced(ctx, before, before.names()...)
+	return err
 }
 
 // nodeAddresses returns, sorted, the addresses that the agent of a node uses for the node itself, each after its owner, and

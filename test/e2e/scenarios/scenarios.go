@@ -51,6 +51,7 @@ var scenarios = []scenario{
 	{"migrated and back", "the pod keeps its addresses when it moves to another node and back", migratedAndBack, wholeCluster, true, true},
 	{"agent restarted", "pods that are replaced during the restart have the same addresses", agentRestarted, wholeCluster, true, false},
 	{"agent restarted ten times", "the router and the health endpoint keep their addresses", agentRestartedOften, wholeCluster, false, false},
+	{"CiliumNode deleted", "pods on the node keep their addresses, and no other pod gets them", ciliumNodeDeleted, wholeCluster, true, false},
 	{"API server restarted", "pods that are replaced during the restart have the same addresses", apiServerRestarted, wholeCluster, true, false},
 
 	{"node surged", "a node that joined before inherits the subnet, and the pods follow their addresses", nodeSurged, changedCluster, true, false},

@@ -5,7 +5,8 @@ package informers
 
 import "testing"
 
-// TestReadiness checks that the readiness check fails while an informer is not synced, and names these informers.
+// TestReadiness checks that the readiness check fails until all informers are synced, and that the error names the informers
+// that are not synced.
 func TestReadiness(t *testing.T) {
 	synced := map[string]bool{}
 	w := Synced{}
