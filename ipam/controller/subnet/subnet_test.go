@@ -6,10 +6,8 @@ package subnet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,16 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/test/gen"
@@ -249,195 +244,6 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	}
 }
 
-// TestJoiningCostsConstantRequests checks that the number of requests for a node that joins does not grow with the number
-// of nodes, and that no request lists CiliumNodes or FixedIPs (finding C4).
-func TestJoiningCostsConstantRequests(t *testing.T) {
-	const joining = 200
-	for _, existing := range []int{50, 5000} {
-		s := newScene(t)
-		all := &shelf{WithWatch: s.api, subnets: map[string]*v1alpha1.NodeSubnet{}}
-		r := rules(subnetplan.Inherit, 28)
-		r.Pools[0].CIDR = netip.MustParsePrefix("10.0.0.0/12")
-		c := s.controller(s.countingOver(all, nil), all, r)
-		c.started.Store(true)
-		for i := range existing {
-			name := fmt.Sprintf("existing-%d", i)
-			subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 12), byte(i >> 4), byte(i << 4)}), 28)
-			c.Ledger.SetNode(pool.NodePool{Name: name, Subnets: []netip.Prefix{subnet}, PodCIDRs: []string{subnet.String()}})
-			ns := &v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: subnet.String(), NodeName: name}}
-			ns.Name = address.SubnetName(subnet)
-			all.subnets[ns.Name] = ns
-		}
-		// given contains the node that got each subnet. Key: the subnet.
-		given := map[netip.Prefix]string{}
-		for i := range joining {
-			name := fmt.Sprintf("joins-%d", i)
-			s.create(node(name), gen.CiliumNode(name))
-			c.Ledger.SetNode(s.pool(name))
-			if _, err := c.reconcileNode(t.Context(), source.ForName(name)); err != nil {
-				t.Fatal(err)
-			}
-			n := s.pool(name)
-			c.Ledger.SetNode(n)
-			if len(n.Subnets) != 1 || given[n.Subnets[0]] != "" || len(n.Entries) == 0 {
-				t.Fatalf("node %s: got subnets %v and entries %v, want one subnet that no other node has, with entries", name, n.Subnets, n.Entries)
-			}
-			given[n.Subnets[0]] = name
-		}
-		want := map[string]int{
-			"create *v1alpha1.NodeSubnet": joining, "list *v1alpha1.NodeSubnetList": joining,
-			"list *v1.PodList": joining, "patch *v2.CiliumNode": joining, "update status *v1alpha1.NodeSubnet": joining,
-		}
-		if diff := cmp.Diff(want, s.requests); diff != "" {
-			t.Errorf("requests for %d nodes that join %d existing nodes (-want +got): %s", joining, existing, diff)
-		}
-	}
-}
-
-// TestJoinsDoNotWaitForEachOther checks that a slow request for one node does not delay the subnet of another node
-// (finding C4).
-func TestJoinsDoNotWaitForEachOther(t *testing.T) {
-	s := newScene(t)
-	s.create(node("slow"), gen.CiliumNode("slow"), node("fast"), gen.CiliumNode("fast"))
-	entered, leave := make(chan struct{}), make(chan struct{})
-	c := s.controller(s.counting(func(verb string, o any) error {
-		if ns, ok := o.(*v1alpha1.NodeSubnet); ok && verb == "create" && ns.Spec.NodeName == "slow" {
-			close(entered)
-			<-leave
-		}
-		return nil
-	}), s.api, rules(subnetplan.Inherit, 28))
-	c.started.Store(true)
-	c.watch(s)
-	done := make(chan error)
-	go func() {
-		_, err := c.reconcileNode(t.Context(), source.ForName("slow"))
-		done <- err
-	}()
-	<-entered
-	if _, err := c.reconcileNode(t.Context(), source.ForName("fast")); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.pool("fast").PodCIDRs; len(got) != 1 {
-		t.Errorf("node fast: got subnets %v while a request for node slow is under way, want one subnet", got)
-	}
-	close(leave)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	s.disjoint()
-}
-
-// TestResumedJoin checks that another controller completes a join if the first controller stopped at any request of the join.
-func TestResumedJoin(t *testing.T) {
-	for _, stop := range []string{"list *v1alpha1.NodeSubnetList", "list *v1.PodList", "patch *v2.CiliumNode", "update status *v1alpha1.NodeSubnet"} {
-		t.Run(stop, func(t *testing.T) {
-			s := newScene(t)
-			s.create(node("node-1"), gen.CiliumNode("node-1"))
-			stopped := s.controller(s.counting(func(verb string, o any) error {
-				if verb+fmt.Sprintf(" %T", o) == stop {
-					return errStopped
-				}
-				return nil
-			}), s.api, rules(subnetplan.Inherit, 28))
-			stopped.started.Store(true)
-			stopped.watch(s)
-			if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
-				t.Fatal("reconcileNode succeeded, want the error of the stopped request")
-			}
-			s.create(node("node-2"), gen.CiliumNode("node-2"))
-			next := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 26))
-			next.pass(s)
-			for _, name := range []string{"node-1", "node-2"} {
-				if got := s.pools()[name].PodCIDRs; len(got) != 1 {
-					t.Errorf("node %s: got subnets %v, want one", name, got)
-				}
-			}
-			if got := len(s.claims()); got != 2 {
-				t.Errorf("got claims %v, want two", s.claims())
-			}
-			s.disjoint()
-		})
-	}
-}
-
-// TestEarlierClaimOfTheSameNode checks that a claim that is not published yet is published together with a new claim for the
-// other family (finding C13).
-func TestEarlierClaimOfTheSameNode(t *testing.T) {
-	s := newScene(t)
-	s.create(node("node-1"), gen.CiliumNode("node-1"))
-	stopped := s.controller(s.counting(func(verb string, _ any) error {
-		if verb == "patch" {
-			return errStopped
-		}
-		return nil
-	}), s.api, rules(subnetplan.Inherit, 28))
-	stopped.started.Store(true)
-	stopped.watch(s)
-	if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
-		t.Fatal("reconcileNode succeeded, want the error of the stopped request")
-	}
-	both := rules(subnetplan.Inherit, 28)
-	both.Pools = append(both.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("fd00::/48"), MaskSize: 64})
-	s.create(node("node-2"), gen.CiliumNode("node-2"))
-	next := s.controller(s.counting(nil), s.api, both)
-	next.pass(s)
-	if got := s.pool("node-1").PodCIDRs; !slices.Equal(got, []string{"10.0.0.0/28", "fd00::/64"}) {
-		t.Errorf("node-1: got subnets %v, want 10.0.0.0/28 of the earlier claim and fd00::/64", got)
-	}
-	if diff := cmp.Diff(map[string]string{"10.0.0.0/28": "node-1", "fd00::/64": "node-1", "10.0.0.16/28": "node-2", "fd00:0:0:1::/64": "node-2"}, s.claims()); diff != "" {
-		t.Errorf("claims (-want +got): %s", diff)
-	}
-}
-
-// TestOrphan checks that the subnet of a node that is gone is recorded as orphaned. After the grace period another node
-// inherits a subnet with reserved addresses, and a subnet without reserved addresses is released.
-func TestOrphan(t *testing.T) {
-	zoned := func(zone string) func(*corev1.Node) {
-		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: zone} }
-	}
-	s := newScene(t)
-	s.create(node("node-1", zoned("a")), gen.CiliumNode("node-1"), node("node-2", zoned("a")), gen.CiliumNode("node-2"))
-	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
-	c.pass(s)
-	had, empty := s.pools()["node-1"], s.pools()["node-2"]
-	reserved := had.Subnets[0].Addr().Next()
-	s.create(s.record("mysql-0", "node-1", reserved.String()))
-	s.delete(node("node-1"), gen.CiliumNode("node-1"), node("node-2"), gen.CiliumNode("node-2"))
-	lost := s.clock.Now()
-	c.pass(s)
-	var ns v1alpha1.NodeSubnet
-	if err := s.api.Get(t.Context(), client.ObjectKey{Name: address.SubnetName(had.Subnets[0])}, &ns); err != nil {
-		t.Fatal(err)
-	}
-	if ns.Status.OrphanedSince == nil || !ns.Status.OrphanedSince.Time.Equal(lost) || !ns.Status.GracePeriodEnd.Time.Equal(lost.Add(time.Minute)) || ns.Status.NodeConstraints == nil || ns.Status.NodeConstraints.Zone != "a" {
-		t.Errorf("got status %+v of the orphaned NodeSubnet, want orphaned since %v, a grace period of a minute and zone a", ns.Status, lost)
-	}
-
-	s.clock.SetTime(lost.Add(2 * time.Minute))
-	s.create(node("other-zone", zoned("b")), gen.CiliumNode("other-zone"))
-	c.pass(s)
-	if _, claimed := s.claims()[empty.PodCIDRs[0]]; claimed && s.claims()[empty.PodCIDRs[0]] == "node-2" {
-		t.Errorf("got claims %v, want that the subnets %v of node-2 without reserved addresses are released", s.claims(), empty.PodCIDRs)
-	}
-	if got := s.pools()["other-zone"].PodCIDRs; len(got) != 1 || got[0] == had.PodCIDRs[0] {
-		t.Errorf("node other-zone: got subnets %v, want one other than %v", got, had.PodCIDRs)
-	}
-	s.create(node("same-zone", zoned("a")), gen.CiliumNode("same-zone"))
-	c.pass(s)
-	inheriting := s.pools()["same-zone"]
-	if !slices.Equal(inheriting.PodCIDRs, had.PodCIDRs) || inheriting.Entries[reserved] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
-		t.Errorf("node same-zone: got subnets %v and entries %v, want %v and an owned entry of %s", inheriting.PodCIDRs, inheriting.Entries, had.PodCIDRs, reserved)
-	}
-	if err := s.api.Get(t.Context(), client.ObjectKey{Name: ns.Name}, &ns); err != nil {
-		t.Fatal(err)
-	}
-	if ns.Spec.NodeName != "same-zone" || ns.Spec.PreviousNodeName != "node-1" || ns.Status.OrphanedSince != nil {
-		t.Errorf("got NodeSubnet %+v %+v, want node same-zone, previous node node-1 and no OrphanedSince", ns.Spec, ns.Status)
-	}
-	s.disjoint()
-}
-
 // TestNodeSubnetCreatedAgain checks that a NodeSubnet that never existed, or that a user deleted, is created for the node
 // that has the subnet.
 func TestNodeSubnetCreatedAgain(t *testing.T) {
@@ -453,87 +259,5 @@ func TestNodeSubnetCreatedAgain(t *testing.T) {
 	c.pass(s)
 	if diff := cmp.Diff(want, s.claims()); diff != "" {
 		t.Errorf("claims after a deletion (-want +got): %s", diff)
-	}
-}
-
-// TestSubnetOutsideThePools checks that a controller whose cluster pools do not contain a subnet reports the subnet at its
-// start, and that the node keeps the subnet (finding R8).
-func TestSubnetOutsideThePools(t *testing.T) {
-	s := newScene(t)
-	s.create(node("a"), gen.CiliumNode("a", "10.0.0.0/28"), node("b"), gen.CiliumNode("b", "10.9.0.0/28"))
-	before := rules(subnetplan.Inherit, 28)
-	before.Pools = append(before.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("10.9.0.0/24"), MaskSize: 28})
-	s.controller(s.counting(nil), s.api, before).pass(s)
-	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
-	recorder := events.NewFakeRecorder(10)
-	c.Events = recorder
-	c.pass(s)
-	close(recorder.Events)
-	var got []string
-	for e := range recorder.Events {
-		if strings.Contains(e, "ClusterPools") {
-			got = append(got, e)
-		}
-	}
-	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of the controller's cluster-pool flags; node b, or a node that inherits it, keeps it; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("events (-want +got): %s", diff)
-	}
-	if diff := cmp.Diff(map[string]string{"10.0.0.0/28": "a", "10.9.0.0/28": "b"}, s.claims()); diff != "" {
-		t.Errorf("claims (-want +got): %s", diff)
-	}
-}
-
-// TestWaitsFor checks the message of the condition SubnetAvailable for a reserved address that is in no node's subnet.
-func TestWaitsFor(t *testing.T) {
-	addr, subnets := netip.MustParseAddr("10.0.0.20"), []subnetplan.Subnet{{CIDR: netip.MustParsePrefix("10.0.0.0/28")}, {CIDR: netip.MustParsePrefix("10.0.0.16/28")}}
-	const (
-		gone     = "Node a, whose subnet contains IP 10.0.0.20, is gone"
-		atOnce   = "; a new node a, a node with the label fixedip.io/replaces-node=a, or the node in spec.successor of NodeSubnet 10-0-0-16-28 gets the subnet at once"
-		migrates = "; another node that is ready and suitable inherits the subnet after 10s at most, because an IP in it may migrate"
-		expires  = "; after 1m0s the IP is released if no node has the subnet by then"
-		inCIDR   = "; the IP waits for a node that gets a subnet with the IP; if no CIDR of the controller's cluster-pool flags contains the IP, add one"
-	)
-	for name, c := range map[string]struct {
-		node     string
-		subnets  []subnetplan.Subnet
-		policy   subnetplan.OrphanPolicy
-		failover v1alpha1.Failover
-		fromNode bool
-		want     string
-	}{
-		"Inherit":                {node: "a", subnets: subnets, policy: subnetplan.Inherit, want: gone + "; after 1m0s another node that can run the waiting pods inherits the subnet" + atOnce},
-		"Inherit, Migrate":       {node: "a", subnets: subnets, policy: subnetplan.Inherit, failover: v1alpha1.Migrate, want: gone + migrates + atOnce},
-		"Hold":                   {node: "a", subnets: subnets, policy: subnetplan.Hold, want: gone + atOnce},
-		"Hold, Migrate":          {node: "a", subnets: subnets, policy: subnetplan.Hold, failover: v1alpha1.Migrate, want: gone + migrates + atOnce},
-		"Free":                   {node: "a", subnets: subnets, policy: subnetplan.Free, want: gone + expires + atOnce},
-		"Free, Migrate":          {node: "a", subnets: subnets, policy: subnetplan.Free, failover: v1alpha1.Migrate, want: gone + migrates + expires + atOnce},
-		"never had a node":       {subnets: subnets, policy: subnetplan.Inherit, want: "No node has had the subnet of IP 10.0.0.20 yet; after 1m0s a node that can run the waiting pods inherits the subnet; to assign the subnet at once, set spec.successor of NodeSubnet 10-0-0-16-28 to the name of a node"},
-		"no NodeSubnet":          {node: "a", policy: subnetplan.Inherit, want: "IP 10.0.0.20 is in no node's subnet, and node a of its FixedIP is gone" + inCIDR},
-		"no NodeSubnet, no node": {policy: subnetplan.Inherit, want: "IP 10.0.0.20 is in no node's subnet" + inCIDR},
-		"Node.spec.podCIDRs":     {node: "a", subnets: subnets, policy: subnetplan.Hold, fromNode: true, want: gone + "; the subnet waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"},
-	} {
-		k := reservation.Address{Addr: addr, Node: c.node, Failover: c.failover}
-		o := subnetplan.OrphanedSubnets{Node: c.node, Subnets: c.subnets, Reserved: []reservation.Address{k}}
-		if got := (&Controller{Rules: rules(c.policy, 28), FromNode: c.fromNode}).waitsFor(o, k); got != c.want {
-			t.Errorf("%s: got %q, want %q", name, got, c.want)
-		}
-	}
-}
-
-// TestReservedAddressClaimsItsSubnet checks that a FixedIP that was restored from a backup, or created beforehand, claims
-// the subnet of its address.
-func TestReservedAddressClaimsItsSubnet(t *testing.T) {
-	s := newScene(t)
-	s.create(s.record("mysql-0", "node-1", "10.0.0.17"), s.record("mysql-1", "", "10.0.0.33"))
-	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
-	c.pass(s)
-	if diff := cmp.Diff(map[string]string{"10.0.0.16/28": "node-1", "10.0.0.32/28": ""}, s.claims()); diff != "" {
-		t.Errorf("claims (-want +got): %s", diff)
-	}
-	s.create(node("node-1"), gen.CiliumNode("node-1"))
-	c.pass(s)
-	if n := s.pools()["node-1"]; !slices.Equal(n.PodCIDRs, []string{"10.0.0.16/28"}) || n.Entries[netip.MustParseAddr("10.0.0.17")] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
-		t.Errorf("node-1: got subnets %v and entries %v, want 10.0.0.16/28 and an owned entry of 10.0.0.17", n.PodCIDRs, n.Entries)
 	}
 }

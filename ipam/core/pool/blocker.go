@@ -178,7 +178,7 @@ func (b *Blocker) Message() string {
 // pod returns the text for Who in messages about the pod that has an address.
 func (b *Blocker) pod() string {
 	switch {
-	case b.Who == "" || b.Who == unknownUser:
+	case b.Who == "" || b.Who == UnknownUser:
 		return "an unknown pod"
 	case b.Who == b.Requester && (b.Reason == InUseByPod || b.Reason == ClaimInFlight):
 		return "the former pod " + b.Who
@@ -186,8 +186,8 @@ func (b *Blocker) pod() string {
 	return userText(b.Who, b.Requester)
 }
 
-// unknownUser is the value of reclaim.AddressHome.User for an address that the agent reports as used without an owner.
-const unknownUser = "(unknown)"
+// UnknownUser is the value of reclaim.AddressHome.User for an address that the agent reports as used without an owner.
+const UnknownUser = "(unknown)"
 
 // userText returns the text for the owner that has an address, redacted if it is a pod of another namespace than
 // requester.

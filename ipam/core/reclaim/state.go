@@ -86,7 +86,7 @@ type AddressHome struct {
 	// Reported is true if the agent of the home node reports the address as used by the pod of the FixedIP.
 	Reported bool
 	// User is another pod, "namespace/name", that uses the address there, by its own status or by the report of the agent;
-	// "(unknown)" if the agent reports no owner; empty: none.
+	// pool.UnknownUser if the agent reports no owner; empty: none.
 	User string
 	// ConflictingFixedIP is another FixedIP, "namespace/name", that names the address and takes precedence (see Precedes);
 	// empty: none.

@@ -163,10 +163,8 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 		}
 		home, ok := b.Cache.Ledger.Home(a)
 		if !ok {
-			for _, n := range slices.Sorted(slices.Values(b.Cache.Ledger.HomesOf(a))) {
-				if other, overlap := b.Cache.Ledger.OverlapsWith(n); overlap {
-					return reservation{}, refuse(wake, "address %s of FixedIP %s is in a subnet of node %s, whose subnets overlap those of node %s; the pod waits until spec.ipam.podCIDRs of one of the two CiliumNodes is changed", a, fip.Name, n, other)
-				}
+			if blocker := b.Cache.Ledger.Blocker(pool.OwnerKey(fip.Namespace, fip.Spec.PodName), a); blocker != nil && blocker.Reason == pool.SubnetOverlap {
+				return reservation{}, refuse(wake, "the address of FixedIP %s is not available: %s", fip.Name, blocker.Message())
 			}
 			was := ""
 			if fip.Spec.NodeName != "" {

@@ -52,7 +52,7 @@ func TestFromFixedIP(t *testing.T) {
 		"in no subnet": {ips: []string{"10.0.3.9"}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "address 10.0.3.9 of FixedIP web-0 is in no node's subnet; the pod waits until a node has a subnet that contains the address"},
 		"in a subnet of a node whose subnets overlap": {ips: []string{"10.0.2.200"}, nodes: []pool.NodePool{dual("node-3", "10.0.2.0/25", "fd00:3::/64")}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
-			wantReason: "address 10.0.2.200 of FixedIP web-0 is in a subnet of node node-2, whose subnets overlap those of node node-3; the pod waits until spec.ipam.podCIDRs of one of the two CiliumNodes is changed"},
+			wantReason: "the address of FixedIP web-0 is not available: IP 10.0.2.200 is neither assigned nor moved while the subnets of nodes node-2 and node-3 overlap; it becomes available when spec.ipam.podCIDRs of the two CiliumNodes no longer overlap"},
 		"in no subnet any more": {ips: []string{"10.0.3.9"}, nodeName: "node-3", updates: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "address 10.0.3.9 of FixedIP web-0 is in no node's subnet, and was on node node-3; the pod waits until a node has a subnet that contains the address"},
 	} {

@@ -300,7 +300,7 @@ func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) (
 			if used && user != owner {
 				h.User = user
 				if user == "" {
-					h.User = "(unknown)"
+					h.User = pool.UnknownUser
 				}
 			}
 			pods, err := index.PodsWithIP(ctx, g.Cached, reserved.Addr)

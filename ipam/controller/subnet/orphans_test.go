@@ -1,0 +1,154 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/test/gen"
+)
+
+// TestOrphan checks that the subnet of a node that is gone is recorded as orphaned. After the grace period another node
+// inherits a subnet with reserved addresses, and a subnet without reserved addresses is released.
+func TestOrphan(t *testing.T) {
+	zoned := func(zone string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: zone} }
+	}
+	s := newScene(t)
+	s.create(node("node-1", zoned("a")), gen.CiliumNode("node-1"), node("node-2", zoned("a")), gen.CiliumNode("node-2"))
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	c.pass(s)
+	had, empty := s.pools()["node-1"], s.pools()["node-2"]
+	reserved := had.Subnets[0].Addr().Next()
+	s.create(s.record("mysql-0", "node-1", reserved.String()))
+	s.delete(node("node-1"), gen.CiliumNode("node-1"), node("node-2"), gen.CiliumNode("node-2"))
+	lost := s.clock.Now()
+	c.pass(s)
+	var ns v1alpha1.NodeSubnet
+	if err := s.api.Get(t.Context(), client.ObjectKey{Name: address.SubnetName(had.Subnets[0])}, &ns); err != nil {
+		t.Fatal(err)
+	}
+	if ns.Status.OrphanedSince == nil || !ns.Status.OrphanedSince.Time.Equal(lost) || !ns.Status.GracePeriodEnd.Time.Equal(lost.Add(time.Minute)) || ns.Status.NodeConstraints == nil || ns.Status.NodeConstraints.Zone != "a" {
+		t.Errorf("got status %+v of the orphaned NodeSubnet, want orphaned since %v, a grace period of a minute and zone a", ns.Status, lost)
+	}
+
+	s.clock.SetTime(lost.Add(2 * time.Minute))
+	s.create(node("other-zone", zoned("b")), gen.CiliumNode("other-zone"))
+	c.pass(s)
+	if _, claimed := s.claims()[empty.PodCIDRs[0]]; claimed && s.claims()[empty.PodCIDRs[0]] == "node-2" {
+		t.Errorf("got claims %v, want that the subnets %v of node-2 without reserved addresses are released", s.claims(), empty.PodCIDRs)
+	}
+	if got := s.pools()["other-zone"].PodCIDRs; len(got) != 1 || got[0] == had.PodCIDRs[0] {
+		t.Errorf("node other-zone: got subnets %v, want one other than %v", got, had.PodCIDRs)
+	}
+	s.create(node("same-zone", zoned("a")), gen.CiliumNode("same-zone"))
+	c.pass(s)
+	inheriting := s.pools()["same-zone"]
+	if !slices.Equal(inheriting.PodCIDRs, had.PodCIDRs) || inheriting.Entries[reserved] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
+		t.Errorf("node same-zone: got subnets %v and entries %v, want %v and an owned entry of %s", inheriting.PodCIDRs, inheriting.Entries, had.PodCIDRs, reserved)
+	}
+	if err := s.api.Get(t.Context(), client.ObjectKey{Name: ns.Name}, &ns); err != nil {
+		t.Fatal(err)
+	}
+	if ns.Spec.NodeName != "same-zone" || ns.Spec.PreviousNodeName != "node-1" || ns.Status.OrphanedSince != nil {
+		t.Errorf("got NodeSubnet %+v %+v, want node same-zone, previous node node-1 and no OrphanedSince", ns.Spec, ns.Status)
+	}
+	s.disjoint()
+}
+
+// TestSubnetOutsideThePools checks that a controller whose cluster pools do not contain a subnet reports the subnet at its
+// start, and that the node keeps the subnet (finding R8).
+func TestSubnetOutsideThePools(t *testing.T) {
+	s := newScene(t)
+	s.create(node("a"), gen.CiliumNode("a", "10.0.0.0/28"), node("b"), gen.CiliumNode("b", "10.9.0.0/28"))
+	before := rules(subnetplan.Inherit, 28)
+	before.Pools = append(before.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("10.9.0.0/24"), MaskSize: 28})
+	s.controller(s.counting(nil), s.api, before).pass(s)
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	recorder := events.NewFakeRecorder(10)
+	c.Events = recorder
+	c.pass(s)
+	close(recorder.Events)
+	var got []string
+	for e := range recorder.Events {
+		if strings.Contains(e, "ClusterPools") {
+			got = append(got, e)
+		}
+	}
+	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of the controller's cluster-pool flags; node b, or a node that inherits it, keeps it; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got): %s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"10.0.0.0/28": "a", "10.9.0.0/28": "b"}, s.claims()); diff != "" {
+		t.Errorf("claims (-want +got): %s", diff)
+	}
+}
+
+// TestWaitsFor checks the message of the condition SubnetAvailable for a reserved address that is in no node's subnet.
+func TestWaitsFor(t *testing.T) {
+	addr, subnets := netip.MustParseAddr("10.0.0.20"), []subnetplan.Subnet{{CIDR: netip.MustParsePrefix("10.0.0.0/28")}, {CIDR: netip.MustParsePrefix("10.0.0.16/28")}}
+	const (
+		gone     = "Node a, whose subnet contains IP 10.0.0.20, is gone"
+		atOnce   = "; a new node a, a node with the label fixedip.io/replaces-node=a, or the node in spec.successor of NodeSubnet 10-0-0-16-28 gets the subnet at once"
+		migrates = "; another node that is ready and suitable inherits the subnet after 10s at most, because an IP in it may migrate"
+		expires  = "; after 1m0s the IP is released if no node has the subnet by then"
+		inCIDR   = "; the IP waits for a node that gets a subnet with the IP; if no CIDR of the controller's cluster-pool flags contains the IP, add one"
+	)
+	for name, c := range map[string]struct {
+		node     string
+		subnets  []subnetplan.Subnet
+		policy   subnetplan.OrphanPolicy
+		failover v1alpha1.Failover
+		fromNode bool
+		want     string
+	}{
+		"Inherit":                {node: "a", subnets: subnets, policy: subnetplan.Inherit, want: gone + "; after 1m0s another node that can run the waiting pods inherits the subnet" + atOnce},
+		"Inherit, Migrate":       {node: "a", subnets: subnets, policy: subnetplan.Inherit, failover: v1alpha1.Migrate, want: gone + migrates + atOnce},
+		"Hold":                   {node: "a", subnets: subnets, policy: subnetplan.Hold, want: gone + atOnce},
+		"Hold, Migrate":          {node: "a", subnets: subnets, policy: subnetplan.Hold, failover: v1alpha1.Migrate, want: gone + migrates + atOnce},
+		"Free":                   {node: "a", subnets: subnets, policy: subnetplan.Free, want: gone + expires + atOnce},
+		"Free, Migrate":          {node: "a", subnets: subnets, policy: subnetplan.Free, failover: v1alpha1.Migrate, want: gone + migrates + expires + atOnce},
+		"never had a node":       {subnets: subnets, policy: subnetplan.Inherit, want: "No node has had the subnet of IP 10.0.0.20 yet; after 1m0s a node that can run the waiting pods inherits the subnet; to assign the subnet at once, set spec.successor of NodeSubnet 10-0-0-16-28 to the name of a node"},
+		"no NodeSubnet":          {node: "a", policy: subnetplan.Inherit, want: "IP 10.0.0.20 is in no node's subnet, and node a of its FixedIP is gone" + inCIDR},
+		"no NodeSubnet, no node": {policy: subnetplan.Inherit, want: "IP 10.0.0.20 is in no node's subnet" + inCIDR},
+		"Node.spec.podCIDRs":     {node: "a", subnets: subnets, policy: subnetplan.Hold, fromNode: true, want: gone + "; the subnet waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"},
+	} {
+		k := reservation.Address{Addr: addr, Node: c.node, Failover: c.failover}
+		o := subnetplan.OrphanedSubnets{Node: c.node, Subnets: c.subnets, Reserved: []reservation.Address{k}}
+		if got := (&Controller{Rules: rules(c.policy, 28), FromNode: c.fromNode}).waitsFor(o, k); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestReservedAddressClaimsItsSubnet checks that a FixedIP that was restored from a backup, or created beforehand, claims
+// the subnet of its address.
+func TestReservedAddressClaimsItsSubnet(t *testing.T) {
+	s := newScene(t)
+	s.create(s.record("mysql-0", "node-1", "10.0.0.17"), s.record("mysql-1", "", "10.0.0.33"))
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
+	c.pass(s)
+	if diff := cmp.Diff(map[string]string{"10.0.0.16/28": "node-1", "10.0.0.32/28": ""}, s.claims()); diff != "" {
+		t.Errorf("claims (-want +got): %s", diff)
+	}
+	s.create(node("node-1"), gen.CiliumNode("node-1"))
+	c.pass(s)
+	if n := s.pools()["node-1"]; !slices.Equal(n.PodCIDRs, []string{"10.0.0.16/28"}) || n.Entries[netip.MustParseAddr("10.0.0.17")] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
+		t.Errorf("node-1: got subnets %v and entries %v, want 10.0.0.16/28 and an owned entry of 10.0.0.17", n.PodCIDRs, n.Entries)
+	}
+}
