@@ -229,7 +229,8 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 //
 // A bound pod may rely on such entries: see the rule "beside". The scheduler places a waiting pod on the node that has
 // entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the
-// other entries. A pod that opts out counts as no pod.
+// other entries. If the scheduler has found no node for the pod, no claim is in flight, and the pod may wait for ever, for example
+// because its volume is on the node of the other entries: they are released at once. A pod that opts out counts as no pod.
 func (v *evaluation) unexpected() (a Action, ok bool) {
 	waits := v.Pod != nil && !identity.OptsOut(v.Pod)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {
@@ -240,7 +241,7 @@ func (v *evaluation) unexpected() (a Action, ok bool) {
 		slices.ContainsFunc(v.Moved, func(m ledger.RemoteAddresses) bool { return recorded(m.Addrs) })
 	for _, h := range v.Held {
 		extra := address.Additional(h.Addrs, v.spec.IPs)
-		if len(extra) > 0 && v.blocker(extra) == "" && (!waits || !allocated || recorded(h.Addrs)) {
+		if len(extra) > 0 && v.blocker(extra) == "" && (!waits || !allocated || recorded(h.Addrs) || podutil.IsUnschedulable(v.Pod)) {
 			return Action{Type: ReleaseEntries, Node: h.Node, Addrs: extra}, true
 		}
 	}

@@ -18,6 +18,12 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
+// unschedulable returns the pod with the condition that the scheduler has found no node for it.
+func unschedulable(pod *corev1.Pod) *corev1.Pod {
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	return pod
+}
+
 // TestOptedOut checks that the addresses of a workload that opts out are released as if the workload were deleted, but not
 // while a pod may use them.
 func TestOptedOut(t *testing.T) {
@@ -25,10 +31,6 @@ func TestOptedOut(t *testing.T) {
 	out := reclaim.Workload{OwnerReference: mysql, Exists: true, OptsOut: true}
 	without := func(pod *corev1.Pod) *corev1.Pod {
 		pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
-		return pod
-	}
-	unschedulable := func(pod *corev1.Pod) *corev1.Pod {
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 		return pod
 	}
 	onHost := func(pod *corev1.Pod) *corev1.Pod {
