@@ -199,10 +199,15 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 
 // inheritOrExpire changes the NodeSubnets of lost nodes so that they name the existing nodes that inherit them;
 // reconcileNode then assigns the subnets to these nodes. If no node may inherit the subnets now, inheritOrExpire
-// deletes the FixedIPs whose reservations in them have expired under policy Free.
+// deletes the FixedIPs whose reservations in them have expired under policy Free. If Kubernetes assigns the subnets, no node
+// inherits one.
 func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 	for _, o := range s.orphans {
-		chosen, at := c.Rules.PickExistingNode(o, s.candidates, s.now)
+		var chosen string
+		var at time.Time
+		if !c.FromNode {
+			chosen, at = c.Rules.PickExistingNode(o, s.candidates, s.now)
+		}
 		if chosen == "" {
 			s.soon(at)
 			if err := c.releaseExpired(ctx, o, s); err != nil {

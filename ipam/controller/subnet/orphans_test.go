@@ -71,6 +71,35 @@ func TestOrphan(t *testing.T) {
 	s.disjoint()
 }
 
+// TestSubnetOfKubernetesIsNotInherited checks that a subnet that Kubernetes assigns waits for the node to which Kubernetes
+// assigns it next, although a FixedIP in it may migrate.
+func TestSubnetOfKubernetesIsNotInherited(t *testing.T) {
+	with := func(podCIDR string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = podCIDR, []string{podCIDR} }
+	}
+	const subnet = "10.9.1.0/24"
+	s := newScene(t)
+	s.create(node("node-1", with(subnet)), gen.CiliumNode("node-1"), node("node-2", with("10.9.2.0/24")), gen.CiliumNode("node-2"))
+	c := s.controller(s.counting(nil), s.api, subnetplan.Rules{Policy: subnetplan.Hold, GracePeriod: time.Minute, Failover: v1alpha1.Migrate})
+	c.FromNode = true
+	c.pass(s)
+	s.create(s.record("mysql-0", "node-1", "10.9.1.7"))
+	s.delete(node("node-1"), gen.CiliumNode("node-1"))
+	c.pass(s)
+	s.clock.SetTime(s.clock.Now().Add(2 * time.Minute))
+	c.pass(s)
+	if got := s.claims()[subnet]; got != "node-1" {
+		t.Errorf("got node %q of subnet %s, which Kubernetes has assigned to no node again, want node-1", got, subnet)
+	}
+	s.create(node("node-3", with(subnet)), gen.CiliumNode("node-3"))
+	c.pass(s)
+	got := s.pool("node-3")
+	if want := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"); !slices.Equal(got.PodCIDRs, []string{subnet}) || got.Entries[netip.MustParseAddr("10.9.1.7")] != want {
+		t.Errorf("node node-3: got subnets %v and entries %v, want %s and an owned entry of 10.9.1.7", got.PodCIDRs, got.Entries, subnet)
+	}
+	s.disjoint()
+}
+
 // TestSubnetOutsideThePools checks that a controller whose cluster pools do not contain a subnet reports the subnet at its
 // start, and that the node keeps the subnet (finding R8).
 func TestSubnetOutsideThePools(t *testing.T) {
