@@ -27,6 +27,9 @@ import (
 	"fixedip.io/fixedip/test/bench/world"
 )
 
+// releaseNodes is the maximum number of nodes on which addresses are released.
+const releaseNodes = 1000
+
 // watchNodes watches the changes of CiliumNodes from now on. The API server ends the watch of a client that reads too slowly;
 // the result then continues where that watch ended.
 func (b *bench) watchNodes(ctx context.Context) (watch.Interface, error) {
@@ -137,14 +140,15 @@ func (b *bench) restart(ctx context.Context, s *step) error {
 	return b.settle(ctx, s, began)
 }
 
-// release deletes StatefulSets and their pods on a fifth of the nodes, node by node. It measures for each address the time
-// from the deletion of its pod until its entry does not name the pod any more.
+// release deletes StatefulSets with pods on at most releaseNodes nodes. As in a cluster, all pods are terminating before the
+// kubelets end them, each its pods one after another. release measures for each address the time from the end of its pod until
+// its entry does not name the pod any more.
 func (b *bench) release(ctx context.Context, s *step) error {
 	began := time.Now()
 	var pods []world.Place
 	// addresses contains the number of each pod in pods. Key: its address.
 	addresses := map[string]int{}
-	nodes := max(1, b.world.Nodes/5)
+	nodes := min(releaseNodes, b.world.Nodes)
 	for i := b.world.Fixed - 1; i >= 0 && len(pods) < b.released; i-- {
 		if p := b.world.FixedPod(i); p.Node < nodes {
 			pods = append(pods, p)
@@ -168,12 +172,32 @@ func (b *bench) release(ctx context.Context, s *step) error {
 			return fmt.Errorf("delete StatefulSet %s: %w", w, err)
 		}
 	}
-	// gone contains the time at which each pod was deleted. The goroutine that deletes a pod writes its element,
-	// before done receives the result of all goroutines.
+	err = apiserver.InParallel(ctx, len(pods), func(ctx context.Context, i int) error {
+		p := pods[i]
+		if err := b.api.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}); err != nil {
+			return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	b.logf("%d pods of %d StatefulSets are terminating", len(pods), len(workloads))
+	// gone contains the time at which each pod ended. The goroutine of its node writes its element, before done receives the
+	// result of all goroutines.
 	gone := make([]time.Time, len(pods))
 	done := make(chan error, 1)
 	go func() {
-		done <- apiserver.InParallel(ctx, len(pods), func(ctx context.Context, i int) error { return b.deletePod(ctx, pods[i], &gone[i]) })
+		done <- apiserver.InParallel(ctx, nodes, func(ctx context.Context, node int) error {
+			for i, p := range pods {
+				if p.Node == node {
+					if err := b.endPod(ctx, p, &gone[i]); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
 	}()
 	cleared := make([]time.Time, len(pods))
 	deleting := true
@@ -212,12 +236,12 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	return nil
 }
 
-// deletePod deletes a pod and its CiliumEndpoint, and removes its address from status.ipam.used, as the agent would. It sets
-// gone to the time at which the pod was deleted.
-func (b *bench) deletePod(ctx context.Context, p world.Place, gone *time.Time) error {
+// endPod removes a pod and its CiliumEndpoint, and its address from status.ipam.used, as the kubelet and the agent would. It sets
+// gone to the time at which the pod was removed.
+func (b *bench) endPod(ctx context.Context, p world.Place, gone *time.Time) error {
 	meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
 	if err := b.api.Delete(ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)); err != nil {
-		return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
+		return fmt.Errorf("remove pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	*gone = time.Now()
 	if err := b.api.Delete(ctx, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}); err != nil {

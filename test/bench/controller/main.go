@@ -32,7 +32,7 @@ func main() {
 	flag.IntVar(&size.Fixed, "fixedips", 50000, "number of pods, among those of -pods, that belong to StatefulSets and have a FixedIP")
 	flag.IntVar(&b.joining, "join", 200, "number of nodes that join")
 	flag.IntVar(&b.restarted, "restart", 10000, "number of pods that are restarted")
-	flag.IntVar(&b.released, "release", 10000, "number of pods whose workloads are deleted; they are on a fifth of the nodes")
+	flag.IntVar(&b.released, "release", 10000, "number of pods whose workloads are deleted; they are on at most 1,000 nodes")
 	flag.BoolVar(&b.adopted, "adopt", false, "start without FixedIPs, and measure how the controller creates them from the pool entries, instead of measuring changes")
 	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "time without changes at the end")
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs")
