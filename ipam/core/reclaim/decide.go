@@ -416,10 +416,11 @@ func (v *evaluation) reserved() bool {
 		!slices.ContainsFunc(v.Held[0].Addrs, func(a netip.Addr) bool { return slices.Contains(v.Reported, a) })
 }
 
-// recordStranded returns CreateRecord for a claim whose pod was not bound and is unschedulable, if the failover policy is
-// Migrate: only the status of a FixedIP can allow the pod to take the addresses to another node. ok is false otherwise.
+// recordStranded returns CreateRecord for a claim whose pod was not bound, is unschedulable and has not opted out, if the
+// failover policy is Migrate: only the status of a FixedIP can allow the pod to take the addresses to another node. ok is
+// false otherwise.
 func (v *evaluation) recordStranded() (Action, bool) {
-	if v.Slot || !podutil.IsUnschedulable(v.Pod) || len(v.Held) != 1 || ptr.Deref(v.Workload.Failover, v.Failover) != v1alpha1.Migrate {
+	if v.Slot || !podutil.IsUnschedulable(v.Pod) || identity.OptsOut(v.Pod) || len(v.Held) != 1 || ptr.Deref(v.Workload.Failover, v.Failover) != v1alpha1.Migrate {
 		return Action{}, false
 	}
 	addrs, ok := onePerFamily(v.Held[0].Addrs, v.Pod)

@@ -57,6 +57,8 @@ func TestOptedOut(t *testing.T) {
 		"Migrate, no node can take a pod that has not opted out": {
 			reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Failover: v1alpha1.Migrate, Held: mine, Pod: unschedulable(podOn("")), Workload: existing},
 			reclaim.Action{Type: reclaim.AllowMove, Node: "node-1", Addrs: mine[0].Addrs, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, MovableFor: "uid-mysql-0"}}},
+		"Migrate, no FixedIP, no node can take the next pod, its workload has not opted out": {
+			reclaim.State{Failover: v1alpha1.Migrate, Held: mine, Pod: without(unschedulable(podOn(""))), Workload: existing}, reclaim.Action{}},
 		"the TTL begins": {reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: out},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
 

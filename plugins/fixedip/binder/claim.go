@@ -172,10 +172,8 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 	existed, began := b.Cache.Ledger.IsClaimed(claim), time.Now()
 	err := b.bind(ctx, p, pod, claim)
 	switch result := resultOf(ctx, err); {
-	case p.moves(node) && err == nil:
-		metrics.MigrationEnded(metrics.Migrated)
 	case p.moves(node):
-		metrics.MigrationEnded(result)
+		// b.bind has counted the migration.
 	case existed && err == nil:
 		metrics.ClaimEnded(metrics.Existing, 0)
 	default:
@@ -207,6 +205,11 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 	}
 	if p.moves(claim.Node) {
 		err := b.migrate(ctx, pod, p, claim)
+		result := metrics.Migrated
+		if err != nil {
+			result = resultOf(ctx, err)
+		}
+		metrics.MigrationEnded(result)
 		if missing := b.missing(claim.Addrs); err == nil && len(missing) > 0 && b.atHome(claim.Node, claim.Addrs) {
 			return &LostError{fmt.Sprintf("its %s returned to home node %s; the pod is tried again there, with an additional address of family %s", addressText(claim.Addrs), claim.Node, address.JoinFamilies(missing))}
 		}

@@ -21,20 +21,24 @@ import (
 )
 
 // policyOf returns the failover policy of a pod: that of its FixedIP or, before the FixedIP exists, that of the
-// annotations of its workload. If neither defines a policy, policyOf returns the scheduler's default. It returns Wait
-// if the annotations are invalid, the workload is not known, or the pod has a slot.
-func (b *Binder) policyOf(p *Plan) v1alpha1.Failover {
+// annotations of its workload, or of the pod itself if it has no workload. If neither defines a policy, policyOf returns the
+// scheduler's default. It returns Wait if the annotations are invalid, the workload is not known, or the pod has a slot.
+func (b *Binder) policyOf(pod *corev1.Pod, p *Plan) v1alpha1.Failover {
 	if p.id.Slot {
 		// The pod has claimed its slot, but has never run with it.
 		return v1alpha1.Wait
 	}
 	policy := p.reservation.failover
 	if !p.reservation.hasFixedIP {
-		workload, err := b.Cache.Workloads.Get(p.id.Owner.GroupKind(), p.id.Namespace, p.id.Owner.Name)
-		if err != nil || workload == nil {
+		source := &identity.Workload{Annotations: pod.Annotations}
+		var err error
+		if !p.id.IsBarePod() {
+			source, err = b.Cache.Workloads.Get(p.id.Owner.GroupKind(), p.id.Namespace, p.id.Owner.Name)
+		}
+		if err != nil || source == nil {
 			return v1alpha1.Wait
 		}
-		if policy, err = identity.Failover(workload.Annotations, workload.Template); err != nil {
+		if policy, err = identity.Failover(source.Annotations, source.Template); err != nil {
 			return v1alpha1.Wait
 		}
 	}
@@ -207,7 +211,7 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	if p.failover != "" {
 		return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + "; no other node can take the pod now", WakeOn: b.wakeOnOtherNodes(p)}, false
 	}
-	policy := b.policyOf(p)
+	policy := b.policyOf(pod, p)
 	whyNot, _ := b.whyNotElsewhere(p, policy)
 	if whyNot == "" && !b.preempting(pod, node.Name) {
 		b.remember(&b.widenNext, pod)

@@ -18,6 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/workloads"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
@@ -125,7 +126,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		}
 		return b.findFirst(p, pod)
 	}
-	if len(r.unexpected) > 0 && b.policyOf(p) != v1alpha1.Reassign {
+	if len(r.unexpected) > 0 && b.policyOf(pod, p) != v1alpha1.Reassign {
 		return nil, refuse(p.wakeOn(), "the pool of node %s has %[2]s for the pod's name, in addition to the addresses of its FixedIP or in place of them; the pod is placed after the controller has released %[2]s", r.node, ipText(r.unexpected))
 	}
 	if refusal := b.unrecordedMove(p); refusal != nil {
@@ -143,7 +144,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	if !b.widens(pod, r.node) && unavailable == "" {
 		return p, nil
 	}
-	policy := b.policyOf(p)
+	policy := b.policyOf(pod, p)
 	whyNot, home := b.whyNotElsewhere(p, policy)
 	switch {
 	case whyNot == "":
@@ -282,7 +283,12 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		}
 		if a, single := requested.Single(f); single {
 			if blocker := b.Cache.Ledger.Blocker(p.id.Key(), a); blocker != nil {
-				return nil, refuse(b.wakeOnFreeAddress(p), "requests %s (%s): %s", a, requested.Source, blocker.Message())
+				wake := b.wakeOnFreeAddress(p)
+				if blocker.Reason == pool.SubnetOverlap {
+					// The overlap may end with a change of a subnet that does not contain the address.
+					wake = wake.AndAnySubnet()
+				}
+				return nil, refuse(wake, "requests %s (%s): %s", a, requested.Source, blocker.Message())
 			}
 		}
 	}
@@ -290,12 +296,12 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	existing := slices.DeleteFunc(slices.Clone(serving), func(name string) bool { return b.node(name) == nil })
 	switch {
 	case len(serving) == 0 && len(requested.Families()) > 1:
-		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, but no node can give a pod addresses of both families of this list; request addresses from the subnets of one node, and check that they overlap the subnets of no other node", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p).AndAnySubnet(), "requests %s, but no node can give a pod addresses of both families of this list; request addresses from the subnets of one node, and check that they overlap the subnets of no other node", requested)
 	case len(serving) == 0:
-		return nil, refuse(b.wakeOnFreeAddress(p), "requests %s, but no node can give a pod an address of this list; request addresses that pods may have in the subnets of a node, and check that these overlap the subnets of no other node", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p).AndAnySubnet(), "requests %s, but no node can give a pod an address of this list; request addresses that pods may have in the subnets of a node, and check that these overlap the subnets of no other node", requested)
 	case len(existing) == 0:
-		// The queueing hint for new nodes requeues the pod (see MayUse).
-		return nil, refuse(wake, "requests %s, but node %s, which has such addresses in its subnets, does not exist; the pod waits until a node with such addresses exists", requested, serving[0])
+		// The queueing hint for new nodes requeues the pod (see MayUse), unless the new node gets the subnet later.
+		return nil, refuse(wake.AndAnySubnet(), "requests %s, but node %s, which has such addresses in its subnets, does not exist; the pod waits until a node with such addresses exists", requested, serving[0])
 	}
 	p.Nodes = sets.New(existing...)
 	return p, nil

@@ -4,10 +4,14 @@
 package binder
 
 import (
+	"errors"
 	"net/netip"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -38,5 +42,47 @@ func TestWakeOnRequestedAddress(t *testing.T) {
 		if got := b.wakeOnFreeAddress(p); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}
+	}
+}
+
+// TestRequestedSubnetChanges checks that a pod waits for changes of all subnets if one that does not contain its requested
+// address may make the address available.
+func TestRequestedSubnetChanges(t *testing.T) {
+	in := func(name, cidr string) pool.NodePool {
+		return pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}}
+	}
+	for name, c := range map[string]struct {
+		ips        string
+		nodes      []pool.NodePool
+		wantReason string
+		anySubnet  bool
+	}{
+		"of another pod": {ips: "10.0.1.9", nodes: []pool.NodePool{{Name: "node-1", Subnets: in("", "10.0.1.0/24").Subnets, Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}}},
+			wantReason: "requests 10.0.1.9 (annotation fixedip.io/ips): "},
+		"subnets overlap": {ips: "10.0.1.9", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24"), in("node-2", "10.0.1.128/25")}, anySubnet: true,
+			wantReason: "requests 10.0.1.9 (annotation fixedip.io/ips): "},
+		"list, subnets overlap": {ips: "10.0.1.9, 10.0.1.11", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24"), in("node-2", "10.0.1.128/25")}, anySubnet: true,
+			wantReason: "requests 10.0.1.9, 10.0.1.11 (annotation fixedip.io/ips), but no node can give a pod an address of this list"},
+		"node does not exist": {ips: "10.0.1.9", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24")}, anySubnet: true,
+			wantReason: "requests 10.0.1.9 (annotation fixedip.io/ips), but node node-1, which has such addresses in its subnets, does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledger.New()
+			for _, n := range c.nodes {
+				l.SetNode(n)
+			}
+			b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: l}}, snapshot: noNodes, families: []address.Family{address.IPv4}}
+			pod := namedPod("tool")
+			pod.Annotations = map[string]string{request.AnnotationIPs: c.ips}
+			p := &Plan{id: identity.Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: identity.Owner{APIVersion: "v1", Kind: identity.PodKind, Name: pod.Name}}}
+			_, err := b.findRequested(p, pod)
+			var refusal *Refusal
+			if !errors.As(err, &refusal) || !strings.HasPrefix(refusal.Reason, c.wantReason) {
+				t.Fatalf("got error %v, want a refusal that begins with %s", err, c.wantReason)
+			}
+			if got := slices.Contains(refusal.WakeOn.Keys, requeue.WakeOn{}.AndAnySubnet().Keys[0]); got != c.anySubnet {
+				t.Errorf("waits for changes of all subnets: got %t, want %t", got, c.anySubnet)
+			}
+		})
 	}
 }

@@ -164,7 +164,8 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 		home, ok := b.Cache.Ledger.Home(a)
 		if !ok {
 			if blocker := b.Cache.Ledger.Blocker(pool.OwnerKey(fip.Namespace, fip.Spec.PodName), a); blocker != nil && blocker.Reason == pool.SubnetOverlap {
-				return reservation{}, refuse(wake, "the address of FixedIP %s is not available: %s", fip.Name, blocker.Message())
+				// The overlap may end with a change of a subnet that does not contain the address.
+				return reservation{}, refuse(wake.AndAnySubnet(), "the address of FixedIP %s is not available: %s", fip.Name, blocker.Message())
 			}
 			was := ""
 			if fip.Spec.NodeName != "" {

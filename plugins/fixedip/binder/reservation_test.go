@@ -26,6 +26,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/workloads"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
 // TestFromFixedIP checks that the node of a FixedIP without pool entries is the home of its addresses. If the addresses
@@ -41,6 +42,8 @@ func TestFromFixedIP(t *testing.T) {
 		nodeName   string
 		wantNode   string
 		wantReason string
+		// anySubnet is true if the pod waits for changes of all subnets.
+		anySubnet bool
 		// updates contains versions of nodes after which the addresses have a common home.
 		updates []pool.NodePool
 	}{
@@ -51,7 +54,7 @@ func TestFromFixedIP(t *testing.T) {
 			wantReason: "addresses 10.0.1.9, fd00:2::9 of FixedIP web-0 are in the subnets of two nodes, node-1 and node-2; delete that FixedIP and request addresses of one node"},
 		"in no subnet": {ips: []string{"10.0.3.9"}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "address 10.0.3.9 of FixedIP web-0 is in no node's subnet; the pod waits until a node has a subnet that contains the address"},
-		"in a subnet of a node whose subnets overlap": {ips: []string{"10.0.2.200"}, nodes: []pool.NodePool{dual("node-3", "10.0.2.0/25", "fd00:3::/64")}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
+		"in a subnet of a node whose subnets overlap": {ips: []string{"10.0.2.200"}, nodes: []pool.NodePool{dual("node-3", "10.0.2.0/25", "fd00:3::/64")}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")}, anySubnet: true,
 			wantReason: "the address of FixedIP web-0 is not available: IP 10.0.2.200 is neither assigned nor moved while the subnets of nodes node-2 and node-3 overlap; it becomes available when spec.ipam.podCIDRs of the two CiliumNodes no longer overlap"},
 		"in no subnet any more": {ips: []string{"10.0.3.9"}, nodeName: "node-3", updates: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "address 10.0.3.9 of FixedIP web-0 is in no node's subnet, and was on node node-3; the pod waits until a node has a subnet that contains the address"},
@@ -74,6 +77,9 @@ func TestFromFixedIP(t *testing.T) {
 			var refusal *Refusal
 			if !errors.As(err, &refusal) || refusal.Reason != c.wantReason {
 				t.Fatalf("got error %v, want refusal %s", err, c.wantReason)
+			}
+			if got := slices.Contains(refusal.WakeOn.Keys, requeue.WakeOn{}.AndAnySubnet().Keys[0]); got != c.anySubnet {
+				t.Errorf("waits for changes of all subnets: got %t, want %t", got, c.anySubnet)
 			}
 			var homes []netip.Addr
 			for _, k := range refusal.WakeOn.Keys {
@@ -178,6 +184,21 @@ func TestHostNetworkIsExempt(t *testing.T) {
 		p, err := b.Find(t.Context(), pod)
 		if err != nil || len(p.blocked) != blocked {
 			t.Errorf("hostNetwork %t: got blocked nodes %v, error %v; want %d blocked nodes", host, p.blocked, err, blocked)
+		}
+	}
+}
+
+// TestPolicyOfBarePod checks that the annotations of a bare pod are its failover policy before its FixedIP exists.
+func TestPolicyOfBarePod(t *testing.T) {
+	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Workloads: workloads.New(nil, nil)}}, failover: v1alpha1.Reassign}
+	for annotation, want := range map[string]v1alpha1.Failover{"": v1alpha1.Reassign, "Migrate": v1alpha1.Migrate, "Wait": v1alpha1.Wait, "Elsewhere": v1alpha1.Wait} {
+		pod := namedPod("tool")
+		if annotation != "" {
+			pod.Annotations = map[string]string{identity.AnnotationFailover: annotation}
+		}
+		p := &Plan{id: identity.Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: identity.Owner{APIVersion: "v1", Kind: identity.PodKind, Name: pod.Name}}}
+		if got := b.policyOf(pod, p); got != want {
+			t.Errorf("annotation %q: got policy %s, want %s", annotation, got, want)
 		}
 	}
 }

@@ -93,12 +93,12 @@ func (g *Gatherer) FromAPIServer() Reader {
 // slots returns the FixedIPs of the slots of a workload. resource is the name of the workload in pool entries:
 // "namespace/Kind/name".
 func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error) {
-	opts := []client.ListOption{client.InNamespace(namespace)}
+	var of client.ListOption = client.InNamespace(namespace)
 	if r.cached {
-		opts = append(opts, index.OfWorkload(resource))
+		of = index.OfWorkload(resource)
 	}
 	var list v1alpha1.FixedIPList
-	if err := r.Objects.List(ctx, &list, opts...); err != nil {
+	if err := r.Objects.List(ctx, &list, of); err != nil {
 		return nil, fmt.Errorf("list the FixedIPs of %s: %w", resource, err)
 	}
 	return slices.DeleteFunc(list.Items, func(record v1alpha1.FixedIP) bool {
@@ -260,6 +260,11 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	}
 	s.Workload.Exists, s.Workload.UID = true, s.Pod.UID
 	s.RequestsIPs = identity.RequestsIPs(s.Pod.Annotations, nil)
+	if failover, err := identity.Failover(s.Pod.Annotations, nil); err != nil {
+		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a FixedIP of the pod keeps its failover policy, and a new one gets the default", err)
+	} else {
+		s.Workload.Failover = &failover
+	}
 	policy, err := identity.Reclaim(identity.NamedReclaim(), s.Pod.Annotations)
 	if err != nil {
 		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a FixedIP of the pod keeps its reclaim policy, and a new one gets the default", err)
