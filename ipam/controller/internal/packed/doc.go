@@ -8,6 +8,9 @@
 // decodes it for each reader and each event handler. Readers and event handlers get objects of the API type, and may
 // change them.
 //
+// The indexes by field, of all kinds, find objects only over all namespaces. controller-runtime would also keep the values for
+// each namespace, most of which have one object: a set for one object needs more memory than a packed pod.
+//
 // The transform of the cache decides which fields are kept, before an object is packed. Of a CiliumEndpoint only the metadata
 // and status.networking can be packed.
 package packed

@@ -4,6 +4,9 @@
 package packed
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -15,15 +18,19 @@ import (
 // NewInformer returns an informer of client-go. If it is for pods or CiliumEndpoints, its store contains records. NewInformer
 // is for the field of this name in the options of controller-runtime's cache, which sets the transform of each informer.
 func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	i := informer{SharedIndexInformer: cache.NewSharedIndexInformer(from, of, resync, smaller(indexers))}
 	switch of.(type) {
 	case *corev1.Pod, *ciliumv2.CiliumEndpoint:
-		return informer{cache.NewSharedIndexInformer(from, of, resync, ofRecords(indexers))}
+		i.packs = true
 	}
-	return cache.NewSharedIndexInformer(from, of, resync, indexers)
+	return i
 }
 
-// informer is an informer whose store contains records, and whose users get objects.
-type informer struct{ cache.SharedIndexInformer }
+// informer is an informer whose users get objects. If packs is true, its store contains records.
+type informer struct {
+	cache.SharedIndexInformer
+	packs bool
+}
 
 // SetTransform sets the function that removes fields from an object before it is packed.
 func (i informer) SetTransform(trim cache.TransformFunc) error {
@@ -33,8 +40,8 @@ func (i informer) SetTransform(trim cache.TransformFunc) error {
 			return r, nil
 		}
 		trimmed, err := trim(obj)
-		if err != nil {
-			return nil, err
+		if err != nil || !i.packs {
+			return trimmed, err
 		}
 		return pack(trimmed)
 	})
@@ -53,7 +60,7 @@ func (i informer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, optio
 }
 
 func (i informer) AddIndexers(indexers cache.Indexers) error {
-	return i.SharedIndexInformer.AddIndexers(ofRecords(indexers))
+	return i.SharedIndexInformer.AddIndexers(smaller(indexers))
 }
 
 func (i informer) GetIndexer() cache.Indexer { return indexer{i.SharedIndexInformer.GetIndexer()} }
@@ -67,16 +74,31 @@ func (h handler) OnAdd(obj any, isInInitialList bool) { h.of.OnAdd(unpack(obj), 
 func (h handler) OnUpdate(before, after any)          { h.of.OnUpdate(unpack(before), unpack(after)) }
 func (h handler) OnDelete(obj any)                    { h.of.OnDelete(unpack(obj)) }
 
-// ofRecords returns indexers that unpack a record before they compute its values.
-func ofRecords(indexers cache.Indexers) cache.Indexers {
+const (
+	// fieldIndex begins the names of the indexes that users add to a cache of controller-runtime. Such an index contains each
+	// object twice: under the namespace and the value, and under allNamespaces and the value.
+	fieldIndex    = "field:"
+	allNamespaces = "__all_namespaces/"
+)
+
+// smaller returns indexers that unpack a record before they compute its values. Those of fields return only the values for
+// lists over all namespaces. The others would need a set with one element for most pods.
+func smaller(indexers cache.Indexers) cache.Indexers {
 	all := cache.Indexers{}
 	for name, values := range indexers {
-		all[name] = func(obj any) ([]string, error) { return values(unpack(obj)) }
+		all[name] = func(obj any) ([]string, error) {
+			found, err := values(unpack(obj))
+			if strings.HasPrefix(name, fieldIndex) {
+				found = slices.DeleteFunc(found, func(value string) bool { return !strings.HasPrefix(value, allNamespaces) })
+			}
+			return found, err
+		}
 	}
 	return all
 }
 
-// indexer reads objects from a store of records. The writing methods are for client-go, which calls them with records.
+// indexer reads objects from a store that may contain records. The writing methods are for client-go, which calls them with
+// records.
 type indexer struct{ cache.Indexer }
 
 func (i indexer) List() []any { return unpackAll(i.Indexer.List()) }
@@ -96,7 +118,11 @@ func (i indexer) Index(name string, obj any) ([]any, error) {
 	return unpackAll(found), err
 }
 
+// ByIndex implements cache.Indexer. It returns an error for a field in one namespace, because the index has no such value.
 func (i indexer) ByIndex(name, value string) ([]any, error) {
+	if strings.HasPrefix(name, fieldIndex) && !strings.HasPrefix(value, allNamespaces) {
+		return nil, fmt.Errorf("index %s has no value %s: list by a field only over all namespaces", name, value)
+	}
 	found, err := i.Indexer.ByIndex(name, value)
 	return unpackAll(found), err
 }

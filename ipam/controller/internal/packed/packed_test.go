@@ -6,6 +6,7 @@ package packed
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,8 @@ import (
 	cachetesting "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -212,10 +215,49 @@ func TestInformer(t *testing.T) {
 	}
 }
 
+// TestFieldIndex checks that an index by field of controller-runtime finds objects in all namespaces, contains each object
+// once, and refuses a list of one namespace.
+func TestFieldIndex(t *testing.T) {
+	for _, of := range []client.Object{&corev1.Pod{}, &v1alpha1.FixedIP{}} {
+		source := cachetesting.NewFakeControllerSource()
+		defer source.Shutdown()
+		i := NewInformer(source, of, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		// controller-runtime adds such an index for IndexField("app").
+		byApp := func(obj any) ([]string, error) {
+			o := obj.(client.Object)
+			return []string{o.GetNamespace() + "/" + o.GetLabels()["app"], allNamespaces + o.GetLabels()["app"]}, nil
+		}
+		if err := i.AddIndexers(cache.Indexers{"field:app": byApp}); err != nil {
+			t.Fatal(err)
+		}
+		var running sync.WaitGroup
+		running.Go(func() { i.RunWithContext(t.Context()) })
+		t.Cleanup(running.Wait)
+		object := of.DeepCopyObject().(client.Object)
+		object.SetNamespace("shop")
+		object.SetName("web-0")
+		object.SetLabels(map[string]string{"app": "web"})
+		source.Add(object)
+		if !cache.WaitForCacheSync(t.Context().Done(), i.HasSynced) {
+			t.Fatal("the informer did not sync")
+		}
+		found, err := i.GetIndexer().ByIndex("field:app", allNamespaces+"web")
+		if err != nil || len(found) != 1 || found[0].(client.Object).GetName() != "web-0" {
+			t.Errorf("%T: got %v, error %v; want web-0", of, found, err)
+		}
+		if got := i.GetIndexer().ListIndexFuncValues("field:app"); !slices.Equal(got, []string{allNamespaces + "web"}) {
+			t.Errorf("%T: got values %v of the index, want only %sweb", of, got, allNamespaces)
+		}
+		if found, err := i.GetIndexer().ByIndex("field:app", "shop/web"); err == nil {
+			t.Errorf("%T: got %v for one namespace, want an error", of, found)
+		}
+	}
+}
+
 // stored returns the value that the store of client-go contains for an object.
 func stored(i cache.SharedIndexInformer, of client.Object) any {
-	if packed, ok := i.(informer); ok {
-		i = packed.SharedIndexInformer
+	if wrapped, ok := i.(informer); ok {
+		i = wrapped.SharedIndexInformer
 	}
 	obj, _, _ := i.GetStore().GetByKey(cache.MetaObjectToName(of).String())
 	return obj
@@ -251,8 +293,8 @@ func BenchmarkStore(b *testing.B) {
 					indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc, "node": byNode}
 					i := way.make(&cache.ListWatch{}, kind.of, 0, indexers)
 					inner := i
-					if packed, ok := i.(informer); ok {
-						inner = packed.SharedIndexInformer
+					if wrapped, ok := i.(informer); ok {
+						inner = wrapped.SharedIndexInformer
 					}
 					before := live()
 					for n := range objects {
