@@ -19,12 +19,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/util/sets"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
@@ -160,6 +162,8 @@ type Sources struct {
 	Phases func() map[v1alpha1.Phase]int
 	// Subnets returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets.
 	Subnets func() (orphaned int, claimed []netip.Prefix)
+	// Strict returns the names of the strict nodes, whose pools offer no dynamic addresses.
+	Strict func() sets.Set[string]
 	// Waiting returns, for each node for which pods wait because it has their addresses, the number of these pods.
 	Waiting func() []WaitingPods
 	// Barriers returns the number of nodes with barrier requests that have no answer yet, and the number of those whose
@@ -188,7 +192,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	poolAddresses = describe("pool_addresses",
-		"Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod; on a strict node also by a pod without a fixed address), cooldown (released or withdrawn, and offered to no pod), node (owned by the node itself), other.", "node", "family", "state")
+		"Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent; a strict node has no series free), fixed (owned by a pod; on a strict node also by a pod without a fixed address), cooldown (released or withdrawn, and offered to no pod), node (owned by the node itself), other.", "node", "family", "state")
 	subnetFree = describe("subnet_free_addresses",
 		"Addresses in the subnets of a node that a new claim can take.", "node", "family")
 	overlappingNodes = describe("overlapping_subnet_nodes",
@@ -202,7 +206,7 @@ var (
 	reservations = describe("reservations",
 		"FixedIPs by phase. None: the FixedIP has not been reconciled yet.", "phase")
 	unrecorded = describe("claims_without_fixedip",
-		"Pods with an owned pool entry and no FixedIP: the pod is not bound yet, the FixedIP was refused, the entry was written by hand, or the pod is on a strict node and has no fixed address.")
+		"Pods with an owned pool entry and no FixedIP: the pod is not bound yet, the FixedIP was refused, or the entry was written by hand. Pods without a fixed address on strict nodes do not count.")
 	waitingPods = describe("waiting_pods",
 		"Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.", "node", "state")
 	barriersPending = describe("agent_barriers_pending",
@@ -238,6 +242,7 @@ func (sourcesCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range w.ClusterPools {
 		lacking[p.Family()] = 0
 	}
+	strict := w.Strict()
 	for _, n := range w.Ledger.Nodes() {
 		claimed = append(claimed, n.Subnets...)
 		for f := range lacking {
@@ -253,6 +258,9 @@ func (sourcesCollector) Collect(ch chan<- prometheus.Metric) {
 				continue
 			}
 			for state, value := range n.CountStates(f) {
+				if state == pool.StateFree && strict.Has(n.Name) {
+					continue
+				}
 				gauge(poolAddresses, float64(value), n.Name, f.String(), string(state))
 			}
 			gauge(subnetFree, float64(w.Ledger.Available(n.Name, f)), n.Name, f.String())

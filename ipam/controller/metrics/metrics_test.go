@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/util/sets"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -53,6 +54,7 @@ func TestMetrics(t *testing.T) {
 		Subnets:  func() (int, []netip.Prefix) { return 1, []netip.Prefix{netip.MustParsePrefix("10.0.0.96/29")} },
 		Synced:   func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
 		Barriers: func() (pending, overdue int) { return 3, 1 },
+		Strict:   func() sets.Set[string] { return sets.New("node-3") },
 		Waiting:  func() []WaitingPods { return []WaitingPods{{"node-1", nodeutil.Cordoned, 2}} },
 	})
 	Released(Deleted, 2)
@@ -134,7 +136,7 @@ fixedip_nodes_without_subnet{family="IPv4"} 1
 # HELP fixedip_orphaned_subnets Orphaned subnets with reserved addresses.
 # TYPE fixedip_orphaned_subnets gauge
 fixedip_orphaned_subnets 1
-# HELP fixedip_pool_addresses Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod; on a strict node also by a pod without a fixed address), cooldown (released or withdrawn, and offered to no pod), node (owned by the node itself), other.
+# HELP fixedip_pool_addresses Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent; a strict node has no series free), fixed (owned by a pod; on a strict node also by a pod without a fixed address), cooldown (released or withdrawn, and offered to no pod), node (owned by the node itself), other.
 # TYPE fixedip_pool_addresses gauge
 fixedip_pool_addresses{family="IPv4",node="node-1",state="fixed"} 1
 fixedip_pool_addresses{family="IPv4",node="node-1",state="free"} 1
@@ -146,7 +148,6 @@ fixedip_pool_addresses{family="IPv4",node="node-2",state="free"} 0
 fixedip_pool_addresses{family="IPv4",node="node-2",state="other"} 1
 fixedip_pool_addresses{family="IPv4",node="node-2",state="used"} 0
 fixedip_pool_addresses{family="IPv4",node="node-3",state="fixed"} 0
-fixedip_pool_addresses{family="IPv4",node="node-3",state="free"} 0
 fixedip_pool_addresses{family="IPv4",node="node-3",state="used"} 0
 # HELP fixedip_pool_write_requests Number of requests in one patch of a CiliumNode by the controller.
 # TYPE fixedip_pool_write_requests histogram
@@ -195,7 +196,7 @@ fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
 # HELP fixedip_waiting_pods Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.
 # TYPE fixedip_waiting_pods gauge
 fixedip_waiting_pods{node="node-1",state="cordoned"} 2
-# HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: the pod is not bound yet, the FixedIP was refused, the entry was written by hand, or the pod is on a strict node and has no fixed address.
+# HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: the pod is not bound yet, the FixedIP was refused, or the entry was written by hand. Pods without a fixed address on strict nodes do not count.
 # TYPE fixedip_claims_without_fixedip gauge
 fixedip_claims_without_fixedip 1
 # HELP fixedip_informer_synced 1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready until all are 1.

@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -32,6 +34,20 @@ const (
 	// the latest; two periods contain a complete resync.
 	restoreWithin = 2 * source.ResyncPeriod
 )
+
+// Strict returns the names of the strict nodes that the cache shows. If the Nodes cannot be listed, it logs the error and
+// returns none.
+func (r *Reconciler) Strict(ctx context.Context) sets.Set[string] {
+	var nodes corev1.NodeList
+	if err := r.Cached.List(ctx, &nodes, client.MatchingLabelsSelector{Selector: r.StrictNodes}, client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to list the strict nodes")
+	}
+	strict := sets.New[string]()
+	for i := range nodes.Items {
+		strict.Insert(nodes.Items[i].Name)
+	}
+	return strict
+}
 
 // gather returns the State from which the pool of a node is decided. It uses the ledger, the caches and the memory of the
 // node. It sends a request to the API server only for a Node that is missing in the cache.

@@ -247,8 +247,7 @@ func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, 
 	return err
 }
 
-// maxNames is the maximum number of addresses or other texts that an event lists: the API server refuses an event with a
-// note of more than 1024 bytes.
+// maxNames is the maximum number of addresses or other texts that an event lists, so that its note is not too long.
 const maxNames = 8
 
 // first joins the first maxNames of texts and adds the number of the others.

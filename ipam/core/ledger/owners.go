@@ -281,6 +281,10 @@ func (l *Ledger) OwnersOn(name string) []string {
 func (l *Ledger) EntryOf(h NodeAddresses) pool.Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
+	return l.entryOf(h)
+}
+
+func (l *Ledger) entryOf(h NodeAddresses) pool.Entry {
 	if n, ok := l.node(h.Node); ok && len(h.Addrs) > 0 {
 		return n.pool.Entries[h.Addrs[0]]
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // Reservation contains the addresses that one FixedIP reserves for its pod. They need not have entries: the FixedIP may have
@@ -161,15 +162,22 @@ func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 	return byRecord(found)
 }
 
-// Unrecorded returns the number of pods that have an Owned entry and for which no FixedIP has a reservation.
+// Unrecorded returns the number of pods that have an Owned entry and for which no FixedIP has a reservation. It leaves out
+// unreserved pods on strict nodes, which get no FixedIP.
 func (l *Ledger) Unrecorded() int {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	unrecorded := sets.KeySet(l.owners)
+	recorded := sets.New[string]()
 	for _, r := range l.reserved.records {
-		unrecorded.Delete(r.Owner)
+		recorded.Insert(r.Owner)
 	}
-	return len(unrecorded)
+	count := 0
+	for owner, held := range l.owners {
+		if !recorded.Has(owner) && slices.ContainsFunc(held, func(h NodeAddresses) bool { return l.entryOf(h).Purpose != pool.Unreserved }) {
+			count++
+		}
+	}
+	return count
 }
 
 func byRecord(all map[string]Reservation) []Reservation {

@@ -111,7 +111,7 @@ func TestReplaceReservation(t *testing.T) {
 // TestReservations checks Reservations, ReservationsIn, ReservationsWithoutSubnet and Unrecorded.
 func TestReservations(t *testing.T) {
 	l := ledger.New()
-	l.SetNode(node("n", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.9": pool.ForOwner("db/mysql-0"), "10.0.1.10": pool.ForOwner("db/by-hand")}))
+	l.SetNode(node("n", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.9": pool.ForOwner("db/mysql-0"), "10.0.1.10": pool.ForOwner("db/by-hand"), "10.0.1.11": pool.UnreservedEntry("db", "job-x")}))
 	for _, r := range []ledger.Reservation{
 		reserve("db/mysql-0", "db/mysql-0", 1, "10.0.1.9", "fd00::9"), reserve("db/mysql-1", "db/mysql-1", 1, "10.0.2.1"),
 		reserve("db/late-1", "db/late-1", 2, "10.0.2.1"), reserve("db/mysql-2", "db/mysql-2", 1), reserve("db/first-0", "db/first-0", 1, "10.0.1.0"),
