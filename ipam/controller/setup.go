@@ -15,7 +15,9 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -32,6 +34,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
+	"fixedip.io/fixedip/ipam/controller/internal/recorder"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/nodepool"
@@ -113,6 +116,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 			return counts
 		},
 		Subnets: func() (orphaned int, claimed []netip.Prefix) { return subnets.Count(ctx) },
+		Strict:  func() sets.Set[string] { return pools.Strict(ctx) },
 	})
 	if err := subnets.Setup(ctx, mgr, p.watched["fixedips"]); err != nil {
 		return err
@@ -196,14 +200,14 @@ func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
 	writer.OnPatch = metrics.PoolWrite
 	writer.RateLimit = ciliumpool.NewRateLimiter(real, cfg.WritesPerMinute)
-	recorder := mgr.GetEventRecorder("fixedip-controller")
+	var reports events.EventRecorder = recorder.Recorder{EventRecorder: mgr.GetEventRecorder("fixedip-controller")}
 	if cfg.DryRun {
-		recorder = dryrun.Recorder{Log: mgr.GetLogger()}
+		reports = dryrun.Recorder{Log: mgr.GetLogger()}
 	}
-	agents := barrier.New(writer, recorder, real)
+	agents := barrier.New(writer, reports, real)
 	return &dependencies{
 		Gatherer: gather.Gatherer{
-			Ledger: l, Cached: mgr.GetClient(), Live: live, Workloads: owners, Agents: agents, Kinds: kinds, Events: recorder, Clock: real,
+			Ledger: l, Cached: mgr.GetClient(), Live: live, Workloads: owners, Agents: agents, Kinds: kinds, Events: reports, Clock: real,
 			Failover: cfg.Failover, Deadline: cfg.FinalizerDeadline,
 		},
 		pools: pools, writer: writer, agents: agents, workloads: owners, watched: watched,

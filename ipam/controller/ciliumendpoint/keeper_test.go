@@ -186,7 +186,7 @@ func TestMissingIsReportedInAnEvent(t *testing.T) {
 	}
 	// The model also found this case: no pod of the node has a CiliumEndpoint, so that the pod is not evicted. The event is the
 	// only report of the problem.
-	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no CiliumEndpoint names the IP of node n in status.networking.node; its Cilium agent may have just started, or may be configured to create no CiliumEndpoints; check the cilium pod of the node" {
+	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no CiliumEndpoint names an IP of node n in status.networking.node; its Cilium agent may have just started, or may be configured to create no CiliumEndpoints; check the cilium pod of the node" {
 		t.Errorf("no pod of the node has a CiliumEndpoint: got missing = %v, blocker %q and error %v", missing, blocker, err)
 	}
 }
@@ -205,8 +205,8 @@ func TestManyMissingPauseEvictions(t *testing.T) {
 	api := newClient(t, objects...).Build()
 	k, recorder := newKeeper(t, api, api, names...)
 	for range 2 {
-		if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || missing || blocker != "" {
-			t.Errorf("six CiliumEndpoints are missing: got missing = %v, blocker %q and error %v; want false and no blocker", missing, blocker, err)
+		if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "too many pods have no CiliumEndpoint" {
+			t.Errorf("six CiliumEndpoints are missing: got missing = %v, blocker %q and error %v; want true and a blocker", missing, blocker, err)
 		}
 	}
 	for _, name := range names {

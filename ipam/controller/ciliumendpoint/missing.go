@@ -72,15 +72,18 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 
 // Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and returns the reason why the pod may not be
 // evicted for that. blocker is empty if the pod may be evicted: its node is ready, and its agent runs, reports the IPs of the
-// pod as used, and creates CiliumEndpoints. missing is false if evictions are paused because too many CiliumEndpoints are
-// missing, or if Cilium creates no CiliumEndpoints.
+// pod as used, creates CiliumEndpoints, and not too many of them are missing. missing is false if Cilium creates no
+// CiliumEndpoints.
 func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error) {
 	found, _, now, err := readIssue(ctx, k.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || found != Missing || now.UID != pod.UID {
 		return false, "", err
 	}
-	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled || k.pause(ctx, pod) {
+	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
 		return false, "", err
+	}
+	if k.pause(ctx, pod) {
+		return true, "too many pods have no CiliumEndpoint", nil
 	}
 	name := now.Spec.NodeName
 	node, err := index.Node(ctx, k.Live, name)
@@ -98,15 +101,27 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 	if blocker = evictionBlocker(now, node, cn, agents); blocker != "" {
 		return true, blocker, nil
 	}
-	// If no pod on the node has a CiliumEndpoint, the agent is configured to create none, or has just started.
-	var others ciliumv2.CiliumEndpointList
-	if err := k.Cached.List(ctx, &others, client.MatchingFields{nodeIndex: now.Status.HostIP}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-		return false, "", fmt.Errorf("list the CiliumEndpoints of node %s from the cache: %w", name, err)
+	for _, ip := range nodeIPs(now, cn) {
+		var others ciliumv2.CiliumEndpointList
+		if err := k.Cached.List(ctx, &others, client.MatchingFields{nodeIndex: ip}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
+			return false, "", fmt.Errorf("list the CiliumEndpoints of node %s from the cache: %w", name, err)
+		}
+		if len(others.Items) > 0 {
+			return true, "", nil
+		}
 	}
-	if len(others.Items) == 0 {
-		blocker = fmt.Sprintf("no CiliumEndpoint names the IP of node %s in status.networking.node; its Cilium agent may have just started, or may be configured to create no CiliumEndpoints; check the cilium pod of the node", name)
+	// No pod on the node has a CiliumEndpoint.
+	return true, fmt.Sprintf("no CiliumEndpoint names an IP of node %s in status.networking.node; its Cilium agent may have just started, or may be configured to create no CiliumEndpoints; check the cilium pod of the node", name), nil
+}
+
+// nodeIPs returns the IPs that the CiliumEndpoints of a node may name: those of its CiliumNode, which may differ from those
+// of its kubelet, and that of the kubelet.
+func nodeIPs(pod *corev1.Pod, cn *ciliumv2.CiliumNode) []string {
+	ips := []string{pod.Status.HostIP}
+	for _, a := range cn.Spec.Addresses {
+		ips = append(ips, a.IP)
 	}
-	return true, blocker, nil
+	return ips
 }
 
 // pause reports whether too many CiliumEndpoints are missing for an eviction (tooManyMissing). When the result becomes true, it

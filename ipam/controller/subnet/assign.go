@@ -92,6 +92,9 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 	given.Origin = subnetplan.FromClusterPool
 	if len(claims) > 0 {
 		given.Origin, given.From = subnetplan.Restored, n.Name
+		if i := slices.IndexFunc(claims, justInherited); i >= 0 {
+			given.Origin, given.From = inheritedBy(n), claims[i].Previous
+		}
 	}
 	if orphan, ok := c.Rules.OrphanForNewNode(candidate(n.Name, len(n.Subnets)+len(claims), node), orphans, c.Clock.Now()); ok {
 		taken, err := c.Take(ctx, orphan, h)
@@ -100,10 +103,7 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 		}
 		if len(taken) > 0 {
 			claims = append(claims, taken...)
-			given.Origin, given.From = subnetplan.ByNewNode, orphan.Node
-			if len(n.Subnets) > 0 {
-				given.Origin = subnetplan.ByExistingNode
-			}
+			given.Origin, given.From = inheritedBy(n), orphan.Node
 		}
 	}
 	lacking := subnetplan.Lacking(c.Rules.Pools, slices.Concat(n.Subnets, subnetplan.CIDRs(claims)))
@@ -112,6 +112,20 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 	}
 	claims, given.Exhausted, err = c.claim(ctx, n, h, claims, lacking, list)
 	return claims, err
+}
+
+// inheritedBy returns the origin of subnets that a node inherits.
+func inheritedBy(n pool.NodePool) subnetplan.Origin {
+	if len(n.Subnets) > 0 {
+		return subnetplan.ByExistingNode
+	}
+	return subnetplan.ByNewNode
+}
+
+// justInherited reports whether the node of a NodeSubnet has inherited the subnet, and its status does not show that yet.
+func justInherited(s subnetplan.Subnet) bool {
+	assigned := meta.FindStatusCondition(s.Object.Status.Conditions, v1alpha1.ConditionAssigned)
+	return s.Previous != "" && (assigned == nil || assigned.ObservedGeneration < s.Object.Generation)
 }
 
 // resume returns the existing claims of a node whose subnets its CiliumNode lacks. A new claim that was never published

@@ -176,21 +176,25 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
 		record, want := s.records[key], s.available[key]
 		have := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
-		if have != nil && have.Status == want.Status && have.Reason == want.Reason {
+		same := have != nil && have.Status == want.Status && have.Reason == want.Reason
+		if same && have.Message == want.Message {
 			continue
 		}
-		record = record.DeepCopy()
 		// SetStatusCondition does not change the transition time if only the reason changes. The transition time of this
 		// condition is the time at which the status or the reason changed.
-		meta.RemoveStatusCondition(&record.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 		want.LastTransitionTime, want.ObservedGeneration = metav1.NewTime(s.now), record.Generation
+		if same {
+			want.LastTransitionTime = have.LastTransitionTime
+		}
+		record = record.DeepCopy()
+		meta.RemoveStatusCondition(&record.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 		meta.SetStatusCondition(&record.Status.Conditions, want)
 		switch err := c.API.Status().Update(ctx, record); {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			s.again()
 		case err != nil:
 			return fmt.Errorf("write condition %s of FixedIP %s: %w", v1alpha1.ConditionSubnetAvailable, key, err)
-		case want.Status == metav1.ConditionFalse:
+		case want.Status == metav1.ConditionFalse && !same:
 			c.Events.Eventf(record, nil, corev1.EventTypeWarning, want.Reason, "LookForSubnet", "%s", want.Message)
 		}
 	}

@@ -4,6 +4,7 @@
 package subnet
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -69,6 +70,40 @@ func TestOrphan(t *testing.T) {
 		t.Errorf("got NodeSubnet %+v %+v, want node same-zone, previous node node-1 and no OrphanedSince", ns.Spec, ns.Status)
 	}
 	s.disjoint()
+}
+
+// TestExistingNodeInherits checks that the subnet of a lost node whose address may migrate goes to an existing node, and that
+// the event on that node says that it was inherited, and from which node.
+func TestExistingNodeInherits(t *testing.T) {
+	s := newScene(t)
+	s.create(node("node-1"), gen.CiliumNode("node-1"), node("node-2"), gen.CiliumNode("node-2"))
+	inherit := rules(subnetplan.Hold, 28)
+	inherit.Failover = v1alpha1.Migrate
+	c := s.controller(s.counting(nil), s.api, inherit)
+	c.pass(s)
+	had := s.pools()["node-1"]
+	s.create(s.record("mysql-0", "node-1", had.Subnets[0].Addr().Next().String()))
+	s.delete(node("node-1"), gen.CiliumNode("node-1"))
+	recorder := events.NewFakeRecorder(10)
+	c.Events = recorder
+	for range 3 {
+		s.clock.SetTime(s.clock.Now().Add(2 * time.Minute))
+		c.pass(s)
+	}
+	if got := s.pools()["node-2"].Subnets; !slices.Contains(got, had.Subnets[0]) {
+		t.Fatalf("node-2: got subnets %v, want %s, which node-1 had", got, had.Subnets[0])
+	}
+	close(recorder.Events)
+	var about []string
+	for e := range recorder.Events {
+		if strings.Contains(e, "Assigned subnets") {
+			about = append(about, e)
+		}
+	}
+	want := fmt.Sprintf("Normal SubnetInherited Assigned subnets: %s, including those of node node-1, which is gone; IPs reserved in them: 1; pods with such an IP are placed on this node, unless the IP has moved to another node", had.Subnets[0])
+	if diff := cmp.Diff([]string{want}, about); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
 }
 
 // TestSubnetOfKubernetesIsNotInherited checks that a subnet that Kubernetes assigns waits for the node to which Kubernetes

@@ -137,6 +137,8 @@ func (s *scene) countingOver(api client.WithWatch, before func(verb string, o an
 			if err := count("update", o); err != nil {
 				return err
 			}
+			// The fake API server does not change generations.
+			o.SetGeneration(o.GetGeneration() + 1)
 			return c.Update(ctx, o, opts...)
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
