@@ -61,11 +61,11 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.ipv6, "enable-ipv6", true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr, and adopt IPv6 addresses of pods (--label-selector). If false, nodes keep the IPv6 subnets that they have")
 	fs.StringVar((*string)(&o.SubnetSource), "subnet-source", string(config.ClusterPool), "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
 	fs.StringVar((*string)(&o.SubnetPolicy), "orphaned-subnet-policy", string(subnetplan.Inherit), "Policy for a subnet with FixedIPs whose node is gone: Inherit (another node takes over the subnet), Hold (the subnet waits for its node) or Free (the FixedIPs are deleted). With --subnet-source=Node, Inherit acts like Hold")
-	fs.DurationVar(&o.OrphanGracePeriod, "orphaned-subnet-grace-period", time.Minute, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
+	fs.DurationVar(&o.OrphanGracePeriod, "orphaned-subnet-grace-period", time.Minute, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies, and before a subnet without FixedIPs is released. If the failover policy of an IP in the subnet is Migrate, a node that has a subnet may inherit it after 10s at most")
 	fs.StringSliceVar(&o.ProtectNodesFrom, "protect-nodes-from", nil, "Autoscalers that must not remove nodes whose subnets have fixed addresses: cluster-autoscaler, karpenter. The controller annotates these Nodes, and needs manifests/controller-scale-down-rbac.yaml for that")
 	fs.IntVar(&o.Watermark.Free, "min-free-ips", 8, "Minimum number of free dynamic addresses in the pool of each node, per family. Strict nodes have none")
 	fs.IntVar(&o.Watermark.Max, "max-dynamic-ips", 0, "Maximum number of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: the number of pods that the node can run, but at most half of its subnet")
-	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "Maximum number of free dynamic addresses beyond --min-free-ips in the pool of a node, per family; further ones are removed")
+	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "Maximum number of free dynamic addresses beyond --min-free-ips in the pool of a node, per family. If more are free, addresses are removed until half of this number remains")
 	fs.StringVar(&o.strictNodes, "strict-nodes", "fixedip.io/strict=true", "Label selector of strict nodes, on which every pod gets an owned entry; empty selects none. Has to equal strictNodes of the scheduler")
 	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum number of writes to one CiliumNode per minute; half of them may come at once. Urgent writes count but do not wait")
 	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields of CiliumNodes, which is about half of their size")
@@ -82,7 +82,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&v.EndpointTermination, "cep-termination-timeout", v.EndpointTermination, "Maximum time for which finalizers may delay the deletion of a CiliumEndpoint; after it, the controller removes them")
 
 	fs.DurationVar(&o.FinalizerDeadline, "force-finalize-after", 10*time.Minute, "Time after the deletion of a FixedIP at which its finalizer is removed even if its addresses could not be released. It stays while its pod may use the addresses of its pool entries")
-	fs.DurationVar(&o.ResyncPeriod, "resync-period", config.DefaultResyncPeriod, "Interval at which each FixedIP is reconciled without an event")
+	fs.DurationVar(&o.ResyncPeriod, "resync-period", config.DefaultResyncPeriod, "Maximum interval at which each FixedIP, each claim without one, and all orphaned subnets are reconciled without an event")
 
 	fs.StringVar(&o.labelSelector, "label-selector", "", "Adopt the current IPs of matching pods placed by other schedulers (pods of StatefulSets and of other kinds with identity PodName, and bare pods): a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.Adoption.ExcludeDBBranch, "exclude-dbbranch-prefixes", nil, "Prefixes of the label DBBranch; pods with such a label are not adopted")

@@ -244,8 +244,8 @@ func TestReassign(t *testing.T) {
 	e.await("wait for the old address to be free", func([]witness.Row) bool { return len(e.owners([]string{"node-1", "node-2"}, r.Address)) == 0 })
 }
 
-// TestSchedulerKilledDuringMove kills the scheduler after each write of a migration, and checks that its successor completes
-// the migration.
+// TestSchedulerKilledDuringMove kills the scheduler after each write of a migration, and checks that the scheduler that is
+// started next completes the migration.
 func TestSchedulerKilledDuringMove(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"node-1", "node-2", "node-3"}

@@ -384,8 +384,9 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	return true, nil
 }
 
-// evictUnreserved evicts a pod without a reserved IP whose current IPs cannot become fixed, after Config.RestartAfter. For a bare
-// pod, or a pod whose mismatch policy is not Restart, it only records an event. why is part of the event.
+// evictUnreserved evicts a pod without a reserved IP that has no IP, or whose IPs cannot become fixed, when Config.RestartAfter has
+// passed since its start. If the pod is a bare pod, if its mismatch policy is not Restart, or if the eviction is blocked, it only
+// records an event. why is part of the event.
 func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why adoptionError) (ctrl.Result, error) {
 	report := func(end string) {
 		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "No IP is reserved for pod %s: %v; %s", klog.KObj(pod), why, end)

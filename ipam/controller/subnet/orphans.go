@@ -107,9 +107,9 @@ func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet
 // outside returns the note of the event about a subnet that is in no cluster pool. node is the node that has the subnet or had
 // it last; empty: there is none.
 func outside(node string) string {
-	usage := "no node has had it yet"
+	usage := "no node has had it yet; a node can inherit it while a FixedIP reserves an IP in it"
 	if node != "" {
-		usage = "node " + node + ", or a node that inherits it, keeps it"
+		usage = "node " + node + ", or a node that inherits it, keeps it while that node exists or a FixedIP reserves an IP in it"
 	}
 	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + usage + "; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"
 }
@@ -160,11 +160,20 @@ func (c *Controller) orphanStatus(s subnetplan.Subnet, now time.Time) v1alpha1.N
 		message = fmt.Sprintf("node %s is gone; the subnet is orphaned", s.Node)
 		returns = "a node with that name gets it again; "
 	}
-	helps := returns + "if a FixedIP reserves an address in it, the node that spec.successor names gets it at once"
-	if c.FromNode {
-		helps = "it waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"
+	at := end.UTC().Format(time.RFC3339)
+	switch c.Rules.Policy {
+	case subnetplan.Free:
+		message += fmt.Sprintf("; at %s the FixedIPs that reserve IPs in it are deleted, and the subnet is released", at)
+	case subnetplan.Inherit:
+		message += fmt.Sprintf("; from %s on another node may inherit it if a FixedIP reserves an IP in it, and it is released otherwise", at)
+	default:
+		message += fmt.Sprintf("; at %s it is released if no FixedIP reserves an IP in it", at)
 	}
-	message += fmt.Sprintf("; its grace period ends at %s; %s", end.UTC().Format(time.RFC3339), helps)
+	if c.FromNode {
+		message += "; it waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"
+	} else {
+		message += "; " + returns + "if a FixedIP reserves an IP in it, the node that spec.successor names gets it at once"
+	}
 	setAssigned(want, s, metav1.ConditionFalse, v1alpha1.ReasonOrphaned, message, now)
 	return *want
 }

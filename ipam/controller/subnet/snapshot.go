@@ -215,7 +215,7 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	switch {
 	case c.FromNode:
 	case hold.InheritancePending(o):
-		message += fmt.Sprintf("; %s that is ready and suitable inherits the subnet after 10s at most, because an IP in it may migrate", other)
+		message += fmt.Sprintf("; %s that has a subnet and is ready and suitable (zone, region, taints) inherits the subnet after 10s at most, because the failover policy of an IP there is Migrate", other)
 	case c.Rules.Policy == subnetplan.Inherit:
 		message += fmt.Sprintf("; after %v %s that can run the waiting pods inherits the subnet", c.Rules.GracePeriod, other)
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // parsers contains a parser for each annotation. Key: the annotation. The parser returns the value in canonical form, which
-// parses to itself; empty if the annotation has no effect.
+// parses to itself. If the annotation is missing, it returns the default.
 var parsers = map[string]func(map[string]string) (string, error){
 	identity.AnnotationWhenDeleted: func(a map[string]string) (string, error) {
 		p, err := identity.Reclaim(identity.DefaultReclaim(), a, nil)

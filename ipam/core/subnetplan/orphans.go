@@ -327,8 +327,8 @@ func (r Rules) joinedLate(o OrphanedSubnets, h CandidateNode) bool {
 	return !h.Joined.Before(o.Since.Add(-r.GracePeriod))
 }
 
-// InheritancePending reports whether the rules allow another node to inherit an orphan. The scheduler then nominates nodes for
-// the waiting pods.
+// InheritancePending reports whether a node that was not chosen can inherit an orphan: the policy is Inherit, or an address in its
+// subnets may migrate. If the orphan had a node, the scheduler then nominates nodes for the waiting pods.
 func (r Rules) InheritancePending(o OrphanedSubnets) bool {
 	return len(o.Subnets) > 0 && (r.Policy == Inherit || r.migrates(o))
 }

@@ -47,7 +47,7 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 	}
 	switch m.From {
 	case m.Home:
-		err = b.takeAway(ctx, pod, m.From, m.Home, m.CommitAtHome)
+		err = b.takeAway(ctx, pod, m.From, m.Home, new([]pool.EntryChange), m.CommitAtHome)
 	case m.To:
 		// The entries of the home node name To already. This step cancels an interrupted migration that was about to
 		// take the addresses away from To.
@@ -82,6 +82,8 @@ func (b *Binder) unrecordedMove(p *Plan) *Refusal {
 // home.
 func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 	at := time.Now()
+	// taken contains the edits of all tries: if the first try has taken the addresses away, the next one finds nothing to take.
+	var taken []pool.EntryChange
 	return untilUnchanged(m.Home, func() error {
 		if err := b.write(ctx, m.Home, m.MarkLeaving); err != nil {
 			return err
@@ -90,7 +92,7 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 		if err != nil {
 			return err
 		}
-		err = b.takeAway(ctx, pod, m.From, m.From, func(n pool.NodePool) ([]pool.EntryChange, error) { return m.VacateSource(n, at) })
+		err = b.takeAway(ctx, pod, m.From, m.From, &taken, func(n pool.NodePool) ([]pool.EntryChange, error) { return m.VacateSource(n, at) })
 		if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
 			return err
 		}
@@ -98,16 +100,16 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 	})
 }
 
-// takeAway writes a step that takes addresses away into the pool of node, and then reads the pod. If a pod of this name is
-// bound to from, the node that the addresses leave, takeAway undoes the edits and returns an error: no other pod can have got
-// the addresses in between. If the pod was replaced or bound to another node, takeAway returns an error and undoes nothing.
-func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
-	var made []pool.EntryChange
+// takeAway writes a step that takes addresses away into the pool of node, stores its edits in made if there are any, and then reads
+// the pod. If a pod of this name is bound to from, the node that the addresses leave, takeAway undoes the edits in made and returns
+// an error: no other pod can have got the addresses in between. If the pod was replaced or bound to another node, takeAway returns
+// an error and undoes nothing.
+func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, made *[]pool.EntryChange, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := decide(n)
 		if len(edits) > 0 {
 			// After a write whose response was lost, decide is called again and returns no edits.
-			made = edits
+			*made = edits
 		}
 		return edits, err
 	})
@@ -119,10 +121,10 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 	case err != nil:
 		return fmt.Errorf("read pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	case now.Spec.NodeName == from:
-		if err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Undo(made), nil }); err != nil {
+		if err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Undo(*made), nil }); err != nil {
 			return fmt.Errorf("undo the migration of pod %s/%s, which was bound to node %s in the meantime: %w", pod.Namespace, pod.Name, from, err)
 		}
-		return fmt.Errorf("pod %s/%s was bound to node %s in the meantime, and its entries were restored: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
+		return fmt.Errorf("pod %s/%s was bound to node %s in the meantime, so the migration was undone: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
 	case now.UID != pod.UID:
 		return fmt.Errorf("pod %s/%s was replaced by a new pod in the meantime: %w", pod.Namespace, pod.Name, pool.ErrTaken)
 	case now.Spec.NodeName != "":

@@ -13,10 +13,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -99,6 +102,36 @@ func TestMoveUndone(t *testing.T) {
 			s.checkMoved(t, name)
 		})
 	}
+}
+
+// TestMoveUndoneInSecondTry checks that a move is undone completely if the first try has taken the addresses away and the pod is
+// bound during the second one, which finds nothing to take.
+func TestMoveUndoneInSecondTry(t *testing.T) {
+	pod, clients := movedPod()
+	bound := pod.DeepCopy()
+	bound.Spec.NodeName = "a"
+	s := newPools(t, 0, onA)
+	reads := 0
+	clients.(*fake.Clientset).PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if reads++; reads == 1 {
+			// Another write changes the pool of the home node, so that the first try fails after this read.
+			home := s.nodes["home"]
+			home.Spec.IPAM.Pool["10.0.1.200"] = ipamtypes.AllocationIP{}
+			home.Generation++
+			home.ResourceVersion = "changed"
+			return true, pod, nil
+		}
+		return true, bound, nil
+	})
+	if err := s.process(t.Context(), "late", clients).goTo(t.Context(), pod, "b"); !errors.Is(err, pool.ErrTaken) {
+		t.Errorf("the move returned error %v, want %v", err, pool.ErrTaken)
+	}
+	if reads != 2 {
+		t.Errorf("got %d reads of the pod, want 2", reads)
+	}
+	s.checkMoved(t, "a")
 }
 
 // TestMoveIsRecordedFirst checks that, after a move of its addresses, a pod is not bound until its FixedIP names the

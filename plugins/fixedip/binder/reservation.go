@@ -78,11 +78,11 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	held := b.Cache.Ledger.Held(id.Key())
 	for _, h := range held {
 		if kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef(); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
-			other, help := kind+" "+name, "; delete its FixedIP if no other pod needs the reservation"
+			other, help := "belongs to "+kind+" "+name, "; to release it now, delete the FixedIP that reserves it, if no other pod needs it"
 			if kind == pool.UnreservedKind {
-				other, help = "a pod without a fixed address", ""
+				other, help = "has no fixed address", ""
 			}
-			return reservation{}, refuse(wake, "%s on node %s %s reserved under the pod's name for %s, but the pod %s; the pod is placed after the release%s",
+			return reservation{}, refuse(wake, "%s on node %s %s reserved for a pod of the same name that %s, but the pod %s; the pod is placed when the reservation is released%s",
 				ipText(h.Addrs), h.Node, verb(h.Addrs, "is", "are"), other, workloadText(id.Owner), help)
 		}
 	}

@@ -137,8 +137,10 @@ func available(free []freeSlot) []freeSlot {
 	return slices.DeleteFunc(slices.Clone(free), func(f freeSlot) bool { return f.blocked != "" })
 }
 
-// findSlot plans for a pod without a slot. The plan has the nodes with a slot that the pod can take over. If at least as many
-// other pods search as slots are free, the pod gets a slot of its own, as in a first placement.
+// findSlot plans for a pod without a slot. A slot is free if no living pod has it, and available if it can also be taken over now.
+// The plan has the nodes with an available slot. If the other pods that search already need all free slots, the pod gets a new
+// slot, as in a first placement. If slots are free but none is available, or no node with an available slot exists, findSlot
+// returns a Refusal, and the pod waits.
 func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	workload := p.id.Resource()
 	if _, err := b.workloadOf(p.id); err != nil {
