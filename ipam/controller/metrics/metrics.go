@@ -78,7 +78,7 @@ var (
 	releases = counters("releases_total", "cause",
 		"Released addresses, by cause: fixedip-deleted, superseded (for example a second claim, a claim that the FixedIP does not name, or the target of a move that did not take place), unrecorded (the claim had no FixedIP, for example because the pod and its workload were deleted first).")
 	subnetAssignments = counters("subnet_assignments_total", "origin",
-		"Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (a NodeSubnet already named the node: it had the subnet before, or was chosen to inherit it), new_node (a node without subnets inherited them when it joined), existing_node (a node with subnets inherited others at once).")
+		"Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node without subnets inherited them), existing_node (a node with subnets inherited others).")
 	lastReconcile = gauges("last_reconcile_timestamp_seconds", "controller",
 		"Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.")
 	barrierDuration = histogram("agent_barrier_duration_seconds",

@@ -181,7 +181,7 @@ fixedip_reservations{phase="Reserved"} 1
 # HELP fixedip_restarts_total Evictions of pods because of a wrong address, a lost pool entry or a missing CiliumEndpoint, by result: evicted, blocked (the API server refused the eviction, usually because of a PodDisruptionBudget), deferred (a limit for concurrent restarts was reached, or another pod of the workload was not ready).
 # TYPE fixedip_restarts_total counter
 fixedip_restarts_total{result="evicted"} 1
-# HELP fixedip_subnet_assignments_total Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (a NodeSubnet already named the node: it had the subnet before, or was chosen to inherit it), new_node (a node without subnets inherited them when it joined), existing_node (a node with subnets inherited others at once).
+# HELP fixedip_subnet_assignments_total Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node without subnets inherited them), existing_node (a node with subnets inherited others).
 # TYPE fixedip_subnet_assignments_total counter
 fixedip_subnet_assignments_total{origin="existing_node"} 0
 fixedip_subnet_assignments_total{origin="node_spec"} 0
