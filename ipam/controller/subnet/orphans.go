@@ -198,14 +198,18 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 		record = record.DeepCopy()
 		meta.RemoveStatusCondition(&record.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 		meta.SetStatusCondition(&record.Status.Conditions, want)
-		switch err := c.API.Status().Update(ctx, record); {
+		err := c.API.Status().Update(ctx, record)
+		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			s.again()
+			continue
 		case err != nil:
 			return fmt.Errorf("write condition %s of FixedIP %s: %w", v1alpha1.ConditionSubnetAvailable, key, err)
 		case want.Status == metav1.ConditionFalse && !same:
 			c.Events.Eventf(record, nil, corev1.EventTypeWarning, want.Reason, "LookForSubnet", "%s", want.Message)
 		}
+		// releaseExpired requires the version that it has seen.
+		s.records[key] = record
 	}
 	return nil
 }
@@ -264,8 +268,11 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		}
 		err := c.API.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 		switch {
-		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-			// The FixedIP was deleted because of its other address, or was written meanwhile.
+		case apierrors.IsNotFound(err):
+			// The FixedIP was deleted because of its other address.
+		case apierrors.IsConflict(err):
+			// The FixedIP was written meanwhile.
+			s.again()
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:

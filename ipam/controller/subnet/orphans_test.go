@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -70,6 +71,29 @@ func TestOrphan(t *testing.T) {
 		t.Errorf("got NodeSubnet %+v %+v, want node same-zone, previous node node-1 and no OrphanedSince", ns.Spec, ns.Status)
 	}
 	s.disjoint()
+}
+
+// TestExpiredReservationIsReleased checks that a FixedIP under policy Free is deleted in the pass that also changes its condition.
+func TestExpiredReservationIsReleased(t *testing.T) {
+	s := newScene(t)
+	s.create(node("node-1"), gen.CiliumNode("node-1"))
+	hold := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
+	hold.pass(s)
+	record := s.record("mysql-0", "node-1", s.pools()["node-1"].Subnets[0].Addr().Next().String())
+	s.create(record)
+	s.delete(node("node-1"), gen.CiliumNode("node-1"))
+	hold.pass(s)
+	s.clock.SetTime(s.clock.Now().Add(2 * time.Minute))
+	hold.pass(s)
+	// The next controller has another policy, and so another message of the condition.
+	free := s.controller(s.counting(nil), s.api, rules(subnetplan.Free, 28))
+	free.watch(s)
+	if _, err := free.reconcileOrphans(t.Context(), All); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.api.Get(t.Context(), client.ObjectKeyFromObject(record), record); !apierrors.IsNotFound(err) {
+		t.Errorf("got FixedIP %s with conditions %+v (error %v), want none", record.Name, record.Status.Conditions, err)
+	}
 }
 
 // TestExistingNodeInherits checks that the subnet of a lost node whose address may migrate goes to an existing node, and that
