@@ -98,23 +98,30 @@ func TestJoinsDoNotWaitForEachOther(t *testing.T) {
 	s.disjoint()
 }
 
+// stoppedJoin lets a controller reconcile a node that joins. The controller stops at the first request for which stops returns
+// true.
+func (s *scene) stoppedJoin(name string, stops func(verb string, o any) bool) {
+	s.t.Helper()
+	stopped := s.controller(s.counting(func(verb string, o any) error {
+		if stops(verb, o) {
+			return errStopped
+		}
+		return nil
+	}), s.api, rules(subnetplan.Inherit, 28))
+	stopped.started.Store(true)
+	stopped.watch(s)
+	if _, err := stopped.reconcileNode(s.t.Context(), source.ForName(name)); err == nil {
+		s.t.Fatal("reconcileNode succeeded, want the error of the stopped request")
+	}
+}
+
 // TestResumedJoin checks that another controller completes a join if the first controller stopped at any request of the join.
 func TestResumedJoin(t *testing.T) {
 	for _, stop := range []string{"list *v1alpha1.NodeSubnetList", "list *v1.PodList", "patch *v2.CiliumNode", "update status *v1alpha1.NodeSubnet"} {
 		t.Run(stop, func(t *testing.T) {
 			s := newScene(t)
 			s.create(node("node-1"), gen.CiliumNode("node-1"))
-			stopped := s.controller(s.counting(func(verb string, o any) error {
-				if verb+fmt.Sprintf(" %T", o) == stop {
-					return errStopped
-				}
-				return nil
-			}), s.api, rules(subnetplan.Inherit, 28))
-			stopped.started.Store(true)
-			stopped.watch(s)
-			if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
-				t.Fatal("reconcileNode succeeded, want the error of the stopped request")
-			}
+			s.stoppedJoin("node-1", func(verb string, o any) bool { return verb+fmt.Sprintf(" %T", o) == stop })
 			s.create(node("node-2"), gen.CiliumNode("node-2"))
 			next := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 26))
 			next.pass(s)
@@ -136,17 +143,7 @@ func TestResumedJoin(t *testing.T) {
 func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), gen.CiliumNode("node-1"))
-	stopped := s.controller(s.counting(func(verb string, _ any) error {
-		if verb == "patch" {
-			return errStopped
-		}
-		return nil
-	}), s.api, rules(subnetplan.Inherit, 28))
-	stopped.started.Store(true)
-	stopped.watch(s)
-	if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
-		t.Fatal("reconcileNode succeeded, want the error of the stopped request")
-	}
+	s.stoppedJoin("node-1", func(verb string, _ any) bool { return verb == "patch" })
 	both := rules(subnetplan.Inherit, 28)
 	both.Pools = append(both.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("fd00::/48"), MaskSize: 64})
 	s.create(node("node-2"), gen.CiliumNode("node-2"))

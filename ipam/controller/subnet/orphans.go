@@ -155,9 +155,9 @@ func (c *Controller) orphanStatus(s subnetplan.Subnet, now time.Time) v1alpha1.N
 	since := metav1.NewTime(now.Truncate(time.Second))
 	end := metav1.NewTime(since.Add(c.Rules.GracePeriod))
 	want.OrphanedSince, want.GracePeriodEnd = &since, &end
-	message, returns := "no node has had the subnet yet", ""
+	message, other, returns := "no node has had the subnet yet", "a node", ""
 	if s.Node != "" {
-		message = fmt.Sprintf("node %s is gone; the subnet is orphaned", s.Node)
+		message, other = fmt.Sprintf("node %s is gone; the subnet is orphaned", s.Node), "another node"
 		returns = "a node with that name gets it again; "
 	}
 	at := end.UTC().Format(time.RFC3339)
@@ -165,7 +165,7 @@ func (c *Controller) orphanStatus(s subnetplan.Subnet, now time.Time) v1alpha1.N
 	case subnetplan.Free:
 		message += fmt.Sprintf("; at %s the FixedIPs that reserve IPs in it are deleted, and the subnet is released", at)
 	case subnetplan.Inherit:
-		message += fmt.Sprintf("; from %s on another node may inherit it if a FixedIP reserves an IP in it, and it is released otherwise", at)
+		message += fmt.Sprintf("; from %s on %s may inherit it if a FixedIP reserves an IP in it, and it is released otherwise", at, other)
 	default:
 		message += fmt.Sprintf("; at %s it is released if no FixedIP reserves an IP in it", at)
 	}

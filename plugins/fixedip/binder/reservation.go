@@ -78,7 +78,8 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	held := b.Cache.Ledger.Held(id.Key())
 	for _, h := range held {
 		if kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef(); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
-			other, help := "belongs to "+kind+" "+name, "; to release it now, delete the FixedIP that reserves it, if no other pod needs it"
+			them := verb(h.Addrs, "it", "them")
+			other, help := "belongs to "+kind+" "+name, fmt.Sprintf("; to release %[1]s now, delete the FixedIP that reserves %[1]s, if no other pod needs %[1]s", them)
 			if kind == pool.UnreservedKind {
 				other, help = "has no fixed address", ""
 			}

@@ -189,11 +189,9 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	done := make(chan error, 1)
 	go func() {
 		done <- apiserver.InParallel(ctx, nodes, func(ctx context.Context, node int) error {
-			for i, p := range pods {
-				if p.Node == node {
-					if err := b.endPod(ctx, p, &gone[i]); err != nil {
-						return err
-					}
+			for _, p := range podsOn(pods, world.NodeName(node)) {
+				if err := b.endPod(ctx, p, &gone[addresses[p.Address.String()]]); err != nil {
+					return err
 				}
 			}
 			return nil
