@@ -103,8 +103,10 @@ func TestStrictNode(t *testing.T) {
 			e.neverWrong(nodes...)
 			early, theirs := e.tooEarly(subset(before, slices.Concat(fixed, ours)...)), e.tooEarly(subset(before, others...))
 			t.Logf("%s: the agents had not seen the entry at the first CNI ADD of %d of 100 pods of our scheduler and %d of 100 pods of the default scheduler", name, early, theirs)
-			if delay > 0 && (early == 0 || theirs == 0) {
-				t.Error("no agent was late for the pods of one of the schedulers, so late agents were not tested")
+			// On a busy machine our scheduler may need longer than the delay from the claim to the bind, so that no agent is
+			// late for its pods. The controller claims addresses for pods of the default scheduler after their binds.
+			if delay > 0 && early+theirs == 0 {
+				t.Error("no agent was late for any pod, so late agents were not tested")
 			}
 
 			// Pods with fixed addresses get them again from agents that have seen the entries. The entries of the other pods are
