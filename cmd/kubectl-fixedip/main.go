@@ -32,6 +32,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/explain"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
@@ -292,16 +293,7 @@ func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain
 
 // volumes returns the persistent volumes of a pod. It leaves out volumes that are not bound yet or cannot be read.
 func (c *cluster) volumes(ctx context.Context, pod *corev1.Pod) (found []explain.Volume) {
-	for _, v := range pod.Spec.Volumes {
-		claim := ""
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			claim = v.PersistentVolumeClaim.ClaimName
-		case v.Ephemeral != nil:
-			claim = pod.Name + "-" + v.Name
-		default:
-			continue
-		}
+	for _, claim := range podutil.Claims(pod) {
 		pvc, _ := get(ctx, c, pod.Namespace, claim, &corev1.PersistentVolumeClaim{})
 		if pvc == nil || pvc.Spec.VolumeName == "" {
 			continue

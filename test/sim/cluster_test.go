@@ -195,6 +195,10 @@ func (w *world) makePod(s *appsv1.StatefulSet, name string) {
 		OwnerReferences: ownedBy(s),
 	}}
 	pod.Spec.SchedulerName = schedulerName
+	if w.hasVolume(pod) {
+		source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: source}}
+	}
 	w.server.mustCreate(pods, pod, "statefulset")
 }
 

@@ -104,7 +104,7 @@ func (w *world) startController() *controller {
 	m := meta.NewDefaultRESTMapper(versions)
 	for _, k := range kinds {
 		scope := meta.RESTScope(meta.RESTScopeNamespace)
-		if k == nodes || k == ciliumNodes || k == nodeSubnets {
+		if k == nodes || k == ciliumNodes || k == nodeSubnets || k == volumes {
 			scope = meta.RESTScopeRoot
 		}
 		m.Add(k.gvk, scope)

@@ -46,8 +46,10 @@ var (
 	ciliumNodes  = &kind{gvk: ciliumv2.SchemeGroupVersion.WithKind("CiliumNode"), resource: ciliumv2.SchemeGroupVersion.WithResource("ciliumnodes"), make: func() client.Object { return &ciliumv2.CiliumNode{} }, generations: true, status: true}
 	fixedIPs     = &kind{gvk: v1alpha1.GroupVersion.WithKind("FixedIP"), resource: v1alpha1.GroupVersion.WithResource("fixedips"), make: func() client.Object { return &v1alpha1.FixedIP{} }, generations: true, status: true}
 	nodeSubnets  = &kind{gvk: v1alpha1.GroupVersion.WithKind("NodeSubnet"), resource: v1alpha1.GroupVersion.WithResource("nodesubnets"), make: func() client.Object { return &v1alpha1.NodeSubnet{} }, generations: true, status: true}
+	claims       = &kind{gvk: corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), make: func() client.Object { return &corev1.PersistentVolumeClaim{} }}
+	volumes      = &kind{gvk: corev1.SchemeGroupVersion.WithKind("PersistentVolume"), resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"), make: func() client.Object { return &corev1.PersistentVolume{} }}
 
-	kinds = []*kind{pods, nodes, statefulSets, replicaSets, ciliumNodes, fixedIPs, nodeSubnets, ciliumEndpoints, configMaps}
+	kinds = []*kind{pods, nodes, statefulSets, replicaSets, ciliumNodes, fixedIPs, nodeSubnets, ciliumEndpoints, configMaps, claims, volumes}
 )
 
 func (k *kind) String() string { return k.gvk.Kind }

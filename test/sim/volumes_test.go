@@ -6,7 +6,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -31,15 +30,13 @@ const minNodesOfZone = 2
 // the node that the pod was first placed on, as with the binding mode WaitForFirstConsumer. It stays there when the pod
 // and its StatefulSet are deleted.
 type volumeWorld struct {
-	// volumes contains the zone of each volume. Key: the pod, as namespace/name.
-	volumes map[string]string
 	// apart are the pods whose volume was provisioned while their reserved addresses were in another zone. Key: the pod, as
 	// namespace/name.
 	apart map[string]bool
 }
 
 func newVolumeWorld() volumeWorld {
-	return volumeWorld{volumes: map[string]string{}, apart: map[string]bool{}}
+	return volumeWorld{apart: map[string]bool{}}
 }
 
 // nextZone returns the zone of the next node; empty if the setup has no volumes. The zone changes at every second node
@@ -59,8 +56,32 @@ func (w *world) hasVolume(pod *corev1.Pod) bool {
 
 // outsideZone reports whether a pod has a volume, and the volume is in another zone than the given one.
 func (w *world) outsideZone(pod, zone string) bool {
-	at, ok := w.volumes[pod]
-	return ok && at != zone
+	at := w.volumeZone(pod)
+	return at != "" && at != zone
+}
+
+// volumeZone returns the zone of the volume of a pod; empty if the pod has none. The claim of a pod has the name of the pod.
+func (w *world) volumeZone(pod string) string {
+	claim, ok := one[*corev1.PersistentVolumeClaim](w.server, claims, pod)
+	if !ok {
+		return ""
+	}
+	volume, _ := one[*corev1.PersistentVolume](w.server, volumes, claim.Spec.VolumeName)
+	return volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]
+}
+
+// addVolume creates the volume of a pod in a zone, and the claim that is bound to it.
+func (w *world) addVolume(pod *corev1.Pod, zone string) {
+	in := corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}
+	affinity := &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{in}}}}}
+	w.server.mustCreate(volumes, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "of-" + pod.Name}, Spec: corev1.PersistentVolumeSpec{NodeAffinity: affinity}}, "provisioner")
+	w.server.mustCreate(claims, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "of-" + pod.Name}}, "provisioner")
+}
+
+// deleteVolume deletes a claim and its volume.
+func (w *world) deleteVolume(claim *corev1.PersistentVolumeClaim) {
+	must(w.server.remove(claims, keyOf(claim), nil, true, "user"))
+	must(w.server.remove(volumes, claim.Spec.VolumeName, nil, true, "user"))
 }
 
 // zoneOf returns the zone of the node whose subnet contains an address; empty if there is none.
@@ -81,11 +102,11 @@ func (w *world) provision(pod *corev1.Pod, node string) *fwk.Status {
 	}
 	key, zone := keyOf(pod), w.machine(node).zone
 	if w.outsideZone(key, zone) {
-		return fwk.AsStatus(fmt.Errorf("the volume of pod %s is in zone %s, but node %s is in zone %s", key, w.volumes[key], node, zone))
+		return fwk.AsStatus(fmt.Errorf("the volume of pod %s is in zone %s, but node %s is in zone %s", key, w.volumeZone(key), node, zone))
 	}
-	if _, exists := w.volumes[key]; !exists {
+	if w.volumeZone(key) == "" {
 		w.logf("the volume of pod %s is provisioned in zone %s", key, zone)
-		w.volumes[key] = zone
+		w.addVolume(pod, zone)
 		delete(w.apart, key)
 		if r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, key); ok && w.machine(r.Spec.NodeName) != nil && w.machine(r.Spec.NodeName).zone != zone {
 			w.apart[key] = true
@@ -97,9 +118,9 @@ func (w *world) provision(pod *corev1.Pod, node string) *fwk.Status {
 // volumeUserActions returns the possible actions of users on volumes.
 func (w *world) volumeUserActions() []action {
 	var d []action
-	for _, key := range slices.Sorted(maps.Keys(w.volumes)) {
-		if _, exists := one[*corev1.Pod](w.server, pods, key); !exists {
-			d = append(d, action{"delete volume: of " + key, func() { delete(w.volumes, key) }})
+	for _, claim := range all[*corev1.PersistentVolumeClaim](w.server, claims) {
+		if _, exists := one[*corev1.Pod](w.server, pods, keyOf(claim)); !exists {
+			d = append(d, action{"delete volume: of " + keyOf(claim), func() { w.deleteVolume(claim) }})
 		}
 	}
 	return d
@@ -108,7 +129,7 @@ func (w *world) volumeUserActions() []action {
 // provideNodes creates nodes in the zones of volumes, until each zone has minNodesOfZone nodes.
 func (w *world) provideNodes() {
 	for _, zone := range zones {
-		if !slices.Contains(slices.Collect(maps.Values(w.volumes)), zone) {
+		if !slices.ContainsFunc(all[*corev1.PersistentVolumeClaim](w.server, claims), func(c *corev1.PersistentVolumeClaim) bool { return w.volumeZone(keyOf(c)) == zone }) {
 			continue
 		}
 		has := 0

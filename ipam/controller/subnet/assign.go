@@ -96,7 +96,11 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 			given.Origin, given.From = inheritedBy(n), claims[i].Previous
 		}
 	}
-	if orphan, ok := c.Rules.OrphanForNewNode(candidate(n.Name, len(n.Subnets)+len(claims), node), orphans, c.Clock.Now()); ok {
+	orphan, ok, err := c.orphanForNewNode(ctx, candidate(n.Name, len(n.Subnets)+len(claims), node), orphans)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
 		taken, err := c.Take(ctx, orphan, h)
 		if err != nil {
 			return nil, err

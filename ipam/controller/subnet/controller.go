@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -98,6 +99,9 @@ type Controller struct {
 	lastPass, lastRelease time.Time
 
 	mu sync.Mutex
+	// volumes contains the volumes of pods whose claims are all bound; nil until the first read. Key: the UID of the pod.
+	// Value: []subnetplan.Volume.
+	volumes *lru.Cache
 	// recent contains the subnets that this process has recently tried to claim: the caches may not show their NodeSubnets
 	// yet. Value: the time of the try.
 	recent map[netip.Prefix]time.Time

@@ -57,7 +57,7 @@ func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	steps := []func(context.Context, *snapshot) error{c.record, c.setConditions, c.inheritOrExpire, c.release}
+	steps := []func(context.Context, *snapshot) error{c.record, c.chooseInheritors, c.setConditions, c.inheritOrExpire, c.release}
 	for _, step := range steps {
 		if err := step(ctx, s); err != nil {
 			return ctrl.Result{}, err
@@ -214,37 +214,57 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// inheritOrExpire changes the NodeSubnets of lost nodes so that they name the existing nodes that inherit them;
-// reconcileNode then assigns the subnets to these nodes. If no node may inherit the subnets now, inheritOrExpire
-// deletes the FixedIPs whose reservations in them have expired under policy Free. If Kubernetes assigns the subnets, no node
+// chooseInheritors chooses the existing nodes that inherit orphaned subnets in this pass. If Kubernetes assigns the subnets, no node
 // inherits one.
+func (c *Controller) chooseInheritors(ctx context.Context, s *snapshot) error {
+	for i := range s.orphans {
+		o := &s.orphans[i]
+		if c.FromNode {
+			continue
+		}
+		name, at := c.Rules.PickExistingNode(o.OrphanedSubnets, s.candidates, s.now)
+		if name != "" && !o.AllNominatedTo(name) {
+			var err error
+			if o.Volumes, err = c.limitingVolumes(ctx, o.OrphanedSubnets); err != nil {
+				return err
+			}
+			if v := o.Excludes(*s.candidate(name)); v != nil {
+				excluded := name
+				if name, at = c.Rules.PickExistingNode(o.OrphanedSubnets, s.candidates, s.now); name == "" {
+					s.explainExcluded(o.OrphanedSubnets, excluded, v)
+				}
+			}
+		}
+		s.soon(at)
+		if o.inheritor = name; name != "" {
+			// Count the subnets, so that another node that is equally suitable inherits the next orphan.
+			s.candidate(name).Subnets += len(o.Subnets)
+		}
+	}
+	return nil
+}
+
+// inheritOrExpire changes the NodeSubnets of lost nodes so that they name the existing nodes that inherit them;
+// reconcileNode then assigns the subnets to these nodes. If no node inherits the subnets now, inheritOrExpire deletes the
+// FixedIPs whose reservations in them have expired under policy Free.
 func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 	for _, o := range s.orphans {
-		var chosen string
-		var at time.Time
-		if !c.FromNode {
-			chosen, at = c.Rules.PickExistingNode(o, s.candidates, s.now)
-		}
-		if chosen == "" {
-			s.soon(at)
-			if err := c.releaseExpired(ctx, o, s); err != nil {
+		if o.inheritor == "" {
+			if err := c.releaseExpired(ctx, o.OrphanedSubnets, s); err != nil {
 				return err
 			}
 			continue
 		}
 		s.again()
-		n, ok := c.Ledger.Node(chosen)
+		n, ok := c.Ledger.Node(o.inheritor)
 		if !ok {
 			continue
 		}
-		switch _, err := c.Take(ctx, o, assignee(n, s.nodes[chosen])); {
+		switch _, err := c.Take(ctx, o.OrphanedSubnets, assignee(n, s.nodes[o.inheritor])); {
 		case err == nil:
-			c.Nodes.Add(source.ForName(chosen))
-			// Count the subnets, so that another node that is equally suitable inherits the next orphan.
-			i := slices.IndexFunc(s.candidates, func(h subnetplan.CandidateNode) bool { return h.Name == chosen })
-			s.candidates[i].Subnets += len(o.Subnets)
+			c.Nodes.Add(source.ForName(o.inheritor))
 		case !errors.Is(err, ErrChanged):
-			return fmt.Errorf("assign orphaned subnets %s to node %s: %w", pool.JoinSubnets(subnetplan.CIDRs(o.Subnets)), chosen, err)
+			return fmt.Errorf("assign orphaned subnets %s to node %s: %w", pool.JoinSubnets(subnetplan.CIDRs(o.Subnets)), o.inheritor, err)
 		}
 	}
 	return nil
@@ -288,9 +308,9 @@ func (c *Controller) release(ctx context.Context, s *snapshot) error {
 	var due []subnetplan.OrphanedSubnets
 	var prefixes []netip.Prefix
 	for _, o := range s.orphans {
-		ok, at := c.Rules.Releasable(o, s.now)
+		ok, at := c.Rules.Releasable(o.OrphanedSubnets, s.now)
 		if cidrs := subnetplan.CIDRs(o.Subnets); ok && !c.Ledger.HasCarriedAddresses(cidrs) {
-			due, prefixes = append(due, o), append(prefixes, cidrs...)
+			due, prefixes = append(due, o.OrphanedSubnets), append(prefixes, cidrs...)
 		}
 		s.soon(at)
 	}

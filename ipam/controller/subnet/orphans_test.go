@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -127,6 +129,82 @@ func TestExistingNodeInherits(t *testing.T) {
 	want := fmt.Sprintf("Normal SubnetInherited Assigned subnets: %s, including those of node node-1, which is gone; IPs reserved in them: 1; pods with such an IP are placed on this node, unless the IP has moved to another node", had.Subnets[0])
 	if diff := cmp.Diff([]string{want}, about); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// TestVolumesExcludeNode checks that a node does not inherit a subnet if it cannot use the volume of a waiting pod, although
+// another waiting pod is nominated to it. The condition of the FixedIPs explains that, in the same words in each pass. The
+// volume is read once. When a pod is nominated to a node that can use the volume, that node inherits the subnet.
+func TestVolumesExcludeNode(t *testing.T) {
+	s := newScene(t)
+	in := func(zone string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: zone} }
+	}
+	west := node("west", in("west"), func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	for _, n := range []*corev1.Node{node("lost", in("west")), west, node("east", in("east"))} {
+		s.create(n, gen.CiliumNode(n.Name))
+	}
+	waits := rules(subnetplan.Inherit, 28)
+	waits.Failover = v1alpha1.Wait
+	c := s.controller(s.counting(nil), s.api, waits)
+	c.pass(s)
+	had := s.pools()["lost"].Subnets[0]
+	waiting := func(name, nominated string) *corev1.Pod {
+		return gen.Pod(name, func(p *corev1.Pod) {
+			p.Status.NominatedNodeName = nominated
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		})
+	}
+	db, web := waiting("db-0", ""), waiting("web-0", "east")
+	db.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}}}
+	s.create(
+		db, web, s.record("db-0", "lost", had.Addr().Next().String()), s.record("web-0", "lost", had.Addr().Next().Next().String()),
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: gen.Namespace, Name: "data-db-0"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv-1"}},
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}, Spec: corev1.PersistentVolumeSpec{NodeAffinity: &corev1.VolumeNodeAffinity{
+			Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{"west"}},
+			}}}},
+		}}},
+	)
+	s.delete(node("lost"), gen.CiliumNode("lost"))
+	pass := func() {
+		s.clock.SetTime(s.clock.Now().Add(2 * time.Minute))
+		c.pass(s)
+	}
+	message := func() string {
+		var record v1alpha1.FixedIP
+		if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: gen.Namespace, Name: "web-0"}, &record); err != nil {
+			t.Fatal(err)
+		}
+		return meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionSubnetAvailable).Message
+	}
+	pass() // records the loss
+	pass()
+	want := "; node east does not inherit the subnet, because it cannot use volume pv-1 (claim data-db-0) of pod " + gen.Namespace + "/db-0; add, repair or uncordon a node that can use the volume, so that it inherits the subnet"
+	for range 2 {
+		if got := message(); !strings.HasSuffix(got, want) {
+			t.Errorf("condition %s of FixedIP web-0: got message %q, want it to end with %q", v1alpha1.ConditionSubnetAvailable, got, want)
+		}
+		if got := s.claims()[had.String()]; got != "lost" {
+			t.Errorf("NodeSubnet %s: got node %q, want %q", had, got, "lost")
+		}
+		s.requests = map[string]int{}
+		pass()
+		if diff := cmp.Diff(map[string]int{}, s.requests); diff != "" {
+			t.Errorf("requests of a pass while no node can inherit (-want +got):\n%s", diff)
+		}
+	}
+	db.Status.NominatedNodeName = "west"
+	if err := s.api.Status().Update(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	west.Spec.Unschedulable = false
+	if err := s.api.Update(t.Context(), west); err != nil {
+		t.Fatal(err)
+	}
+	pass()
+	if got := s.claims()[had.String()]; got != "west" {
+		t.Errorf("NodeSubnet %s: got node %q, want %q", had, got, "west")
 	}
 }
 

@@ -36,7 +36,7 @@ type snapshot struct {
 	nodes map[string]*corev1.Node
 	// candidates are the nodes with subnets, which may inherit orphaned subnets.
 	candidates []subnetplan.CandidateNode
-	orphans    []subnetplan.OrphanedSubnets
+	orphans    []orphan
 	// missing are the subnets of reserved addresses that have no NodeSubnet.
 	missing []subnetplan.Subnet
 	// records contains the FixedIPs whose condition SubnetAvailable may have to change. Key: the FixedIP.
@@ -45,11 +45,24 @@ type snapshot struct {
 	available map[client.ObjectKey]metav1.Condition
 }
 
+// orphan contains the orphaned subnets of one node.
+type orphan struct {
+	subnetplan.OrphanedSubnets
+	// inheritor is the existing node that inherits the subnets in this pass; empty if there is none.
+	inheritor string
+}
+
 // soon makes the next pass start at the given time at the latest; the zero time has no effect.
 func (s *snapshot) soon(at time.Time) {
 	if !at.IsZero() && at.Before(s.next) {
 		s.next = at
 	}
+}
+
+// candidate returns the candidate with a name, which must be in candidates.
+func (s *snapshot) candidate(name string) *subnetplan.CandidateNode {
+	i := slices.IndexFunc(s.candidates, func(h subnetplan.CandidateNode) bool { return h.Name == name })
+	return &s.candidates[i]
 }
 
 // again makes the next pass start after passInterval, when the caches may show the writes of this pass.
@@ -112,7 +125,7 @@ func (c *Controller) addOrphans(ctx context.Context, s *snapshot, reserved []res
 		if o.Waiting, err = c.waiting(ctx, o); err != nil {
 			return err
 		}
-		s.orphans = append(s.orphans, o)
+		s.orphans = append(s.orphans, orphan{OrphanedSubnets: o})
 		reason := v1alpha1.ReasonNodeGone
 		if c.Rules.InheritancePending(o) {
 			reason = v1alpha1.ReasonInheritancePending

@@ -93,6 +93,19 @@ func IsReady(pod *corev1.Pod) bool {
 	})
 }
 
+// Claims returns the names of the PersistentVolumeClaims of the pod, in the order of its volumes.
+func Claims(pod *corev1.Pod) (names []string) {
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			names = append(names, v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			names = append(names, pod.Name+"-"+v.Name)
+		}
+	}
+	return names
+}
+
 func isActive(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && HoldsIPs(pod)
 }

@@ -4,6 +4,7 @@
 package subnetplan_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -12,8 +13,10 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/test/gen"
 )
 
 // lost returns the orphaned subnet of node-1 with reserved addresses. ago is the time since node-1 was observed to be gone.
@@ -46,6 +49,53 @@ func waiting(nominated ...string) func(o *subnetplan.OrphanedSubnets) {
 		for _, node := range nominated {
 			pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: map[string]string{"disk": "ssd"}}, Status: corev1.PodStatus{NominatedNodeName: node}}
 			o.Waiting = append(o.Waiting, pod)
+		}
+	}
+}
+
+// volumeIn adds a volume of a waiting pod that can be used on the nodes with the label zone and the given value.
+func volumeIn(zone string) func(o *subnetplan.OrphanedSubnets) {
+	in := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}
+	affinity := &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{in}}}
+	return func(o *subnetplan.OrphanedSubnets) {
+		o.Volumes = append(o.Volumes, subnetplan.Volume{Pod: "default/mysql-0", Claim: "data", Volume: &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{NodeAffinity: affinity}}})
+	}
+}
+
+// TestLimitingVolumes checks that a volume that no node can use does not limit the choice of the node that inherits.
+func TestLimitingVolumes(t *testing.T) {
+	var o subnetplan.OrphanedSubnets
+	for _, zone := range []string{"a", "gone"} {
+		volumeIn(zone)(&o)
+	}
+	nodes := []corev1.Node{*gen.Node("node-2"), *gen.Node("node-3", func(n *corev1.Node) { n.Labels = map[string]string{"zone": "a"} })}
+	if diff := cmp.Diff(o.Volumes[:1], subnetplan.LimitingVolumes(o.Volumes, nodes)); diff != "" {
+		t.Errorf("volumes (-want +got):\n%s", diff)
+	}
+}
+
+// TestPinned checks that only the waiting pods with the failover policy Wait need a node that can use their volumes.
+func TestPinned(t *testing.T) {
+	policies := map[string]v1alpha1.Failover{"waits": v1alpha1.Wait, "moves": v1alpha1.Migrate, "renews": v1alpha1.Reassign, "default": ""}
+	for name, c := range map[string]struct {
+		failover v1alpha1.Failover
+		want     []string
+	}{
+		"by default, pods wait": {v1alpha1.Wait, []string{"default", "waits"}},
+		"by default, pods move": {v1alpha1.Migrate, []string{"waits"}},
+	} {
+		var o subnetplan.OrphanedSubnets
+		for pod, policy := range policies {
+			o.Waiting = append(o.Waiting, gen.Pod(pod))
+			o.Reserved = append(o.Reserved, reservation.Address{Failover: policy, Entry: pool.Entry{Owner: pool.OwnerKey(gen.Namespace, pod)}})
+		}
+		var got []string
+		for _, pod := range (subnetplan.Rules{Failover: c.failover}).Pinned(o) {
+			got = append(got, pod.Name)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: pods (-want +got):\n%s", name, diff)
 		}
 	}
 }
@@ -83,6 +133,9 @@ func TestOrphanForNewNode(t *testing.T) {
 		"a waiting pod can run on the node":                {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, "node-1"},
 		"a taint that no waiting pod tolerates":            {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}, Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), tainted)}, ""},
 		"the taint of the previous node":                   {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), tainted)}, "node-1"},
+		"a volume that the node cannot use":                {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "b"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeIn("a"))}, ""},
+		"a volume that the node can use":                   {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "a"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeIn("a"))}, "node-1"},
+		"the successor cannot use a volume":                {hold, successor, []subnetplan.OrphanedSubnets{with(lost(0, mine), volumeIn("a"))}, "node-1"},
 		"the successor is in another zone":                 {hold, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(0, mine), inZoneA)}, "node-1"},
 	} {
 		o, ok := c.rules.OrphanForNewNode(c.node, c.orphans, clock)
@@ -122,6 +175,7 @@ func TestPickExistingNode(t *testing.T) {
 		"nominated":                                                {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "a", time.Time{}},
 		"two nodes nominated, most pods to one of them":            {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a", "b", "b")), []subnetplan.CandidateNode{ready("a", newer, none), ready("b", old, none)}, "b", time.Time{}},
 		"nominated, the node is in another zone":                   {subnetplan.Inherit, with(with(lost(time.Minute, waits), waiting("a")), inZoneA), []subnetplan.CandidateNode{ready("a", old, zoneB), ready("b", newer, zoneA)}, "a", time.Time{}},
+		"nominated, a waiting pod has a volume in another zone":    {subnetplan.Inherit, with(with(lost(time.Minute, waits), waiting("a", "")), volumeIn("a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
 		"nominated, within the grace period":                       {subnetplan.Inherit, with(lost(20*time.Second, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", at(10 * time.Second)},
 		"nominated, the node is not ready":                         {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{{Name: "a", Joined: old}}, "", time.Time{}},
 		"nominated, another node is the successor":                 {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), {Name: "b", ReplacesNode: "node-1"}}, "b", time.Time{}},

@@ -151,6 +151,10 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 			}}
 			trimmed.Status.NominatedNodeName = pod.Status.NominatedNodeName
 			trimmed.Spec.NodeSelector, trimmed.Spec.Affinity, trimmed.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations
+			for _, claim := range podutil.Claims(pod) {
+				source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
+				trimmed.Spec.Volumes = append(trimmed.Spec.Volumes, corev1.Volume{VolumeSource: source})
+			}
 		}
 		if pod.Spec.NodeName == "" && identity.PodNode(pod) != "" {
 			trimmed.Spec.Affinity = pod.Spec.Affinity
