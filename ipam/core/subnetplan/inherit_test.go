@@ -53,24 +53,42 @@ func waiting(nominated ...string) func(o *subnetplan.OrphanedSubnets) {
 	}
 }
 
-// volumeIn adds a volume of a waiting pod that can be used on the nodes with the label zone and the given value.
-func volumeIn(zone string) func(o *subnetplan.OrphanedSubnets) {
-	in := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}
+// volumeOn adds a volume of a waiting pod that can be used on the nodes whose label has the value.
+func volumeOn(label, value string) func(o *subnetplan.OrphanedSubnets) {
+	in := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: label, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}}}
 	affinity := &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{in}}}
 	return func(o *subnetplan.OrphanedSubnets) {
-		o.Volumes = append(o.Volumes, subnetplan.Volume{Pod: "default/mysql-0", Claim: "data", Volume: &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{NodeAffinity: affinity}}})
+		o.Volumes = append(o.Volumes, subnetplan.Volume{Pod: "default/mysql-0", Claim: label + " " + value, Volume: &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{NodeAffinity: affinity}}})
 	}
 }
 
-// TestLimitingVolumes checks that a volume that no node can use does not limit the choice of the node that inherits.
+// TestLimitingVolumes checks that a volume that no node can use limits the choice of the node that inherits only if it is in
+// a zone or region, in which a node may join.
 func TestLimitingVolumes(t *testing.T) {
-	var o subnetplan.OrphanedSubnets
-	for _, zone := range []string{"a", "gone"} {
-		volumeIn(zone)(&o)
+	node := *gen.Node("node-2", func(n *corev1.Node) {
+		n.Labels = map[string]string{corev1.LabelHostname: "node-2", corev1.LabelTopologyZone: "a"}
+	})
+	for name, c := range map[string]struct {
+		label, value string
+		limits       bool
+	}{
+		"the zone has a node":                   {corev1.LabelTopologyZone, "a", true},
+		"the zone has no node":                  {corev1.LabelTopologyZone, "b", true},
+		"the zone of a storage driver":          {"topology.gke.io/zone", "b", true},
+		"the region has no node":                {corev1.LabelTopologyRegion, "r", true},
+		"local volume of an existing node":      {corev1.LabelHostname, "node-2", true},
+		"local volume of the node that is gone": {corev1.LabelHostname, "node-1", false},
+		"label of a driver for single nodes":    {"topology.topolvm.io/node", "node-1", false},
+	} {
+		var o subnetplan.OrphanedSubnets
+		volumeOn(c.label, c.value)(&o)
+		if got := len(subnetplan.LimitingVolumes(o.Volumes, []corev1.Node{node})) == 1; got != c.limits {
+			t.Errorf("%s: limits %t, want %t", name, got, c.limits)
+		}
 	}
-	nodes := []corev1.Node{*gen.Node("node-2"), *gen.Node("node-3", func(n *corev1.Node) { n.Labels = map[string]string{"zone": "a"} })}
-	if diff := cmp.Diff(o.Volumes[:1], subnetplan.LimitingVolumes(o.Volumes, nodes)); diff != "" {
-		t.Errorf("volumes (-want +got):\n%s", diff)
+	anywhere := []subnetplan.Volume{{Volume: &corev1.PersistentVolume{}}}
+	if got := subnetplan.LimitingVolumes(anywhere, nil); got != nil {
+		t.Errorf("a volume without node affinity limits the choice: %+v", got)
 	}
 }
 
@@ -133,9 +151,9 @@ func TestOrphanForNewNode(t *testing.T) {
 		"a waiting pod can run on the node":                {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, "node-1"},
 		"a taint that no waiting pod tolerates":            {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}, Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), tainted)}, ""},
 		"the taint of the previous node":                   {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), tainted)}, "node-1"},
-		"a volume that the node cannot use":                {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "b"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeIn("a"))}, ""},
-		"a volume that the node can use":                   {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "a"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeIn("a"))}, "node-1"},
-		"the successor cannot use a volume":                {hold, successor, []subnetplan.OrphanedSubnets{with(lost(0, mine), volumeIn("a"))}, "node-1"},
+		"a volume that the node cannot use":                {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "b"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeOn("zone", "a"))}, ""},
+		"a volume that the node can use":                   {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "a"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeOn("zone", "a"))}, "node-1"},
+		"the successor cannot use a volume":                {hold, successor, []subnetplan.OrphanedSubnets{with(lost(0, mine), volumeOn("zone", "a"))}, "node-1"},
 		"the successor is in another zone":                 {hold, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(0, mine), inZoneA)}, "node-1"},
 	} {
 		o, ok := c.rules.OrphanForNewNode(c.node, c.orphans, clock)
@@ -175,7 +193,7 @@ func TestPickExistingNode(t *testing.T) {
 		"nominated":                                                {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "a", time.Time{}},
 		"two nodes nominated, most pods to one of them":            {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a", "b", "b")), []subnetplan.CandidateNode{ready("a", newer, none), ready("b", old, none)}, "b", time.Time{}},
 		"nominated, the node is in another zone":                   {subnetplan.Inherit, with(with(lost(time.Minute, waits), waiting("a")), inZoneA), []subnetplan.CandidateNode{ready("a", old, zoneB), ready("b", newer, zoneA)}, "a", time.Time{}},
-		"nominated, a waiting pod has a volume in another zone":    {subnetplan.Inherit, with(with(lost(time.Minute, waits), waiting("a", "")), volumeIn("a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
+		"nominated, a waiting pod has a volume in another zone":    {subnetplan.Inherit, with(with(lost(time.Minute, waits), waiting("a", "")), volumeOn("zone", "a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
 		"nominated, within the grace period":                       {subnetplan.Inherit, with(lost(20*time.Second, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", at(10 * time.Second)},
 		"nominated, the node is not ready":                         {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{{Name: "a", Joined: old}}, "", time.Time{}},
 		"nominated, another node is the successor":                 {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), {Name: "b", ReplacesNode: "node-1"}}, "b", time.Time{}},

@@ -6,6 +6,7 @@ package subnetplan
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/storage/volume"
@@ -49,13 +50,28 @@ type Volume struct {
 	Volume *corev1.PersistentVolume
 }
 
-// LimitingVolumes returns the volumes that at least one of the nodes can use. It leaves out the others, such as a local volume
-// of the node that is gone, because their pods cannot run on any node that inherits.
+// LimitingVolumes returns the volumes that limit the choice of the node that inherits: those that one of the nodes can use,
+// and those of a zone or region, which may have no node at the moment. It leaves out the others, such as a local volume of
+// the node that is gone, because their pods cannot run on any node that inherits.
 func LimitingVolumes(volumes []Volume, nodes []corev1.Node) (limiting []Volume) {
 	for _, v := range volumes {
-		if slices.ContainsFunc(nodes, func(n corev1.Node) bool { return volume.CheckNodeAffinity(v.Volume, n.Labels) == nil }) {
+		if zonal(v.Volume) || slices.ContainsFunc(nodes, func(n corev1.Node) bool { return volume.CheckNodeAffinity(v.Volume, n.Labels) == nil }) {
 			limiting = append(limiting, v)
 		}
 	}
 	return limiting
+}
+
+// zonal reports whether the nodes that can use a volume are selected by zone or region only. Storage drivers have labels of
+// their own for that, such as topology.gke.io/zone.
+func zonal(v *corev1.PersistentVolume) bool {
+	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
+		return false
+	}
+	other := func(r corev1.NodeSelectorRequirement) bool {
+		return !strings.HasSuffix(r.Key, "/zone") && !strings.HasSuffix(r.Key, "/region")
+	}
+	return !slices.ContainsFunc(v.Spec.NodeAffinity.Required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
+		return len(t.MatchFields) > 0 || slices.ContainsFunc(t.MatchExpressions, other)
+	})
 }
