@@ -32,6 +32,8 @@ import (
 var usedByOtherTests = map[string]map[string]string{
 	"fixedip-controller": {
 		right("create", "", "pods/eviction", "", ""):              "restarting a pod that runs with a wrong address: TestMismatch",
+		right("get", "", "persistentvolumeclaims", "", ""):        "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
+		right("get", "", "persistentvolumes", "", ""):             "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
 		right("get", "", "nodes", "", ""):                         "making sure that a node is gone before its addresses are released: TestHoldAndFree",
 		right("get", "cilium.io", "ciliumendpoints", "", ""):      "reading a CiliumEndpoint that seems to be stale or missing: TestG6CEPKeeper",
 		right("patch", "cilium.io", "ciliumendpoints", "", ""):    "correcting the owner reference of a CiliumEndpoint: TestG6CEPKeeper",

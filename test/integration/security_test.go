@@ -135,7 +135,7 @@ func (e *env) leastPrivilege() {
 	const system = "fixedip-system"
 	used := map[string][]string{
 		"fixedip-controller": slices.Concat(
-			each("get,list,watch", "", "nodes"), each("get,list,watch", "", "pods"), each("create", "", "pods/eviction"),
+			each("get,list,watch", "", "nodes"), each("get,list,watch", "", "pods"), each("create", "", "pods/eviction"), each("get", "", "persistentvolumeclaims"), each("get", "", "persistentvolumes"),
 			each("get,list,watch", "apps", "statefulsets"), each("get,list,watch", "apps", "deployments"),
 			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("patch", "cilium.io", "ciliumnodes/status"),
 			each("get,list,watch,patch,delete", "cilium.io", "ciliumendpoints"),
