@@ -29,7 +29,7 @@ var ErrAsked = errors.New("the agent has not answered yet")
 // sufficient without an event.
 type NotProvedError struct {
 	Why string
-	// Answered is the time at which the agent answered.
+	// Answered is the time at which the agent answered; the current time if the agent reports one of the addresses as used.
 	Answered time.Time
 }
 
@@ -50,6 +50,13 @@ func (e *NotProvedError) RetryAfter(now time.Time) time.Duration {
 // answer depends on besides the CiliumNode and the entries of the addresses, such as the UID of a pod.
 func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, owner string, notify func(), about ...any) (agentview.Evidence, error) {
 	n, _ := g.Ledger.Node(node)
+	for _, a := range addrs {
+		if user := n.Used[a]; owner != "" && user != "" && user != owner {
+			// The agent reports the end of that use by itself, and a pod that cannot start may wait for hours: a request
+			// would write into the CiliumNode again and again.
+			return agentview.Evidence{}, &NotProvedError{Why: fmt.Sprintf("the agent on node %s reports %s as used by pod %s", node, a, user), Answered: g.Clock.Now()}
+		}
+	}
 	parts := append(about, n.UID)
 	for _, a := range addrs {
 		parts = append(parts, a, n.Entries[a])
@@ -58,6 +65,16 @@ func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, o
 	evidence, answered := g.Agents.Ask(node, key, notify)
 	if answered.IsZero() {
 		return evidence, ErrAsked
+	}
+	for _, a := range addrs {
+		if user, used := evidence.Used[a]; used && user != owner {
+			// No change of the pods can make this answer sufficient. When the agent reports another use, the next Prove
+			// makes a new request.
+			if n.Used[a] != user {
+				g.Agents.Forget(node, key)
+			}
+			return evidence, &NotProvedError{Why: evidence.Judge(a, owner, nil).Why, Answered: g.Clock.Now()}
+		}
 	}
 	// Evidence.Judge requires pods that were read after the answer.
 	list, err := index.LivePodsOnNode(ctx, g.Live, node)
@@ -72,10 +89,6 @@ func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, o
 	}
 	for _, a := range addrs {
 		if v := evidence.Judge(a, owner, pods); v.State != agentview.Clear {
-			if user, used := evidence.Used[a]; used && user != owner {
-				// No change of the pods can make this answer sufficient. The next Prove makes a new request.
-				g.Agents.Forget(node, key)
-			}
 			return evidence, &NotProvedError{Why: v.Why, Answered: answered}
 		}
 	}
