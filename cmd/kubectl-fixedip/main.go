@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-fixedip is a read-only kubectl plugin. It shows fixed addresses and their pods, the free
-// addresses of nodes, and why a pod waits.
+// Command kubectl-fixedip is a kubectl plugin. It shows fixed addresses and their pods, the free addresses of nodes, why a
+// pod waits, and contradictions between the objects of a cluster. Only check --fix writes.
 package main
 
 import (
@@ -45,8 +45,16 @@ func main() {
 	defer stop()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	if err := command(streams).ExecuteContext(ctx); err != nil {
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitCode returns 1 if the command has found problems, and 2 if it has failed.
+func exitCode(err error) int {
+	if errors.Is(err, errProblems) {
+		return 1
+	}
+	return 2
 }
 
 func command(streams genericiooptions.IOStreams) *cobra.Command {
@@ -60,7 +68,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(listCommand(flags, streams), explainCommand(flags, streams), nodesCommand(flags, streams), drainCheckCommand(flags, streams))
+	root.AddCommand(listCommand(flags, streams), explainCommand(flags, streams), nodesCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams))
 	return root
 }
 
@@ -177,7 +185,7 @@ func drainCheckCommand(flags *genericclioptions.ConfigFlags, streams genericioop
 
 // cluster reads the objects that the commands show.
 type cluster struct {
-	api client.Reader
+	api client.Client
 	// namespace is the namespace that the commands show; empty: all namespaces.
 	namespace string
 }

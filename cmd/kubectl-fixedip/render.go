@@ -20,6 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/explain"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // table writes rows as aligned columns, in the format of kubectl.
@@ -51,7 +52,7 @@ func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *
 		key := pool.OwnerKey(r.Namespace, r.Spec.PodName)
 		recorded[key] = true
 		age := duration.HumanDuration(now.Sub(r.CreationTimestamp.Time))
-		rows = append(rows, []string{r.Namespace, r.Spec.PodName, orDash(strings.Join(r.Spec.IPs, ",")), orDash(r.Spec.NodeName), orDash(string(r.Status.Phase)), orDash(states[key]), age})
+		rows = append(rows, []string{r.Namespace, r.Spec.PodName, orDash(strings.Join(r.Spec.IPs, ",")), orDash(r.Spec.NodeName), orDash(string(reservation.StateOf(&r))), orDash(states[key]), age})
 	}
 	for _, owner := range l.Owners() {
 		ns, name, _ := pool.SplitOwnerKey(owner)
@@ -59,11 +60,11 @@ func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *
 			continue
 		}
 		for _, h := range l.Held(owner) {
-			phase := "Claimed"
+			state := "Claimed"
 			if l.EntryOf(h).IsUnreserved() {
-				phase = "Unreserved"
+				state = "Unreserved"
 			}
-			rows = append(rows, []string{ns, name, strings.Join(address.Strings(h.Addrs), ","), h.Node, phase, orDash(states[owner]), "-"})
+			rows = append(rows, []string{ns, name, strings.Join(address.Strings(h.Addrs), ","), h.Node, state, orDash(states[owner]), "-"})
 		}
 	}
 	if len(rows) == 0 {
@@ -71,7 +72,7 @@ func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *
 		return err
 	}
 	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[0]+"/"+a[1], b[0]+"/"+b[1]) })
-	rows = slices.Insert(rows, 0, []string{"NAMESPACE", "NAME", "ADDRESSES", "NODE", "PHASE", "POD", "AGE"})
+	rows = slices.Insert(rows, 0, []string{"NAMESPACE", "NAME", "ADDRESSES", "NODE", "STATE", "POD", "AGE"})
 	if namespace != "" {
 		for i := range rows {
 			rows[i] = rows[i][1:]

@@ -56,16 +56,17 @@ func pools() *ledger.Ledger {
 }
 
 func records() []v1alpha1.FixedIP {
-	record := func(name string, age time.Duration, phase v1alpha1.Phase, ips ...string) v1alpha1.FixedIP {
+	seen := []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	record := func(name string, age time.Duration, status v1alpha1.FixedIPStatus, ips ...string) v1alpha1.FixedIP {
 		return v1alpha1.FixedIP{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, CreationTimestamp: metav1.Time{Time: now.Add(-age)}},
 			Spec:       v1alpha1.FixedIPSpec{IPs: ips, NodeName: "node-1", PodName: name, Owner: v1alpha1.OwnerReference{Kind: "StatefulSet", Name: "mysql", UID: "1"}},
-			Status:     v1alpha1.FixedIPStatus{Phase: phase},
+			Status:     status,
 		}
 	}
-	mine := record("mysql-9", time.Minute, "")
+	mine := record("mysql-9", time.Minute, v1alpha1.FixedIPStatus{})
 	mine.Spec.NodeName = ""
-	return []v1alpha1.FixedIP{mine, record("mysql-1", 50*time.Hour, v1alpha1.PhaseReserved, "10.0.1.250"), record("mysql-0", 50*time.Hour, v1alpha1.PhaseInUse, "10.0.1.254", "fd00:1::fe")}
+	return []v1alpha1.FixedIP{mine, record("mysql-1", 50*time.Hour, v1alpha1.FixedIPStatus{Conditions: seen}, "10.0.1.250"), record("mysql-0", 50*time.Hour, v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0", Conditions: seen}, "10.0.1.254", "fd00:1::fe")}
 }
 
 func pods() []corev1.Pod {
@@ -81,7 +82,7 @@ func TestListUnreserved(t *testing.T) {
 	if err := writeList(&got, nil, nil, l, "web", now); err != nil {
 		t.Fatal(err)
 	}
-	want := "NAME    ADDRESSES   NODE     PHASE        POD   AGE\nweb-0   10.0.1.2    node-1   Unreserved   -     -\n"
+	want := "NAME    ADDRESSES   NODE     STATE        POD   AGE\nweb-0   10.0.1.2    node-1   Unreserved   -     -\n"
 	if diff := cmp.Diff(want, got.String()); diff != "" {
 		t.Errorf("list (-want +got): %s", diff)
 	}

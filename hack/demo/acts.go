@@ -184,7 +184,7 @@ func (d *demo) awaitRunning(ctx context.Context, before map[string]string) ([]wi
 	rows, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool {
 		running := 0
 		for _, r := range rows {
-			if r.Running && r.UID != before[r.Pod] && r.Phase != "" {
+			if r.Running && r.UID != before[r.Pod] && r.State != "" {
 				running++
 			}
 		}

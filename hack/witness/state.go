@@ -14,6 +14,8 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
@@ -26,8 +28,9 @@ type Row struct {
 	Address string
 	// Running is true if the pod runs with addresses and is not being deleted.
 	Running bool
-	// Phase is the phase of the FixedIP; empty if there is none.
-	Phase string
+	// State is the reason of the condition Ready of the FixedIP if that reason is Reserved, InUse or Releasing; empty if there is
+	// no FixedIP or it has a problem.
+	State string
 	// Entries contains node/address of each pool entry that the pod owns, sorted.
 	Entries []string
 }
@@ -50,7 +53,7 @@ func (w *Witness) state(namespace string) []Row {
 	// precedence over a slot.
 	records := map[string]*v1alpha1.FixedIP{}
 	for _, r := range w.records {
-		if key := holder(r); records[key] == nil || !r.Spec.Slot {
+		if key := holder(r); records[key] == nil || r.Spec.AssignedTo != v1alpha1.Slot {
 			records[key] = r
 		}
 		keys[holder(r)] = true
@@ -77,11 +80,20 @@ func (w *Witness) state(namespace string) []Row {
 			row.UID, row.Node, row.Address, row.Running = string(p.UID), p.Spec.NodeName, addresses(p), live(p)
 		}
 		if r := records[key]; r != nil {
-			row.Phase = string(r.Status.Phase)
+			row.State = state(r)
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// state returns the value of Row.State for a FixedIP.
+func state(r *v1alpha1.FixedIP) string {
+	c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReady)
+	if c == nil || !slices.Contains([]string{v1alpha1.ReasonReserved, v1alpha1.ReasonInUse, v1alpha1.ReasonReleasing}, c.Reason) {
+		return ""
+	}
+	return c.Reason
 }
 
 // Records returns the last seen versions of the FixedIPs of a namespace, sorted by name.
@@ -158,7 +170,7 @@ func Table(rows []Row) string {
 		if r.Running {
 			running = "yes"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Pod, orDash(r.Node), orDash(r.Address), running, orDash(r.Phase), orDash(strings.Join(r.Entries, " ")))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Pod, orDash(r.Node), orDash(r.Address), running, orDash(r.State), orDash(strings.Join(r.Entries, " ")))
 	}
 	t.Flush()
 	return b.String()

@@ -342,7 +342,7 @@ func (w *Witness) Placements() []Placement {
 
 // holder returns the namespace/name of the pod of a FixedIP: the name of the FixedIP or, for a slot, spec.podName.
 func holder(fip *v1alpha1.FixedIP) string {
-	if fip.Spec.Slot {
+	if fip.Spec.AssignedTo == v1alpha1.Slot {
 		return fip.Namespace + "/" + fip.Spec.PodName
 	}
 	return fip.Namespace + "/" + fip.Name

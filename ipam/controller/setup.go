@@ -77,7 +77,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	if err := p.follow(ctx, mgr, to, records, conflicts); err != nil {
 		return err
 	}
-	phases, err := fixedips.CountPhases(ctx, mgr.GetCache())
+	states, err := fixedips.CountStates(ctx, mgr.GetCache())
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		return err
 	}
 	metrics.Register(metrics.Sources{
-		Ledger: p.Ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
+		Ledger: p.Ledger, ClusterPools: cfg.ClusterPools, FixedIPs: states.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
 		Waiting: func() []metrics.WaitingPods {
 			counts, err := waits.Counts(ctx)
 			if err != nil {

@@ -70,7 +70,7 @@ func Record(i int, deleted bool) *v1alpha1.FixedIP {
 			IPs: []string{IP(i)}, NodeName: "n", PodName: fmt.Sprintf("web-%d", i), Reclaim: identity.DefaultReclaim(),
 			Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1"},
 		},
-		Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod"},
+		Status: v1alpha1.FixedIPStatus{PodUID: "pod"},
 	}
 	if deleted {
 		f.DeletionTimestamp = &metav1.Time{Time: Begin.Add(-time.Minute)}

@@ -166,7 +166,7 @@ func TestMovable(t *testing.T) {
 				{before: leavesA},
 				{rest: waitsFor(belongsToA + unconfirmed), before: func(s *scene) {
 					storesRequeues(s)
-					s.status("web-0", `{"status":{"phase":"Reserved"}}`)
+					s.status("web-0", `{"status":{"observedGeneration":1}}`)
 					// If that change requeued web-0, web-0 would be tried before db-0.
 					s.statefulSet("db")
 				}},

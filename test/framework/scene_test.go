@@ -285,7 +285,7 @@ func (s *scene) enables(pod string) {
 func (s *scene) createFixedIP(pod, workload, node string, ips ...string) {
 	s.t.Helper()
 	spec := v1alpha1.FixedIPSpec{
-		IPs: ips, NodeName: node, PodName: pod, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
+		IPs: ips, NodeName: node, PodName: pod, AssignedTo: v1alpha1.PodName, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
 		// These are the defaults of the CRD.
 		Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 	}

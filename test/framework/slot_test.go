@@ -47,7 +47,7 @@ func slotName(addr string) string { return "web-" + strings.ReplaceAll(addr, "."
 func (s *scene) createSlotFixedIP(pod, addr string) {
 	s.t.Helper()
 	spec := v1alpha1.FixedIPSpec{
-		IPs: []string{addr}, NodeName: "a", PodName: pod, Slot: true, Owner: v1alpha1.OwnerReference{APIVersion: "example.com/v1", Kind: "Flock", Name: "web", UID: s.flockUID},
+		IPs: []string{addr}, NodeName: "a", PodName: pod, AssignedTo: v1alpha1.Slot, Owner: v1alpha1.OwnerReference{APIVersion: "example.com/v1", Kind: "Flock", Name: "web", UID: s.flockUID},
 		Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 	}
 	s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: slotName(addr)}, Spec: spec})

@@ -21,6 +21,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // boundTo binds all pods of a StatefulSet to a node without a scheduler.
@@ -75,7 +76,7 @@ func TestG10HandWrittenOwners(t *testing.T) {
 		return slices.Equal(e.witness.Entries(namespace, "theirs-0"), before["theirs-0"].Entries)
 	})
 	e.deletePods("ours-0", "theirs-0", "bare")
-	e.awaitRecord("bare", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.awaitRecord("bare", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 	e.createAgain(bare())
 	e.sameAddresses(before, e.awaitRunning(before, "ours-0", "theirs-0", "bare"))
 
@@ -210,7 +211,7 @@ func TestOptedOut(t *testing.T) {
 	e.await("wait for the pods to run without fixed addresses", func(rows []witness.Row) bool {
 		without := 0
 		for _, r := range rows {
-			if strings.HasPrefix(r.Pod, "web-") && r.Running && r.UID != before[r.Pod].UID && r.Phase == "" && len(r.Entries) == 0 {
+			if strings.HasPrefix(r.Pod, "web-") && r.Running && r.UID != before[r.Pod].UID && r.State == "" && len(r.Entries) == 0 {
 				without++
 			}
 		}

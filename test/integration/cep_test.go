@@ -130,7 +130,7 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.delete(old)
 	e.delete(lone)
 	e.awaitEventOn("Pod", "plain", "NoCiliumEndpoint", "agents before v1.18.6 do not create a deleted CiliumEndpoint again")
-	e.awaitCondition("old-0", "Mismatch", metav1.ConditionFalse, "AsReserved", "")
+	e.awaitCondition("old-0", "AsReserved", metav1.ConditionTrue, "AsReserved", "")
 	e.awaitEventOn("Pod", "old-0", "NoCiliumEndpoint", "other nodes may not reach it")
 	e.ownEndpoint("old-0", old.UID)
 	if after := e.awaitRunning(nil, "old-0")["old-0"]; after.UID == before["old-0"].UID || after.Address != before["old-0"].Address {

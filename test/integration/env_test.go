@@ -303,7 +303,7 @@ func (e *env) awaitRunning(before map[string]witness.Row, names ...string) map[s
 	e.await("wait for "+strings.Join(names, ", ")+" to run", func(rows []witness.Row) bool {
 		clear(found)
 		for _, r := range rows {
-			if slices.Contains(names, r.Pod) && r.Running && r.UID != before[r.Pod].UID && r.Phase == "InUse" {
+			if slices.Contains(names, r.Pod) && r.Running && r.UID != before[r.Pod].UID && r.State == "InUse" {
 				found[r.Pod] = r
 			}
 		}

@@ -232,7 +232,7 @@ func TestReassign(t *testing.T) {
 	e.await("wait for web-0 to run on another node, with a FixedIP of its new address", func(rows []witness.Row) bool {
 		for _, now := range rows {
 			fip := e.witness.Record(namespace, "web-0")
-			if now.Pod == "web-0" && now.Running && now.Node != r.Node && now.Address != r.Address && now.Phase == "InUse" &&
+			if now.Pod == "web-0" && now.Running && now.Node != r.Node && now.Address != r.Address && now.State == "InUse" &&
 				slices.Equal(now.Entries, []string{now.Node + "/" + now.Address}) && fip != nil && slices.Equal(fip.Spec.IPs, []string{now.Address}) {
 				other = now.Node
 				return true

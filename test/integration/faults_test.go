@@ -31,6 +31,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // runsAtOnce is the number of runs that are executed at once. They mostly wait.
@@ -265,8 +266,8 @@ func describeFixedIP(fip *v1alpha1.FixedIP) string {
 		conditions = append(conditions, fmt.Sprintf("%s is %s because of %s", c.Type, c.Status, c.Reason))
 	}
 	slices.Sort(conditions)
-	return fmt.Sprintf("FixedIP %s, being deleted: %t, expiring: %t, pod UID %s, phase %s, spec %s, conditions %v, finalizers %v",
-		fip.Name, fip.DeletionTimestamp != nil, fip.Status.ExpiresAt != nil, fip.Status.PodUID, fip.Status.Phase, spec, conditions, fip.Finalizers)
+	return fmt.Sprintf("FixedIP %s, being deleted: %t, expiring: %t, pod UID %s, state %s, spec %s, conditions %v, finalizers %v",
+		fip.Name, fip.DeletionTimestamp != nil, fip.Status.ExpiresAt != nil, fip.Status.PodUID, reservation.StateOf(fip), spec, conditions, fip.Finalizers)
 }
 
 // entries counts the dynamic entries of a pool and describes the others.

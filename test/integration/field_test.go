@@ -22,6 +22,7 @@ import (
 
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // The tests of this file replay failures of similar systems that were reported in public, as the controller sees them.
@@ -163,7 +164,7 @@ func TestFieldBugs(t *testing.T) {
 		before := e.awaitRunning(nil, names("f6", 2)...)
 		e.scale("f6", 0)
 		e.rowsOf("f6", "wait for the pods to be gone", func(rows []witness.Row) bool {
-			return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.Phase != "Reserved" })
+			return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.State != "Reserved" })
 		})
 		e.create(statefulSet("f6others", 20, placedByFakes))
 		for name, other := range e.awaitRunning(nil, names("f6others", 20)...) {
@@ -212,7 +213,7 @@ func TestFieldBugs(t *testing.T) {
 		}
 		f.keepPods(false)
 		e.rowsOf("f9", "wait for f9-5 to be the only pod and in use", func(rows []witness.Row) bool {
-			return len(rows) == 1 && rows[0].Pod == "f9-5" && rows[0].UID == before["f9-5"].UID && rows[0].Phase == "InUse"
+			return len(rows) == 1 && rows[0].Pod == "f9-5" && rows[0].UID == before["f9-5"].UID && rows[0].State == "InUse"
 		})
 	})
 
@@ -228,7 +229,7 @@ func TestFieldBugs(t *testing.T) {
 		}
 		e.scale("f10", 0)
 		e.rowsOf("f10", "wait for the pods to be gone", func(rows []witness.Row) bool {
-			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.Phase != "Reserved" })
+			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.State != "Reserved" })
 		})
 		restart()
 		e.awaitProcessed(t)
@@ -248,7 +249,7 @@ func TestFieldBugs(t *testing.T) {
 		f.keepPods(true)
 		e.delete(statefulSet("f13", 1))
 		e.delete(fip)
-		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReleasing })
+		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Releasing })
 		// The deadline of --force-finalize-after passes, and the pod keeps its address because it still runs.
 		e.overdue(t)
 		if got := e.witness.Entries(namespace, "f13-0"); !slices.Equal(got, before["f13-0"].Entries) {
@@ -316,7 +317,7 @@ func (e *env) awaitProcessed(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"},
 		Spec:       v1alpha1.FixedIPSpec{PodName: name + "-0", Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name}},
 	})
-	e.awaitRecord(name+"-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.awaitRecord(name+"-0", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"}})
 	e.await("wait for FixedIP "+name+"-0 to be gone", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
 }

@@ -30,6 +30,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // startAsGuide starts a controller with the given arguments and variables only, and with the kubeconfig of the cluster. It
@@ -192,7 +193,7 @@ func TestG14GuideDeployment(t *testing.T) {
 	e.awaitEvent("db-0", "Adopted", "Reserved the pod's current IPs: "+before["db-0"].Address)
 	if rows := e.await("wait for pod other-0 to run", func(rows []witness.Row) bool {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && r.Running })
-	}); slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && len(r.Entries)+len(r.Phase) > 0 }) {
+	}); slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && len(r.Entries)+len(r.State) > 0 }) {
 		t.Error("pod other-0, which the selector does not match, was adopted")
 	}
 	e.deletePods(names("db", 2)...)
@@ -219,7 +220,7 @@ func TestG14GuideDeployment(t *testing.T) {
 	e.deletePods("db-1")
 	e.awaitRecord("db-1", func(f *v1alpha1.FixedIP) bool {
 		pod := e.witness.Pod(namespace, "db-1")
-		return pod != nil && f.Spec.NodeName == "node-2" && slices.Equal(f.Spec.IPs, []string{pod.Status.PodIP}) && f.Status.Phase == v1alpha1.PhaseInUse
+		return pod != nil && f.Spec.NodeName == "node-2" && slices.Equal(f.Spec.IPs, []string{pod.Status.PodIP}) && reservation.StateOf(f) == reservation.InUse
 	})
 	e.witness.Forgive(namespace + "/db-1")
 
@@ -268,7 +269,7 @@ func TestG13Exclusion(t *testing.T) {
 	e.deletePods(adopted...)
 	e.sameAddresses(before, e.awaitRunning(before, adopted...))
 	for _, r := range e.witness.State(namespace) {
-		if slices.Contains(excludedPods, r.Pod) && len(r.Entries)+len(r.Phase) > 0 {
+		if slices.Contains(excludedPods, r.Pod) && len(r.Entries)+len(r.State) > 0 {
 			t.Errorf("pod %s is excluded, but has a FixedIP or entries: %+v", r.Pod, r)
 		}
 	}
@@ -388,12 +389,12 @@ func TestG9AdoptMode(t *testing.T) {
 		e.awaitEvent(name, "InvalidAnnotation", `annotation fixedip.io/enabled of pod default/`+name+` is "maybe"; write "true" or "false"; the IPs of the pod are not adopted`)
 	}
 	e.deletePods(adopted...)
-	e.awaitRecord("bare", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.awaitRecord("bare", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 	e.createAgain(bare("bare", "db"))
 	e.sameAddresses(after, e.awaitRunning(after, adopted...))
 	e.await("check the pods that are not adopted", func(rows []witness.Row) bool {
 		for _, r := range rows {
-			if !slices.Contains(adopted, r.Pod) && len(r.Phase)+len(r.Entries) > 0 {
+			if !slices.Contains(adopted, r.Pod) && len(r.State)+len(r.Entries) > 0 {
 				t.Errorf("pod %s was adopted: %+v", r.Pod, r)
 			}
 		}

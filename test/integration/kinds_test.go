@@ -22,6 +22,7 @@ import (
 
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // herds is a custom workload kind of this test, whose pods have stable names. The test does the work of its controller.
@@ -198,7 +199,7 @@ func (e *env) awaitReplicas(before map[string]witness.Row, replicas int) map[str
 			_, old := before[r.Pod]
 			switch {
 			case r.UID == "":
-			case old || !r.Running || r.Phase != "InUse" || len(r.Entries) != 1:
+			case old || !r.Running || r.State != "InUse" || len(r.Entries) != 1:
 				return false
 			default:
 				found[r.Pod] = r
@@ -222,7 +223,7 @@ func places(rows map[string]witness.Row) map[string]bool {
 func (e *env) slots() map[string]bool {
 	set := map[string]bool{}
 	for _, r := range e.witness.Records(namespace) {
-		if r.Spec.Slot {
+		if r.Spec.AssignedTo == v1alpha1.Slot {
 			set[r.Spec.NodeName+"/"+strings.Join(r.Spec.IPs, ",")] = true
 		}
 	}
@@ -321,7 +322,7 @@ func (e *env) deploymentScaled() {
 	}
 	e.await("wait for the FixedIP to be released", func([]witness.Row) bool {
 		for _, r := range e.witness.Records(namespace) {
-			if r.Status.Phase == v1alpha1.PhaseReleasing {
+			if reservation.StateOf(r) == reservation.Releasing {
 				return true
 			}
 		}

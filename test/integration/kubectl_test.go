@@ -23,15 +23,16 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// viewer is a user with the rights of manifests/viewer-rbac.yaml, and rights to read the other objects that the plugin
+// viewer is a user with the rights of manifests/user-rbac.yaml, and rights to read the other objects that the plugin
 // shows.
 const viewer = "alice"
 
 func (e *env) bindViewer() {
 	e.t.Helper()
-	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "viewer-rbac.yaml")))
+	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "user-rbac.yaml")))
 	view := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "view-of-viewer"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"statefulsets"}, Verbs: []string{"get", "list"}},
@@ -50,12 +51,22 @@ func (e *env) bindViewer() {
 // kubectl runs the kubectl plugin as the viewer and returns its output.
 func (e *env) kubectl(args ...string) (string, error) {
 	e.t.Helper()
+	return e.kubectlAs(viewer, args...)
+}
+
+// kubectlAs runs the kubectl plugin as a user and returns its output, with that of stderr if it fails without any. If user is
+// empty, the plugin has all rights.
+func (e *env) kubectlAs(user string, args ...string) (string, error) {
+	e.t.Helper()
+	if user != "" {
+		args = append(args, "--as="+user)
+	}
 	ctx, cancel := context.WithTimeout(e.t.Context(), stepTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl-fixedip"), append(args, "--kubeconfig="+e.Kubeconfig(cluster.Admin), "--as="+viewer, "--cache-dir="+e.t.TempDir())...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl-fixedip"), append(args, "--kubeconfig="+e.Kubeconfig(cluster.Admin), "--cache-dir="+e.t.TempDir())...)
 	out, err := cmd.Output()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return string(out) + string(exit.Stderr), err
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && len(out) == 0 {
+		return string(exit.Stderr), err
 	}
 	return string(out), err
 }
@@ -84,7 +95,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
 	web0 := before["web-0"].Address
-	e.checkOutput([]string{"list", "-A"}, "NAMESPACE NAME ADDRESSES NODE PHASE POD AGE", "default web-0 "+web0+" node-1 InUse Running", "default web-1 ")
+	e.checkOutput([]string{"list", "-A"}, "NAMESPACE NAME ADDRESSES NODE STATE POD AGE", "default web-0 "+web0+" node-1 InUse Running", "default web-1 ")
 	e.checkOutput([]string{"explain", "web-0"}, "Pod: default/web-0, Running on node node-1 with "+web0, "- The pod runs with its fixed address "+web0+".")
 	e.checkOutput([]string{"nodes"}, "NODE FAMILY SUBNETS AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
 
@@ -124,7 +135,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 
 	// An address is not released, because its StatefulSet exists, or no controller is the leader.
 	e.scale("web", 1)
-	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 	e.checkOutput([]string{"explain", "web-1"}, "- Address "+before["web-1"].Address+" is reserved although StatefulSet web has no replica with the name of the pod: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 releases the address")
 	e.must(e.controller.Terminate(within(t)))
 	e.checkOutput([]string{"explain", "web-1"}, "! No fixedip-controller holds Lease fixedip-system/cilium-ipam-leader: addresses are neither recorded nor released. what helps: check the pods of fixedip-controller")

@@ -194,18 +194,18 @@ func (e *env) stockPods(prefix string, n int) []string {
 func asReserved(all []string, rows []witness.Row) map[string]witness.Row {
 	found := map[string]witness.Row{}
 	for _, r := range rows {
-		if slices.Contains(all, r.Pod) && r.Running && r.Phase == "InUse" && r.UID != "" && slices.Contains(r.Entries, r.Node+"/"+r.Address) {
+		if slices.Contains(all, r.Pod) && r.Running && r.State == "InUse" && r.UID != "" && slices.Contains(r.Entries, r.Node+"/"+r.Address) {
 			found[r.Pod] = r
 		}
 	}
 	return found
 }
 
-// mismatched counts the FixedIPs whose condition Mismatch has the status and, unless reason is empty, the reason.
+// mismatched counts the FixedIPs whose condition AsReserved has the status and, unless reason is empty, the reason.
 func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 	n := 0
 	for _, f := range e.witness.Records(namespace) {
-		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionMismatch)
+		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionAsReserved)
 		if c != nil && c.Status == status && (reason == "" || c.Reason == reason) {
 			n++
 		}
@@ -248,10 +248,10 @@ func TestLateAgents(t *testing.T) {
 	awaitReserved := func() map[string]witness.Row {
 		t.Helper()
 		rows := e.await("wait for all pods to run with their reserved addresses", func(rows []witness.Row) bool {
-			if n := e.mismatched(metav1.ConditionTrue, "Restarting"); n > maxRestarts {
+			if n := e.mismatched(metav1.ConditionFalse, "Restarting"); n > maxRestarts {
 				t.Errorf("%d pods are restarting at the same time, want at most %d", n, maxRestarts)
 			}
-			return len(asReserved(all, rows)) == len(all) && e.mismatched(metav1.ConditionTrue, "") == 0
+			return len(asReserved(all, rows)) == len(all) && e.mismatched(metav1.ConditionFalse, "") == 0
 		})
 		return asReserved(all, rows)
 	}
@@ -262,7 +262,7 @@ func TestLateAgents(t *testing.T) {
 	}
 	theirs := e.stockPods("theirs", stock)
 	awaitReserved()
-	whileDelayed := e.mismatched(metav1.ConditionFalse, "AsReserved")
+	whileDelayed := e.mismatched(metav1.ConditionTrue, "AsReserved")
 	e.awaitPods(theirs...)
 
 	// On a slow machine pods may start more than 3 s after their claims, so that the delay has no effect. Agents that get no
@@ -276,7 +276,7 @@ func TestLateAgents(t *testing.T) {
 		all = append(all, name+"-0")
 	}
 	e.await("wait for a pod that runs with another address than the reserved one", func([]witness.Row) bool {
-		return e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0
+		return e.mismatched(metav1.ConditionFalse, "WrongAddress") > 0
 	})
 	for _, l := range late {
 		l.setDelay(delay)
@@ -286,7 +286,7 @@ func TestLateAgents(t *testing.T) {
 	e.awaitMetric(port, "fixedip_restarts_total", map[string]string{"result": "evicted"}, func(v float64) bool { restarts = v; return v > 0 })
 	wrong := e.wrongAddresses("web", "unseen")
 	t.Logf("of %d pods %d first ran with another address than the reserved one, %d of them while the delay of the agents was %s; restarts: %.0f",
-		len(all), e.mismatched(metav1.ConditionFalse, "AsReserved"), whileDelayed, delay, restarts)
+		len(all), e.mismatched(metav1.ConditionTrue, "AsReserved"), whileDelayed, delay, restarts)
 
 	// The agents have now seen all entries, so every pod gets its address at once.
 	e.deletePods(all...)
@@ -309,18 +309,18 @@ func TestLateAgentOfSlots(t *testing.T) {
 
 	e.create(deployment("shop", 3))
 	slots := e.awaitSlots(3)
-	e.await("wait for a pod to have another address", func([]witness.Row) bool { return e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 })
+	e.await("wait for a pod to have another address", func([]witness.Row) bool { return e.mismatched(metav1.ConditionFalse, "WrongAddress") > 0 })
 	// With the delay the agent would give each restarted pod a wrong address again.
 	late.setDelay(0)
 	first := map[string]witness.Row{}
 	e.await("wait for all pods to run with the addresses of the slots", func(rows []witness.Row) bool {
 		clear(first)
 		for _, r := range rows {
-			if r.UID != "" && r.Running && r.Phase == "InUse" && slots["node-1/"+r.Address] {
+			if r.UID != "" && r.Running && r.State == "InUse" && slots["node-1/"+r.Address] {
 				first[r.Pod] = r
 			}
 		}
-		return len(first) == 3 && e.mismatched(metav1.ConditionTrue, "") == 0
+		return len(first) == 3 && e.mismatched(metav1.ConditionFalse, "") == 0
 	})
 	if e.wrongAddresses("shop-") == 0 {
 		t.Error("no pod got another address than the claimed one, so the late agent was not tested")
@@ -336,12 +336,12 @@ func TestLateAgentOfSlots(t *testing.T) {
 		replace(name)
 	}
 	e.await("wait for a new pod to run with an address that is not its slot", func(rows []witness.Row) bool {
-		if e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 {
+		if e.mismatched(metav1.ConditionFalse, "WrongAddress") > 0 {
 			return true
 		}
 		// A pod that got the address of its slot by chance is replaced.
 		for _, r := range rows {
-			if r.UID != "" && r.Running && r.Phase == "InUse" && slots["node-1/"+r.Address] && !replaced[r.Pod] {
+			if r.UID != "" && r.Running && r.State == "InUse" && slots["node-1/"+r.Address] && !replaced[r.Pod] {
 				replace(r.Pod)
 			}
 		}
@@ -352,12 +352,12 @@ func TestLateAgentOfSlots(t *testing.T) {
 	e.await("wait for all pods to run with the addresses of the slots", func(rows []witness.Row) bool {
 		second = map[string]witness.Row{}
 		for _, r := range rows {
-			if r.UID == "" || replaced[r.Pod] || !r.Running || r.Phase != "InUse" || !slots["node-1/"+r.Address] {
+			if r.UID == "" || replaced[r.Pod] || !r.Running || r.State != "InUse" || !slots["node-1/"+r.Address] {
 				return false
 			}
 			second[r.Pod] = r
 		}
-		return len(second) == 3 && e.mismatched(metav1.ConditionTrue, "") == 0
+		return len(second) == 3 && e.mismatched(metav1.ConditionFalse, "") == 0
 	})
 	if now := places(second); !maps.Equal(now, slots) {
 		t.Errorf("the pods run with %v, want the addresses of the slots %v", now, slots)
@@ -365,7 +365,7 @@ func TestLateAgentOfSlots(t *testing.T) {
 	if now := e.awaitSlots(3); !maps.Equal(now, slots) {
 		t.Errorf("the slots are %v after all pods were replaced, want %v", now, slots)
 	}
-	if e.mismatched(metav1.ConditionFalse, "AsReserved") == 0 {
-		t.Error("no FixedIP has the condition Mismatch=False with the reason AsReserved")
+	if e.mismatched(metav1.ConditionTrue, "AsReserved") == 0 {
+		t.Error("no FixedIP has the condition AsReserved=True with the reason AsReserved")
 	}
 }

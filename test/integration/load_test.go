@@ -173,7 +173,7 @@ func TestTwoActiveSchedulers(t *testing.T) {
 	}
 	e.await("wait for only the first workloads to be left, all running", func(rows []witness.Row) bool {
 		for _, r := range rows {
-			if !r.Running || r.Phase != "InUse" || len(r.Entries) != 1 {
+			if !r.Running || r.State != "InUse" || len(r.Entries) != 1 {
 				return false
 			}
 		}

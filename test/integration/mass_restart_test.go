@@ -84,7 +84,7 @@ func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]wi
 	for len(found) < len(pods) {
 		ran := len(found)
 		for _, r := range e.witness.State(namespace) {
-			if r.Running && r.Phase == "InUse" && r.UID != before[r.Pod].UID {
+			if r.Running && r.State == "InUse" && r.UID != before[r.Pod].UID {
 				found[r.Pod] = r
 			}
 		}

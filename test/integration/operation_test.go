@@ -89,7 +89,7 @@ func TestG17ControllerMetrics(t *testing.T) {
 	e.create(statefulSet("web", 2))
 	e.awaitRunning(nil, names("web", 2)...)
 	both := []string{
-		`fixedip_reservations{phase="InUse"} 2`,
+		`fixedip_reservations{state="InUse"} 2`,
 		`fixedip_claims_without_fixedip 0`,
 		`fixedip_pool_addresses{family="IPv4",node="node-1",state="fixed"} 2`,
 		`fixedip_pool_addresses{family="IPv4",node="node-1",state="free"} 5`,
@@ -106,7 +106,7 @@ func TestG17ControllerMetrics(t *testing.T) {
 	e.must(e.Process("leader").Kill())
 	standby.awaitServed(standby.metrics, "/metrics", `leader_election_master_status{name="cilium-ipam-leader"} 1`)
 	e.delete(statefulSet("web", 2))
-	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="fixedip-deleted"} 2`, `fixedip_reservations{phase="InUse"} 0`)
+	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="fixedip-deleted"} 2`, `fixedip_reservations{state="InUse"} 0`)
 }
 
 // TestDryRun checks that a dry run logs the writes that a controller would make, and writes no CiliumNode, FixedIP, event or

@@ -33,7 +33,7 @@ func TestG1OwnerBinding(t *testing.T) {
 	pods := names("web", 9)
 	e.create(statefulSet("web", 9))
 	e.await("wait for the pods to run", func(rows []witness.Row) bool {
-		return len(rows) == len(pods) && !slices.ContainsFunc(rows, func(r witness.Row) bool { return !r.Running || r.Phase != "" || len(r.Entries) != 1 })
+		return len(rows) == len(pods) && !slices.ContainsFunc(rows, func(r witness.Row) bool { return !r.Running || r.State != "" || len(r.Entries) != 1 })
 	})
 	owned := map[string]ipamtypes.AllocationIP{}
 	var nodes ciliumv2.CiliumNodeList

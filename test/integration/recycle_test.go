@@ -162,7 +162,7 @@ func TestG3Recycle(t *testing.T) {
 	e.awaitLong("wait for all pods to run with FixedIPs in use", func(rows []witness.Row) bool {
 		n := 0
 		for _, r := range rows {
-			if r.Running && r.Phase == "InUse" {
+			if r.Running && r.State == "InUse" {
 				n++
 			}
 		}

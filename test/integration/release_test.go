@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -17,6 +16,7 @@ import (
 
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // TestStatefulSetDeleted checks that the addresses of a deleted StatefulSet are released, and that the pods of another one
@@ -82,7 +82,7 @@ func TestScaleDownAndUp(t *testing.T) {
 	e.await("wait for the FixedIPs of the three deleted pods to be Reserved", func(rows []witness.Row) bool {
 		reserved := 0
 		for _, r := range rows {
-			if r.UID == "" && r.Phase == "Reserved" && len(r.Entries) == 1 {
+			if r.UID == "" && r.State == "Reserved" && len(r.Entries) == 1 {
 				reserved++
 			}
 		}
@@ -101,7 +101,7 @@ func TestFixedIPDeletedByHand(t *testing.T) {
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
-	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReleasing })
+	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Releasing })
 	if p := e.witness.Pod(namespace, "web-0"); p == nil || string(p.UID) != before["web-0"].UID {
 		t.Error("pod web-0 was replaced when its FixedIP was deleted, want it to keep running")
 	}
@@ -154,7 +154,7 @@ func TestG22RetentionTTL(t *testing.T) {
 	for name, want := range map[string]v1alpha1.ReclaimPolicy{
 		"retained-0": {WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain},
 		"shrinks-1":  {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete},
-		"returns-0":  {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain, TTL: metav1.Duration{Duration: time.Hour}},
+		"returns-0":  {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain, TTLSeconds: 3600},
 		"wrong-0":    {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 	} {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.Reclaim == want })

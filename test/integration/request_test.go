@@ -22,6 +22,7 @@ import (
 
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // in returns the address in the IPv4 subnet of a node, a /24, whose last byte is end.
@@ -108,7 +109,7 @@ func (e *env) barePods() {
 	e.awaitGone(all...)
 	for _, name := range retained {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
-			return f.Status.Phase == v1alpha1.PhaseReserved && f.Spec.Owner.Kind == "Pod" && slices.Equal(e.witness.Entries(namespace, name), before[name].Entries)
+			return reservation.StateOf(f) == reservation.Reserved && f.Spec.Owner.Kind == "Pod" && slices.Equal(e.witness.Entries(namespace, name), before[name].Entries)
 		})
 	}
 	e.await("wait for the address of pod released to be released", func(rows []witness.Row) bool {
@@ -136,7 +137,7 @@ func (e *env) optedInAndOut() {
 	without := []string{"out-0", "other-out-0", "other-unset-0"}
 	e.awaitPods(without...)
 	for _, r := range e.witness.State(namespace) {
-		if slices.Contains(without, r.Pod) && len(r.Entries)+len(r.Phase) > 0 {
+		if slices.Contains(without, r.Pod) && len(r.Entries)+len(r.State) > 0 {
 			e.t.Errorf("pod %s has a FixedIP or entries, want neither: %+v", r.Pod, r)
 		}
 	}
@@ -160,7 +161,7 @@ func (e *env) requestedAddresses() {
 
 	// These FixedIPs exist before their StatefulSet, which must not count as deleted.
 	e.create(beforehand("early", "early-0", e.in("node-1", "90")), beforehand("early", "early-1"))
-	e.awaitRecord("early-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.awaitRecord("early-0", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 
 	e.create(
 		statefulSet("early", 2),

@@ -10,6 +10,7 @@ import (
 
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // TestReservedBeforehand checks that an address of a FixedIP is reserved before any pool has an entry for it. No first
@@ -22,7 +23,7 @@ func TestReservedBeforehand(t *testing.T) {
 	next, due, requested := e.in("node-1", "254"), e.in("node-1", "12"), e.in("node-1", "200")
 	e.create(beforehand("other", "other-0", next), beforehand("low", "low-0", due), beforehand("never", "never-0", requested))
 	for _, name := range []string{"other-0", "low-0", "never-0"} {
-		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 	}
 
 	e.create(statefulSet("web", 2), statefulSet("out", 8, onTemplate("fixedip.io/enabled", "false")), statefulSet("wants", 1, onTemplate("fixedip.io/ips", requested)))
@@ -72,7 +73,7 @@ func TestSecondFamily(t *testing.T) {
 	}
 	requested := e.in("node-2", "60")
 	e.create(beforehand("web", "web-0", requested))
-	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 	e.create(statefulSet("web", 1))
 	before := e.awaitRunning(nil, "web-0")
 	r := before["web-0"]

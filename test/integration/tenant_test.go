@@ -5,6 +5,7 @@ package integration
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,12 +22,14 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // tenantSpace is the namespace in which a tenant may do everything with FixedIPs, StatefulSets and pods.
 const tenantSpace = "tenant"
 
-// asTenant creates tenantSpace and returns a client that has the rights of the tenant only.
+// asTenant creates tenantSpace and returns a client that has only the rights of the tenant, who may write even the status
+// of FixedIPs.
 func (e *env) asTenant() client.Client {
 	e.t.Helper()
 	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
@@ -42,12 +45,33 @@ func (e *env) asTenant() client.Client {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "tenant"},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "tenant"}},
 		})
+	return e.asUser("tenant")
+}
+
+// asUser returns a client with the rights of the user.
+func (e *env) asUser(name string) client.Client {
+	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
 	e.must(err)
-	cfg.Impersonate.UserName = "tenant"
-	tenant, err := client.New(cfg, client.Options{Scheme: e.api.Scheme()})
+	cfg.Impersonate.UserName = name
+	user, err := client.New(cfg, client.Options{Scheme: e.api.Scheme()})
 	e.must(err)
-	return tenant
+	return user
+}
+
+// asEditor returns a client whose user has the roles fixedip-view and fixedip-edit of manifests/user-rbac.yaml in
+// tenantSpace. The control plane of the test has no controller that adds them to the roles view and edit.
+func (e *env) asEditor() client.Client {
+	e.t.Helper()
+	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "user-rbac.yaml")))
+	for _, role := range []string{"fixedip-view", "fixedip-edit"} {
+		e.create(&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "editor"}},
+		})
+	}
+	return e.asUser("editor")
 }
 
 func tenantFixedIP(name, ip string) *v1alpha1.FixedIP {
@@ -69,7 +93,7 @@ func TestTenant(t *testing.T) {
 	e.create(statefulSet("web", 1), statefulSet("absent", 1))
 	before := e.awaitRunning(nil, "web-0", "absent-0")
 	e.scale("absent", 0)
-	e.awaitRecord("absent-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.awaitRecord("absent-0", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 	running, reserved := before["web-0"].Address, before["absent-0"].Address
 
 	// The API server refuses to read, change and delete objects of another namespace.
@@ -79,8 +103,8 @@ func TestTenant(t *testing.T) {
 		"list":        tenant.List(within(t), &v1alpha1.FixedIPList{}, client.InNamespace(namespace)),
 		"list all":    tenant.List(within(t), &v1alpha1.FixedIPList{}),
 		"create":      tenant.Create(within(t), beforehand("new", "new-0", "10.240.0.200")),
-		"patch":       tenant.Patch(within(t), theirs.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"reclaim":{"ttl":"1s"}}}`))),
-		"status":      tenant.Status().Patch(within(t), theirs.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Releasing"}}`))),
+		"patch":       tenant.Patch(within(t), theirs.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"reclaim":{"ttlSeconds":1}}}`))),
+		"status":      tenant.Status().Patch(within(t), theirs.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"podUID":"1"}}`))),
 		"delete":      tenant.Delete(within(t), theirs.DeepCopy()),
 		"delete pods": tenant.Delete(within(t), aPod("web-0")),
 	} {
@@ -88,6 +112,17 @@ func TestTenant(t *testing.T) {
 			t.Errorf("%s in another namespace: got error %v, want Forbidden", what, err)
 		}
 	}
+
+	// An editor can do what the documents tell users to do with FixedIPs, and cannot write their status.
+	editor := e.asEditor()
+	own := tenantFixedIP("own-0", "10.240.0.200")
+	e.must(editor.Create(within(t), own))
+	e.must(editor.Patch(within(t), own, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"reclaim":{"ttlSeconds":60}}}`))))
+	e.must(editor.List(within(t), &v1alpha1.FixedIPList{}, client.InNamespace(tenantSpace), client.MatchingFields{"spec.podName": "own-0"}))
+	if err := editor.Status().Patch(within(t), own, client.RawPatch(types.MergePatchType, []byte(`{"status":{"podUID":"1"}}`))); !apierrors.IsForbidden(err) {
+		t.Errorf("status patch by an editor: got error %v, want Forbidden", err)
+	}
+	e.must(editor.Delete(within(t), own))
 
 	// The tenant's FixedIPs name the addresses of a running and an absent pod, and have the names of these pods or
 	// another name.

@@ -149,9 +149,9 @@ func TestWrongFirstAddress(t *testing.T) {
 			if f == nil || p == nil || p.Status.PodIP == "" {
 				return false
 			}
-			c := meta.FindStatusCondition(f.Status.Conditions, "Mismatch")
-			wrong = wrong || c != nil && c.Status == metav1.ConditionTrue
-			if slices.Equal(f.Spec.IPs, []string{p.Status.PodIP}) && (c == nil || c.Status == metav1.ConditionFalse) {
+			c := meta.FindStatusCondition(f.Status.Conditions, "AsReserved")
+			wrong = wrong || c != nil && c.Status == metav1.ConditionFalse
+			if slices.Equal(f.Spec.IPs, []string{p.Status.PodIP}) && (c == nil || c.Status == metav1.ConditionTrue) {
 				right++
 			}
 		}
@@ -206,9 +206,9 @@ func TestMismatch(t *testing.T) {
 	}
 	e.awaitEventOn("Pod", "many-0", "WrongAddress", fmt.Sprintf("runs with %s on node node-1, but %s is reserved for the pod", before["many-0"].Address, want["many-0"]))
 	e.awaitEventOn("FixedIP", "many-0", "WrongAddress", before["many-0"].Address)
-	e.awaitCondition("guarded-0", "Mismatch", metav1.ConditionTrue, "RestartBlocked", "guard")
+	e.awaitCondition("guarded-0", "AsReserved", metav1.ConditionFalse, "RestartBlocked", "guard")
 	e.awaitEventOn("Pod", "guarded-0", "RestartBlocked", "disruption budget")
-	e.awaitCondition("reported-0", "Mismatch", metav1.ConditionTrue, "WrongAddress", "its mismatch policy is Report, so the pod is not evicted")
+	e.awaitCondition("reported-0", "AsReserved", metav1.ConditionFalse, "WrongAddress", "its mismatch policy is Report, so the pod is not evicted")
 
 	many := names("many", 3)
 	e.await("wait for the pods of many to run with their reserved addresses", func([]witness.Row) bool {
@@ -218,11 +218,11 @@ func TestMismatch(t *testing.T) {
 			if f == nil {
 				return false
 			}
-			c := meta.FindStatusCondition(f.Status.Conditions, "Mismatch")
-			if c != nil && c.Status == metav1.ConditionTrue && c.Reason == "Restarting" {
+			c := meta.FindStatusCondition(f.Status.Conditions, "AsReserved")
+			if c != nil && c.Status == metav1.ConditionFalse && c.Reason == "Restarting" {
 				restarting++
 			}
-			if p := e.witness.Pod(namespace, name); c != nil && c.Status == metav1.ConditionFalse && p != nil && p.Status.PodIP == want[name] {
+			if p := e.witness.Pod(namespace, name); c != nil && c.Status == metav1.ConditionTrue && p != nil && p.Status.PodIP == want[name] {
 				right++
 			}
 		}
@@ -251,7 +251,7 @@ func TestMismatch(t *testing.T) {
 		if r.Address != want[name] {
 			t.Errorf("pod %s has %s after its restart, want %s", name, r.Address, want[name])
 		}
-		e.awaitCondition(name, "Mismatch", metav1.ConditionFalse, "AsReserved", "")
+		e.awaitCondition(name, "AsReserved", metav1.ConditionTrue, "AsReserved", "")
 	}
 }
 
@@ -271,23 +271,23 @@ func TestConflicts(t *testing.T) {
 	// Another FixedIP names the address.
 	second := beforehand("other", "other-0", address)
 	e.create(second)
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "more than one FixedIP reserves IP "+address+": default/other-0 and default/web-0")
-	e.awaitCondition("other-0", "Conflict", metav1.ConditionTrue, "Shared", "more than one FixedIP reserves IP")
+	e.awaitCondition("web-0", "Exclusive", metav1.ConditionFalse, "Shared", "more than one FixedIP reserves IP "+address+": default/other-0 and default/web-0")
+	e.awaitCondition("other-0", "Exclusive", metav1.ConditionFalse, "Shared", "more than one FixedIP reserves IP")
 	e.awaitEventOn("FixedIP", "other-0", "AddressReservedTwice", "more than one FixedIP reserves IP")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), one)
 	e.delete(second)
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
+	e.awaitCondition("web-0", "Exclusive", metav1.ConditionTrue, "Sole", "")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), none)
 
 	// The pool of another node has an entry of the address.
 	node2 := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}
 	node2.Spec.IPAM.Pool = ipamtypes.AllocationMap{address: {}}
 	e.create(node2)
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "more than one pool offers IP "+address+": the pools of nodes node-1 and node-2")
+	e.awaitCondition("web-0", "Exclusive", metav1.ConditionFalse, "Shared", "more than one pool offers IP "+address+": the pools of nodes node-1 and node-2")
 	e.awaitEventOn("CiliumNode", "node-2", "AddressOfferedTwice", address)
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pools"), one)
 	e.delete(node2)
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
+	e.awaitCondition("web-0", "Exclusive", metav1.ConditionTrue, "Sole", "")
 
 	// Another pod runs with the address.
 	twin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "twin"}, Spec: corev1.PodSpec{
@@ -300,11 +300,11 @@ func TestConflicts(t *testing.T) {
 	e.must(e.api.Get(within(t), client.ObjectKeyFromObject(twin), twin))
 	twin.Status.Phase, twin.Status.PodIP, twin.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
 	e.must(e.api.Status().Update(within(t), twin))
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "more than one pod runs with IP "+address+": default/twin on node node-3 and default/web-0 on node node-1")
+	e.awaitCondition("web-0", "Exclusive", metav1.ConditionFalse, "Shared", "more than one pod runs with IP "+address+": default/twin on node node-3 and default/web-0 on node node-1")
 	e.awaitEventOn("Pod", "twin", "WrongPodAddress", "which is reserved for pod default/web-0")
 	e.awaitEventOn("Pod", "web-0", "AddressInUseTwice", "more than one pod runs with IP")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pods"), one)
 	e.delete(twin, client.GracePeriodSeconds(0))
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
+	e.awaitCondition("web-0", "Exclusive", metav1.ConditionTrue, "Sole", "")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pods"), none)
 }

@@ -167,7 +167,7 @@ func (e *env) killedAt(gate *writeGate, controller *cluster.Process, f *fakes, n
 	}
 	e.must(e.api.Patch(within(e.t), statefulSet(name, 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
 	e.await(name+": wait for the second replica, its FixedIP and its entry to be gone", func(rows []witness.Row) bool {
-		return len(rows) == 1 && rows[0].Pod == name+"-0" && rows[0].Phase == string(v1alpha1.PhaseInUse) && rows[0].Address == placed[name+"-0"].Address
+		return len(rows) == 1 && rows[0].Pod == name+"-0" && rows[0].State == v1alpha1.ReasonInUse && rows[0].Address == placed[name+"-0"].Address
 	})
 	e.delete(statefulSet(name, 0))
 	e.await(name+": wait for all pods, FixedIPs and entries to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })

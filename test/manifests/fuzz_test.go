@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -72,28 +73,29 @@ func (a admission) refuses(object map[string]any) field.ErrorList {
 // field.
 func FuzzFixedIP(f *testing.F) {
 	for _, s := range []struct {
-		ips, node, pod, apiVersion, kind, owner, ttl string
+		ips, node, pod, apiVersion, kind, owner string
+		ttl                                     int64
 	}{
-		{"10.240.1.10", "node-1", "mysql-0", "apps/v1", "StatefulSet", "mysql", "30m"},
-		{"10.240.1.10,fd00:240::1:a", "", "mysql-0", "apps/v1", "StatefulSet", "mysql", ""},
-		{"FD00::1", "node-1", "mysql-0", "apps/v1", "StatefulSet", "mysql", "-1s"},
-		{"::ffff:10.0.0.1", "a/b", "b/web-0", "foo/v1", "Pod", "web", "2562047h47m16.854775807s"},
-		{"10.0.0.1,10.0.0.2", "node 1", "web-0 [restored]", "v1", "Pod", "web-0", "300000h"},
-		{"fe80::1%eth0", "node-1", "leaving", "a/b/c", "A/B", "x/y", "1d"},
-		{"010.0.0.1", "fixedip.io/moved", "..", "", "", "", "0"},
-		{"", "", "web-0", "apps.kruise.io/v1beta1", "StatefulSet", "web", "1e3s"},
-		{"10.0.0.1,10.0.0.1,::1", "", "web-0", "apps/v1", "ReplicaSet", "web", "999999999999h"},
+		{"10.240.1.10", "node-1", "mysql-0", "apps/v1", "StatefulSet", "mysql", 1800},
+		{"10.240.1.10,fd00:240::1:a", "", "mysql-0", "apps/v1", "StatefulSet", "mysql", 0},
+		{"FD00::1", "node-1", "mysql-0", "apps/v1", "StatefulSet", "mysql", -1},
+		{"::ffff:10.0.0.1", "a/b", "b/web-0", "foo/v1", "Pod", "web", 9223372036854775807},
+		{"10.0.0.1,10.0.0.2", "node 1", "web-0 [restored]", "v1", "Pod", "web-0", 1080000000},
+		{"fe80::1%eth0", "node-1", "leaving", "a/b/c", "A/B", "x/y", 86400},
+		{"010.0.0.1", "fixedip.io/moved", "..", "", "", "", 0},
+		{"", "", "web-0", "apps.kruise.io/v1beta1", "StatefulSet", "web", 9223372037},
+		{"10.0.0.1,10.0.0.1,::1", "", "web-0", "apps/v1", "ReplicaSet", "web", 3600},
 	} {
 		f.Add(s.ips, s.node, s.pod, s.apiVersion, s.kind, s.owner, s.ttl)
 	}
 	server := newAdmission(f)
-	good := map[string]any{"metadata": map[string]any{"name": "mysql-0"}, "spec": map[string]any{"podName": "mysql-0", "ips": []any{"10.240.1.10", "fd00:240::1:a"}, "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}, "reclaim": map[string]any{"ttl": "30m"}}}
+	good := map[string]any{"metadata": map[string]any{"name": "mysql-0"}, "spec": map[string]any{"podName": "mysql-0", "ips": []any{"10.240.1.10", "fd00:240::1:a"}, "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}, "reclaim": map[string]any{"ttlSeconds": int64(1800)}}}
 	if errs := server.refuses(good); len(errs) > 0 {
 		f.Fatalf("a valid FixedIP is refused: %v", errs)
 	}
-	f.Fuzz(func(t *testing.T, ips, node, pod, apiVersion, kind, owner, ttl string) {
+	f.Fuzz(func(t *testing.T, ips, node, pod, apiVersion, kind, owner string, ttl int64) {
 		const namespace = "db"
-		for _, text := range []*string{&ips, &node, &pod, &apiVersion, &kind, &owner, &ttl} {
+		for _, text := range []*string{&ips, &node, &pod, &apiVersion, &kind, &owner} {
 			*text = strings.ToValidUTF8(*text, "?")
 		}
 		spec := map[string]any{"podName": pod, "nodeName": node, "owner": map[string]any{"apiVersion": apiVersion, "kind": kind, "name": owner}}
@@ -104,8 +106,8 @@ func FuzzFixedIP(f *testing.F) {
 			}
 			spec["ips"] = list
 		}
-		if ttl != "" {
-			spec["reclaim"] = map[string]any{"ttl": ttl}
+		if ttl != 0 {
+			spec["reclaim"] = map[string]any{"ttlSeconds": ttl}
 		}
 		object := map[string]any{"apiVersion": "fixedip.io/v1alpha1", "kind": "FixedIP", "metadata": map[string]any{"namespace": namespace, "name": pod}, "spec": spec}
 		if errs := server.refuses(object); len(errs) > 0 {
@@ -129,8 +131,8 @@ func FuzzFixedIP(f *testing.F) {
 			}
 			families[address.Of(a)] = true
 		}
-		if record.Spec.Reclaim.TTL.Duration < 0 {
-			t.Errorf("spec.reclaim.ttl %v is accepted, but is negative", record.Spec.Reclaim.TTL.Duration)
+		if ttl := time.Duration(record.Spec.Reclaim.TTLSeconds) * time.Second; ttl < 0 {
+			t.Errorf("spec.reclaim.ttlSeconds %d is accepted, but the duration is %v", record.Spec.Reclaim.TTLSeconds, ttl)
 		}
 		id := identity.Identity{Namespace: namespace, PodName: record.Spec.PodName, Owner: identity.OwnerOf(&record)}
 		e := id.Entry()
@@ -161,7 +163,7 @@ func TestFixedIPName(t *testing.T) {
 	} {
 		spec := map[string]any{"podName": "mysql-0", "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}}
 		if c.slot {
-			spec["slot"] = true
+			spec["assignedTo"] = "Slot"
 		}
 		errs := server.refuses(map[string]any{"apiVersion": "fixedip.io/v1alpha1", "kind": "FixedIP", "metadata": map[string]any{"namespace": "db", "name": c.name}, "spec": spec})
 		if (len(errs) > 0) != (c.want != "") || len(errs) > 0 && errs[0].Field != c.want {

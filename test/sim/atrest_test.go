@@ -77,7 +77,7 @@ func (c *checks) atRest() {
 	}
 	for key, r := range byPod {
 		_, pod := one[*corev1.Pod](w.server, pods, key)
-		if r.Spec.Slot {
+		if r.Spec.AssignedTo == v1alpha1.Slot {
 			c.slotAtRest(r, pod)
 			continue
 		}
@@ -240,7 +240,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		// A user has reserved an address for this pod that another pod has. Only a user can decide which of the two keeps it.
 		return
 	}
-	if metav1.GetControllerOfNoCopy(pod) == nil && meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionMismatch) {
+	if metav1.GetControllerOfNoCopy(pod) == nil && meta.IsStatusConditionFalse(r.Status.Conditions, v1alpha1.ConditionAsReserved) {
 		// No controller would create the pod again. The product reports the mismatch and does not evict the pod.
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // differences returns the changed aspects of an object as text; empty if no aspect has changed.
@@ -102,12 +103,12 @@ func aspects(o client.Object) map[string]string {
 	case *v1alpha1.FixedIP:
 		a["ips"] = strings.Join(o.Spec.IPs, " ")
 		a["node"] = o.Spec.NodeName
-		a["phase"] = string(o.Status.Phase)
+		a["state"] = string(reservation.StateOf(o))
 		a["owner"] = string(o.Spec.Owner.UID)
-		if o.Spec.Slot {
+		if o.Spec.AssignedTo == v1alpha1.Slot {
 			a["slot of"] = o.Spec.PodName
 		}
-		a["policy"] = fmt.Sprint(o.Spec.Reclaim.WhenDeleted, " ", o.Spec.Reclaim.WhenScaled, " ", o.Spec.Reclaim.TTL.Duration, " ", o.Spec.Failover)
+		a["policy"] = fmt.Sprint(o.Spec.Reclaim.WhenDeleted, " ", o.Spec.Reclaim.WhenScaled, " ", o.Spec.Reclaim.TTLSeconds, " ", o.Spec.Failover)
 		if len(o.Finalizers) > 0 {
 			a["finalizers"] = ""
 		}

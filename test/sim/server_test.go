@@ -271,7 +271,7 @@ func validate(now, before *v1alpha1.FixedIP) error {
 				errs = append(errs, field.Forbidden(field.NewPath("spec", "ips"), "an address is immutable once set"))
 			}
 		}
-		if now.Spec.PodName != before.Spec.PodName && !now.Spec.Slot {
+		if now.Spec.PodName != before.Spec.PodName && now.Spec.AssignedTo != v1alpha1.Slot {
 			errs = append(errs, field.Forbidden(field.NewPath("spec", "podName"), "immutable, except for a slot"))
 		}
 	}

@@ -139,7 +139,7 @@ func (c *checks) noteLostSlots(m *machine) {
 // pod, and the next pod needs another slot.
 func (c *checks) slots() (count int) {
 	for _, r := range all[*v1alpha1.FixedIP](c.w.server, fixedIPs) {
-		if r.Spec.Slot && r.DeletionTimestamp == nil {
+		if r.Spec.AssignedTo == v1alpha1.Slot && r.DeletionTimestamp == nil {
 			count++
 		}
 	}
@@ -239,7 +239,7 @@ func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
 // mayWaitForSlot reports whether a pod may wait for a slot that only a user can free.
 func (w *world) mayWaitForSlot(owner *metav1.OwnerReference) bool {
 	return slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
-		return r.Spec.Slot && r.Spec.Owner.Name == owner.Name && (w.byUser[r.UID] || w.stranded(r))
+		return r.Spec.AssignedTo == v1alpha1.Slot && r.Spec.Owner.Name == owner.Name && (w.byUser[r.UID] || w.stranded(r))
 	})
 }
 
@@ -254,7 +254,7 @@ func TestOptedOutSlots(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(ctx, kinds, setup{slots: true}, map[string]int{})
 		w.startWorkloads(1)
-		if !slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool { return r.Spec.Slot }) {
+		if !slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool { return r.Spec.AssignedTo == v1alpha1.Slot }) {
 			t.Fatal("no FixedIP of a slot exists before the pods opt out, want at least one")
 		}
 		change(w.server, replicaSets, namespace+"/"+replicaSetName, "user", func(s *appsv1.ReplicaSet) {

@@ -15,8 +15,9 @@ import (
 // A NodeSubnet that is deleted while its node has the subnet is created again.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,shortName=nsub,categories=all
+// +kubebuilder:resource:scope=Cluster,shortName=nsub,categories=fixedip
 // +kubebuilder:subresource:status
+// +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
 // +kubebuilder:printcolumn:name="NODE",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="ASSIGNED",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].reason`

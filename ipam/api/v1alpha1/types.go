@@ -20,14 +20,23 @@ const AnnotationUID = "fixedip.io/uid"
 // scheduler wrote into a CiliumNode. Deleting it releases the addresses once the pod is gone.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=fip,categories=all
+// +kubebuilder:resource:shortName=fip,categories=fixedip
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="IPS",type=string,JSONPath=`.spec.ips`
+// +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
+// +kubebuilder:selectablefield:JSONPath=`.spec.podName`
+// +kubebuilder:selectablefield:JSONPath=`.spec.owner.kind`
+// +kubebuilder:selectablefield:JSONPath=`.spec.owner.name`
+// +kubebuilder:printcolumn:name="IP",type=string,JSONPath=`.spec.ips`
 // +kubebuilder:printcolumn:name="NODE",type=string,JSONPath=`.spec.nodeName`
-// +kubebuilder:printcolumn:name="PHASE",type=string,JSONPath=`.status.phase`
-// +kubebuilder:printcolumn:name="OWNER",type=string,JSONPath=`.spec.owner.name`
+// +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="REASON",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="POD",type=string,JSONPath=`.spec.podName`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="(has(self.spec.slot) && self.spec.slot) || self.metadata.name == self.spec.podName",fieldPath=".spec.podName",message="must be the name of the FixedIP, except for a slot",reason=FieldValueInvalid
+// +kubebuilder:printcolumn:name="KIND",type=string,priority=1,JSONPath=`.spec.owner.kind`
+// +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.owner.name`
+// +kubebuilder:printcolumn:name="FAILOVER",type=string,priority=1,JSONPath=`.spec.failover`
+// +kubebuilder:printcolumn:name="EXPIRES",type=date,priority=1,JSONPath=`.status.expiresAt`
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.assignedTo) && self.spec.assignedTo == 'Slot') || self.metadata.name == self.spec.podName",fieldPath=".spec.podName",message="must be the name of the FixedIP, except for a slot",reason=FieldValueInvalid
 type FixedIP struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -42,12 +51,12 @@ type FixedIP struct {
 
 // FixedIPSpec is the reservation.
 //
-// The rules for ips and slot are on the whole spec, because rules on a field do not run if the field is
+// The rules for ips are on the whole spec, because rules on a field do not run if the field is
 // removed.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.ips) || oldSelf.ips.size() == 0 || (has(self.ips) && oldSelf.ips.all(a, a in self.ips))",fieldPath=".ips",message="an address is immutable once set; delete the FixedIP and its pod to get another address",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="(has(self.slot) && self.slot) == (has(oldSelf.slot) && oldSelf.slot)",fieldPath=".slot",message="immutable",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName || (has(self.slot) && self.slot)",fieldPath=".podName",message="immutable, except for a slot",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="(has(self.assignedTo) && self.assignedTo == 'Slot') == (has(oldSelf.assignedTo) && oldSelf.assignedTo == 'Slot')",fieldPath=".assignedTo",message="immutable",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName || (has(self.assignedTo) && self.assignedTo == 'Slot')",fieldPath=".podName",message="immutable, except for a slot",reason=FieldValueForbidden
 type FixedIPSpec struct {
 	// ips are the addresses, at most one of each family, in canonical form. An address cannot be changed:
 	// delete the FixedIP and then its pod to get another one. An address of a missing family can be added.
@@ -71,10 +80,11 @@ type FixedIPSpec struct {
 	// +required
 	Owner OwnerReference `json:"owner"`
 
-	// slot is true if the pods of the workload have no stable names. The addresses are then a slot: when the pod
-	// that has them has stopped, the next pod of the workload takes them over. Immutable.
+	// assignedTo defines who gets the addresses: the pods with the name podName, or a slot of the workload.
+	// Immutable.
 	// +optional
-	Slot bool `json:"slot,omitempty"`
+	// +kubebuilder:default=PodName
+	AssignedTo Assignee `json:"assignedTo,omitempty"`
 
 	// podName is the pod in this namespace that the addresses are reserved for. For a slot, it is the pod that has
 	// the addresses or had them last, and it can be changed; otherwise it is immutable.
@@ -97,6 +107,18 @@ type FixedIPSpec struct {
 	// +optional
 	Failover Failover `json:"failover,omitempty"`
 }
+
+// Assignee defines who gets the addresses of a FixedIP.
+// +kubebuilder:validation:Enum=PodName;Slot
+type Assignee string
+
+const (
+	// PodName gives the addresses to the pods with the name podName, one after the other.
+	PodName Assignee = "PodName"
+	// Slot is for workloads whose pods have no stable names: when the pod that has the addresses has stopped, the next
+	// pod of the workload takes them over.
+	Slot Assignee = "Slot"
+)
 
 // Failover defines what happens to a pod whose node cannot take it. Migrate and Reassign take effect only
 // when the previous pod on that node has provably stopped.
@@ -135,13 +157,12 @@ type ReclaimPolicy struct {
 	// +optional
 	// +kubebuilder:default=Retain
 	WhenScaled Retention `json:"whenScaled,omitempty"`
-	// ttl delays the release. It starts when the controller observes that whenDeleted or whenScaled requires the
-	// release, and is cancelled if the workload expects the pod again.
+	// ttlSeconds delays the release by that number of seconds. The time begins when the controller observes that
+	// whenDeleted or whenScaled requires the release, and ends without a release if the workload expects the pod again.
 	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration that is not negative, such as 30m or 24h",reason=FieldValueInvalid
-	TTL metav1.Duration `json:"ttl,omitempty,omitzero"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9223372036
+	TTLSeconds int64 `json:"ttlSeconds,omitempty"`
 }
 
 // OwnerReference names the workload of an identity, in the namespace of the FixedIP. The patterns are those
@@ -171,33 +192,34 @@ type OwnerReference struct {
 	UID types.UID `json:"uid,omitempty"`
 }
 
-// Phase summarises the state of a reservation.
-// +kubebuilder:validation:Enum=Reserved;InUse;Releasing
-type Phase string
-
-const (
-	// PhaseReserved means that the addresses are reserved and no pod uses them.
-	PhaseReserved Phase = "Reserved"
-	// PhaseInUse means that a pod bound to the node uses the addresses.
-	PhaseInUse Phase = "InUse"
-	// PhaseReleasing means that the FixedIP is being deleted. Its addresses are released when the pod is gone.
-	PhaseReleasing Phase = "Releasing"
-)
-
 // Conditions that the controller of FixedIPs writes.
 const (
 	// ConditionReady summarises the others: True if the addresses are reserved for the pod and no problem is known.
+	// The reason is then ReasonInUse or ReasonReserved. Otherwise it is ReasonReleasing, ReasonNoAddress, or the reason of
+	// the problem.
 	ConditionReady = "Ready"
 	// ConditionAllocated is True if every address of the FixedIP has its entry in the pool of a node, so that no other
 	// pod can get it. Otherwise the message names the blocker and what helps.
 	ConditionAllocated = "Allocated"
 )
 
+// Reasons of ConditionReady that are not the reason of a problem.
+const (
+	// ReasonInUse means that a pod bound to the node uses the addresses.
+	ReasonInUse = "InUse"
+	// ReasonReserved means that the addresses are reserved and no pod uses them.
+	ReasonReserved = "Reserved"
+	// ReasonReleasing means that the FixedIP is being deleted. Its addresses are released when the pod is gone.
+	ReasonReleasing = "Releasing"
+	// ReasonNoAddress means that the FixedIP has no addresses yet.
+	ReasonNoAddress = "NoAddress"
+)
+
 // FixedIPStatus is the last observed state of a FixedIP.
 type FixedIPStatus struct {
-	// phase summarises the state.
+	// observedGeneration is the metadata.generation of the FixedIP that the condition Ready is about.
 	// +optional
-	Phase Phase `json:"phase,omitempty"`
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// podUID is the UID of the pod that uses the addresses.
 	// +optional
 	PodUID types.UID `json:"podUID,omitempty"`
@@ -213,8 +235,8 @@ type FixedIPStatus struct {
 	// after that until the addresses are at home again.
 	// +optional
 	MovableFor types.UID `json:"movableFor,omitempty"`
-	// mismatchPodUID is the UID of the pod that the condition Mismatch is about. It is set only while that
-	// condition is True.
+	// mismatchPodUID is the UID of the pod that the condition AsReserved is about. It is set only while that
+	// condition is False.
 	// +optional
 	MismatchPodUID types.UID `json:"mismatchPodUID,omitempty"`
 	// conditions describe the state in detail.
@@ -225,7 +247,7 @@ type FixedIPStatus struct {
 }
 
 // ConditionSubnetAvailable is True if the subnet of the addresses belongs to exactly one node. The pool of that node
-// decides which pod has the addresses. The condition is absent until it is False for the first time.
+// decides which pod has the addresses.
 const ConditionSubnetAvailable = "SubnetAvailable"
 
 // Reasons of ConditionSubnetAvailable.
@@ -242,13 +264,15 @@ const (
 	ReasonSubnetAssigned = "SubnetAssigned"
 )
 
-// Conditions that report problems. A condition is absent if the problem never occurred. lastTransitionTime
-// also changes with the reason.
+// Conditions that are True as long as no problem is known. The controller of FixedIPs sets them with the reason
+// ReasonNothingKnown when it first sees a FixedIP. lastTransitionTime also changes with the reason.
 const (
-	// ConditionConflict is True if another pod, FixedIP or pool has one of the addresses too.
-	ConditionConflict = "Conflict"
-	// ConditionMismatch is True if the pod runs with other addresses than the FixedIP names, or has no CiliumEndpoint.
-	ConditionMismatch = "Mismatch"
+	// ConditionExclusive is False if another pod, FixedIP or pool has one of the addresses too.
+	ConditionExclusive = "Exclusive"
+	// ConditionAsReserved is False if the pod runs with other addresses than the FixedIP names, or has no CiliumEndpoint.
+	ConditionAsReserved = "AsReserved"
+	// ReasonNothingKnown is the reason of a condition whose problem has never been observed.
+	ReasonNothingKnown = "NothingKnown"
 )
 
 // FixedIPList is a list of FixedIPs.

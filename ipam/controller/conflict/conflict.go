@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conflict reports IPs that more than one pod, FixedIP or pool has, and pods that run with an IP that is reserved
-// for another pod. It owns the condition Conflict of FixedIPs.
+// for another pod. It owns the condition Exclusive of FixedIPs.
 //
 // It changes nothing else: it cannot know which pod, FixedIP or pool should have the IP, and each of the pods may be
 // working.
@@ -100,7 +100,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		})).
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []ctrl.Request {
 			record := obj.(*v1alpha1.FixedIP)
-			reported := meta.IsStatusConditionTrue(record.Status.Conditions, v1alpha1.ConditionConflict)
+			reported := meta.IsStatusConditionFalse(record.Status.Conditions, v1alpha1.ConditionExclusive)
 			return r.suspicious(ctx, address.ParseAll(record.Spec.IPs), reported)
 		})).
 		WithOptions(source.Workers(1)).
@@ -158,7 +158,7 @@ func (r *Reconciler) users(ctx context.Context, a netip.Addr) (u addressUsers, e
 }
 
 // Reconcile reports the conflicts of one IP in events when the IP has been in conflict for the grace period. It updates
-// the condition Conflict of the FixedIPs that reserve the IP, also when a conflict has ended.
+// the condition Exclusive of the FixedIPs that reserve the IP, also when a conflict has ended.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	a, err := netip.ParseAddr(req.Name)
 	if err != nil {
@@ -250,7 +250,7 @@ func (r *Reconciler) report(c addressUsers, kind string) {
 	}
 }
 
-// setCondition writes the condition Conflict of a FixedIP, which covers all of its IPs, if it has changed.
+// setCondition writes the condition Exclusive of a FixedIP, which covers all of its IPs, if it has changed.
 func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP) error {
 	var all []string
 	for _, a := range address.ParseAll(cached.Spec.IPs) {
@@ -337,14 +337,14 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 
 func all(texts []string) string { return strings.Join(slices.Sorted(slices.Values(texts)), " and ") }
 
-// conditionOf returns the condition Conflict that a FixedIP should have for the conflicts of its IPs. ok is false if nothing
-// has to be written: the FixedIP has that condition, or it has no condition Conflict and no conflict.
+// conditionOf returns the condition Exclusive that a FixedIP should have for the conflicts of its IPs. ok is false if nothing
+// has to be written: the FixedIP has that condition, or it has no condition Exclusive and no conflict.
 func conditionOf(r *v1alpha1.FixedIP, conflicts []string, now time.Time) (c metav1.Condition, ok bool) {
-	have := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionConflict)
-	c = metav1.Condition{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionFalse, Reason: "Sole", Message: "No other pod, FixedIP or pool has the addresses of this FixedIP", LastTransitionTime: metav1.NewTime(now)}
+	have := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionExclusive)
+	c = metav1.Condition{Type: v1alpha1.ConditionExclusive, Status: metav1.ConditionTrue, Reason: "Sole", Message: "No other pod, FixedIP or pool has the addresses of this FixedIP", ObservedGeneration: r.Generation, LastTransitionTime: metav1.NewTime(now)}
 	if len(conflicts) > 0 {
 		slices.Sort(conflicts)
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Shared", strings.Join(conflicts, "; and ")
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Shared", strings.Join(conflicts, "; and ")
 	}
 	if have == nil {
 		return c, len(conflicts) > 0

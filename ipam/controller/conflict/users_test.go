@@ -94,12 +94,12 @@ func TestCondition(t *testing.T) {
 		// want is "status message" of the condition to write; empty: nothing is written.
 		want string
 	}{
-		"no condition, no conflict":              {record: record()},
-		"no condition, two conflicts":            {record: record(), conflicts: []string{"b", "a"}, want: "True a; and b"},
-		"condition True, the same conflict":      {record: shared("a"), conflicts: []string{"a"}},
-		"condition True, another conflict":       {record: shared("a"), conflicts: []string{"b"}, want: "True b"},
-		"condition True, the conflict has ended": {record: shared("a"), want: "False No other pod, FixedIP or pool has the addresses of this FixedIP"},
-		"condition False, no conflict": {record: record(func(r *v1alpha1.FixedIP) {
+		"no condition, no conflict":               {record: record()},
+		"no condition, two conflicts":             {record: record(), conflicts: []string{"b", "a"}, want: "False a; and b"},
+		"condition False, the same conflict":      {record: shared("a"), conflicts: []string{"a"}},
+		"condition False, another conflict":       {record: shared("a"), conflicts: []string{"b"}, want: "False b"},
+		"condition False, the conflict has ended": {record: shared("a"), want: "True No other pod, FixedIP or pool has the addresses of this FixedIP"},
+		"condition True, no conflict": {record: record(func(r *v1alpha1.FixedIP) {
 			c, _ := conditionOf(shared("a"), nil, now)
 			r.Status.Conditions = []metav1.Condition{c}
 		})},

@@ -97,7 +97,7 @@ type Controller struct {
 // and adopt receives the pods whose entries have changed.
 func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt *source.Requests, owners *workloads.Store) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, restartingIndex, restarting); err != nil {
-		return fmt.Errorf("index FixedIPs by reason Restarting of condition Mismatch: %w", err)
+		return fmt.Errorf("index FixedIPs by reason Restarting of condition AsReserved: %w", err)
 	}
 	// The mismatch policy may be an annotation of the workload, so verify the pods of a workload whose annotations
 	// change.
@@ -149,7 +149,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 
 // HolderOf returns the owner text, "namespace/name", of the pod that has the IPs of a FixedIP or had them last.
 func HolderOf(record *v1alpha1.FixedIP) string {
-	if record.Spec.Slot {
+	if record.Spec.AssignedTo == v1alpha1.Slot {
 		return pool.OwnerKey(record.Namespace, record.Spec.PodName)
 	}
 	return pool.OwnerKey(record.Namespace, record.Name)
@@ -227,8 +227,8 @@ type backoff struct {
 
 // restarting is the index function of restartingIndex.
 func restarting(obj client.Object) []string {
-	c := meta.FindStatusCondition(obj.(*v1alpha1.FixedIP).Status.Conditions, v1alpha1.ConditionMismatch)
-	if c == nil || c.Status != metav1.ConditionTrue || c.Reason != conformance.ReasonRestarting {
+	c := meta.FindStatusCondition(obj.(*v1alpha1.FixedIP).Status.Conditions, v1alpha1.ConditionAsReserved)
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != conformance.ReasonRestarting {
 		return nil
 	}
 	return []string{"true"}
@@ -308,7 +308,7 @@ func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[client.
 	all := maps.Clone(c.begun)
 	for i := range records.Items {
 		r := &records.Items[i]
-		at := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionMismatch).LastTransitionTime.Time
+		at := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionAsReserved).LastTransitionTime.Time
 		if now.Sub(at) < restartTimeout {
 			all[client.ObjectKeyFromObject(r)] = restart{at: at, owner: identity.OwnerOf(r).Resource(r.Namespace)}
 		}
@@ -349,7 +349,7 @@ func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *c
 		switch member, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKey{Namespace: r.Namespace, Name: name}); {
 		case err != nil:
 			return false, err
-		case member != nil && !podutil.IsReady(member), member == nil && !r.Spec.Slot && workload != nil && !workload.Excludes(name):
+		case member != nil && !podutil.IsReady(member), member == nil && r.Spec.AssignedTo != v1alpha1.Slot && workload != nil && !workload.Excludes(name):
 			// If the member does not exist, the workload is about to create it again.
 			return true, nil
 		}

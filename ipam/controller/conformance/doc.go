@@ -4,7 +4,7 @@
 // Package conformance corrects pods that do not run as recorded. It has two controllers, which use the rules of package
 // ipam/core/conformance:
 //
-//   - verify compares a running pod with its FixedIP. It owns the condition Mismatch and status.mismatchPodUID, and evicts a
+//   - verify compares a running pod with its FixedIP. It owns the condition AsReserved and status.mismatchPodUID, and evicts a
 //     pod that runs with other IPs than its FixedIP names or has no CiliumEndpoint: one member of a workload at a time.
 //   - adopt makes a selected pod of another scheduler the owner of the IP that it runs with. If the IP has a dynamic
 //     entry, adopt withdraws that entry first, and writes the owned entry when the evidence shows that no other pod has

@@ -69,7 +69,7 @@ func mismatchedRecord(workload, name string, restarting time.Duration) *v1alpha1
 	r := gen.FixedIP(name, gen.Owner(workload))
 	if restarting > 0 {
 		r.Status.Conditions = []metav1.Condition{{
-			Type: v1alpha1.ConditionMismatch, Status: metav1.ConditionTrue, Reason: conformance.ReasonRestarting, LastTransitionTime: metav1.NewTime(start.Add(-restarting)),
+			Type: v1alpha1.ConditionAsReserved, Status: metav1.ConditionFalse, Reason: conformance.ReasonRestarting, LastTransitionTime: metav1.NewTime(start.Add(-restarting)),
 		}}
 	}
 	return r

@@ -29,7 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// verify compares one pod with its FixedIP, and writes the condition Mismatch or evicts the pod.
+// verify compares one pod with its FixedIP, and writes the condition AsReserved or evicts the pod.
 func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	s, err := c.observe(ctx, c.Cached, req.NamespacedName)
 	if err != nil {
@@ -122,16 +122,17 @@ func (c *Controller) observe(ctx context.Context, from client.Reader, key client
 	return s, err
 }
 
-// setCondition writes the condition Mismatch and records an event on the FixedIP and, if the condition is True, on the pod.
+// setCondition writes the condition AsReserved and records an event on the FixedIP and, if the condition is False, on the pod.
 func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, want metav1.Condition) error {
 	record := s.FixedIP.DeepCopy()
-	conformance.SetMismatch(&record.Status, want, s.Pod)
+	want.ObservedGeneration = record.Generation
+	conformance.SetAsReserved(&record.Status, want, s.Pod)
 	// Update carries the resourceVersion that was read.
 	if err := c.Live.Status().Update(ctx, record); err != nil {
 		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", want.Type, record.Namespace, record.Name, err)
 	}
 	klog.FromContext(ctx).Info("Condition updated", "condition", want.Type, "status", want.Status, "reason", want.Reason, "message", want.Message)
-	if want.Status == metav1.ConditionFalse {
+	if want.Status == metav1.ConditionTrue {
 		c.evictionDone(client.ObjectKeyFromObject(record))
 		c.Events.Eventf(record, s.Pod, corev1.EventTypeNormal, want.Reason, "Verify", "%s", want.Message)
 		return nil
@@ -144,7 +145,7 @@ func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, w
 	return nil
 }
 
-// evictMismatched evicts the pod and writes into the condition Mismatch that it was evicted, or that the eviction is blocked.
+// evictMismatched evicts the pod and writes into the condition AsReserved that it was evicted, or that the eviction is blocked.
 // If the limits do not allow the eviction now, it writes nothing. later is the time until the next try. The limits apply to
 // each FixedIP and not to each pod name, because the next holder of a slot has another name.
 func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState, evicted metav1.Condition) (later time.Duration, err error) {

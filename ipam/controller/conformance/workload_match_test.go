@@ -53,7 +53,7 @@ func TestFixedIPOfPod(t *testing.T) {
 			version = "v1"
 		}
 		return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name},
-			Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.200"}, Slot: slot, PodName: "web-0", Owner: v1alpha1.OwnerReference{APIVersion: version, Kind: kind, Name: by}}}
+			Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.200"}, AssignedTo: map[bool]v1alpha1.Assignee{true: v1alpha1.Slot, false: v1alpha1.PodName}[slot], PodName: "web-0", Owner: v1alpha1.OwnerReference{APIVersion: version, Kind: kind, Name: by}}}
 	}
 	for name, c := range map[string]struct {
 		// entry is the entry of the pod's address; nil: there is none.

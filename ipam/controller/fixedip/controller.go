@@ -180,7 +180,7 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.
 	if ok {
 		return []reclaim.State{s}, nil
 	}
-	if s.Record != nil && s.Record.Spec.Slot {
+	if s.Record != nil && s.Record.Spec.AssignedTo == v1alpha1.Slot {
 		c.SlotRequests.Add(c.ofSlot(s.Record)...)
 	}
 	return nil, nil

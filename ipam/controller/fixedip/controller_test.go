@@ -81,7 +81,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 // the pod still exists (finding R6 in docs/project/findings.md).
 func TestSlotOfAnEndedPod(t *testing.T) {
 	slot := controllertest.Record(0, false)
-	slot.Spec.Slot = true
+	slot.Spec.AssignedTo = v1alpha1.Slot
 	for phase, free := range map[corev1.PodPhase]bool{corev1.PodRunning: false, corev1.PodFailed: true, corev1.PodSucceeded: true} {
 		pod := controllertest.Pod(0)
 		pod.Status.Phase = phase
@@ -103,7 +103,7 @@ func TestSlotOfAnEndedPod(t *testing.T) {
 func TestActionsThatNeedEvidence(t *testing.T) {
 	a := netip.MustParseAddr(controllertest.IP(0))
 	slot := controllertest.Record(0, false)
-	slot.Spec.Slot = true
+	slot.Spec.AssignedTo = v1alpha1.Slot
 	fixed := controllertest.Record(0, false)
 	mine := pool.OwnedEntry("db", "web-0", "StatefulSet", "web")
 	confirmed := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: mine}}
@@ -139,7 +139,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(c.record), &record); err != nil {
 				t.Fatal(err)
 			}
-			state := reclaim.State{Slot: c.record.Spec.Slot, Record: &record, Holder: "web-0", Now: controllertest.Begin}
+			state := reclaim.State{Slot: c.record.Spec.AssignedTo == v1alpha1.Slot, Record: &record, Holder: "web-0", Now: controllertest.Begin}
 			again := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: "web-0"}}
 			err := s.fixedips.perform(t.Context(), again, state, c.action)
 			if unproved := errors.As(err, new(*gather.NotProvedError)); unproved != c.unproved || errors.Is(err, gather.ErrAsked) != (c.evidence == nil) || err != nil && !unproved && c.evidence != nil {

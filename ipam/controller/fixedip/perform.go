@@ -97,7 +97,7 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s r
 		if err != nil {
 			return err
 		}
-		if i == 0 && a.Spec.Slot {
+		if i == 0 && a.Spec.AssignedTo == v1alpha1.Slot {
 			key.Name = identity.SlotName(a.Spec.Owner.Name, addr)
 		}
 		// A claim may take an address whose former FixedIP is still being removed. Two FixedIPs must not name the same

@@ -12,6 +12,7 @@ package metrics
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -22,11 +23,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
@@ -158,8 +159,8 @@ type Sources struct {
 	Ledger *ledger.Ledger
 	// ClusterPools are the CIDRs from which subnets of nodes are taken.
 	ClusterPools []address.ClusterPool
-	// Phases counts the FixedIPs by phase.
-	Phases func() map[v1alpha1.Phase]int
+	// FixedIPs counts the FixedIPs by state.
+	FixedIPs func() map[reservation.State]int
 	// Subnets returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets.
 	Subnets func() (orphaned int, claimed []netip.Prefix)
 	// Strict returns the names of the strict nodes, whose pools offer no dynamic addresses.
@@ -204,7 +205,7 @@ var (
 	nodesWithoutSubnet = describe("nodes_without_subnet",
 		"Nodes without a subnet in a family that has cluster pools. If it stays above 0, the events of these Nodes give the reason, usually that the cluster pools are exhausted.", "family")
 	reservations = describe("reservations",
-		"FixedIPs by phase. None: the FixedIP has not been reconciled yet.", "phase")
+		"FixedIPs by state: Reserved, InUse, Releasing, or None if the FixedIP has not been reconciled yet.", "state")
 	unrecorded = describe("claims_without_fixedip",
 		"Pods with an owned pool entry and no FixedIP: the pod is not bound yet, the FixedIP was refused, or the entry was written by hand. Pods without a fixed address on strict nodes do not count.")
 	waitingPods = describe("waiting_pods",
@@ -271,17 +272,15 @@ func (sourcesCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(nodesWithoutSubnet, float64(nodes), f.String())
 	}
 
-	phases := map[string]int{"None": 0, string(v1alpha1.PhaseReserved): 0, string(v1alpha1.PhaseInUse): 0, string(v1alpha1.PhaseReleasing): 0}
-	for phase, value := range w.Phases() {
-		phases[cmp.Or(string(phase), "None")] = value
-	}
+	states := map[reservation.State]int{reservation.Unseen: 0, reservation.Reserved: 0, reservation.InUse: 0, reservation.Releasing: 0}
+	maps.Copy(states, w.FixedIPs())
 	gauge(orphanedSubnets, float64(orphaned))
 	taken := address.Union(claimed)
 	for _, p := range w.ClusterPools {
 		gauge(freeSubnets, p.FreeSubnets(taken), p.CIDR.String())
 	}
-	for phase, value := range phases {
-		gauge(reservations, float64(value), phase)
+	for state, value := range states {
+		gauge(reservations, float64(value), cmp.Or(string(state), "None"))
 	}
 	gauge(unrecorded, float64(w.Ledger.Unrecorded()))
 	for _, on := range w.Waiting() {

@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/test/gen"
 )
@@ -31,7 +31,7 @@ func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) 
 // TestMetrics checks the text of all metrics after one event of each kind. It calls Register twice: the
 // second call replaces the sources of the gauges.
 func TestMetrics(t *testing.T) {
-	Register(Sources{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }, Waiting: func() []WaitingPods { return nil }})
+	Register(Sources{Ledger: ledger.New(), FixedIPs: func() map[reservation.State]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }, Waiting: func() []WaitingPods { return nil }})
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.0.0/29", map[netip.Addr]pool.Entry{
 		addr("10.0.0.1"): {}, addr("10.0.0.2"): {}, addr("10.0.0.3"): pool.ForOwner("router"),
@@ -48,8 +48,8 @@ func TestMetrics(t *testing.T) {
 	Register(Sources{
 		Ledger:       l,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/23"), MaskSize: 29}},
-		Phases: func() map[v1alpha1.Phase]int {
-			return map[v1alpha1.Phase]int{v1alpha1.PhaseInUse: 1, v1alpha1.PhaseReserved: 1, "": 1}
+		FixedIPs: func() map[reservation.State]int {
+			return map[reservation.State]int{reservation.InUse: 1, reservation.Reserved: 1, reservation.Unseen: 1}
 		},
 		Subnets:  func() (int, []netip.Prefix) { return 1, []netip.Prefix{netip.MustParsePrefix("10.0.0.96/29")} },
 		Synced:   func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
@@ -172,12 +172,12 @@ fixedip_pool_writes_total{result="conflict"} 1
 fixedip_releases_total{cause="fixedip-deleted"} 2
 fixedip_releases_total{cause="superseded"} 0
 fixedip_releases_total{cause="unrecorded"} 0
-# HELP fixedip_reservations FixedIPs by phase. None: the FixedIP has not been reconciled yet.
+# HELP fixedip_reservations FixedIPs by state: Reserved, InUse, Releasing, or None if the FixedIP has not been reconciled yet.
 # TYPE fixedip_reservations gauge
-fixedip_reservations{phase="InUse"} 1
-fixedip_reservations{phase="None"} 1
-fixedip_reservations{phase="Releasing"} 0
-fixedip_reservations{phase="Reserved"} 1
+fixedip_reservations{state="InUse"} 1
+fixedip_reservations{state="None"} 1
+fixedip_reservations{state="Releasing"} 0
+fixedip_reservations{state="Reserved"} 1
 # HELP fixedip_restarts_total Evictions of pods because of a wrong address, a lost pool entry or a missing CiliumEndpoint, by result: evicted, blocked (the API server refused the eviction, usually because of a PodDisruptionBudget), deferred (a limit for concurrent restarts was reached, or another pod of the workload was not ready).
 # TYPE fixedip_restarts_total counter
 fixedip_restarts_total{result="evicted"} 1

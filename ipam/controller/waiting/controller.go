@@ -176,7 +176,7 @@ func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (string, error
 		return held[0].Node, nil
 	}
 	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKeyFromObject(pod))
-	if err != nil || record == nil || record.Spec.Slot || record.DeletionTimestamp != nil {
+	if err != nil || record == nil || record.Spec.AssignedTo == v1alpha1.Slot || record.DeletionTimestamp != nil {
 		return "", err
 	}
 	return record.Spec.NodeName, nil

@@ -68,7 +68,7 @@ type ActionType int
 const (
 	// None means that there is nothing to do until the state changes or Action.At is reached.
 	None ActionType = iota
-	// SetCondition writes the condition Mismatch.
+	// SetCondition writes the condition AsReserved.
 	SetCondition
 	// EvictPod evicts the pod.
 	EvictPod
@@ -79,13 +79,13 @@ func (t ActionType) String() string { return [...]string{"None", "SetCondition",
 // Action is the result of Decide.
 type Action struct {
 	Type ActionType
-	// Condition is the condition Mismatch to write. For EvictPod it is written after the eviction.
+	// Condition is the condition AsReserved to write. For EvictPod it is written after the eviction.
 	Condition metav1.Condition
 	// At is the time at which Decide has to be called again if no object changes before; zero: no such call is needed.
 	At time.Time
 }
 
-// Reasons of the condition Mismatch.
+// Reasons of the condition AsReserved.
 const (
 	// ReasonAsReserved means that the pod no longer has a mismatch.
 	ReasonAsReserved = "AsReserved"
@@ -105,7 +105,7 @@ const (
 	ReasonRestartBlocked = "RestartBlocked"
 )
 
-// Decide returns the next action for a pod. The progress of a restart is stored only in the condition Mismatch and in
+// Decide returns the next action for a pod. The progress of a restart is stored only in the condition AsReserved and in
 // status.mismatchPodUID, so that another replica continues where this one stopped.
 //
 // Decide ignores which IPs the agent reports as used. An IP that is missing there may be in use: the report is late (Cilium
@@ -114,18 +114,18 @@ func Decide(s PodState) Action {
 	if !isComparable(s) {
 		return Action{}
 	}
-	condition := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
-	reported := condition != nil && condition.Status == metav1.ConditionTrue
+	condition := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionAsReserved)
+	reported := condition != nil && condition.Status == metav1.ConditionFalse
 	f := find(s)
 	if f.reason == "" {
 		if !reported {
 			return Action{}
 		}
-		return Action{Type: SetCondition, Condition: mismatch(metav1.ConditionFalse, ReasonAsReserved, fmt.Sprintf("Pod %s/%s runs with no other IP in place of a reserved one", s.Pod.Namespace, s.Pod.Name), s.Now)}
+		return Action{Type: SetCondition, Condition: asReserved(metav1.ConditionTrue, ReasonAsReserved, fmt.Sprintf("Pod %s/%s runs with no other IP in place of a reserved one", s.Pod.Namespace, s.Pod.Name), s.Now)}
 	}
 	// A condition about an earlier pod with this name does not apply to this pod.
 	reported = reported && s.FixedIP.Status.MismatchPodUID == s.Pod.UID
-	evict := Action{Type: EvictPod, Condition: mismatch(metav1.ConditionTrue, ReasonRestarting, f.message, s.Now)}
+	evict := Action{Type: EvictPod, Condition: asReserved(metav1.ConditionFalse, ReasonRestarting, f.message, s.Now)}
 	evicts := f.curable && s.Policy == identity.Restart && !s.BarePod
 	switch {
 	case reported && condition.Reason == ReasonRestarting:
@@ -134,7 +134,7 @@ func Decide(s PodState) Action {
 	case reported && condition.Reason == ReasonRestartBlocked && evicts:
 		return evict
 	case !reported || condition.Reason != f.reason || condition.Message != f.message:
-		return Action{Type: SetCondition, Condition: mismatch(metav1.ConditionTrue, f.reason, f.message, s.Now)}
+		return Action{Type: SetCondition, Condition: asReserved(metav1.ConditionFalse, f.reason, f.message, s.Now)}
 	case !evicts:
 		return Action{}
 	}
@@ -144,10 +144,10 @@ func Decide(s PodState) Action {
 	return evict
 }
 
-// IsConsistent reports whether the pod runs and has no mismatch with its FixedIP, and the condition Mismatch of the FixedIP
-// is not True.
+// IsConsistent reports whether the pod runs and has no mismatch with its FixedIP, and the condition AsReserved of the FixedIP
+// is not False.
 func IsConsistent(s PodState) bool {
-	return isComparable(s) && find(s).reason == "" && !meta.IsStatusConditionTrue(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
+	return isComparable(s) && find(s).reason == "" && !meta.IsStatusConditionFalse(s.FixedIP.Status.Conditions, v1alpha1.ConditionAsReserved)
 }
 
 // isComparable reports whether the pod runs, and its FixedIP has IPs and is not being deleted.
@@ -155,18 +155,18 @@ func isComparable(s PodState) bool {
 	return podutil.Runs(s.Pod) && s.FixedIP != nil && s.FixedIP.DeletionTimestamp == nil && len(s.FixedIP.Spec.IPs) > 0
 }
 
-func mismatch(status metav1.ConditionStatus, reason, message string, at time.Time) metav1.Condition {
-	return metav1.Condition{Type: v1alpha1.ConditionMismatch, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(at)}
+func asReserved(status metav1.ConditionStatus, reason, message string, at time.Time) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionAsReserved, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(at)}
 }
 
-// SetMismatch sets the condition Mismatch in the status of a FixedIP and, if the condition is True, the UID of the pod with the
-// mismatch. Unlike meta.SetStatusCondition it always sets LastTransitionTime to that of c, so that each new reason or message
+// SetAsReserved sets the condition AsReserved in the status of a FixedIP and, if the condition is False, the UID of the pod
+// with the mismatch. Unlike meta.SetStatusCondition it always sets LastTransitionTime to that of c, so that each new reason or message
 // begins a new grace period.
-func SetMismatch(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *corev1.Pod) {
+func SetAsReserved(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *corev1.Pod) {
 	meta.RemoveStatusCondition(&status.Conditions, c.Type)
 	meta.SetStatusCondition(&status.Conditions, c)
 	status.MismatchPodUID = ""
-	if c.Status == metav1.ConditionTrue {
+	if c.Status == metav1.ConditionFalse {
 		status.MismatchPodUID = pod.UID
 	}
 }

@@ -41,15 +41,15 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return gen.FixedIP("mysql-0", change...)
 }
 
-// reported returns a FixedIP whose condition Mismatch is about the pod of podOn and was written at the time now minus
+// reported returns a FixedIP whose condition AsReserved is about the pod of podOn and was written at the time now minus
 // ago.
 func reported(ago time.Duration, reason, message string) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
-		status := metav1.ConditionTrue
+		status := metav1.ConditionFalse
 		if reason == conformance.ReasonAsReserved {
-			status = metav1.ConditionFalse
+			status = metav1.ConditionTrue
 		}
-		conformance.SetMismatch(&r.Status, metav1.Condition{Type: "Mismatch", Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now.Add(-ago))}, podOn("node-1"))
+		conformance.SetAsReserved(&r.Status, metav1.Condition{Type: "AsReserved", Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now.Add(-ago))}, podOn("node-1"))
 	})
 }
 
@@ -83,11 +83,11 @@ func TestDecide(t *testing.T) {
 	other := []ledger.NodeAddresses{held("node-1", "10.0.1.2")}
 	twoNodes := []ledger.NodeAddresses{held("node-1", "10.0.1.2"), held("node-2", "10.0.1.6")}
 	setCondition := func(reason, message string) conformance.Action {
-		status := metav1.ConditionTrue
+		status := metav1.ConditionFalse
 		if reason == conformance.ReasonAsReserved {
-			status = metav1.ConditionFalse
+			status = metav1.ConditionTrue
 		}
-		return conformance.Action{Type: conformance.SetCondition, Condition: metav1.Condition{Type: "Mismatch", Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now)}}
+		return conformance.Action{Type: conformance.SetCondition, Condition: metav1.Condition{Type: "AsReserved", Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now)}}
 	}
 	restart := func(message string) conformance.Action {
 		v := setCondition(conformance.ReasonRestarting, message)
@@ -196,16 +196,16 @@ func TestClockSkewDoesNotHideTheNextPod(t *testing.T) {
 	}
 }
 
-func TestSetMismatch(t *testing.T) {
-	other := metav1.Condition{Type: "Conflict", Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(now)}
-	status := v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{{Type: "Mismatch"}, other}}
-	wrong := metav1.Condition{Type: "Mismatch", Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now)}
-	conformance.SetMismatch(&status, wrong, podOn("node-1"))
+func TestSetAsReserved(t *testing.T) {
+	other := metav1.Condition{Type: v1alpha1.ConditionExclusive, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
+	status := v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{{Type: "AsReserved"}, other}}
+	wrong := metav1.Condition{Type: "AsReserved", Status: metav1.ConditionFalse, Reason: "x", LastTransitionTime: metav1.NewTime(now)}
+	conformance.SetAsReserved(&status, wrong, podOn("node-1"))
 	if diff := cmp.Diff(v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{other, wrong}, MismatchPodUID: "uid-mysql-0"}, status); diff != "" {
 		t.Errorf("status (-want +got): %s", diff)
 	}
-	right := metav1.Condition{Type: "Mismatch", Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(now)}
-	conformance.SetMismatch(&status, right, podOn("node-1"))
+	right := metav1.Condition{Type: "AsReserved", Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
+	conformance.SetAsReserved(&status, right, podOn("node-1"))
 	if diff := cmp.Diff(v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{other, right}}, status); diff != "" {
 		t.Errorf("status (-want +got): %s", diff)
 	}

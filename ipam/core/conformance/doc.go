@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conformance compares a running pod with its FixedIP, its pool entries and its CiliumEndpoint, and decides how to
-// handle a difference: report it in the condition Mismatch of the FixedIP, evict the pod, adopt the IPs that the pod runs with,
+// handle a difference: report it in the condition AsReserved of the FixedIP, evict the pod, adopt the IPs that the pod runs with,
 // or restore an entry that the pod has lost.
 //
 // If a pod runs with other IPs than its FixedIP names, the FixedIP takes precedence: unless the mismatch policy is Report, the

@@ -97,7 +97,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	}
 	switch {
 	case len(drained) == 0:
-		r.fine("No pod that a drain would evict has a FixedIP; pods in phase Claimed (kubectl fixedip list -A) are not checked")
+		r.fine("No pod that a drain would evict has a FixedIP; pods in state Claimed (kubectl fixedip list -A) are not checked")
 	case waiting > 0:
 		r.fine("Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: %d of %d", waiting, len(drained))
 	default:
@@ -114,7 +114,7 @@ func drainedPod(record *v1alpha1.FixedIP, failover v1alpha1.Failover) (d Drained
 	switch {
 	case record.Spec.Owner.Kind == identity.PodKind:
 		d.Policy, d.AfterEviction = "", "is not created again, because it has no controller"
-	case record.Spec.Slot:
+	case record.Spec.AssignedTo == v1alpha1.Slot:
 		d.Policy, d.AfterEviction = "Slot", "the next pod takes over a free slot, or waits until it can take one over"
 	case policy == v1alpha1.Migrate:
 		d.AfterEviction = "runs on another node with this address, if a node can take the pod and allowAddressMigration of the scheduler is true"

@@ -23,7 +23,7 @@ func TestDrain(t *testing.T) {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, Labels: map[string]string{"app": "mysql"}}}
 	}
 	record := func(pod string, failover v1alpha1.Failover, slot bool) v1alpha1.FixedIP {
-		return v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{PodName: pod, IPs: []string{"10.0.0.1"}, Failover: failover, Slot: slot}}
+		return v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{PodName: pod, IPs: []string{"10.0.0.1"}, Failover: failover, AssignedTo: map[bool]v1alpha1.Assignee{true: v1alpha1.Slot, false: v1alpha1.PodName}[slot]}}
 	}
 	budget := func(name, app string, allowed int32) policyv1.PodDisruptionBudget {
 		b := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
@@ -53,7 +53,7 @@ func TestDrain(t *testing.T) {
 	}{
 		"no pod has a fixed address": {
 			explain.DrainInputs{Pods: two, Records: []v1alpha1.FixedIP{record("mysql-7", "", false)}},
-			nil, []explain.Finding{{Text: "No pod that a drain would evict has a FixedIP; pods in phase Claimed (kubectl fixedip list -A) are not checked"}},
+			nil, []explain.Finding{{Text: "No pod that a drain would evict has a FixedIP; pods in state Claimed (kubectl fixedip list -A) are not checked"}},
 		},
 		"one pod has opted out": {
 			explain.DrainInputs{Pods: []corev1.Pod{pod("mysql-0"), optedOut}, Records: both(v1alpha1.Wait, false)},

@@ -24,6 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // leaderTimeout is the age of a lease renewal after which the leader counts as gone. The lease lasts 15 s by default.
@@ -190,12 +191,12 @@ func (e *explanation) facts() {
 	}
 	if rec := e.Record; rec != nil {
 		ips := cmp.Or(strings.Join(rec.Spec.IPs, ", "), "no address yet")
-		phase := cmp.Or(string(rec.Status.Phase), "not reconciled yet")
+		state := cmp.Or(reservation.StateOf(rec), "not reconciled yet")
 		slot := ""
-		if rec.Spec.Slot {
+		if rec.Spec.AssignedTo == v1alpha1.Slot {
 			slot = fmt.Sprintf(" (slot %s)", rec.Name)
 		}
-		e.fact("FixedIP", "%s, %s, for %s %s%s", ips, phase, rec.Spec.Owner.Kind, rec.Spec.Owner.Name, slot)
+		e.fact("FixedIP", "%s, %s, for %s %s%s", ips, state, rec.Spec.Owner.Kind, rec.Spec.Owner.Name, slot)
 	} else {
 		e.fact("FixedIP", "none")
 	}
@@ -244,11 +245,7 @@ func (e *explanation) conditions() {
 	}
 	var problems []metav1.Condition
 	for _, c := range e.Record.Status.Conditions {
-		bad := metav1.ConditionFalse
-		if c.Type == v1alpha1.ConditionConflict || c.Type == v1alpha1.ConditionMismatch {
-			bad = metav1.ConditionTrue
-		}
-		if c.Status == bad {
+		if c.Status == metav1.ConditionFalse {
 			problems = append(problems, c)
 		}
 	}

@@ -313,14 +313,15 @@ func TestFindings(t *testing.T) {
 			w.Record.Status.Conditions = []metav1.Condition{
 				{Type: "SubnetAvailable", Status: metav1.ConditionTrue, Reason: "SubnetAssigned", Message: "its subnet has node node-1"},
 				{Type: "Allocated", Status: metav1.ConditionFalse, Reason: "OwnedByPod", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
-				{Type: "Mismatch", Status: metav1.ConditionFalse, Reason: "AsReserved", Message: "the pod runs with the reserved IPs"},
-				{Type: "Conflict", Status: metav1.ConditionTrue, Reason: "UsedByOther", Message: "web/web-0 has 10.0.1.6", LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}},
+				{Type: "AsReserved", Status: metav1.ConditionTrue, Reason: "AsReserved", Message: "the pod runs with the reserved IPs"},
+				{Type: "Exclusive", Status: metav1.ConditionFalse, Reason: "Shared", Message: "web/web-0 has 10.0.1.6", LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}},
+				// Ready repeats the first of them.
 				{Type: "Ready", Status: metav1.ConditionFalse, Reason: "OwnedByPod", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
 			}
 		}, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"),
 			wrong("Condition Allocated of FixedIP mysql-0 is False (reason OwnedByPod, last transition 60s ago): 10.0.1.6 belongs to web/web-0", ""),
-			wrong("Condition Conflict of FixedIP mysql-0 is True (reason UsedByOther, last transition 60m ago): web/web-0 has 10.0.1.6", ""),
+			wrong("Condition Exclusive of FixedIP mysql-0 is False (reason Shared, last transition 60m ago): web/web-0 has 10.0.1.6", ""),
 		}},
 		"condition Ready with a problem of its own": {func(w *world) {
 			w.Record.Status.Conditions = []metav1.Condition{

@@ -160,7 +160,7 @@ func (e *explanation) isBarePod() bool { return metav1.GetControllerOfNoCopy(e.P
 // isSlot reports whether the addresses of the pod are a slot of its workload.
 func (e *explanation) isSlot() bool {
 	if e.Record != nil {
-		return e.Record.Spec.Slot
+		return e.Record.Spec.AssignedTo == v1alpha1.Slot
 	}
 	owner := metav1.GetControllerOfNoCopy(e.Pod)
 	return owner != nil && identity.OwnerFrom(owner).GroupKind() == identity.ReplicaSets
@@ -250,7 +250,7 @@ func (e *explanation) waiting() {
 	}
 	what := fmt.Sprintf("%s %s of the pod", plural(e.reserved, "Address", "Addresses"), address.Join(e.reserved))
 	switch {
-	case e.Record != nil && e.Record.DeletionTimestamp != nil && !e.Record.Spec.Slot:
+	case e.Record != nil && e.Record.DeletionTimestamp != nil && e.Record.Spec.AssignedTo != v1alpha1.Slot:
 		e.wrong(e.blockedHelp(), "FixedIP %s of the pod is being deleted; the pod gets a new address when the previous one (%s) is released and the FixedIP is gone", e.Record.Name, cmp.Or(strings.Join(e.Record.Spec.IPs, ", "), "none"))
 	case len(e.reserved) > 0 && e.owner == "" && e.overlappingNode() != "":
 		e.fine("%s %s", what, e.whereabouts())
@@ -407,7 +407,7 @@ func (e *explanation) withoutPod() {
 	switch at := rec.Status.ExpiresAt; {
 	case at != nil && !e.Now.Before(at.Time):
 		released("the TTL ended at %s", formatTime(at.Time))
-	case at != nil && rec.Spec.Slot:
+	case at != nil && rec.Spec.AssignedTo == v1alpha1.Slot:
 		e.fine(text+"reserved until %s in case %s needs the slot again", formatTime(at.Time), name)
 	case at != nil && rec.Spec.Owner.Kind == identity.PodKind:
 		e.fine(text+"reserved until %s in case the pod is created again", formatTime(at.Time))
@@ -425,7 +425,7 @@ func (e *explanation) withoutPod() {
 		kept("reserved although new pods of %s have no fixed addresses: whenDeleted is Retain", name)
 	case e.Workload.OptsOut():
 		released("new pods of %s have no fixed addresses", name)
-	case rec.Spec.Slot:
+	case rec.Spec.AssignedTo == v1alpha1.Slot:
 		e.fine(text+"a free slot of %s; the next pod of that workload may take it over%s", name, vacated)
 	case e.Workload.Excludes(e.Name) && rec.Spec.Reclaim.WhenScaled == v1alpha1.Delete:
 		released("%s has no replica with the name of the pod", name)

@@ -55,7 +55,7 @@ func fine() *world {
 					Owner:   v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "sts-1"},
 					Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 				},
-				Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse},
+				Status: v1alpha1.FixedIPStatus{PodUID: "pod-1"},
 			},
 			Workload: &identity.Workload{Namespace: "db", Name: "mysql", UID: "sts-1", Replicas: ptr.To[int32](3)},
 			Nodes:    map[string]*corev1.Node{"node-1": node(), "node-2": node()},
@@ -111,7 +111,7 @@ func (w *world) unreserved() {
 // ofDeployment makes the pod a pod of a Deployment with a slot.
 func (w *world) ofDeployment() {
 	w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "ReplicaSet", "web-5"
-	w.Record.Name, w.Record.Spec.Slot = "web-10-0-1-6", true
+	w.Record.Name, w.Record.Spec.AssignedTo = "web-10-0-1-6", v1alpha1.Slot
 	w.Record.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "deploy-1"}
 	w.Workload = &identity.Workload{Namespace: "db", Name: "web", UID: "deploy-1", Replicas: ptr.To[int32](3)}
 	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.OwnedEntry("db", "mysql-0", "Deployment", "web")
@@ -119,5 +119,5 @@ func (w *world) ofDeployment() {
 
 // deletePod removes the pod and its CiliumEndpoint.
 func (w *world) deletePod() {
-	w.Pod, w.Endpoint, w.Record.Status.Phase = nil, nil, v1alpha1.PhaseReserved
+	w.Pod, w.Endpoint, w.Record.Status.PodUID = nil, nil, ""
 }

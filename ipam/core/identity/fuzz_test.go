@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +34,7 @@ var parsers = map[string]func(map[string]string) (string, error){
 	},
 	identity.AnnotationTTL: func(a map[string]string) (string, error) {
 		p, err := identity.Reclaim(identity.NamedReclaim(), a)
-		return p.TTL.Duration.String(), err
+		return (time.Duration(p.TTLSeconds) * time.Second).String(), err
 	},
 	identity.AnnotationFailover: func(a map[string]string) (string, error) {
 		p, err := identity.Failover(a, nil)

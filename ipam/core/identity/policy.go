@@ -5,11 +5,10 @@ package identity
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
@@ -103,6 +102,9 @@ func NamedReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
 }
 
+// maxTTLSeconds is the largest value of spec.reclaim.ttlSeconds of a FixedIP.
+const maxTTLSeconds = int64(math.MaxInt64 / time.Second)
+
 // Reclaim returns policy with the changes that annotations make. annotations are those of a bare pod, or those of a workload
 // followed by those of its pod template; the first map that contains a key decides. An error names the annotation and the
 // value; the returned policy is then empty.
@@ -124,7 +126,8 @@ func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v
 		if err != nil || ttl < 0 {
 			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write a duration that is not negative, such as 30m or 24h", AnnotationTTL, v)
 		}
-		policy.TTL = metav1.Duration{Duration: ttl}
+		// The address is not released earlier than the annotation says. A time.Duration has at most maxTTLSeconds.
+		policy.TTLSeconds = min(int64(math.Ceil(ttl.Seconds())), maxTTLSeconds)
 	}
 	return policy, nil
 }

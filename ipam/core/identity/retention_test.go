@@ -5,10 +5,8 @@ package identity_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -22,9 +20,9 @@ func TestReclaim(t *testing.T) {
 		wantErr            string
 	}{
 		"no annotation":                   {want: identity.DefaultReclaim()},
-		"all annotations on the workload": {workload: annotations{"fixedip.io/when-deleted": "Retain", "fixedip.io/when-scaled": "Delete", "fixedip.io/retention-ttl": "30m"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Retain", WhenScaled: "Delete", TTL: metav1.Duration{Duration: 30 * time.Minute}}},
-		"annotation on the template":      {template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: time.Hour}}},
-		"annotation on both":              {workload: annotations{"fixedip.io/retention-ttl": "2h"}, template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: 2 * time.Hour}}},
+		"all annotations on the workload": {workload: annotations{"fixedip.io/when-deleted": "Retain", "fixedip.io/when-scaled": "Delete", "fixedip.io/retention-ttl": "30m"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Retain", WhenScaled: "Delete", TTLSeconds: 1800}},
+		"annotation on the template":      {template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTLSeconds: 3600}},
+		"annotation on both":              {workload: annotations{"fixedip.io/retention-ttl": "2h"}, template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTLSeconds: 7200}},
 		"unknown policy":                  {workload: annotations{"fixedip.io/when-deleted": "Keep"}, wantErr: `annotation fixedip.io/when-deleted is "Keep"; write Delete or Retain`},
 		"wrong case":                      {workload: annotations{"fixedip.io/when-scaled": "retain"}, wantErr: `annotation fixedip.io/when-scaled is "retain"; write Delete or Retain`},
 		"invalid duration":                {workload: annotations{"fixedip.io/retention-ttl": "1 day"}, wantErr: `annotation fixedip.io/retention-ttl is "1 day"; write a duration that is not negative, such as 30m or 24h`},

@@ -58,7 +58,7 @@ func TestMissingEntries(t *testing.T) {
 	waiting := func(reason, message string) reclaim.Action {
 		return reclaim.Action{
 			Type: reclaim.UpdateStatus,
-			Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Conditions: []metav1.Condition{{
+			Status: v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{{
 				Type: "Allocated", Status: metav1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: metav1.Time{Time: now},
 			}}},
 			At: now.Add(10 * time.Second),
@@ -67,7 +67,7 @@ func TestMissingEntries(t *testing.T) {
 	// runs returns the result of waiting, changed for a FixedIP whose pod runs on the node.
 	runs := func(reason, message string) reclaim.Action {
 		n := waiting(reason, message)
-		n.Status.Phase, n.Status.PodUID = v1alpha1.PhaseInUse, "uid-mysql-0"
+		n.Status.PodUID = "uid-mysql-0"
 		return n
 	}
 	unconfirmed := runs("NotAcknowledged", "The Cilium agent of node node-1 has not confirmed yet that no other pod has IP 10.0.1.6; no pool entry is written before the confirmation")
@@ -99,7 +99,7 @@ func TestMissingEntries(t *testing.T) {
 		"the home has the entry, the ledger does not show it yet": {reclaim.State{Record: without, Homes: homes(entry(pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"))), Workload: existing}, project},
 		"both families need entries on one node":                  {reclaim.State{Record: both, Homes: dual("node-1"), Workload: existing}, reclaim.Action{Type: reclaim.Allocate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6"), addr("fd00::6")}}},
 		"one family has its entry":                                {reclaim.State{Record: both, Homes: dual("node-1"), Held: []ledger.NodeAddresses{held("node-1", "fd00::6")}, Workload: existing}, project},
-		"the entry exists, the condition is missing":              {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing}, reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Conditions: allocated}}},
+		"the entry exists, the condition is missing":              {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing}, reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Conditions: allocated}}},
 
 		"restored, the workload does not exist": {reclaim.State{Record: restored, Homes: homes(), Workload: gone}, reclaim.Action{Type: reclaim.UpdateRecord, Spec: *orphaned}},
 		"restored, the owner has no UID": {reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec, r.Status = *orphaned, v1alpha1.FixedIPStatus{} }), Homes: homes(), Workload: reclaim.Workload{OwnerReference: mysqlWithoutUID}},
@@ -134,7 +134,7 @@ func TestMissingEntries(t *testing.T) {
 		"the address moved to another node with another pod": {reclaim.State{Record: without, Homes: homes(entry(pool.MovedEntry("node-2", "db/other-0"))), Workload: existing},
 			waiting("OnOtherNode", "IP 10.0.1.6 of node node-1 belongs to pod db/other-0 and has moved to another node; request another address; this one becomes available when it has been released and its cooldown has ended")},
 		"the bound pod has another entry on the home node": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Pod: podOn("node-1", "10.0.1.7"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0", Conditions: []metav1.Condition{{
+			reclaim.Action{Type: reclaim.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0", Conditions: []metav1.Condition{{
 				Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated", LastTransitionTime: metav1.NewTime(now),
 				Message: "the pool of node node-1 already has IP 10.0.1.7 for pod db/mysql-0, which can't have IP 10.0.1.6 there as well; the controller releases IP 10.0.1.7 when no pod needs it; delete the pod if it runs with IP 10.0.1.7"}}}}},
 		"another entry on the home node, no pod exists": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Workload: existing},
@@ -148,7 +148,7 @@ func TestMissingEntries(t *testing.T) {
 		"another entry in addition to the recorded one, the pod is not bound": {reclaim.State{Record: record(), Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "10.0.1.7")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
 		"another entry on another node, the pod is not bound and has the recorded one": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: podOn(""), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Conditions: allocated}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Conditions: allocated}}},
 		// The model found this case with the seed 1694920231: the volume of the pod was in the zone of node-2, so that the pod was
 		// never bound, and the other entry stayed for ever.
 		"another entry on another node, no node can take the pod, which has the recorded one": {reclaim.State{Record: record(), Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: unschedulable(podOn("")), Workload: existing},
@@ -174,10 +174,10 @@ func TestMissingEntries(t *testing.T) {
 // controllers are not changed.
 func TestConditionIsWrittenOnce(t *testing.T) {
 	s := reclaim.State{Record: reservedRecord(spec.Reclaim), Homes: homes(entry(pool.Entry{})), Workload: existing}
-	s.Record.Status.Conditions = []metav1.Condition{{Type: "Mismatch", Status: metav1.ConditionTrue, Reason: "Other"}}
+	s.Record.Status.Conditions = []metav1.Condition{{Type: "AsReserved", Status: metav1.ConditionFalse, Reason: "Other"}}
 	next := decide(at(s))
 	if next.Type != reclaim.UpdateStatus || len(next.Status.Conditions) != 2 || next.Status.Conditions[0] != s.Record.Status.Conditions[0] {
-		t.Fatalf("Decide returns %+v; want a status with the unchanged condition Mismatch and one more condition", next)
+		t.Fatalf("Decide returns %+v; want a status with the unchanged condition AsReserved and one more condition", next)
 	}
 	s.Record.Status = next.Status
 	s.Now = now.Add(time.Hour)

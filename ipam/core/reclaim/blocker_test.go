@@ -24,7 +24,7 @@ func TestDecideWithBlocker(t *testing.T) {
 	blockers := []reclaim.ReleaseBlocker{{Addr: addr("10.0.1.6"), Why: why}}
 	deleted := record(func(r *v1alpha1.FixedIP) {
 		r.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
-		r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing}
+		r.Status = v1alpha1.FixedIPStatus{}
 	})
 	optedOut := reclaim.Workload{OwnerReference: mysql, Exists: true, OptsOut: true}
 	reclaimed := reservedRecord(identity.DefaultReclaim())
@@ -49,7 +49,7 @@ func TestDecideWithBlocker(t *testing.T) {
 		"entry in addition to the recorded one": {
 			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) {
 				r.Spec.IPs = []string{"10.0.1.7"}
-				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+				r.Status = v1alpha1.FixedIPStatus{}
 			}), Held: heldOnly("node-1", "10.0.1.6", "10.0.1.7"), Workload: existing},
 			reclaim.Action{At: again},
 		},

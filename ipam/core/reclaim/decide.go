@@ -307,7 +307,7 @@ func (v *evaluation) reclaimable() bool {
 // exists.
 func (v *evaluation) expire() Action {
 	at := v.Record.Status.ExpiresAt
-	ttl := v.spec.Reclaim.TTL.Duration
+	ttl := time.Duration(v.spec.Reclaim.TTLSeconds) * time.Second
 	if at == nil && ttl > 0 {
 		// The API stores whole seconds.
 		at = &metav1.Time{Time: v.Now.Add(ttl).Truncate(time.Second)}
@@ -428,17 +428,20 @@ func (v *evaluation) recordStranded() (Action, bool) {
 }
 
 func (v *evaluation) createRecord(node string, addrs []netip.Addr) Action {
-	name := v.Holder
+	name, assignee := v.Holder, v1alpha1.PodName
+	if v.Slot {
+		assignee = v1alpha1.Slot
+	}
 	if v.Pod != nil {
 		name = v.Pod.Name
 	}
 	return Action{Type: CreateRecord, Spec: v1alpha1.FixedIPSpec{
-		IPs:      address.Strings(addrs),
-		NodeName: node,
-		Owner:    v.Workload.OwnerReference,
-		Slot:     v.Slot,
-		PodName:  name,
-		Reclaim:  v.reclaimPolicy(),
-		Failover: ptr.Deref(v.Workload.Failover, ""),
+		IPs:        address.Strings(addrs),
+		NodeName:   node,
+		Owner:      v.Workload.OwnerReference,
+		AssignedTo: assignee,
+		PodName:    name,
+		Reclaim:    v.reclaimPolicy(),
+		Failover:   ptr.Deref(v.Workload.Failover, ""),
 	}}
 }

@@ -35,23 +35,23 @@ var (
 	mysql    = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "sts-1"}
 	existing = reclaim.Workload{OwnerReference: mysql, Exists: true}
 	gone     = reclaim.Workload{OwnerReference: mysql}
-	spec     = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: mysql, PodName: "mysql-0", Reclaim: identity.DefaultReclaim()}
+	spec     = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: mysql, AssignedTo: v1alpha1.PodName, PodName: "mysql-0", Reclaim: identity.DefaultReclaim()}
 	now      = time.Unix(1000, 0)
 )
 
 func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	inUse := func(r *v1alpha1.FixedIP) {
 		r.Finalizers, r.Spec = []string{v1alpha1.Finalizer}, *spec.DeepCopy()
-		r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0"}
+		r.Status = v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0"}
 	}
 	return gen.FixedIP("mysql-0", append([]func(*v1alpha1.FixedIP){inUse}, change...)...)
 }
 
-// reservedRecord returns a FixedIP in phase Reserved with the reclaim policy p, and with status.expiresAt if expires is given.
+// reservedRecord returns a FixedIP in state Reserved with the reclaim policy p, and with status.expiresAt if expires is given.
 func reservedRecord(p v1alpha1.ReclaimPolicy, expires ...time.Time) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
 		r.Spec.Reclaim = p
-		r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+		r.Status = v1alpha1.FixedIPStatus{}
 		if len(expires) > 0 {
 			r.Status.ExpiresAt = &metav1.Time{Time: expires[0]}
 		}
@@ -59,7 +59,7 @@ func reservedRecord(p v1alpha1.ReclaimPolicy, expires ...time.Time) *v1alpha1.Fi
 }
 
 func policy(deleted, scaled v1alpha1.Retention, ttl time.Duration) v1alpha1.ReclaimPolicy {
-	return v1alpha1.ReclaimPolicy{WhenDeleted: deleted, WhenScaled: scaled, TTL: metav1.Duration{Duration: ttl}}
+	return v1alpha1.ReclaimPolicy{WhenDeleted: deleted, WhenScaled: scaled, TTLSeconds: int64(ttl.Seconds())}
 }
 
 // scaled returns a workload that has no replica for the pod.
@@ -105,7 +105,7 @@ func on(node string) func(*v1alpha1.FixedIP) {
 func migrates(r *v1alpha1.FixedIP)  { r.Spec.Failover = v1alpha1.Migrate }
 func reassigns(r *v1alpha1.FixedIP) { r.Spec.Failover = v1alpha1.Reassign }
 func reserved(r *v1alpha1.FixedIP) {
-	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+	r.Status = v1alpha1.FixedIPStatus{}
 }
 
 func deleting(r *v1alpha1.FixedIP)   { r.DeletionTimestamp = &metav1.Time{} }
@@ -116,7 +116,7 @@ var mysqlWithoutUID = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Stat
 
 func createdByUser(r *v1alpha1.FixedIP) {
 	r.Finalizers, r.Spec.NodeName, r.Spec.Owner.UID = nil, "", ""
-	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+	r.Status = v1alpha1.FixedIPStatus{}
 }
 
 func TestDecide(t *testing.T) {
@@ -214,10 +214,10 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
 		"status is written for the first pod": {
 			reclaim.State{Record: record(unfinished), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0"}}},
-		"phase becomes Reserved: the pod was deleted": {
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0"}}},
+		"state becomes Reserved: the pod was deleted": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}},
 		"owner UID is updated: the workload was created again": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"),
 				Workload: reclaim.Workload{OwnerReference: otherUID.Owner, Exists: true}},
@@ -232,7 +232,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
 		"claim on another node is not released: the pod is not bound": {
-			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved} }),
+			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{} }),
 				Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: existing}, reclaim.Action{}},
 
 		"failover policy of the workload is recorded": {
@@ -315,10 +315,10 @@ func TestDecide(t *testing.T) {
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"deleted: the FixedIP waits for a move target, the pod has another entry": {
 			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}}},
+			reclaim.Action{}},
 		"deleted: the FixedIP waits for a move target, the pod has no entry": {
 			reclaim.State{Record: record(deleting), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}}},
+			reclaim.Action{}},
 		"Moved entry of the recorded address is not released": {
 			reclaim.State{Record: record(migrates), Moved: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: existing}, reclaim.Action{}},
 		"deleted: the entry on the node after a move is released first": {
@@ -341,7 +341,7 @@ func TestDecide(t *testing.T) {
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"deleted: the FixedIP waits for the CiliumNode of the home": {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
-				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, MovableFor: "uid-mysql-0"}
+				r.Status = v1alpha1.FixedIPStatus{MovableFor: "uid-mysql-0"}
 			}), HomeMissing: "node-1", Workload: gone},
 			reclaim.Action{At: now.Add(10 * time.Second), Why: "IP 10.0.1.6 may be in use on another node than home node node-1, which has no CiliumNode with the subnet of the IP; release is blocked until the Cilium agent of node node-1 has created the CiliumNode and the controller has assigned the subnet to it; after --force-finalize-after the FixedIP is removed all the same; check the cilium pod of that node"}},
 		"deleted: the move target is released before the Moved entry": {
@@ -356,7 +356,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Moved: leavingFrom("node-2", true), Workload: existing}, reclaim.Action{}},
 		"deleted: the moved address is not released, the pod is bound": {
 			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}}},
+			reclaim.Action{}},
 
 		"Reassign: the FixedIP is replaced, the pod runs with another address": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: existing},
@@ -369,7 +369,7 @@ func TestDecide(t *testing.T) {
 			reclaim.Action{}},
 		"Reassign: the FixedIP is not replaced, the pod is not bound": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}},
 		"Reassign: the FixedIP is not replaced, the new entry has the other family": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: existing}, reclaim.Action{}},
 		"Reassign: the new entry is released, the pod runs with the recorded address": {
@@ -390,10 +390,10 @@ func TestDecide(t *testing.T) {
 			reclaim.Action{}},
 		"created by a user: the finalizer is added": {
 			reclaim.State{Record: record(createdByUser), Workload: reclaim.Workload{OwnerReference: mysqlWithoutUID}},
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysqlWithoutUID, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysqlWithoutUID, AssignedTo: spec.AssignedTo, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
 		"created by a user: the workload exists": {
 			reclaim.State{Record: record(createdByUser), Pod: podOn(""), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysql, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
+			reclaim.Action{Type: reclaim.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysql, AssignedTo: spec.AssignedTo, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
 		"created by a user: the pod is bound": {
 			reclaim.State{Record: record(createdByUser), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
@@ -406,17 +406,17 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Held: mine, Workload: gone}, reclaim.Action{}},
 		"workload deleted: the TTL begins": {
 			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: gone},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
 		"workload deleted: the TTL is not over": {
 			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: gone}, reclaim.Action{At: now.Add(time.Second)}},
 		"workload deleted: the TTL is over": {
 			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now), Held: mine, Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
 		"a pod exists again within the TTL": {
 			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Pod: podOn("node-1"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-mysql-0"}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0"}}},
 		"the workload exists again within the TTL, no pod does": {
 			reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}},
 		"scaled down: whenScaled is Retain": {
 			reclaim.State{Record: reservedRecord(identity.DefaultReclaim()), Held: mine, Workload: scaled(nil)}, reclaim.Action{}},
 		"scaled down: whenScaled is Delete": {
@@ -428,7 +428,7 @@ func TestDecide(t *testing.T) {
 
 		"deleted: the pod is bound": {
 			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}}},
+			reclaim.Action{}},
 		"deleted: the entries are released, no pod exists": {
 			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
 		"deleted: the entries are released, the pod is not bound": {

@@ -56,11 +56,11 @@ func TestOptedOut(t *testing.T) {
 			reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Failover: v1alpha1.Migrate, Held: mine, Pod: without(unschedulable(podOn(""))), Workload: out}, reclaim.Action{}},
 		"Migrate, no node can take a pod that has not opted out": {
 			reclaim.State{Record: reservedRecord(policy("Retain", "Retain", 0)), Failover: v1alpha1.Migrate, Held: mine, Pod: unschedulable(podOn("")), Workload: existing},
-			reclaim.Action{Type: reclaim.AllowMove, Node: "node-1", Addrs: mine[0].Addrs, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, MovableFor: "uid-mysql-0"}}},
+			reclaim.Action{Type: reclaim.AllowMove, Node: "node-1", Addrs: mine[0].Addrs, Status: v1alpha1.FixedIPStatus{MovableFor: "uid-mysql-0"}}},
 		"Migrate, no FixedIP, no node can take the next pod, its workload has not opted out": {
 			reclaim.State{Failover: v1alpha1.Migrate, Held: mine, Pod: without(unschedulable(podOn(""))), Workload: existing}, reclaim.Action{}},
 		"the TTL begins": {reclaim.State{Record: reservedRecord(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: out},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
 
 		"FixedIP deleted, the pod runs with another IP": {reclaim.State{Record: record(deleting), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, release},
 		"FixedIP deleted, the pod runs on another node": {reclaim.State{Record: record(deleting), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, release},
@@ -80,7 +80,7 @@ func TestOptedOut(t *testing.T) {
 // no entry for it, otherwise without a limit.
 func TestDeadline(t *testing.T) {
 	deleted := record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} })
-	releasing := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-mysql-0"}
+	releasing := v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0"}
 	deleted.Status = releasing
 	for name, c := range map[string]struct {
 		state reclaim.State
@@ -126,7 +126,7 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 		"new, not marked, the workload is deleted":      {as(""), reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
 		"new, marked, the workload is deleted":          {as("fip-1"), reclaim.Action{Type: reclaim.DeleteRecord}},
 		"restored, the workload does not exist":         {as("uid-before-restore"), reclaim.Action{Type: reclaim.UpdateRecord, Spec: *orphaned}},
-		"restored, marked, the workload does not exist": {as("fip-1", func(r *v1alpha1.FixedIP) { r.Spec = *orphaned }), reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+		"restored, marked, the workload does not exist": {as("fip-1", func(r *v1alpha1.FixedIP) { r.Spec = *orphaned }), reclaim.Action{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			workload := reclaim.Workload{OwnerReference: c.record.Spec.Owner}
@@ -137,11 +137,11 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 	}
 }
 
-// TestBriefGap checks that the phase of a FixedIP becomes Reserved only if its pod has been gone for Gap, so that a restart of
+// TestBriefGap checks that a FixedIP is no longer reported as in use only if its pod has been gone for Gap, so that a restart of
 // the pod costs one write of the status.
 func TestBriefGap(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
-	reserve := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}
+	reserve := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
 		idle   time.Time
@@ -150,7 +150,7 @@ func TestBriefGap(t *testing.T) {
 		"the pod was deleted now":             {record(), now, reclaim.Action{At: now.Add(reclaim.Gap)}},
 		"the pod was deleted a Gap ago":       {record(), now.Add(-reclaim.Gap), reserve},
 		"the time of the deletion is unknown": {record(), time.Time{}, reserve},
-		"the status never was InUse":          {record(unfinished), now, reserve},
+		"no pod has used the addresses":       {record(unfinished), now, reclaim.Action{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, decide(at(reclaim.State{Record: c.record, Held: mine, Workload: existing, Idle: c.idle}))); diff != "" {

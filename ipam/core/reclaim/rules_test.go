@@ -23,22 +23,56 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// decide returns the result of Decide without the name of the rule and without the condition Ready, so that the tables need
-// not contain them. TestReady checks that condition.
+// decide returns the result of Decide without the name of the rule, without the condition Ready, and without the conditions
+// that every FixedIP gets, so that the tables need not contain them. TestReady and TestFirstConditions check them.
 func decide(s reclaim.State) reclaim.Action {
+	usual := func(c metav1.Condition) bool {
+		return c.Type == v1alpha1.ConditionReady || c.Reason == v1alpha1.ReasonNothingKnown
+	}
 	a := reclaim.Decide(s)
-	if ready := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
+	if slices.ContainsFunc(a.Status.Conditions, usual) {
 		record := *s.Record
-		record.Status.Conditions = append(slices.Clone(record.Status.Conditions), *ready)
+		record.Status.Conditions = slices.Clone(record.Status.Conditions)
+		for _, c := range a.Status.Conditions {
+			if usual(c) {
+				meta.SetStatusCondition(&record.Status.Conditions, c)
+			}
+		}
 		s.Record = &record
 		a = reclaim.Decide(s)
-		meta.RemoveStatusCondition(&a.Status.Conditions, v1alpha1.ConditionReady)
+		a.Status.Conditions = slices.DeleteFunc(a.Status.Conditions, usual)
 		if len(a.Status.Conditions) == 0 {
 			a.Status.Conditions = nil
 		}
 	}
 	a.Rule = ""
 	return a
+}
+
+// TestFirstConditions checks that the first status has all conditions, and that the conditions of other controllers are not
+// changed later.
+func TestFirstConditions(t *testing.T) {
+	s := at(reclaim.State{Record: reservedRecord(spec.Reclaim), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Homes: homes(), Workload: existing})
+	s.Record.Generation = 3
+	s.Homes[0].Entry = &pool.Entry{}
+	a := reclaim.Decide(s)
+	types := map[string]metav1.ConditionStatus{}
+	for _, c := range a.Status.Conditions {
+		types[c.Type] = c.Status
+		if c.ObservedGeneration != 3 || c.LastTransitionTime.Unix() != now.Unix() || c.Message == "" {
+			t.Errorf("condition %+v: want the generation 3, the time of the decision and a message", c)
+		}
+	}
+	want := map[string]metav1.ConditionStatus{"SubnetAvailable": "True", "Exclusive": "True", "AsReserved": "True", "Allocated": "True", "Ready": "True"}
+	if diff := cmp.Diff(want, types); diff != "" || a.Status.ObservedGeneration != 3 {
+		t.Errorf("observed generation %d, want 3; conditions (-want +got): %s", a.Status.ObservedGeneration, diff)
+	}
+	s.Record.Status = a.Status
+	other := metav1.Condition{Type: v1alpha1.ConditionExclusive, Status: metav1.ConditionFalse, Reason: "Shared", Message: "pods a and b"}
+	meta.SetStatusCondition(&s.Record.Status.Conditions, other)
+	if got := meta.FindStatusCondition(reclaim.Decide(s).Status.Conditions, v1alpha1.ConditionExclusive); got.Reason != "Shared" {
+		t.Errorf("condition Exclusive of another controller: got %+v", got)
+	}
 }
 
 // asSlot returns the state s as the state of a slot with the given holder.
@@ -63,10 +97,10 @@ func TestReady(t *testing.T) {
 		status          metav1.ConditionStatus
 		reason, message string
 	}{
-		"no condition shows a problem":                     {with(), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
-		"Conflict is False":                                {with(bad(v1alpha1.ConditionConflict, metav1.ConditionFalse)), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
-		"Conflict is True":                                 {with(bad(v1alpha1.ConditionConflict, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
-		"Mismatch is True":                                 {with(bad(v1alpha1.ConditionMismatch, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"no condition shows a problem":                     {with(), nil, metav1.ConditionTrue, "InUse", "A pod uses the addresses, and no problem is known"},
+		"Exclusive is True":                                {with(bad(v1alpha1.ConditionExclusive, metav1.ConditionTrue)), nil, metav1.ConditionTrue, "InUse", "A pod uses the addresses, and no problem is known"},
+		"Exclusive is False":                               {with(bad(v1alpha1.ConditionExclusive, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"AsReserved is False":                              {with(bad(v1alpha1.ConditionAsReserved, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"SubnetAvailable is False":                         {with(bad(v1alpha1.ConditionSubnetAvailable, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"Allocated is False":                               {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"the FixedIP is being deleted":                     {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when no pod uses them any more"},

@@ -22,7 +22,7 @@ import (
 
 var (
 	shop        = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "shop", UID: "dep-1"}
-	shopSpec    = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: shop, Slot: true, PodName: "shop-x", Reclaim: identity.DefaultReclaim()}
+	shopSpec    = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: shop, AssignedTo: v1alpha1.Slot, PodName: "shop-x", Reclaim: identity.DefaultReclaim()}
 	shopExists  = reclaim.Workload{OwnerReference: shop, Exists: true}
 	shopDeleted = reclaim.Workload{OwnerReference: shop}
 )
@@ -35,17 +35,17 @@ func surplus(p v1alpha1.ReclaimPolicy) reclaim.Workload {
 func slotRecord(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	inUse := func(r *v1alpha1.FixedIP) {
 		r.Finalizers, r.Spec = []string{v1alpha1.Finalizer}, *shopSpec.DeepCopy()
-		r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-shop-x"}
+		r.Status = v1alpha1.FixedIPStatus{PodUID: "uid-shop-x"}
 	}
 	return gen.FixedIP("shop-10-0-1-6", append([]func(*v1alpha1.FixedIP){inUse}, change...)...)
 }
 
 func vacated(r *v1alpha1.FixedIP) {
-	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, VacatedBy: "shop-x"}
+	r.Status = v1alpha1.FixedIPStatus{VacatedBy: "shop-x"}
 }
 
 func unconfirmed(r *v1alpha1.FixedIP) {
-	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+	r.Status = v1alpha1.FixedIPStatus{}
 }
 
 func reclaimed(p v1alpha1.ReclaimPolicy) func(*v1alpha1.FixedIP) {
@@ -88,20 +88,20 @@ func TestDecideSlot(t *testing.T) {
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 
 		"nothing to do": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopExists}, "shop-x", reclaim.Action{}},
-		"phase becomes Reserved: the pod was deleted": {reclaim.State{Record: slotRecord(), Held: mine, Workload: shopExists}, "shop-x",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+		"state becomes Reserved: the pod was deleted": {reclaim.State{Record: slotRecord(), Held: mine, Workload: shopExists}, "shop-x",
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}},
 		"pod deleted: the agent must confirm that the address is unused": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: shopExists}, "shop-x",
-			reclaim.Action{Type: reclaim.Vacate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, VacatedBy: "shop-x"}}},
+			reclaim.Action{Type: reclaim.Vacate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}, Status: v1alpha1.FixedIPStatus{VacatedBy: "shop-x"}}},
 		"pod deleted: no confirmation is requested, the agent reports the address": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: shopExists, Reported: []netip.Addr{addr("10.0.1.6")}}, "shop-x", reclaim.Action{}},
 		"slot is vacant": {reclaim.State{Record: slotRecord(vacated), Held: mine, Workload: shopExists}, "shop-x", reclaim.Action{}},
 		"status.vacatedBy is cleared: the last pod was another one": {reclaim.State{Record: slotRecord(vacated, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Workload: shopExists}, "shop-y",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}},
 		"created by a user: no pod had the slot": {reclaim.State{Record: slotRecord(func(r *v1alpha1.FixedIP) { r.Spec.PodName, r.Status = "", v1alpha1.FixedIPStatus{} }), Workload: shopExists}, "",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+			reclaim.Action{}},
 		"takeover: the spec names the new holder": {reclaim.State{Record: slotRecord(vacated), Held: mine, Pod: replica("shop-y", ""), Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: takenOver}},
-		"takeover: phase becomes InUse, the new pod is bound": {reclaim.State{Record: slotRecord(vacated, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: shopExists}, "shop-y",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-shop-y"}}},
+		"takeover: state becomes InUse, the new pod is bound": {reclaim.State{Record: slotRecord(vacated, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: shopExists}, "shop-y",
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{PodUID: "uid-shop-y"}}},
 		"owner UID is updated: the workload was created again": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: reclaim.Workload{OwnerReference: other.Owner, Exists: true}}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: other}},
 		"reclaim policy of the workload is recorded": {reclaim.State{Record: slotRecord(vacated), Held: mine, Workload: surplus(deletePolicy)}, "shop-x",
@@ -118,10 +118,10 @@ func TestDecideSlot(t *testing.T) {
 		"workload deleted: whenDeleted is Retain": {reclaim.State{Record: slotRecord(vacated, reclaimed(policy("Retain", "Retain", 0))), Held: mine, Workload: shopDeleted}, "shop-x", reclaim.Action{}},
 		"workload deleted: the pod still exists":  {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopDeleted}, "shop-x", reclaim.Action{}},
 		"workload deleted: the TTL begins": {reclaim.State{Record: slotRecord(vacated, reclaimed(policy("Delete", "Retain", time.Hour))), Held: mine, Workload: shopDeleted}, "shop-x",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}, VacatedBy: "shop-x"}, At: now.Add(time.Hour)}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}, VacatedBy: "shop-x"}, At: now.Add(time.Hour)}},
 
 		"deleted: the FixedIP waits for its pod": {reclaim.State{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopExists}, "shop-x",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-shop-x"}}},
+			reclaim.Action{}},
 		"deleted: the spec names the new holder, which is not bound": {reclaim.State{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-y", ""), Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: takenOver}},
 		"deleted: the spec names the new holder, the workload does not exist": {reclaim.State{Record: slotRecord(deleting, func(r *v1alpha1.FixedIP) { r.Spec.Reclaim = deletePolicy }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: shopDeleted}, "shop-y",
@@ -129,7 +129,7 @@ func TestDecideSlot(t *testing.T) {
 		"deleted: the entries are released, the new holder does not exist": {reclaim.State{Record: slotRecord(deleting), Held: mine, Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"deleted: the FixedIP waits for the new holder": {reclaim.State{Record: slotRecord(deleting, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", ""), Workload: shopExists}, "shop-y",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-shop-y"}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{PodUID: "uid-shop-y"}}},
 		"deleted: the entries are released, no pod exists": {reclaim.State{Record: slotRecord(deleting), Held: mine, Workload: shopExists}, "shop-x",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"deleted: the finalizer is removed after the release": {reclaim.State{Record: slotRecord(deleting), Workload: shopExists}, "shop-x", reclaim.Action{Type: reclaim.FinishRecord}},

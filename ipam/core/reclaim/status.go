@@ -27,12 +27,9 @@ const Gap = 5 * time.Second
 // addresses; nil: none. expiresAt is the time at which the addresses are released; nil: no release is scheduled.
 func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	have := v.Record.Status
-	want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: expiresAt, Conditions: v.conditions(), MismatchPodUID: have.MismatchPodUID}
+	want := v1alpha1.FixedIPStatus{ObservedGeneration: v.Record.Generation, ExpiresAt: expiresAt, Conditions: v.conditions(pod), MismatchPodUID: have.MismatchPodUID}
 	if pod != nil {
-		want.Phase, want.PodUID = v1alpha1.PhaseInUse, pod.UID
-	}
-	if v.Record.DeletionTimestamp != nil {
-		want.Phase = v1alpha1.PhaseReleasing
+		want.PodUID = pod.UID
 	}
 	if v.Slot && v.Pod == nil && have.VacatedBy == v.Record.Spec.PodName {
 		want.VacatedBy = have.VacatedBy
@@ -55,18 +52,35 @@ func (v *evaluation) mayBeAway() bool {
 }
 
 // afterGap returns a, or Nothing until the end of the Gap if a reports that the addresses are no longer in use. A report
-// that also changes conditions is not delayed.
+// that also changes conditions, except the reason of Ready, is not delayed.
 func (v *evaluation) afterGap(a Action) Action {
 	due := v.Idle.Add(Gap)
-	if v.Idle.IsZero() || !v.Now.Before(due) || a.Type != UpdateStatus || v.Record.Status.Phase != v1alpha1.PhaseInUse ||
-		!equality.Semantic.DeepEqual(v.Record.Status.Conditions, a.Status.Conditions) {
+	if v.Idle.IsZero() || !v.Now.Before(due) || a.Type != UpdateStatus || v.Record.Status.PodUID == "" ||
+		!equality.Semantic.DeepEqual(withoutUse(v.Record.Status.Conditions), withoutUse(a.Status.Conditions)) {
 		return a
 	}
 	return Action{At: due}
 }
 
-// conditions returns the conditions that the FixedIP should have. The conditions of other controllers are unchanged.
-func (v *evaluation) conditions() []metav1.Condition {
+// withoutUse returns the conditions without what Ready says about the use of the addresses.
+func withoutUse(conditions []metav1.Condition) []metav1.Condition {
+	same := slices.Clone(conditions)
+	if c := meta.FindStatusCondition(same, v1alpha1.ConditionReady); c != nil && (c.Reason == v1alpha1.ReasonInUse || c.Reason == v1alpha1.ReasonReserved) {
+		c.Reason, c.Message = "", ""
+	}
+	return same
+}
+
+// positive are the conditions that other controllers change, with the message that they have until one of them does.
+var positive = []struct{ kind, message string }{
+	{v1alpha1.ConditionSubnetAvailable, "The subnet of the addresses is not known to lack a node"},
+	{v1alpha1.ConditionExclusive, "No other pod, FixedIP or pool is known to have the addresses"},
+	{v1alpha1.ConditionAsReserved, "No pod is known to run with other addresses"},
+}
+
+// conditions returns the conditions that the FixedIP should have. The conditions of other controllers are unchanged; those that
+// the FixedIP lacks are True. user is the pod that uses the addresses; nil: none.
+func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 	want := slices.Clone(v.Record.Status.Conditions)
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(&want, metav1.Condition{
@@ -74,6 +88,11 @@ func (v *evaluation) conditions() []metav1.Condition {
 			// The API stores whole seconds.
 			LastTransitionTime: metav1.Time{Time: v.Now.Truncate(time.Second)},
 		})
+	}
+	for _, c := range positive {
+		if meta.FindStatusCondition(want, c.kind) == nil {
+			set(c.kind, metav1.ConditionTrue, v1alpha1.ReasonNothingKnown, c.message)
+		}
 	}
 	if len(v.Homes) > 0 {
 		node, missing, blocker := allocation(v.State)
@@ -88,28 +107,23 @@ func (v *evaluation) conditions() []metav1.Condition {
 			set(v1alpha1.ConditionAllocated, metav1.ConditionTrue, "Allocated", "Every address has its entry in the pool of a node")
 		}
 	}
-	status, reason, message := v.ready(want)
+	status, reason, message := v.ready(want, user)
 	set(v1alpha1.ConditionReady, status, reason, message)
 	return want
 }
 
 // ready returns the condition Ready. It is false if the FixedIP is being deleted or has no addresses, if another condition
 // shows a problem, or if the entries on the pod's node violate the binding invariant.
-func (v *evaluation) ready(conditions []metav1.Condition) (status metav1.ConditionStatus, reason, message string) {
+func (v *evaluation) ready(conditions []metav1.Condition, user *corev1.Pod) (status metav1.ConditionStatus, reason, message string) {
 	r := v.Record
 	switch {
 	case r.DeletionTimestamp != nil:
-		return metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when no pod uses them any more"
+		return metav1.ConditionFalse, v1alpha1.ReasonReleasing, "The FixedIP is being deleted; its addresses are released when no pod uses them any more"
 	case len(r.Spec.IPs) == 0:
-		return metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"
+		return metav1.ConditionFalse, v1alpha1.ReasonNoAddress, "The FixedIP has no addresses; it gets those of its pod"
 	}
-	for _, bad := range []metav1.Condition{
-		{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse},
-		{Type: v1alpha1.ConditionSubnetAvailable, Status: metav1.ConditionFalse},
-		{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue},
-		{Type: v1alpha1.ConditionMismatch, Status: metav1.ConditionTrue},
-	} {
-		if c := meta.FindStatusCondition(conditions, bad.Type); c != nil && c.Status == bad.Status {
+	for _, kind := range []string{v1alpha1.ConditionAllocated, v1alpha1.ConditionSubnetAvailable, v1alpha1.ConditionExclusive, v1alpha1.ConditionAsReserved} {
+		if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 			return metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
@@ -118,5 +132,8 @@ func (v *evaluation) ready(conditions []metav1.Condition) (status metav1.Conditi
 			return metav1.ConditionFalse, "EntriesDiffer", err.Error()
 		}
 	}
-	return metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"
+	if user != nil {
+		return metav1.ConditionTrue, v1alpha1.ReasonInUse, "A pod uses the addresses, and no problem is known"
+	}
+	return metav1.ConditionTrue, v1alpha1.ReasonReserved, "The addresses are reserved, no pod uses them, and no problem is known"
 }

@@ -38,6 +38,33 @@ type Address struct {
 // node. Such a pod may still run on Node after it was deleted by force.
 func (a Address) NamesPod() bool { return a.InUse || a.MovableFor != "" }
 
+// State is the state of a reservation in one word.
+type State string
+
+const (
+	// Unseen means that the controller has not written the status yet.
+	Unseen State = ""
+	// Reserved means that the addresses are reserved and no pod uses them.
+	Reserved State = "Reserved"
+	// InUse means that a pod bound to the node uses the addresses.
+	InUse State = "InUse"
+	// Releasing means that the FixedIP is being deleted. Its addresses are released when the pod is gone.
+	Releasing State = "Releasing"
+)
+
+// StateOf returns the state of the reservation of a FixedIP.
+func StateOf(fip *v1alpha1.FixedIP) State {
+	switch {
+	case fip.DeletionTimestamp != nil:
+		return Releasing
+	case fip.Status.PodUID != "":
+		return InUse
+	case len(fip.Status.Conditions) > 0:
+		return Reserved
+	}
+	return Unseen
+}
+
 // EntryOf returns the pool entry that gives the addresses of a FixedIP to its pod. The entry of a bare pod names no
 // workload: see identity.Identity.Entry.
 func EntryOf(r *v1alpha1.FixedIP) pool.Entry {

@@ -81,33 +81,33 @@ func Read(ctx context.Context, cached client.Reader, known []ledger.Reservation)
 	return found, nil
 }
 
-// Phases counts FixedIPs by phase.
-type Phases struct {
+// States counts FixedIPs by their state.
+type States struct {
 	mu sync.Mutex
-	// counts contains the number of FixedIPs, never negative. Key: a phase.
-	counts map[v1alpha1.Phase]int
+	// counts contains the number of FixedIPs, never negative. Key: a state.
+	counts map[reservation.State]int
 }
 
-// CountPhases counts the FixedIPs of an informer. Call it before the informer is started.
-func CountPhases(ctx context.Context, caches cache.Cache) (*Phases, error) {
-	p := &Phases{counts: map[v1alpha1.Phase]int{}}
+// CountStates counts the FixedIPs of an informer. Call it before the informer is started.
+func CountStates(ctx context.Context, caches cache.Cache) (*States, error) {
+	p := &States{counts: map[reservation.State]int{}}
 	_, err := watch.Objects(ctx, caches, &v1alpha1.FixedIP{}, p.change)
 	return p, err
 }
 
-func (p *Phases) change(before, after *v1alpha1.FixedIP) {
+func (p *States) change(before, after *v1alpha1.FixedIP) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if before != nil {
-		p.counts[before.Status.Phase]--
+		p.counts[reservation.StateOf(before)]--
 	}
 	if after != nil {
-		p.counts[after.Status.Phase]++
+		p.counts[reservation.StateOf(after)]++
 	}
 }
 
 // Counts returns the current counts.
-func (p *Phases) Counts() map[v1alpha1.Phase]int {
+func (p *States) Counts() map[reservation.State]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.counts)

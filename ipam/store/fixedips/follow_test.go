@@ -62,7 +62,7 @@ func TestHandsOver(t *testing.T) {
 		"vacated by another pod":   {vacated("web-x"), vacated("web-y"), true},
 		"movable":                  {record(), movable("uid-2"), true},
 		"movable for another pod":  {movable("uid-2"), movable("uid-3"), true},
-		"another change of status": {record(), record(func(r *v1alpha1.FixedIP) { r.Status.Phase = v1alpha1.PhaseInUse }), false},
+		"another change of status": {record(), record(func(r *v1alpha1.FixedIP) { r.Status.PodUID = "pod-1" }), false},
 	} {
 		if got := HandsOver(c.before, c.after); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
@@ -75,7 +75,7 @@ func TestReserves(t *testing.T) {
 		after *v1alpha1.FixedIP
 		want  bool
 	}{
-		"a change of the status":    {record(func(r *v1alpha1.FixedIP) { r.ResourceVersion, r.Status.Phase = "8", v1alpha1.PhaseInUse }), false},
+		"a change of the status":    {record(func(r *v1alpha1.FixedIP) { r.ResourceVersion, r.Status.PodUID = "8", "pod-1" }), false},
 		"a change of the spec":      {record(func(r *v1alpha1.FixedIP) { r.Generation = 2 }), true},
 		"the deletion begins":       {record(deleted), true},
 		"deleted and created again": {record(func(r *v1alpha1.FixedIP) { r.UID = "uid-2" }), true},

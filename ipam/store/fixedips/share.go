@@ -28,7 +28,6 @@ func ShareText(fip *v1alpha1.FixedIP) {
 	if spec.PodName == fip.Name {
 		spec.PodName = fip.Name
 	}
-	share(&fip.Status.Phase)
 	for i := range fip.Status.Conditions {
 		c := &fip.Status.Conditions[i]
 		share(&c.Type, &c.Reason)

@@ -29,7 +29,7 @@ func TestShareText(t *testing.T) {
 				Owner:   v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "uid-of-the-workload"},
 				Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 			},
-			Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "uid-of-the-pod", Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "InUse", Message: "The addresses are in use"}}},
+			Status: v1alpha1.FixedIPStatus{PodUID: "uid-of-the-pod", Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "InUse", Message: "The addresses are in use"}}},
 		}
 	}
 	// As in a watch, each text is decoded separately.

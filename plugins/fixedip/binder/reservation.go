@@ -70,7 +70,7 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	if err != nil {
 		return reservation{}, err
 	}
-	if fip != nil && (id.Slot || fip.Spec.Slot) {
+	if fip != nil && (id.Slot || fip.Spec.AssignedTo == v1alpha1.Slot) {
 		// The FixedIP of a slot is found through its workload, not by the name of a pod.
 		fip = nil
 	}

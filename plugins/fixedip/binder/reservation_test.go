@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -123,7 +122,7 @@ func TestReleasing(t *testing.T) {
 		"retained":                              {held: []string{"10.0.1.9"}, reclaim: &retained},
 		"retained, other address in the pool":   {held: []string{"10.0.1.7"}, reclaim: &retained, want: "10.0.1.7"},
 		"retained, further address in the pool": {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: &retained, want: "10.0.1.7"},
-		"retained for an hour":                  {held: []string{"10.0.1.9"}, reclaim: &v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}}},
+		"retained for an hour":                  {held: []string{"10.0.1.9"}, reclaim: &v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete, TTLSeconds: 3600}},
 	} {
 		for group, kind := range kinds {
 			t.Run(name+", "+group, func(t *testing.T) {

@@ -75,7 +75,7 @@ func (b *Binder) freeSlots(workload, claimant string) ([]freeSlot, error) {
 	}
 	for i := range records {
 		r := &records[i]
-		if !r.Spec.Slot || r.DeletionTimestamp != nil || slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return pooled[ip] }) {
+		if r.Spec.AssignedTo != v1alpha1.Slot || r.DeletionTimestamp != nil || slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return pooled[ip] }) {
 			continue
 		}
 		if f, ok := b.freeRecord(r, claimant); ok {

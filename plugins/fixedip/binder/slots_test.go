@@ -30,7 +30,7 @@ func TestFreeSlots(t *testing.T) {
 	record := func(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 		r := &v1alpha1.FixedIP{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-10-0-1-6", Finalizers: []string{v1alpha1.Finalizer}},
-			Spec: v1alpha1.FixedIPSpec{IPs: []string{addr}, NodeName: "n", Slot: true, PodName: "web-x",
+			Spec: v1alpha1.FixedIPSpec{IPs: []string{addr}, NodeName: "n", AssignedTo: v1alpha1.Slot, PodName: "web-x",
 				Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}},
 		}
 		for _, c := range change {
@@ -75,7 +75,7 @@ func TestFreeSlots(t *testing.T) {
 		"the entry is lost, the agent reports the address as used":   {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by the former pod db/web-x")},
 		"the entry is lost, the address has an entry of another pod": {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
 		"the node is gone":                                           {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "address 10.0.9.6 of FixedIP web-10-0-1-6 is in no node's subnet, and was on node n; the pod waits until a node has a subnet that contains the address"}}},
-		"a FixedIP that is not of a slot":                            {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
+		"a FixedIP that is not of a slot":                            {record: record(func(r *v1alpha1.FixedIP) { r.Spec.AssignedTo = v1alpha1.PodName })},
 		"a FixedIP without a node":                                   {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},
 		"a FixedIP of another workload":                              {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
 	} {

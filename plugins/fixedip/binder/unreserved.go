@@ -125,7 +125,7 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 		switch {
 		case fip == nil && optedIn:
 			continue
-		case fip != nil && fip.DeletionTimestamp == nil && (optedIn || fip.Spec.Reclaim.WhenDeleted == v1alpha1.Retain || fip.Spec.Reclaim.TTL.Duration > 0):
+		case fip != nil && fip.DeletionTimestamp == nil && (optedIn || fip.Spec.Reclaim.WhenDeleted == v1alpha1.Retain || fip.Spec.Reclaim.TTLSeconds > 0):
 			released = address.Additional(h.Addrs, fip.Spec.IPs)
 		}
 		if len(released) > 0 {

@@ -184,7 +184,7 @@ func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 // FixedIP does not reserve any more.
 func (c *Cache) fixedIPChanged(fip *v1alpha1.FixedIP, freed []string) {
 	keys := requeue.Keys(metrics.Owner, KeyOf(fip))
-	if fip.Spec.Slot {
+	if fip.Spec.AssignedTo == v1alpha1.Slot {
 		keys = slices.Concat(keys, requeue.Keys(metrics.Slot, WorkloadOf(fip)...))
 	}
 	c.Notify(requeue.Event{Keys: keys})

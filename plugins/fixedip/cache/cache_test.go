@@ -60,15 +60,15 @@ func TestTrim(t *testing.T) {
 	want := &v1alpha1.FixedIP{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", UID: "1", ResourceVersion: "7", Generation: 2, DeletionTimestamp: &metav1.Time{Time: time.Unix(3, 0)}},
 		Spec: v1alpha1.FixedIPSpec{
-			IPs: []string{"10.0.1.14"}, NodeName: "n", PodName: "web-0", Slot: true, Failover: v1alpha1.Migrate,
+			IPs: []string{"10.0.1.14"}, NodeName: "n", PodName: "web-0", AssignedTo: v1alpha1.Slot, Failover: v1alpha1.Migrate,
 			Owner:   v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "2"},
-			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}},
+			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Delete, TTLSeconds: 3600},
 		},
 		Status: v1alpha1.FixedIPStatus{VacatedBy: "web-1", MovableFor: "4", Conditions: []metav1.Condition{pending}},
 	}
 	fip := want.DeepCopy()
 	fip.Labels, fip.Annotations, fip.Finalizers, fip.ManagedFields = map[string]string{"a": "b"}, map[string]string{"c": "d"}, []string{v1alpha1.Finalizer}, []metav1.ManagedFieldsEntry{{Manager: "e"}}
-	fip.Status.Phase, fip.Status.PodUID = v1alpha1.PhaseInUse, "5"
+	fip.Status.PodUID = "5"
 	fip.Status.Conditions[0].Message = "f"
 	fip.Status.Conditions = append(fip.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue})
 	got, err := trim(fip)

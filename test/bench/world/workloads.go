@@ -27,7 +27,7 @@ func (w *World) record(p Place) *v1alpha1.FixedIP {
 			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 		},
 		Status: v1alpha1.FixedIPStatus{
-			Phase: v1alpha1.PhaseInUse, PodUID: uid('p', p.serial),
+			PodUID: uid('p', p.serial),
 			Conditions: []metav1.Condition{
 				{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", ObservedGeneration: 1, Message: "Every address has its entry in the pool of a node", LastTransitionTime: w.since},
 				{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Allocated", ObservedGeneration: 1, Message: "The addresses are reserved for the pod, and no problem is known", LastTransitionTime: w.since},
@@ -35,7 +35,7 @@ func (w *World) record(p Place) *v1alpha1.FixedIP {
 		},
 	}
 	if p.serial >= w.Fixed {
-		r.Status.Phase, r.Status.PodUID = v1alpha1.PhaseReserved, ""
+		r.Status.PodUID = ""
 	}
 	return r
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // identity contains the node, UID, MAC address and addresses of a pod.
@@ -117,7 +118,7 @@ func (s *scene) checkFixedIP(name string, i identity) error {
 	fip := s.witness.Record(s.namespace, name)
 	if fip == nil {
 		for _, r := range s.witness.Records(s.namespace) {
-			if r.Spec.Slot && r.Spec.PodName == name {
+			if r.Spec.AssignedTo == v1alpha1.Slot && r.Spec.PodName == name {
 				fip = r
 			}
 		}
@@ -126,13 +127,12 @@ func (s *scene) checkFixedIP(name string, i identity) error {
 		return fmt.Errorf("pod %s has no FixedIP", name)
 	}
 	if !same(fip.Spec.IPs, i.addresses) || fip.Spec.NodeName != i.node ||
-		fip.Status.Phase != v1alpha1.PhaseInUse || string(fip.Status.PodUID) != i.uid {
-		return fmt.Errorf("pod %s is %+v, but FixedIP %s has the IPs %v, the node %q, the phase %q and the pod UID %q",
-			name, i, fip.Name, fip.Spec.IPs, fip.Spec.NodeName, fip.Status.Phase, fip.Status.PodUID)
+		reservation.StateOf(fip) != reservation.InUse || string(fip.Status.PodUID) != i.uid {
+		return fmt.Errorf("pod %s is %+v, but FixedIP %s has the IPs %v, the node %q, the state %q and the pod UID %q",
+			name, i, fip.Name, fip.Spec.IPs, fip.Spec.NodeName, reservation.StateOf(fip), fip.Status.PodUID)
 	}
 	for _, c := range fip.Status.Conditions {
-		bad := c.Type == v1alpha1.ConditionConflict || c.Type == v1alpha1.ConditionMismatch
-		if bad == (c.Status == "True") {
+		if c.Status != "True" {
 			return fmt.Errorf("FixedIP %s has the condition %s with the status %s: %s", fip.Name, c.Type, c.Status, c.Message)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // scenario is a test of pods with fixed addresses on the cluster.
@@ -265,7 +265,7 @@ func (s *scene) noFixedIP(ctx context.Context, names ...string) error {
 	return eventually(ctx, func() error {
 		for _, name := range names {
 			if r := s.witness.Record(s.namespace, name); r != nil {
-				return fmt.Errorf("FixedIP %s still exists in the phase %q", name, r.Status.Phase)
+				return fmt.Errorf("FixedIP %s still exists in the state %q", name, reservation.StateOf(r))
 			}
 			if e := s.witness.Entries(s.namespace, name); len(e) > 0 {
 				return fmt.Errorf("the pools still have the entries %v for pod %s", e, name)
@@ -275,15 +275,15 @@ func (s *scene) noFixedIP(ctx context.Context, names ...string) error {
 	})
 }
 
-// reserved returns when the FixedIP with this name is in the phase Reserved with these addresses.
+// reserved returns when the FixedIP with this name is in the state Reserved with these addresses.
 func (s *scene) reserved(ctx context.Context, name string, addresses []string) error {
 	return eventually(ctx, func() error {
 		r := s.witness.Record(s.namespace, name)
 		if r == nil {
-			return fmt.Errorf("FixedIP %s does not exist, want phase Reserved and IPs %v", name, addresses)
+			return fmt.Errorf("FixedIP %s does not exist, want state Reserved and IPs %v", name, addresses)
 		}
-		if r.Status.Phase != v1alpha1.PhaseReserved || !same(r.Spec.IPs, addresses) {
-			return fmt.Errorf("FixedIP %s has phase %q and IPs %v, want phase Reserved and IPs %v", name, r.Status.Phase, r.Spec.IPs, addresses)
+		if reservation.StateOf(r) != reservation.Reserved || !same(r.Spec.IPs, addresses) {
+			return fmt.Errorf("FixedIP %s has state %q and IPs %v, want state Reserved and IPs %v", name, reservation.StateOf(r), r.Spec.IPs, addresses)
 		}
 		return nil
 	})

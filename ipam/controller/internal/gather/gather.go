@@ -102,7 +102,7 @@ func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alph
 		return nil, fmt.Errorf("list the FixedIPs of %s: %w", resource, err)
 	}
 	return slices.DeleteFunc(list.Items, func(record v1alpha1.FixedIP) bool {
-		return !record.Spec.Slot || identity.OwnerOf(&record).Resource(namespace) != resource
+		return record.Spec.AssignedTo != v1alpha1.Slot || identity.OwnerOf(&record).Resource(namespace) != resource
 	}), nil
 }
 
@@ -125,7 +125,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	}
 	var gk schema.GroupKind
 	switch {
-	case s.Record != nil && s.Record.Spec.Slot:
+	case s.Record != nil && s.Record.Spec.AssignedTo == v1alpha1.Slot:
 		return s, false, nil
 	case s.Record != nil:
 		gk, s.Workload.OwnerReference = identity.OwnerOf(s.Record).GroupKind(), s.Record.Spec.Owner

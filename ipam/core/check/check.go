@@ -1,0 +1,175 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Endpoint is what Run needs of a CiliumEndpoint.
+type Endpoint struct {
+	// Pod is the pod with the name of the CiliumEndpoint, "namespace/name".
+	Pod string
+	// Addrs are its addresses; none if its agent has not written them yet.
+	Addrs []netip.Addr
+}
+
+// Objects are the objects of a cluster.
+type Objects struct {
+	// Pools contains the pools of all nodes.
+	Pools *ledger.Ledger
+	// Nodes contains the names of all Nodes. Value: always true.
+	Nodes       map[string]bool
+	FixedIPs    []v1alpha1.FixedIP
+	NodeSubnets []v1alpha1.NodeSubnet
+	Pods        []corev1.Pod
+	Endpoints   []Endpoint
+	// Now is the time at which the objects were read.
+	Now time.Time
+}
+
+// Kind is the kind of a problem.
+type Kind string
+
+// The kinds of problems in which two pods have one address or may get one.
+const (
+	// SharedAddress means that two pods run with one address.
+	SharedAddress Kind = "SharedAddress"
+	// SharedReservation means that two FixedIPs reserve one address.
+	SharedReservation Kind = "SharedReservation"
+	// SharedEntry means that the pools of two nodes offer one address.
+	SharedEntry Kind = "SharedEntry"
+	// OverlappingSubnets means that the subnets of two nodes overlap.
+	OverlappingSubnets Kind = "OverlappingSubnets"
+	// OtherOwner means that the pool entry of a reserved address belongs to another pod.
+	OtherOwner Kind = "OtherOwner"
+	// OtherUser means that an agent has given an address to another pod than the pool entry names.
+	OtherUser Kind = "OtherUser"
+)
+
+// The kinds of problems in which a pod does not have its address, or cannot get it.
+const (
+	// WrongAddress means that a pod runs with another address than its FixedIP reserves.
+	WrongAddress Kind = "WrongAddress"
+	// MissingEntry means that no pool has the entry of a reserved address.
+	MissingEntry Kind = "MissingEntry"
+	// MissingSubnet means that a reserved address is in no node's subnet.
+	MissingSubnet Kind = "MissingSubnet"
+	// WrongEndpoint means that a pod has other addresses than its CiliumEndpoint.
+	WrongEndpoint Kind = "WrongEndpoint"
+	// MissingEndpoint means that a pod has no CiliumEndpoint although other pods have one.
+	MissingEndpoint Kind = "MissingEndpoint"
+)
+
+// The kinds of problems in which an object is left over or cannot be used.
+const (
+	// LeakedEntry means that a pool entry belongs to a pod that does not exist and for which no FixedIP reserves the address.
+	LeakedEntry Kind = "LeakedEntry"
+	// StuckRelease means that a FixedIP or a cooldown should have ended long ago.
+	StuckRelease Kind = "StuckRelease"
+	// Malformed means that a pool has keys or subnets that fixedip cannot read.
+	Malformed Kind = "Malformed"
+	// UnknownSubnet means that a CiliumNode has a subnet that no NodeSubnet gives it.
+	UnknownSubnet Kind = "UnknownSubnet"
+	// NoSubnet means that a CiliumNode has no subnet, so that its agent does not start.
+	NoSubnet Kind = "NoSubnet"
+)
+
+// Repair is an action that ends a problem.
+type Repair struct {
+	// Evict is true if the pod has to be evicted.
+	Evict bool `json:"evict,omitempty"`
+	// DeleteEndpoint is true if the CiliumEndpoint has to be deleted, so that its agent creates it again.
+	DeleteEndpoint bool `json:"deleteEndpoint,omitempty"`
+	// Pod is the pod that is evicted, whose CiliumEndpoint is deleted, or whose entries are released: "namespace/name".
+	Pod string `json:"pod"`
+	// ReleaseOn is the node in whose pool the entries of the pod have to be released; empty if none has to.
+	ReleaseOn string `json:"releaseOn,omitempty"`
+}
+
+// Problem is a contradiction between objects.
+type Problem struct {
+	Kind Kind `json:"kind"`
+	// Object is the object that has the problem, such as "FixedIP db/web-0".
+	Object string `json:"object"`
+	Text   string `json:"text"`
+	// Help is advice on how to end the problem.
+	Help string `json:"help"`
+	// Repair ends the problem; nil if nothing but a person can decide how.
+	Repair *Repair `json:"repair,omitempty"`
+}
+
+// stuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP after 10
+// minutes at the latest, by default, and an agent that answers reports every 15 s.
+const stuckAfter = 15 * time.Minute
+
+// Run returns the problems of a cluster, sorted by object and kind.
+func Run(o Objects) []Problem {
+	s := scan{Objects: o, pods: map[string]*corev1.Pod{}, fixedIPs: map[string][]*v1alpha1.FixedIP{}, nodes: o.Pools.Nodes()}
+	for i := range o.Pods {
+		s.pods[pool.OwnerKey(o.Pods[i].Namespace, o.Pods[i].Name)] = &o.Pods[i]
+	}
+	for i := range o.FixedIPs {
+		key := pool.OwnerKey(o.FixedIPs[i].Namespace, o.FixedIPs[i].Spec.PodName)
+		s.fixedIPs[key] = append(s.fixedIPs[key], &o.FixedIPs[i])
+	}
+	s.checkPools()
+	s.checkFixedIPs()
+	s.checkPods()
+	s.checkEndpoints()
+	slices.SortStableFunc(s.found, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Text, b.Text))
+	})
+	return s.found
+}
+
+// Lasting returns the problems of the second reading that the first reading had too.
+func Lasting(first, second []Problem) []Problem {
+	type key struct {
+		kind         Kind
+		object, text string
+	}
+	had := map[key]bool{}
+	for _, p := range first {
+		had[key{p.Kind, p.Object, p.Text}] = true
+	}
+	var lasting []Problem
+	for _, p := range second {
+		if had[key{p.Kind, p.Object, p.Text}] {
+			lasting = append(lasting, p)
+		}
+	}
+	return lasting
+}
+
+// scan is one run.
+type scan struct {
+	Objects
+	// pods contains the pods, and fixedIPs the FixedIPs of each pod. Key: the pod, "namespace/name".
+	pods     map[string]*corev1.Pod
+	fixedIPs map[string][]*v1alpha1.FixedIP
+	// nodes are the pools of all nodes, sorted by name.
+	nodes []pool.NodePool
+	found []Problem
+}
+
+// add adds a problem. text and its arguments are as for fmt.Sprintf.
+func (s *scan) add(kind Kind, object, help string, repair *Repair, text string, args ...any) {
+	s.found = append(s.found, Problem{Kind: kind, Object: object, Text: fmt.Sprintf(text, args...), Help: help, Repair: repair})
+}
+
+// reserves reports whether a FixedIP of the pod reserves the address.
+func (s *scan) reserves(pod string, a netip.Addr) bool {
+	return slices.ContainsFunc(s.fixedIPs[pod], func(f *v1alpha1.FixedIP) bool { return slices.Contains(f.Spec.IPs, a.String()) })
+}

@@ -1,0 +1,206 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/test/gen"
+)
+
+var now = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+
+// cluster is a cluster whose objects a test changes before they are checked.
+type cluster struct {
+	Objects
+	// pools are the pools of the nodes. Key: the name of the node.
+	pools map[string]pool.NodePool
+}
+
+// healthy returns a cluster without a problem: pod web-0 runs on node-1 with 10.0.1.6, pod web-1 on node-2 with 10.0.1.7,
+// whose home is node-1, and the address of web-2, which does not run, is reserved on node-2.
+func healthy() *cluster {
+	web := func(pod string) pool.Entry { return pool.OwnedEntry(gen.Namespace, pod, "StatefulSet", "web") }
+	c := &cluster{pools: map[string]pool.NodePool{
+		"node-1": gen.NodePool("node-1", "10.0.1.0/24", map[string]pool.Entry{
+			"10.0.1.1": {}, "10.0.1.250": pool.ForOwner("router"), "10.0.1.6": web("web-0"), "10.0.1.7": pool.MovedEntry("node-2", "db/web-1"),
+		}, gen.UsedBy("db/web-0", "10.0.1.6"), gen.UsedBy("router", "10.0.1.250")),
+		"node-2": gen.NodePool("node-2", "10.0.2.0/24", map[string]pool.Entry{
+			"10.0.2.1": {}, "10.0.1.7": web("web-1"), "10.0.2.8": web("web-2"), "10.0.2.9": pool.CooldownEntry("db/old-0", now.Add(-time.Minute)),
+		}, gen.UsedBy("db/web-1", "10.0.1.7")),
+	}}
+	c.Now = now
+	c.Nodes = map[string]bool{"node-1": true, "node-2": true}
+	for _, r := range []struct{ name, ip string }{{"web-0", "10.0.1.6"}, {"web-1", "10.0.1.7"}, {"web-2", "10.0.2.8"}} {
+		c.FixedIPs = append(c.FixedIPs, *gen.FixedIP(r.name, gen.Owner("web"), func(f *v1alpha1.FixedIP) { f.Spec.IPs = []string{r.ip} }))
+	}
+	c.run("web-0", "node-1", "10.0.1.6")
+	c.run("web-1", "node-2", "10.0.1.7")
+	for node, cidr := range map[string]string{"node-1": "10.0.1.0/24", "node-2": "10.0.2.0/24"} {
+		c.NodeSubnets = append(c.NodeSubnets, v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: cidr, NodeName: node}})
+	}
+	return c
+}
+
+// run adds a pod that runs with an address, and its CiliumEndpoint.
+func (c *cluster) run(name, node, ip string) {
+	c.Pods = append(c.Pods, *gen.Pod(name, gen.On(node, ip), gen.Running, gen.Controlled("web", "1")))
+	c.Endpoints = append(c.Endpoints, Endpoint{Pod: gen.Namespace + "/" + name, Addrs: []netip.Addr{netip.MustParseAddr(ip)}})
+}
+
+func (c *cluster) problems() []Problem {
+	c.Pools = ledger.New()
+	for _, n := range c.pools {
+		c.Pools.SetNode(n)
+	}
+	for _, f := range c.FixedIPs {
+		c.Pools.SetReservation(ledger.Reservation{Record: f.Namespace + "/" + f.Name, Owner: pool.OwnerKey(f.Namespace, f.Spec.PodName), Addrs: address.ParseAll(f.Spec.IPs)})
+	}
+	return Run(c.Objects)
+}
+
+// TestRun plants one fault at a time into a cluster without a problem.
+func TestRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		plant func(*cluster)
+		want  []Problem
+	}{
+		"nothing": {plant: func(*cluster) {}},
+		"two pods run with one address": {
+			plant: func(c *cluster) { c.run("other", "node-2", "10.0.1.6") },
+			want:  []Problem{{Kind: SharedAddress, Object: "Pod db/web-0", Text: "Pod db/other runs with 10.0.1.6 too"}},
+		},
+		"two FixedIPs reserve one address": {
+			plant: func(c *cluster) { c.FixedIPs[2].Spec.IPs = []string{"10.0.1.6"} },
+			want:  []Problem{{Kind: SharedReservation, Object: "FixedIP db/web-2", Text: "FixedIP db/web-0 reserves 10.0.1.6 too"}},
+		},
+		"two pools offer one address": {
+			plant: func(c *cluster) { c.pools["node-2"].Entries[netip.MustParseAddr("10.0.1.1")] = pool.Entry{} },
+			want:  []Problem{{Kind: SharedEntry, Object: "CiliumNode node-1", Text: "The pools of nodes node-1 and node-2 offer 10.0.1.1"}},
+		},
+		"the subnets of two nodes overlap": {
+			plant: func(c *cluster) {
+				c.pools["node-3"] = gen.NodePool("node-3", "10.0.2.128/25", nil)
+				c.NodeSubnets = append(c.NodeSubnets, v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.2.128/25", NodeName: "node-3"}})
+			},
+			want: []Problem{{Kind: OverlappingSubnets, Object: "CiliumNode node-2", Text: "A subnet of the node overlaps one of node node-3, so that nobody knows which pool decides about an address"}},
+		},
+		"the entry of a reserved address belongs to another pod": {
+			plant: func(c *cluster) {
+				c.pools["node-2"].Entries[netip.MustParseAddr("10.0.2.8")] = pool.OwnedEntry("db", "web-0", "StatefulSet", "web")
+			},
+			want: []Problem{{Kind: OtherOwner, Object: "FixedIP db/web-2", Text: "The entry of 10.0.2.8 in the pool of node node-2 belongs to db/web-0"}},
+		},
+		"an agent has given a reserved address to another pod": {
+			plant: func(c *cluster) {
+				c.run("other", "node-2", "10.0.2.8")
+				c.pools["node-2"].Used[netip.MustParseAddr("10.0.2.8")] = "db/other"
+			},
+			want: []Problem{{Kind: OtherUser, Object: "CiliumNode node-2", Text: "The agent has given 10.0.2.8 to pod db/other, but the entry belongs to pod db/web-2"}},
+		},
+		"a pod runs with a wrong address": {
+			plant: func(c *cluster) {
+				c.Pods[0].Status.PodIPs[0].IP, c.Endpoints[0].Addrs = "10.0.1.1", []netip.Addr{netip.MustParseAddr("10.0.1.1")}
+			},
+			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it", Repair: &Repair{Evict: true, Pod: "db/web-0"}}},
+		},
+		"the entry of a reserved address is missing": {
+			plant: func(c *cluster) { delete(c.pools["node-2"].Entries, netip.MustParseAddr("10.0.2.8")) },
+			want:  []Problem{{Kind: MissingEntry, Object: "FixedIP db/web-2", Text: "No entry gives 10.0.2.8 to pod db/web-2; the home of the address is node node-2"}},
+		},
+		"a reserved address is in no subnet": {
+			plant: func(c *cluster) {
+				c.FixedIPs[2].Spec.IPs, c.pools["node-2"].Entries[netip.MustParseAddr("10.0.2.8")] = []string{"10.0.9.8"}, pool.Entry{}
+			},
+			want: []Problem{{Kind: MissingSubnet, Object: "FixedIP db/web-2", Text: "10.0.9.8 is in no node's subnet, so pod db/web-2 cannot be placed"}},
+		},
+		"a CiliumEndpoint has another address than its pod": {
+			plant: func(c *cluster) { c.Endpoints[1].Addrs = []netip.Addr{netip.MustParseAddr("10.0.2.1")} },
+			want:  []Problem{{Kind: WrongEndpoint, Object: "CiliumEndpoint db/web-1", Text: "The CiliumEndpoint has 10.0.2.1, but its pod runs with 10.0.1.7", Repair: &Repair{DeleteEndpoint: true, Pod: "db/web-1"}}},
+		},
+		"a pod has no CiliumEndpoint": {
+			plant: func(c *cluster) { c.Endpoints = c.Endpoints[:1] },
+			want:  []Problem{{Kind: MissingEndpoint, Object: "Pod db/web-1", Text: "The pod has no CiliumEndpoint, so that other nodes may not reach it"}},
+		},
+		"Cilium runs without CiliumEndpoints": {plant: func(c *cluster) { c.Endpoints = nil }},
+		"an entry belongs to no pod and no FixedIP": {
+			plant: func(c *cluster) {
+				c.pools["node-1"].Entries[netip.MustParseAddr("10.0.1.9")] = pool.OwnedEntry("db", "gone-0", "StatefulSet", "gone")
+			},
+			want: []Problem{{Kind: LeakedEntry, Object: "CiliumNode node-1", Text: "The entry of 10.0.1.9 belongs to pod db/gone-0, which does not exist and has no FixedIP", Repair: &Repair{Pod: "db/gone-0", ReleaseOn: "node-1"}}},
+		},
+		"the deletion of a FixedIP does not end": {
+			plant: func(c *cluster) { c.FixedIPs[2].DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Hour)} },
+			want:  []Problem{{Kind: StuckRelease, Object: "FixedIP db/web-2", Text: "The FixedIP has been in deletion for 60m, and its pod does not exist"}},
+		},
+		"a cooldown does not end": {
+			plant: func(c *cluster) {
+				c.pools["node-2"].Entries[netip.MustParseAddr("10.0.2.9")] = pool.CooldownEntry("db/old-0", now.Add(-time.Hour))
+			},
+			want: []Problem{{Kind: StuckRelease, Object: "CiliumNode node-2", Text: "The cooldown of 10.0.2.9 has lasted for 60m"}},
+		},
+		"a pool cannot be read": {
+			plant: func(c *cluster) {
+				n := c.pools["node-1"]
+				n.Malformed = []string{`spec.ipam.pool: "10.0.1.0001"`}
+				c.pools["node-1"] = n
+			},
+			want: []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `spec.ipam.pool: "10.0.1.0001" cannot be read`}},
+		},
+		"a node has a subnet of another one": {
+			plant: func(c *cluster) {
+				i := slices.IndexFunc(c.NodeSubnets, func(n v1alpha1.NodeSubnet) bool { return n.Spec.NodeName == "node-2" })
+				c.NodeSubnets[i].Spec.NodeName = "node-9"
+			},
+			want: []Problem{{Kind: UnknownSubnet, Object: "CiliumNode node-2", Text: "The node has the subnet 10.0.2.0/24, but its NodeSubnet names node node-9"}},
+		},
+		"a node has no subnet": {
+			plant: func(c *cluster) { c.pools["node-3"] = pool.NodePool{Name: "node-3"} },
+			want:  []Problem{{Kind: NoSubnet, Object: "CiliumNode node-3", Text: "The node has no subnet, so its agent does not start"}},
+		},
+		"the subnets are those of Kubernetes": {plant: func(c *cluster) { c.NodeSubnets = nil }},
+		"a pod with an address of its own is not ours": {plant: func(c *cluster) {
+			c.Pods = append(c.Pods, *gen.Pod("free", gen.On("node-1", "10.0.1.1"), gen.Running))
+		}},
+		"a pod in the host network": {plant: func(c *cluster) {
+			for _, name := range []string{"host-0", "host-1"} {
+				c.Pods = append(c.Pods, *gen.Pod(name, gen.On("node-1", "192.0.2.1"), gen.Running, func(p *corev1.Pod) { p.Spec.HostNetwork = true }))
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := healthy()
+			c.plant(cluster)
+			got := cluster.problems()
+			for i := range got {
+				if got[i].Help == "" {
+					t.Errorf("%s of %s has no advice", got[i].Kind, got[i].Object)
+				}
+				got[i].Help = ""
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLasting(t *testing.T) {
+	first := []Problem{{Kind: NoSubnet, Object: "CiliumNode a"}, {Kind: NoSubnet, Object: "CiliumNode b", Text: "x"}}
+	second := []Problem{{Kind: NoSubnet, Object: "CiliumNode b", Text: "y"}, {Kind: NoSubnet, Object: "CiliumNode a", Help: "h"}, {Kind: Malformed, Object: "CiliumNode a"}}
+	if diff := cmp.Diff(second[1:2], Lasting(first, second)); diff != "" {
+		t.Errorf("lasting problems (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,113 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func (s *scan) checkFixedIPs() {
+	// first contains the first FixedIP that reserves an address, "namespace/name". Key: the address.
+	first := map[netip.Addr]string{}
+	for i := range s.FixedIPs {
+		f := &s.FixedIPs[i]
+		name := f.Namespace + "/" + f.Name
+		object := "FixedIP " + name
+		if f.DeletionTimestamp != nil {
+			if age := s.Now.Sub(f.DeletionTimestamp.Time); age > stuckAfter && s.pods[pool.OwnerKey(f.Namespace, f.Spec.PodName)] == nil {
+				s.add(StuckRelease, object, "look at its events: they name what the controller waits for", nil, "The FixedIP has been in deletion for %s, and its pod does not exist", duration.HumanDuration(age))
+			}
+			continue
+		}
+		pod := pool.OwnerKey(f.Namespace, f.Spec.PodName)
+		for _, a := range address.ParseAll(f.Spec.IPs) {
+			if other, taken := first[a]; taken {
+				s.add(SharedReservation, object, "delete the FixedIP whose pod does not run with the address", nil, "FixedIP %s reserves %s too", other, a)
+				continue
+			}
+			first[a] = name
+			switch node, e, exists := s.entryOf(a); {
+			case exists && e.Owner != "" && e.Owner != pod:
+				s.add(OtherOwner, object, "delete the FixedIP or the other pod", nil, "The entry of %s in the pool of node %s belongs to %s", a, node, e.Owner)
+			case exists && e.Owner == pod:
+			default:
+				if home, ok := s.homeOf(a); ok {
+					s.add(MissingEntry, object, "look at the condition Allocated of the FixedIP: it names what blocks the address", nil, "No entry gives %s to pod %s; the home of the address is node %s", a, pod, home)
+				} else {
+					s.add(MissingSubnet, object, "add a node that inherits the subnet, or set spec.successor of its NodeSubnet", nil, "%s is in no node's subnet, so pod %s cannot be placed", a, pod)
+				}
+			}
+		}
+	}
+}
+
+func (s *scan) checkPods() {
+	// users contains the pods that hold an address. Key: the address.
+	users := map[netip.Addr][]string{}
+	for _, key := range slices.Sorted(maps.Keys(s.pods)) {
+		pod := s.pods[key]
+		if !podutil.Runs(pod) {
+			continue
+		}
+		for _, a := range podutil.IPs(pod) {
+			users[a] = append(users[a], key)
+		}
+		for _, f := range s.fixedIPs[key] {
+			var missing []netip.Addr
+			for _, a := range address.ParseAll(f.Spec.IPs) {
+				if podutil.RunsWithOther(pod, a) {
+					missing = append(missing, a)
+				}
+			}
+			if len(missing) == 0 || f.DeletionTimestamp != nil {
+				continue
+			}
+			var repair *Repair
+			if len(pod.OwnerReferences) > 0 {
+				repair = &Repair{Evict: true, Pod: key}
+			}
+			s.add(WrongAddress, "Pod "+key, "evict the pod: the next one gets its address", repair, "The pod runs with %s, but %s is reserved for it", address.Join(podutil.IPs(pod)), list(missing))
+		}
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(users), netip.Addr.Compare) {
+		for _, second := range users[a][1:] {
+			s.add(SharedAddress, "Pod "+second, "delete the pod for which no FixedIP reserves the address", nil, "Pod %s runs with %s too", users[a][0], a)
+		}
+	}
+}
+
+func (s *scan) checkEndpoints() {
+	if len(s.Endpoints) == 0 {
+		// Cilium runs without CiliumEndpoints, or they cannot be read.
+		return
+	}
+	endpoints := map[string][]netip.Addr{}
+	for _, e := range s.Endpoints {
+		endpoints[e.Pod] = e.Addrs
+	}
+	for key, pod := range s.pods {
+		if !podutil.Runs(pod) || len(s.fixedIPs[key]) == 0 {
+			continue
+		}
+		addrs, exists := endpoints[key]
+		if !exists {
+			s.add(MissingEndpoint, "Pod "+key, "look at the log of the agent of node "+pod.Spec.NodeName+": it creates CiliumEndpoints", nil, "The pod has no CiliumEndpoint, so that other nodes may not reach it")
+			continue
+		}
+		for _, a := range podutil.IPs(pod) {
+			if len(addrs) > 0 && !slices.Contains(addrs, a) {
+				s.add(WrongEndpoint, "CiliumEndpoint "+key, "delete the CiliumEndpoint: the agent creates it again", &Repair{DeleteEndpoint: true, Pod: key}, "The CiliumEndpoint has %s, but its pod runs with %s", list(addrs), address.Join(podutil.IPs(pod)))
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,84 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func (s *scan) checkPools() {
+	// subnetOf contains the node of each NodeSubnet. Key: the CIDR.
+	subnetOf := map[string]string{}
+	for _, n := range s.NodeSubnets {
+		subnetOf[n.Spec.CIDR] = n.Spec.NodeName
+	}
+	for _, n := range s.nodes {
+		object := "CiliumNode " + n.Name
+		if len(n.Malformed) > 0 {
+			s.add(Malformed, object, "correct or remove these elements with kubectl edit ciliumnode "+n.Name, nil, "%s cannot be read", strings.Join(n.Malformed, ", "))
+		}
+		if len(n.PodCIDRs) == 0 {
+			s.add(NoSubnet, object, "look at the events of the Node: they name the reason, for example that no subnet is left", nil, "The node has no subnet, so its agent does not start")
+		}
+		if other, ok := s.Pools.OverlapsWith(n.Name); ok && n.Name < other {
+			s.add(OverlappingSubnets, object, "give one of the nodes another subnet: delete its CiliumNode when no pod runs there", nil, "A subnet of the node overlaps one of node %s, so that nobody knows which pool decides about an address", other)
+		}
+		// With subnets of Kubernetes (subnet-source Node) there are no NodeSubnets.
+		for _, subnet := range n.Subnets {
+			if node, known := subnetOf[subnet.String()]; len(s.NodeSubnets) > 0 && (!known || node != n.Name) {
+				is := "no NodeSubnet has it"
+				if known {
+					is = "its NodeSubnet names node " + node
+				}
+				s.add(UnknownSubnet, object, "remove the subnet from the CiliumNode unless the controller is about to claim it", nil, "The node has the subnet %s, but %s", subnet, is)
+			}
+		}
+		s.checkEntries(n, object)
+	}
+}
+
+func (s *scan) checkEntries(n pool.NodePool, object string) {
+	for _, a := range slices.SortedFunc(maps.Keys(n.Entries), netip.Addr.Compare) {
+		e := n.Entries[a]
+		if offers := s.Pools.Offering(a); e.Allocatable() && len(offers) > 1 && offers[0] == n.Name {
+			s.add(SharedEntry, object, "remove the entry from the pool of the node on which no pod uses the address", nil, "The pools of nodes %s offer %s", strings.Join(offers, " and "), a)
+		}
+		switch user, used := n.Used[a]; {
+		case e.Kind == pool.Owned && used && pool.IsPodKey(user) && user != e.Owner && s.pods[user] != nil:
+			s.add(OtherUser, object, "delete the pod that has no reservation; its replacement gets another address", nil, "The agent has given %s to pod %s, but the entry belongs to pod %s", a, user, e.Owner)
+		case e.Kind == pool.Owned && !used && s.pods[e.Owner] == nil && len(s.fixedIPs[e.Owner]) == 0:
+			s.add(LeakedEntry, object, "the controller releases the address; if it does not, kubectl fixedip check --fix does", &Repair{Pod: e.Owner, ReleaseOn: n.Name}, "The entry of %s belongs to pod %s, which does not exist and has no FixedIP", a, e.Owner)
+		case e.Kind == pool.Cooldown && !used && e.Since != 0 && s.Now.Sub(e.SinceTime()) > stuckAfter:
+			s.add(StuckRelease, object, "look at the log of the agent of the node: the cooldown ends when it has reported without the address", nil, "The cooldown of %s has lasted for %s", a, duration.HumanDuration(s.Now.Sub(e.SinceTime())))
+		}
+	}
+}
+
+// entriesOf returns the nodes whose pools have an entry for the address that names a pod or that the agent may give away, and
+// the pod of the entry of the home or of the pool that carries the address; empty if there is none.
+func (s *scan) entryOf(a netip.Addr) (node string, e pool.Entry, found bool) {
+	for _, name := range s.Pools.Offering(a) {
+		n, _ := s.Pools.Node(name)
+		return name, n.Entries[a], true
+	}
+	return "", pool.Entry{}, false
+}
+
+// homeOf returns the node in whose subnet the address is.
+func (s *scan) homeOf(a netip.Addr) (string, bool) { return s.Pools.Home(a) }
+
+// list returns addresses as text, sorted.
+func list(addrs []netip.Addr) string {
+	addrs = slices.Clone(addrs)
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return address.Join(addrs)
+}

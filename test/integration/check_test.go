@@ -1,0 +1,134 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/check"
+)
+
+// TestCheck checks that kubectl fixedip check finds nothing in a healthy cluster, finds every fault that the test plants
+// after it has stopped the controller, and repairs those that need no decision.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
+	e.provoked = func(string) bool { return true }
+	e.bindViewer()
+	e.create(statefulSet("web", 1))
+	web := e.awaitRunning(nil, "web-0")["web-0"].Address
+	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}))
+	e.awaitPods("other-0")
+	e.checkOutput([]string{"check", "--recheck-after=1s"}, "No problems found.")
+	// The controller would repair some faults.
+	e.must(e.controller.Terminate(within(t)))
+
+	e.agentless("left")
+	e.agentless("right")
+	e.agentless("bare")
+	old := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	e.patchCiliumNode("left", fmt.Sprintf(`{"spec":{"ipam":{"podCIDRs":["10.77.1.0/24"],"pool":{"10.77.1.001":{},"10.77.1.200":{},"10.77.1.5":{"owner":"default/lone-0","resource":"default/StatefulSet/lone"},
+		"10.77.1.9":{"owner":"fixedip.io/cooldown","resource":"pod=default/old-0;since=%s"}}}}}`, old))
+	e.patchCiliumNode("left", `{"status":{"ipam":{"used":{"10.77.1.5":{"owner":"default/lone-1"}}}}}`)
+	e.patchCiliumNode("right", `{"spec":{"ipam":{"podCIDRs":["10.77.1.128/25"],"pool":{"10.77.1.200":{}}}}}`)
+	e.must(e.ownerEntry("node-1", ".199", "default/gone-0", "default/StatefulSet/gone"))
+	e.create(
+		beforehand("thief", "thief-0", web),
+		beforehand("far", "far-0", "10.99.0.1"),
+		beforehand("other", "other-0", strings.TrimSuffix(web, web[strings.LastIndex(web, "."):])+".198"),
+		beforehand("lone", "lone-0", "10.77.1.5"),
+		endpointBy("lone-0", "10.77.1.6"),
+	)
+	for pod, node := range map[string]string{"lone-0": "left", "lone-1": "right"} {
+		e.runByHand(pod, node, "10.77.1.5")
+	}
+
+	want := []string{
+		"CiliumNode bare: NoSubnet",
+		"CiliumEndpoint default/lone-0: WrongEndpoint",
+		"CiliumNode left: Malformed", "CiliumNode left: OtherUser", "CiliumNode left: OverlappingSubnets",
+		"CiliumNode left: SharedEntry", "CiliumNode left: StuckRelease", "CiliumNode left: UnknownSubnet",
+		"CiliumNode node-1: LeakedEntry",
+		"CiliumNode right: UnknownSubnet",
+		"FixedIP default/far-0: MissingSubnet",
+		"FixedIP default/other-0: MissingEntry",
+		"FixedIP default/thief-0: OtherOwner",
+		"FixedIP default/web-0: SharedReservation",
+		"Pod default/lone-1: SharedAddress",
+		"Pod default/other-0: WrongAddress",
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, e.foundByCheck(viewer)); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	// Three of them can be repaired without a decision.
+	repaired := []string{"CiliumEndpoint default/lone-0: WrongEndpoint", "CiliumNode node-1: LeakedEntry", "Pod default/other-0: WrongAddress"}
+	remaining := slices.DeleteFunc(slices.Clone(want), func(p string) bool { return slices.Contains(repaired, p) })
+	if diff := cmp.Diff(remaining, e.foundByCheck("", "--fix")); diff != "" {
+		t.Errorf("problems that check --fix does not repair (-want +got):\n%s", diff)
+	}
+	after := e.foundByCheck(viewer)
+	for _, p := range repaired {
+		// No scheduler that knows the FixedIP places the next pod other-0.
+		if slices.Contains(after, p) && !strings.HasPrefix(p, "Pod default/other-0") {
+			t.Errorf("%s exists after its repair", p)
+		}
+	}
+}
+
+// foundByCheck returns the problems that kubectl fixedip check reports to a user, as "object: kind", sorted. If user is
+// empty, the command has all rights.
+func (e *env) foundByCheck(user string, args ...string) []string {
+	e.t.Helper()
+	out, err := e.kubectlAs(user, append([]string{"check", "--recheck-after=1s", "-o=json"}, args...)...)
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		e.t.Fatalf("check: got the error %v, want exit code 1; output: %s", err, out)
+	}
+	var problems []check.Problem
+	if err := json.Unmarshal([]byte(out), &problems); err != nil {
+		e.t.Fatalf("check: %v in the output %s", err, out)
+	}
+	var found []string
+	for _, p := range problems {
+		found = append(found, p.Object+": "+string(p.Kind))
+	}
+	slices.Sort(found)
+	return found
+}
+
+// patchCiliumNode applies a merge patch to a CiliumNode, to its status if the patch has only a status.
+func (e *env) patchCiliumNode(name, patch string) {
+	e.t.Helper()
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if strings.HasPrefix(patch, `{"status"`) {
+		e.must(e.api.Status().Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
+		return
+	}
+	e.must(e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// runByHand creates a pod that is bound to a node without a kubelet, and lets its status say that the pod runs with an
+// address.
+func (e *env) runByHand(name, node, ip string) {
+	e.t.Helper()
+	pod := aPod(name)
+	pod.Spec = corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "none"}}}
+	e.create(pod)
+	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, ip, []corev1.PodIP{{IP: ip}}
+	e.must(e.api.Status().Update(within(e.t), pod))
+}
