@@ -63,7 +63,7 @@ func command() *cobra.Command {
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			verflag.PrintAndExitIfRequested()
-			sources, err := resolve(cmd.Flags(), o.configFile, os.Getenv)
+			sources, err := resolve(cmd.Flags(), o, os.Getenv)
 			if err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ func command() *cobra.Command {
 			for _, w := range sources.warnings {
 				klog.Warning(w)
 			}
-			return sources.withOrigin(run(o))
+			return sources.withOrigin(run(o, sources.changed))
 		},
 	}
 	o.addFlags(cmd.Flags())
@@ -83,8 +83,8 @@ func command() *cobra.Command {
 	return cmd
 }
 
-func run(o *options) error {
-	cfg, err := o.config()
+func run(o *options, changed func(flag string) bool) error {
+	cfg, err := o.config(changed)
 	if err != nil {
 		return err
 	}

@@ -4,52 +4,47 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
+
+	"fixedip.io/fixedip/ipam/core/configuration"
 )
 
-const (
-	// configVersion and configKind are the apiVersion and kind of the configuration file. Its other keys are flag names.
-	configVersion = "config.fixedip.io/v1alpha1"
-	configKind    = "FixedIPControllerConfiguration"
-
-	podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-)
-
-// notInFile contains the flags that a configuration file cannot set.
-var notInFile = []string{"config", "help", "version"}
+const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // settings contains the sources of flag values. In order of precedence, the sources are the command line, the file of
-// --config, the environment and, if any flag was set by its name in the guide (see aliases), the guide's defaults.
+// --config, the environment and, if any flag was set by its name in the guide (see aliases), the guide's defaults. A flag whose
+// field the file sets gets no value from the sources after it.
 type settings struct {
 	fs *pflag.FlagSet
 	// origins contains the source of each flag that was not set on the command line. Key: the name of the flag. Value: a
 	// description for messages.
-	origins  map[string]string
+	origins map[string]string
+	// inFile contains the flags whose fields the file sets.
+	inFile   sets.Set[string]
 	warnings []string
 }
 
-// resolve sets the flags that the command line did not set from the other sources. An error names the source and the value.
-func resolve(fs *pflag.FlagSet, configFile string, getenv func(string) string) (*settings, error) {
-	s := &settings{fs: fs, origins: map[string]string{}}
+// resolve reads the file of --config into o.file, and sets the flags that neither the command line nor the file has set from the
+// other sources. An error names the source and the value.
+func resolve(fs *pflag.FlagSet, o *options, getenv func(string) string) (*settings, error) {
+	s := &settings{fs: fs, origins: map[string]string{}, inFile: sets.New[string]()}
 	guide, err := s.resolveAliases()
 	if err != nil {
 		return nil, err
 	}
-	if configFile != "" {
-		if err := s.readFile(configFile); err != nil {
-			return nil, fmt.Errorf("--config %s: %w", configFile, err)
+	if o.configFile != "" {
+		if o.file, err = s.readFile(o.configFile); err != nil {
+			return nil, fmt.Errorf("--config %s: %w", o.configFile, err)
 		}
 	}
 	if err := s.readEnvironment(getenv); err != nil {
@@ -61,76 +56,35 @@ func resolve(fs *pflag.FlagSet, configFile string, getenv func(string) string) (
 	return s, nil
 }
 
-func (s *settings) readFile(path string) error {
+// readFile returns the configuration in a file, and notes the flags whose fields it sets.
+func (s *settings) readFile(path string) (c configuration.Configuration, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return c, err
+	}
+	if c, err = configuration.Decode(data); err != nil {
+		return c, err
 	}
 	var file map[string]json.RawMessage
-	if err := yaml.UnmarshalStrict(data, &file); err != nil {
-		return errors.New(strings.Join(strings.Fields(err.Error()), " "))
+	if err := yaml.Unmarshal(data, &file); err != nil {
+		return c, err
 	}
-	for key, want := range map[string]string{"apiVersion": configVersion, "kind": configKind} {
-		var have string
-		if err := json.Unmarshal(file[key], &have); err != nil || have != want {
-			return fmt.Errorf("%s is %s; write %s", key, cmp.Or(string(file[key]), "missing"), want)
+	for _, f := range sharedFlags {
+		if hasField(file, f.field) {
+			s.inFile.Insert(f.flag)
 		}
-		delete(file, key)
 	}
-	for _, key := range slices.Sorted(maps.Keys(file)) {
-		for _, a := range aliases {
-			if a.old == key {
-				return fmt.Errorf("unknown key %q; use %s", key, a.new)
-			}
-		}
-		flag := s.fs.Lookup(key)
-		if flag == nil || slices.Contains(notInFile, key) {
-			return fmt.Errorf("unknown key %q; the keys are the names of the flags except %s", key, strings.Join(notInFile, ", "))
-		}
-		if flag.Changed {
-			continue
-		}
-		if err := setFromFile(flag, file[key]); err != nil {
-			return fmt.Errorf("key %s: %s: %w", key, file[key], err)
-		}
-		s.set(flag, "the file "+path)
-	}
-	return nil
+	return c, nil
 }
 
-// setFromFile sets a flag to a value of the file. A list is allowed only for flags that take several values. A value that is
-// neither a list nor text, such as an object or a number, is passed to the flag as JSON.
-func setFromFile(flag *pflag.Flag, raw json.RawMessage) error {
-	var text string
-	var list []json.RawMessage
-	switch {
-	case string(raw) == "null":
-		return errors.New("the value is missing")
-	case json.Unmarshal(raw, &text) == nil:
-		return flag.Value.Set(text)
-	case json.Unmarshal(raw, &list) != nil:
-		return flag.Value.Set(string(raw))
-	}
-	values, ok := flag.Value.(pflag.SliceValue)
-	if !ok {
-		return errors.New("the flag takes one value")
-	}
-	texts := make([]string, len(list))
-	for i, element := range list {
-		if flag.Value.Type() == "intSlice" && json.Unmarshal(element, new(float64)) == nil {
-			texts[i] = string(element)
-		} else if string(element) == "null" || json.Unmarshal(element, &texts[i]) != nil {
-			return fmt.Errorf("element %d is not text", i)
-		}
-	}
-	return values.Replace(texts)
-}
+// changed reports whether a source other than the file has set a flag.
+func (s *settings) changed(flag string) bool { return s.fs.Changed(flag) }
 
 func (s *settings) readEnvironment(getenv func(string) string) error {
 	for _, v := range variables {
 		value := getenv(v.name)
 		flag := s.fs.Lookup(v.flag)
-		if value == "" || flag == nil || flag.Changed {
+		if value == "" || flag == nil || flag.Changed || s.inFile.Has(v.flag) {
 			continue
 		}
 		if v.name == clientcmd.RecommendedConfigPathEnvVar && !exists(value) && getenv("KUBERNETES_SERVICE_HOST") != "" {
@@ -270,7 +224,7 @@ func (s *settings) useGuideDefaults() error {
 	var used []string
 	for _, a := range aliases {
 		target := s.fs.Lookup(a.new)
-		if a.fallback == "" || target == nil || target.Changed {
+		if a.fallback == "" || target == nil || target.Changed || s.inFile.Has(a.new) {
 			continue
 		}
 		if err := s.fs.Lookup(a.old).Value.Set(a.fallback); err != nil {

@@ -13,7 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/core/configuration"
+	"fixedip.io/fixedip/ipam/core/identity"
 )
 
 // given contains the command line, the configuration file and the environment of a test.
@@ -41,7 +46,7 @@ func read(t *testing.T, g given) (*options, *settings, error) {
 	if err := fs.Parse(g.args); err != nil {
 		return o, nil, err
 	}
-	s, err := resolve(fs, o.configFile, func(name string) string { return g.env[name] })
+	s, err := resolve(fs, o, func(name string) string { return g.env[name] })
 	if err != nil && g.file != "" {
 		err = shortened{err, o.configFile}
 	}
@@ -70,12 +75,12 @@ const guideAlerts = "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderEl
 
 // asGuide sets the options to the guide's defaults.
 func asGuide(o *options) {
-	o.labelSelector = `{"matchLabels":{"noStatic":"true"}}`
-	o.Watermark.Free, o.Watermark.Max = 255, 255
-	o.ipv6, o.staticPodIPv6 = false, false
+	o.shared.labelSelector = `{"matchLabels":{"noStatic":"true"}}`
+	o.shared.minFree, o.shared.maxDynamic = 255, 255
+	o.shared.ipv6, o.staticPodIPv6 = false, false
 }
 
-const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n"
+const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPConfiguration\n"
 
 // TestSettings checks the options, the verbosity and the warnings that result from each source of flag values. The
 // guide is a guide to fixed addresses on Cilium whose flag names are accepted (see aliases). If any flag is set by its
@@ -96,7 +101,7 @@ func TestSettings(t *testing.T) {
 			v:     "2",
 			want: func(o *options) {
 				asGuide(o)
-				o.Watermark.Free, o.Watermark.Max = 10, 100
+				o.shared.minFree, o.shared.maxDynamic = 10, 100
 			},
 			warnings: []string{
 				"Flag --ipRateNum is deprecated; use --min-free-ips",
@@ -108,12 +113,14 @@ func TestSettings(t *testing.T) {
 		},
 		"a flag name of the guide, and all flags with a guide default are set": {
 			given: given{
-				args: []string{"--ipRateNum=10", "--v=3"},
-				file: head + "label-selector: app=mysql\nenable-ipv6: true\nenable-static-pod-ipv6: true\nmax-dynamic-ips: 100\n",
+				args: []string{"--ipRateNum=10", "--v=3", "--enable-static-pod-ipv6"},
+				file: head + "adoption: {podSelector: {matchLabels: {app: mysql}}}\nipFamilies: [IPv4, IPv6]\npools: {maxDynamic: 100}\n",
 			},
 			v: "3",
 			want: func(o *options) {
-				o.Watermark.Free, o.Watermark.Max, o.labelSelector = 10, 100, "app=mysql"
+				o.shared.minFree = 10
+				o.file.Adoption.PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "mysql"}}
+				o.file.IPFamilies, o.file.Pools.MaxDynamic = []string{"IPv4", "IPv6"}, ptr.To(100)
 			},
 			warnings: []string{"Flag --ipRateNum is deprecated; use --min-free-ips", guideAlerts},
 		},
@@ -122,7 +129,7 @@ func TestSettings(t *testing.T) {
 			v:     "2",
 			want: func(o *options) {
 				asGuide(o)
-				o.ipv6 = true
+				o.shared.ipv6 = true
 			},
 			warnings: []string{
 				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
@@ -145,29 +152,27 @@ func TestSettings(t *testing.T) {
 		"both names of a flag":             {given: given{args: []string{"--ipRateNum=10", "--min-free-ips=9"}}, wantErr: "--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only"},
 		"a file": {
 			given: given{file: head + `
-cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.250.0.0/16]
-cluster-pool-ipv6-cidr: fd00::/48
-cluster-pool-ipv4-mask-size: [25, 24]
-address-cooldown: 5m
-enable-leader-election: false
-label-selector: {matchLabels: {app: mysql}}
-v: 6
+subnets:
+  clusterPools: [{cidr: 10.240.0.0/16, maskSize: 25}, {cidr: "fd00::/48"}]
+  orphanedGracePeriod: 5m
+workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]
 `},
-			v: "6",
 			want: func(o *options) {
-				o.ipv4CIDRs, o.ipv6CIDRs = []string{"10.240.0.0/16", "10.250.0.0/16"}, []string{"fd00::/48"}
-				o.labelSelector = `{"matchLabels":{"app":"mysql"}}`
-				o.ipv4MaskSizes, o.Cooldown, o.leaderElection = []int{25, 24}, 5*time.Minute, false
+				o.file.Subnets.ClusterPools = []configuration.ClusterPool{{CIDR: "10.240.0.0/16", MaskSize: 25}, {CIDR: "fd00::/48"}}
+				o.file.Subnets.OrphanedGracePeriod = &metav1.Duration{Duration: 5 * time.Minute}
+				o.file.Workloads = []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}}
 			},
 		},
 		"precedence of flags, file and environment": {
 			given: given{
 				args: []string{"--min-free-ips=3"},
-				file: head + "min-free-ips: 4\nmax-dynamic-ips: 44\nleader-election-namespace: of-file\n",
-				env:  map[string]string{"POD_NAMESPACE": "of-env", "KUBECONFIG": "/k"},
+				file: head + "pools: {minFree: 4, maxDynamic: 44}\nsubnets: {clusterPools: [{cidr: 10.1.0.0/16}]}\n",
+				env:  map[string]string{"POD_NAMESPACE": "of-env", "KUBECONFIG": "/k", "CLUSTER_POOL_IPV4_CIDR": "10.2.0.0/16"},
 			},
 			want: func(o *options) {
-				o.Watermark.Free, o.Watermark.Max, o.Namespace, o.kubeconfig = 3, 44, "of-file", "/k"
+				o.file.Pools.MinFree, o.file.Pools.MaxDynamic = ptr.To(4), ptr.To(44)
+				o.file.Subnets.ClusterPools = []configuration.ClusterPool{{CIDR: "10.1.0.0/16"}}
+				o.shared.minFree, o.Namespace, o.kubeconfig = 3, "of-env", "/k"
 			},
 		},
 		"environment variables of the guide": {
@@ -176,7 +181,7 @@ v: 6
 				"CLUSTER_POOL_IPV6_CIDR": "fd00:240::/120", "CLUSTER_POOL_IPV6_MASK_SIZE": "124", "POD_NAMESPACE": "kube-system",
 			}},
 			want: func(o *options) {
-				o.ipv4CIDRs, o.ipv6CIDRs, o.ipv4MaskSizes, o.ipv6MaskSizes = []string{"10.240.0.0/16"}, []string{"fd00:240::/120"}, []int{25}, []int{124}
+				o.shared.ipv4CIDRs, o.shared.ipv6CIDRs, o.shared.ipv4MaskSizes, o.shared.ipv6MaskSizes = []string{"10.240.0.0/16"}, []string{"fd00:240::/120"}, []int{25}, []int{124}
 				o.Namespace = "kube-system"
 			},
 			warnings: []string{
@@ -193,16 +198,8 @@ v: 6
 		},
 		"an invalid variable":        {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.Atoi: parsing "x": invalid syntax`},
 		"a missing file":             {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
-		"a file without a version":   {given: given{file: "kind: FixedIPControllerConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
-		"a file of another kind":     {given: given{file: "apiVersion: config.fixedip.io/v1alpha1\nkind: Pod\n"}, wantErr: `--config config.yaml: kind is "Pod"; write FixedIPControllerConfiguration`},
-		"an unknown key":             {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; the keys are the names of the flags except config, help, version`},
-		"a key of the guide":         {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: unknown key "ipRateNum"; use min-free-ips`},
-		"the key config":             {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; the keys are the names of the flags except config, help, version`},
-		"a key twice":                {given: given{file: head + "min-free-ips: 3\nmin-free-ips: 4\n"}, wantErr: `--config config.yaml: error converting YAML to JSON: yaml: unmarshal errors: line 4: key "min-free-ips" already set in map`},
-		"an invalid value in a file": {given: given{file: head + "address-cooldown: soon\n"}, wantErr: `--config config.yaml: key address-cooldown: "soon": time: invalid duration "soon"`},
-		"a list for one value":       {given: given{file: head + "min-free-ips: [3]\n"}, wantErr: `--config config.yaml: key min-free-ips: [3]: the flag takes one value`},
-		"a list of numbers":          {given: given{file: head + "cluster-pool-ipv4-cidr: [10]\n"}, wantErr: `--config config.yaml: key cluster-pool-ipv4-cidr: [10]: element 0 is not text`},
-		"a key without a value":      {given: given{file: head + "min-free-ips:\n"}, wantErr: `--config config.yaml: key min-free-ips: null: the value is missing`},
+		"a file without a version": {given: given{file: "kind: FixedIPConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
+		"an unknown field":         {given: given{file: head + "min-free-ips: 3\n"}, wantErr: `--config config.yaml: error unmarshaling JSON: while decoding JSON: json: unknown field "min-free-ips"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, s, err := read(t, c.given)
@@ -217,8 +214,8 @@ v: 6
 			}
 			want, _, _ := read(t, given{})
 			c.want(want)
-			want.configFile = o.configFile
-			if diff := cmp.Diff(want, o, cmp.AllowUnexported(options{})); diff != "" {
+			want.configFile, want.file.TypeMeta = o.configFile, o.file.TypeMeta
+			if diff := cmp.Diff(want, o, cmp.AllowUnexported(options{}, sharedValues{})); diff != "" {
 				t.Errorf("options (-want +got): %s", diff)
 			}
 			if got := s.fs.Lookup("v").Value.String(); got != orZero(c.v) {
@@ -231,19 +228,39 @@ v: 6
 	}
 }
 
-// TestErrorSource checks that an error about a value names the source of the value.
+// TestErrorSource checks that an error about a value names the flag that has set it and the source of the flag, or the field and
+// the file.
 func TestErrorSource(t *testing.T) {
-	o, s, err := read(t, given{
-		args: []string{"--leader-election-namespace=x"},
-		env:  map[string]string{"CLUSTER_POOL_IPV4_CIDR": "10.0.0.5/16"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = o.config()
-	want := `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16 (from the variable CLUSTER_POOL_IPV4_CIDR)`
-	if got := s.withOrigin(err); got == nil || got.Error() != want {
-		t.Errorf("got error %v, want %s", got, want)
+	for name, c := range map[string]struct {
+		given
+		want string
+	}{
+		"variable": {given{env: map[string]string{"CLUSTER_POOL_IPV4_CIDR": "10.0.0.5/16"}},
+			`--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16 (from the variable CLUSTER_POOL_IPV4_CIDR)`},
+		"no cluster pool": {given{}, "--cluster-pool-ipv4-cidr: Required value: must be the CIDRs from which nodes get their subnets, unless subnets.source is Node"},
+		"flag":            {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--min-free-ips=1"}}, "--min-free-ips: Invalid value: 1: must be at least 2: a Cilium agent with health checks does not start with a smaller pool"},
+		"mask size of a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv6-cidr=fd00::/48", "--cluster-pool-ipv6-mask-size=47"}},
+			"--cluster-pool-ipv6-mask-size: Invalid value: 47: mask size 47 is smaller than that of the CIDR fd00::/48: a subnet would be larger than the cluster pool"},
+		"file": {given{file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: 10.0.1.0/24}]}\n"},
+			`--config config.yaml: subnets.clusterPools[1].cidr: Invalid value: "10.0.1.0/24": overlaps 10.0.0.0/16`},
+		"file and flag": {given{args: []string{"--failover=Move"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}]}\nfailover: Wait\n"},
+			`--failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
+		"mask sizes": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}},
+			"--cluster-pool-ipv4-cidr: mask sizes [24 25] for the CIDRs [10.0.0.0/16]; give one for all, or one for each"},
+		"selector": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", `--label-selector={"matchLables":{}}`}}, `--label-selector: not a LabelSelector in JSON: unknown field "matchLables"`},
+	} {
+		c.args = append(c.args, "--leader-election-namespace=x")
+		o, s, err := read(t, c.given)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = o.config(s.changed)
+		if c.file != "" && err != nil {
+			err = shortened{err, o.configFile}
+		}
+		if got := s.withOrigin(err); got == nil || got.Error() != c.want {
+			t.Errorf("%s: got error %v, want %s", name, got, c.want)
+		}
 	}
 }
 
@@ -258,13 +275,13 @@ func TestAdoptedFamilies(t *testing.T) {
 		"IPv4 only for pods":         {[]string{"--enableIPv6=true", "--enableStaticPodIPv6=false"}, true},
 		"no IPv6":                    {[]string{"--enable-ipv6=false"}, true},
 	} {
-		o, _, err := read(t, given{args: append(c.args, "--cluster-pool-ipv4-cidr=10.0.0.0/16", "--leader-election-namespace=x", "--label-selector=a=b")})
+		o, s, err := read(t, given{args: append(c.args, "--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv6-cidr=fd00::/48", "--leader-election-namespace=x", "--label-selector=a=b")})
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, err := o.config()
-		if err != nil || cfg.Adoption.IPv4Only != c.ipv4Only || cfg.Adoption.Selector.String() != "a=b" {
-			t.Errorf("%s: got error %v and adoption %+v, want IPv4Only %v and selector a=b", name, err, cfg.Adoption, c.ipv4Only)
+		cfg, err := o.config(s.changed)
+		if err != nil || cfg.Adoption.IPv4Only != c.ipv4Only || cfg.Adoption.Selector.String() != "a in (b)" {
+			t.Errorf("%s: got error %v and adoption %+v, want IPv4Only %v and selector a in (b)", name, err, cfg.Adoption, c.ipv4Only)
 		}
 	}
 }

@@ -22,7 +22,6 @@ import (
 	"k8s.io/utils/ptr"
 	theirs "sigs.k8s.io/scheduler-plugins/apis/config"
 
-	"fixedip.io/fixedip/ipam/core/identity"
 	ours "fixedip.io/fixedip/plugins/apis/config"
 )
 
@@ -88,7 +87,7 @@ profiles:
 		}
 		return path
 	}
-	cfg, err := schedoptions.LoadConfigFromFile(klog.Background(), config("ipFamilies: [IPv6], workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]", "permitWaitingTimeSeconds: 7"))
+	cfg, err := schedoptions.LoadConfigFromFile(klog.Background(), config("configuration: /c.yaml", "permitWaitingTimeSeconds: 7"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,16 +98,14 @@ profiles:
 		}
 	}
 	want := map[string]any{
-		"FixedIP": &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: &metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: ptr.To[float32](200), ClaimBurst: ptr.To[int32](400), Failover: "Wait", StrictNodes: ptr.To("fixedip.io/strict=true"),
-			Workloads: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot, Enabled: identity.ByAnnotation}}},
+		"FixedIP": &ours.FixedIPArgs{Configuration: "/c.yaml", ClaimTimeout: &metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: ptr.To[float32](200), ClaimBurst: ptr.To[int32](400)},
 		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("arguments (-want +got): %s", diff)
 	}
 	for _, c := range []struct{ fixedIP, coscheduling, want string }{
-		{"ipFamily: IPv4", "", `unknown field "ipFamily"`},
-		{"workloads: [{kind: Deployment, group: apps}]", "", `unknown field "workloads[0].group"`},
+		{"ipFamilies: [IPv4]", "", `unknown field "ipFamilies"`},
 		{"", "permitWaitingTime: 7", `unknown field "permitWaitingTime"`},
 	} {
 		if _, err := schedoptions.LoadConfigFromFile(klog.Background(), config(c.fixedIP, c.coscheduling)); err == nil || !strings.Contains(err.Error(), c.want) {

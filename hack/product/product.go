@@ -40,7 +40,7 @@ type SchedulerOptions struct {
 	SecurePort int
 	// Weight is the weight of the FixedIP score; 0 means the default.
 	Weight int
-	// Workloads is the value of the field workloads of FixedIPArgs, as YAML on one line; empty means the default.
+	// Workloads is the value of the setting workloads, as YAML on one line; empty means the default.
 	Workloads string
 	// Plugins are the names of plugins to enable in addition to FixedIP, Disabled those of plugins to disable.
 	Plugins, Disabled []string
@@ -84,20 +84,28 @@ profiles:
 {{- if not .NoFixedIP}}
   - name: FixedIP
     args:
-      ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
-      failover: {{or .Failover "Wait"}}
-      allowAddressMigration: {{.Movable}}
+      configuration: {{.Settings}}
 {{- if .QPS}}
       claimQPS: {{.QPS}}
       claimBurst: {{.QPS}}
-{{- end}}
-{{- with .Workloads}}
-      workloads: {{.}}
 {{- end}}
 {{- end}}
 {{- range $name, $args := .PluginArgs}}
   - name: {{$name}}
     args: {{$args}}
+{{- end}}
+`))
+
+// schedulerSettings are the settings that the scheduler shares with the controller. The controller gets its own from flags, and the
+// scheduler does not use those of subnets.
+var schedulerSettings = template.Must(template.New("").Parse(`apiVersion: config.fixedip.io/v1alpha1
+kind: FixedIPConfiguration
+ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
+subnets: {source: Node}
+failover: {{or .Failover "Wait"}}
+allowAddressMigration: {{.Movable}}
+{{- with .Workloads}}
+workloads: {{.}}
 {{- end}}
 `))
 
@@ -109,13 +117,18 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 	if o.Families == nil {
 		o.Families = []string{"IPv4"}
 	}
-	var config bytes.Buffer
-	if err := schedulerConfig.Execute(&config, o); err != nil {
-		return nil, fmt.Errorf("generate the configuration of %s: %w", name, err)
-	}
-	path := filepath.Join(c.Dir(), name+".yaml")
-	if err := os.WriteFile(path, config.Bytes(), 0o600); err != nil {
-		return nil, fmt.Errorf("write the configuration of %s: %w", name, err)
+	path, settings := filepath.Join(c.Dir(), name+".yaml"), filepath.Join(c.Dir(), name+"-settings.yaml")
+	for file, contents := range map[string]*template.Template{path: schedulerConfig, settings: schedulerSettings} {
+		var text bytes.Buffer
+		if err := contents.Execute(&text, struct {
+			SchedulerOptions
+			Settings string
+		}{o, settings}); err != nil {
+			return nil, fmt.Errorf("generate the configuration of %s: %w", name, err)
+		}
+		if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
+			return nil, fmt.Errorf("write the configuration of %s: %w", name, err)
+		}
 	}
 	args := []string{"--config=" + path, fmt.Sprintf("--secure-port=%d", o.SecurePort), "-v=2"}
 	if o.SecurePort != 0 {

@@ -43,6 +43,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/controller/waiting"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -95,7 +96,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	synced := func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() }
 	subnets := &subnet.Controller{
 		Pools: p.pools, Writer: p.writer, Ledger: p.Ledger, API: p.Live, Cached: p.Cached, Events: p.Events, Clock: p.Clock, Kinds: p.Kinds,
-		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == config.FromNode, StrictNodes: cfg.StrictNodes, IPv4Only: cfg.Adoption.IPv4Only,
+		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == configuration.FromNode, StrictNodes: cfg.StrictNodes, IPv4Only: cfg.Adoption.IPv4Only,
 		FirstEntries: pools.FirstEntries, Resync: cfg.ResyncPeriod, Synced: synced, Nodes: &to.joining, Orphans: &to.orphans,
 	}
 	marks := &scaledown.Controller{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Autoscalers: cfg.ProtectNodesFrom, Requests: &to.protected, Ready: synced}
@@ -106,6 +107,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	if err := waits.Setup(mgr); err != nil {
 		return err
 	}
+	metrics.Configured(cfg.Hash)
 	metrics.Register(metrics.Sources{
 		Ledger: p.Ledger, ClusterPools: cfg.ClusterPools, FixedIPs: states.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
 		Waiting: func() []metrics.WaitingPods {

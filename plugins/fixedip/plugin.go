@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/utils/lru"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/plugins/apis/config"
@@ -71,15 +73,17 @@ func (p *Plugin) Close() error {
 }
 
 // Factory returns the constructor of the plugin. The framework calls the constructor once for each profile.
-func Factory() frameworkruntime.PluginFactory { return FactoryOver(ctrlcache.New) }
+func Factory() frameworkruntime.PluginFactory { return FactoryOver(ctrlcache.New, os.ReadFile) }
 
-// FactoryOver is like Factory, but creates the cache of CiliumNodes and FixedIPs with newCache.
-func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory {
+// FactoryOver is like Factory, but creates the cache of CiliumNodes and FixedIPs with newCache, and reads the file that the
+// arguments name with readFile.
+func FactoryOver(newCache ctrlcache.NewCacheFunc, readFile func(string) ([]byte, error)) frameworkruntime.PluginFactory {
 	var mu sync.Mutex
 	// shared is the state that all profiles share. first contains the arguments of the profile that created the shared
-	// state.
+	// state, and settings the contents of the file that they name.
 	var shared *binder.Shared
 	var first *config.FixedIPArgs
+	var settings configuration.Configuration
 	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
 		args, ok := obj.(*config.FixedIPArgs)
 		if !ok {
@@ -92,31 +96,54 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory
 		mu.Lock()
 		defer mu.Unlock()
 		if shared == nil {
+			var err error
+			if settings, err = readSettings(args, readFile); err != nil {
+				return nil, err
+			}
+			hash, err := settings.Hash()
+			if err != nil {
+				return nil, err
+			}
 			if err := serverversion.Check(ctx, h.ClientSet().Discovery(), serverversion.Own, "a scheduler must not be newer than the API server"); err != nil {
 				return nil, err
 			}
-			c, err := cache.Start(ctx, h.KubeConfig(), h.SharedInformerFactory(), args, newCache)
+			c, err := cache.Start(ctx, h.KubeConfig(), h.SharedInformerFactory(), args, identity.NewKinds(settings.Workloads...), newCache)
 			if err != nil {
 				return nil, err
 			}
 			metrics.Register(c)
+			metrics.Configured(hash)
 			core := h.SharedInformerFactory().Core().V1()
 			shared, first = &binder.Shared{Cache: c, Client: h.ClientSet(), Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(), Quotas: core.ResourceQuotas().Lister()}, args
 		}
 		if err := sameArgs(first, args); err != nil {
 			return nil, err
 		}
-		return newPlugin(ctx, shared, args, h)
+		return newPlugin(ctx, shared, args, settings, h)
 	}
+}
+
+// readSettings returns the settings in the file that the arguments name. An error names the file, the field and the value.
+func readSettings(args *config.FixedIPArgs, readFile func(string) ([]byte, error)) (configuration.Configuration, error) {
+	path := field.NewPath("pluginConfig").Key(Name).Child("args", "configuration")
+	data, err := readFile(args.Configuration)
+	if err != nil {
+		return configuration.Configuration{}, fmt.Errorf("%s: %w", path, err)
+	}
+	settings, err := configuration.Parse(data)
+	if err != nil {
+		return settings, fmt.Errorf("%s: %s: %w", path, args.Configuration, err)
+	}
+	return settings, nil
 }
 
 // sameArgs returns an error if two profiles have different values of an argument that configures their shared state.
 func sameArgs(first, args *config.FixedIPArgs) error {
 	var differ []string
 	for name, same := range map[string]bool{
-		"claimQPS":   *args.ClaimQPS == *first.ClaimQPS,
-		"claimBurst": *args.ClaimBurst == *first.ClaimBurst,
-		"workloads":  slices.Equal(identity.NewKinds(args.Workloads...).All(), identity.NewKinds(first.Workloads...).All()),
+		"claimQPS":      *args.ClaimQPS == *first.ClaimQPS,
+		"claimBurst":    *args.ClaimBurst == *first.ClaimBurst,
+		"configuration": args.Configuration == first.Configuration,
 	} {
 		if !same {
 			differ = append(differ, name)
@@ -129,7 +156,7 @@ func sameArgs(first, args *config.FixedIPArgs) error {
 	return fmt.Errorf("FixedIPArgs of two profiles differ in %s, which the profiles share; write the same values in each", strings.Join(differ, ", "))
 }
 
-func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPArgs, h framework.Handle) (*Plugin, error) {
+func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPArgs, settings configuration.Configuration, h framework.Handle) (*Plugin, error) {
 	snapshot := func(node string) fwk.NodeInfo {
 		info, err := h.SnapshotSharedLister().NodeInfos().Get(node)
 		if err != nil {
@@ -137,7 +164,7 @@ func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPA
 		}
 		return info
 	}
-	b, err := binder.New(shared, args, snapshot, h.SharedInformerFactory())
+	b, err := binder.New(shared, args, settings, snapshot, h.SharedInformerFactory())
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ package fixedip
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,7 +14,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/ptr"
 
-	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/binder"
@@ -80,7 +80,7 @@ func TestFilterAllocatesNothing(t *testing.T) {
 // and may have different values of all others. Finding S11.
 func TestProfilesShareArguments(t *testing.T) {
 	args := func(change ...func(*config.FixedIPArgs)) *config.FixedIPArgs {
-		a := &config.FixedIPArgs{ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200), Failover: "Wait"}
+		a := &config.FixedIPArgs{Configuration: "/etc/fixedip/config.yaml", ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200)}
 		for _, c := range change {
 			c(a)
 		}
@@ -91,13 +91,12 @@ func TestProfilesShareArguments(t *testing.T) {
 		second *config.FixedIPArgs
 		want   string
 	}{
-		"the same":         {second: args()},
-		"another failover": {second: args(func(a *config.FixedIPArgs) { a.Failover = "Reassign" })},
-		"another claimQPS": {second: args(func(a *config.FixedIPArgs) { *a.ClaimQPS = 1 }), want: "FixedIPArgs of two profiles differ in claimQPS, which the profiles share; write the same values in each"},
-		"other workloads, another claimBurst": {second: args(func(a *config.FixedIPArgs) {
-			*a.ClaimBurst = 1
-			a.Workloads = []identity.Kind{{Kind: "Flock"}}
-		}), want: "FixedIPArgs of two profiles differ in claimBurst, workloads, which the profiles share; write the same values in each"},
+		"the same":             {second: args()},
+		"another claimTimeout": {second: args(func(a *config.FixedIPArgs) { a.ClaimTimeout.Duration = time.Minute })},
+		"another claimQPS":     {second: args(func(a *config.FixedIPArgs) { *a.ClaimQPS = 1 }), want: "FixedIPArgs of two profiles differ in claimQPS, which the profiles share; write the same values in each"},
+		"another file, another claimBurst": {second: args(func(a *config.FixedIPArgs) {
+			*a.ClaimBurst, a.Configuration = 1, "/other.yaml"
+		}), want: "FixedIPArgs of two profiles differ in claimBurst, configuration, which the profiles share; write the same values in each"},
 	} {
 		got := ""
 		if err := sameArgs(first, tc.second); err != nil {

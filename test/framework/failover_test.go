@@ -283,7 +283,7 @@ func TestFailover(t *testing.T) {
 			world: failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; the pod's failover policy is Migrate, but allowAddressMigration of the scheduler is false", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: expectReason("which is cordoned; uncordon that node; the pod's failover policy is Migrate, but allowAddressMigration is false", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),

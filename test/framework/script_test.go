@@ -4,10 +4,11 @@
 package framework
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +37,10 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip"
@@ -210,17 +214,30 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 		r.claimTimeout = stepTimeout
 	}
 	prof.PluginConfig = append(prof.PluginConfig, schedulerconfig.PluginConfig{Name: fixedip.Name, Args: &config.FixedIPArgs{
-		IPFamilies:   r.families,
+		Configuration: p.settings(configuration.Configuration{
+			TypeMeta:   metav1.TypeMeta{APIVersion: configuration.Version, Kind: configuration.Kind},
+			IPFamilies: r.families,
+			// Nothing in these tests reads the settings of subnets.
+			Subnets:               configuration.Subnets{Source: configuration.FromNode},
+			Failover:              v1alpha1.Failover(r.failover),
+			AllowAddressMigration: r.movable,
+			Workloads:             []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
+		}),
 		ClaimTimeout: &metav1.Duration{Duration: r.claimTimeout},
 		ClaimQPS:     ptr.To[float32](100),
 		ClaimBurst:   ptr.To[int32](200),
-		StrictNodes:  ptr.To("fixedip.io/strict=true"),
-		Failover:     cmp.Or(r.failover, "Wait"),
-
-		AllowAddressMigration: r.movable,
-		Workloads:             []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
 	}})
 	return prof
+}
+
+// settings writes the settings into a file and returns its path.
+func (p *player) settings(c configuration.Configuration) string {
+	p.t.Helper()
+	data, err := yaml.Marshal(c)
+	p.must(err)
+	path := filepath.Join(p.t.TempDir(), "config.yaml")
+	p.must(os.WriteFile(path, data, 0o600))
+	return path
 }
 
 // ownedQueue copies pods on their way into and out of the scheduling queue, because of a data race of Kubernetes v1.34

@@ -124,7 +124,7 @@ func start(t *testing.T, o options) *env {
 	}
 	if o.controllerArgs != nil {
 		if o.failover != "" {
-			o.controllerArgs = append(slices.Clone(o.controllerArgs), "--failover="+o.failover)
+			o.controllerArgs = append(slices.Clone(o.controllerArgs), "--failover="+o.failover, fmt.Sprintf("--allow-address-migration=%t", o.movable))
 		}
 		e.startController("controller", o.controllerArgs...)
 	}

@@ -206,7 +206,7 @@ func TestMigrateNotAllowed(t *testing.T) {
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
 	e.cordon(r.Node, true)
 	e.deletePods("web-0")
-	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node; the pod's failover policy is Migrate, but allowAddressMigration of the scheduler is false", r.Address, r.Node))
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon that node; the pod's failover policy is Migrate, but allowAddressMigration is false", r.Address, r.Node))
 	e.cordon(r.Node, false)
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }

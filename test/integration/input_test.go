@@ -34,36 +34,37 @@ func TestBadFlags(t *testing.T) {
 		"mask smaller than CIDR":       {[]string{pool, "--cluster-pool-ipv4-mask-size=8"}, `--cluster-pool-ipv4-mask-size: Invalid value: 8: mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the cluster pool`},
 		"mask longer than address":     {[]string{pool, "--cluster-pool-ipv4-mask-size=33"}, `--cluster-pool-ipv4-mask-size: Invalid value: 33: mask size 33 is longer than an IPv4 address (32 bits)`},
 		"overlapping pools":            {[]string{pool, "--cluster-pool-ipv4-cidr=10.240.8.0/21"}, `--cluster-pool-ipv4-cidr: Invalid value: "10.240.8.0/21": overlaps 10.240.0.0/16`},
-		"no pool":                      {nil, `--cluster-pool-ipv4-cidr: Required value: set the CIDR from which nodes get their subnets, or set --cluster-pool-ipv6-cidr (with --enable-ipv6) or --subnet-source=Node`},
-		"mask sizes and CIDRs":         {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/16,10.2.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}, `--cluster-pool-ipv4-mask-size [24 25]: give one for all of --cluster-pool-ipv4-cidr [10.240.0.0/16 10.1.0.0/16 10.2.0.0/16], or one for each`},
+		"no pool":                      {nil, `--cluster-pool-ipv4-cidr: Required value: must be the CIDRs from which nodes get their subnets, unless subnets.source is Node`},
+		"mask sizes and CIDRs":         {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/16,10.2.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}, `--cluster-pool-ipv4-cidr: mask sizes [24 25] for the CIDRs [10.240.0.0/16 10.1.0.0/16 10.2.0.0/16]; give one for all, or one for each`},
 		"one mask of two is wrong":     {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/25", "--cluster-pool-ipv4-mask-size=24,24"}, `--cluster-pool-ipv4-mask-size: Invalid value: 24: mask size 24 is smaller than that of the CIDR 10.1.0.0/25: a subnet would be larger than the cluster pool`},
 		"no such source":               {[]string{pool, "--subnet-source=Cilium"}, `--subnet-source: Unsupported value: "Cilium": supported values: "ClusterPool", "Node"`},
-		"two sources":                  {[]string{pool, "--subnet-source=Node"}, `--cluster-pool-ipv4-cidr: Forbidden: with --subnet-source=Node the subnets come from spec.podCIDRs of the Nodes; remove this flag`},
+		"two sources":                  {[]string{pool, "--subnet-source=Node"}, `--cluster-pool-ipv4-cidr: Forbidden: if subnets.source is Node, the subnets come from spec.podCIDRs of the Nodes`},
 		"no such policy":               {[]string{pool, "--orphaned-subnet-policy=Keep"}, `--orphaned-subnet-policy: Unsupported value: "Keep": supported values: "Inherit", "Hold", "Free"`},
 		"negative grace period":        {[]string{pool, "--orphaned-subnet-grace-period=-1s"}, `--orphaned-subnet-grace-period: Invalid value: "-1s": must not be negative`},
 		"watermark too low":            {[]string{pool, "--min-free-ips=1"}, `--min-free-ips: Invalid value: 1: must be at least 2: a Cilium agent with health checks does not start with a smaller pool`},
-		"maximum below watermark":      {[]string{pool, "--max-dynamic-ips=4"}, `--max-dynamic-ips: Invalid value: 4: must be 0, or at least min-free-ips`},
+		"maximum below watermark":      {[]string{pool, "--max-dynamic-ips=4"}, `--max-dynamic-ips: Invalid value: 4: must be 0, or at least minFree`},
 		"negative surplus":             {[]string{pool, "--max-surplus-ips=-1"}, `--max-surplus-ips: Invalid value: -1: must not be negative`},
 		"too few writes":               {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: enough to fill a pool, mark excess entries for release and remove them within one minute`},
-		"invalid selector":             {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes "a in": unable to parse requirement: found '' expected: '('`},
+		"invalid selector":             {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
 		"negative cooldown":            {[]string{pool, "--address-cooldown=-1s"}, `--address-cooldown: Invalid value: "-1s": must not be negative`},
 		"no such autoscaler":           {[]string{pool, "--protect-nodes-from=spot"}, `--protect-nodes-from: Unsupported value: "spot": supported values: "cluster-autoscaler", "karpenter"`},
 		"resync period too short":      {[]string{pool, "--resync-period=0s"}, `--resync-period: Invalid value: "0s": must be at least 1s`},
 		"invalid duration":             {[]string{pool, "--address-cooldown=soon"}, `invalid argument "soon" for "--address-cooldown" flag: time: invalid duration "soon"`},
 		"lease shorter than renew":     {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration: Invalid value: "5s": must be longer than leader-election-renew-deadline 10s, which must be longer than leader-election-retry-period 2s; all must be more than 0`},
-		"unknown field of a selector":  {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: unknown field "matchLables"`},
+		"unknown field of a selector":  {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: not a LabelSelector in JSON: unknown field "matchLables"`},
 		"an empty prefix":              {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": must not be empty: every label begins with the empty prefix`},
 		"bad alias value":              {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
 		"alias and name":               {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only`},
-		"IPv6 pool with IPv6 disabled": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--cluster-pool-ipv4-cidr: Required value: set the CIDR from which nodes get their subnets, or set --cluster-pool-ipv6-cidr (with --enable-ipv6) or --subnet-source=Node`},
+		"IPv6 pool with IPv6 disabled": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--enable-ipv6: Invalid value: "IPv4": subnets.clusterPools has no CIDR of this family`},
 		"no QPS":                       {[]string{pool, "--kube-api-qps=0"}, `--kube-api-qps: Invalid value: 0: must be more than 0`},
 		"no burst":                     {[]string{pool, "--kube-api-burst=0"}, `--kube-api-burst: Invalid value: 0: must be at least 1`},
 		"invalid name of a Lease":      {[]string{pool, "--leader-election-id=Leader!"}, `--leader-election-id: Invalid value: "Leader!": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`},
 		"bind address without a colon": {[]string{pool, "--metrics-bind-address=9470"}, `--metrics-bind-address: Invalid value: "9470": write host:port with a number as the port, such as :9470, or 0`},
 		"named port":                   {[]string{pool, "--health-probe-bind-address=:http"}, `--health-probe-bind-address: Invalid value: ":http": write host:port with a number as the port, such as :9470, or 0`},
 		"unknown mismatch policy":      {[]string{pool, "--mismatch-policy=restart"}, `--mismatch-policy: Unsupported value: "restart": supported values: "Restart", "Report"`},
-		"no concurrent restarts":       {[]string{pool, "--max-concurrent-restarts=0"}, `--max-concurrent-restarts: Invalid value: 0: must be at least 1; to restart no pods, set mismatch-policy to Report`},
+		"no concurrent restarts":       {[]string{pool, "--max-concurrent-restarts=0"}, `--max-concurrent-restarts: Invalid value: 0: must be at least 1; to restart no pods, set mismatchPolicy to Report`},
 		"grace period too short":       {[]string{pool, "--cep-grace-period=0s"}, `--cep-grace-period: Invalid value: "0s": must be at least 1s`},
+		"Migrate is not allowed":       {[]string{pool, "--failover=Migrate"}, `--failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
 		"no such file":                 {[]string{pool, "--config=/nowhere.yaml"}, `--config /nowhere.yaml: open /nowhere.yaml: no such file or directory`},
 		"no such flag":                 {[]string{"--cluster-pool"}, `unknown flag: --cluster-pool`},
 		"no such kubeconfig":           {[]string{pool, "--kubeconfig=/nowhere"}, `--kubeconfig "/nowhere": stat /nowhere: no such file or directory`},
@@ -79,27 +80,39 @@ func TestBadFlags(t *testing.T) {
 	})
 }
 
-// TestBadSchedulerArgs checks that the scheduler exits with an error for each invalid argument of the plugin. The last
-// line of the output names the field and the value.
+// TestBadSchedulerArgs checks that the scheduler exits with an error for each invalid argument of the plugin and each invalid
+// setting. The last line of the output names the field and the value.
 func TestBadSchedulerArgs(t *testing.T) {
 	t.Parallel()
 	const prefix = `fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": pluginConfig[FixedIP].args.`
-	for name, c := range map[string]struct{ args, want string }{
-		"no such family":         {"ipFamilies: [IPv5]", prefix + `ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
-		"a family twice":         {"ipFamilies: [IPv6, IPv6]", prefix + `ipFamilies[1]: Duplicate value: "IPv6"`},
-		"no family":              {"ipFamilies: []", prefix + `ipFamilies: Required value: must be IPv4, IPv6 or both`},
-		"no claim timeout":       {"claimTimeout: 0s", prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
-		"claim timeout too long": {"claimTimeout: 1h", prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
-		"no QPS":                 {"claimQPS: 0", prefix + `claimQPS: Invalid value: 0: must be more than 0`},
-		"no burst":               {"claimBurst: 0", prefix + `claimBurst: Invalid value: 0: must be at least 1`},
-		"invalid selector":       {`strictNodes: "a in"`, prefix + `strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
-		"no such argument":       {"ipFamily: IPv4", `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamily"`},
+	for name, c := range map[string]struct{ args, settings, want string }{
+		"no claim timeout":       {args: "claimTimeout: 0s", want: prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
+		"claim timeout too long": {args: "claimTimeout: 1h", want: prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
+		"no QPS":                 {args: "claimQPS: 0", want: prefix + `claimQPS: Invalid value: 0: must be more than 0`},
+		"no burst":               {args: "claimBurst: 0", want: prefix + `claimBurst: Invalid value: 0: must be at least 1`},
+		"no such file":           {args: "configuration: /nowhere.yaml", want: prefix + `configuration: open /nowhere.yaml: no such file or directory`},
+		"no such argument":       {args: "ipFamilies: [IPv4]", want: `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamilies"`},
+		"no such family":         {settings: "ipFamilies: [IPv5]", want: prefix + `configuration: FILE: ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
+		"invalid selector":       {settings: `strictNodes: "a in"`, want: prefix + `configuration: FILE: strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
+		"no such setting":        {settings: "ipFamily: IPv4", want: prefix + `configuration: FILE: error unmarshaling JSON: while decoding JSON: json: unknown field "ipFamily"`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			file := settingsFile(t, c.settings)
+			if !strings.Contains(c.args, "configuration:") {
+				c.args = strings.TrimSuffix("configuration: "+file+", "+c.args, ", ")
+			}
 			config := schedulerConfig(t, kubeconfigOf(t, "http://127.0.0.1:1"), c.args)
-			lastLine(t, "fixedip-scheduler", []string{"--config=" + config, "--secure-port=0"}, c.want)
+			lastLine(t, "fixedip-scheduler", []string{"--config=" + config, "--secure-port=0"}, strings.ReplaceAll(c.want, "FILE", file))
 		})
 	}
+}
+
+// settingsFile writes a file with the settings of both programs, and with another line.
+func settingsFile(t *testing.T, line string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "settings.yaml")
+	write(t, path, "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPConfiguration\nsubnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\n"+line+"\n")
+	return path
 }
 
 // TestOlderAPIServer checks that both programs end with one clear error on an API server that is too old for them.
@@ -118,7 +131,7 @@ func TestOlderAPIServer(t *testing.T) {
 	}
 	lastLine(t, "fixedip-controller", []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--leader-election-namespace=fixedip-system", "--kubeconfig=" + older("v1.29.14")},
 		"fixedip-controller: the API server has version v1.29.14, and this program needs Kubernetes 1.30 or later: the CustomResourceDefinitions use CEL functions for IP addresses; upgrade the API server, or use a version of fixedip that supports it")
-	lastLine(t, "fixedip-scheduler", []string{"--config=" + schedulerConfig(t, older("v1.33.7"), ""), "--secure-port=0"},
+	lastLine(t, "fixedip-scheduler", []string{"--config=" + schedulerConfig(t, older("v1.33.7"), "configuration: "+settingsFile(t, "")), "--secure-port=0"},
 		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": the API server has version v1.33.7, and this program needs Kubernetes 1.34 or later: a scheduler must not be newer than the API server; upgrade the API server, or use a version of fixedip that supports it`)
 }
 

@@ -104,7 +104,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 		MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: statefulSet("web", 1).Spec.Template.Labels},
 	}})
 	e.checkOutput([]string{"drain-check", "node-1"}, "NAMESPACE NAME ADDRESSES POLICY BUDGETS WHEN EVICTED", "default web-0 "+web0+" Wait default/web waits until the node is uncordoned",
-		"! The drain stops at PodDisruptionBudget default/web (disruptions allowed now: 0); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see --orphaned-subnet-policy): default/web-0",
+		"! The drain stops at PodDisruptionBudget default/web (disruptions allowed now: 0); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see subnets.orphanedPolicy): default/web-0",
 		"what helps: set the annotation fixedip.io/failover on the workload to Reassign")
 	if out, err := e.kubectl("drain-check", "node-9"); err == nil || !strings.Contains(out, `node "node-9" does not exist`) {
 		t.Errorf("drain-check of a node that does not exist: got the error %v and the output %s, want an error that names node-9", err, out)
@@ -129,7 +129,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
 	e.awaitPods("other-0")
 	e.checkOutput([]string{"explain", "other-0"}, "! The address of the pod is not fixed: its schedulerName is default-scheduler, and the controller has not adopted the address. "+
-		`what helps: set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that its --label-selector matches or the annotation fixedip.io/enabled: "true"`)
+		`what helps: set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation fixedip.io/enabled: "true"`)
 	e.await("wait for waits-0", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
 	e.checkOutput([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (fixedip-scheduler). what helps: set schedulerName: fixedip-scheduler in the pod template")
 

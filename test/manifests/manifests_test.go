@@ -28,6 +28,7 @@ import (
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/image"
+	"fixedip.io/fixedip/ipam/core/configuration"
 )
 
 var root = filepath.Join("..", "..")
@@ -264,7 +265,7 @@ func TestDisruption(t *testing.T) {
 }
 
 // TestDocumentedInstallation checks the installation in the documentation, as it is written and with the commented parts
-// enabled: images come from the named registry, the controller reads the shown file, and the commented parts set the address
+// enabled: images come from the named registry, both programs read the shown file, and the commented parts set the address
 // of the API server and one replica.
 func TestDocumentedInstallation(t *testing.T) {
 	files := documented(t, filepath.Join(root, "docs", "operating.md"))
@@ -292,9 +293,15 @@ func TestDocumentedInstallation(t *testing.T) {
 			if configured := address["KUBERNETES_SERVICE_HOST"] != "" && address["KUBERNETES_SERVICE_PORT"] != ""; configured != uncommented {
 				t.Errorf("Deployment %s: got address of the API server %v, want an address: %v", d.Name, address, uncommented)
 			}
-			config := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data["config.yaml"]
-			if d.Name == "fixedip-controller" && config != files["controller.yaml"] {
-				t.Errorf("Deployment %s: got config.yaml %q, want %q", d.Name, config, files["controller.yaml"])
+			mounted := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data
+			if got := mounted["config.yaml"]; got != files["config.yaml"] {
+				t.Errorf("Deployment %s: got config.yaml %q, want %q", d.Name, got, files["config.yaml"])
+			}
+			if _, err := configuration.Parse([]byte(mounted["config.yaml"])); err != nil {
+				t.Errorf("Deployment %s: config.yaml: %v", d.Name, err)
+			}
+			if mounted["scheduler.yaml"] == "" {
+				t.Errorf("Deployment %s: the ConfigMap has no scheduler.yaml", d.Name)
 			}
 		}
 	}
@@ -335,8 +342,8 @@ func documented(t *testing.T, file string) map[string]string {
 			files[name] = rest
 		}
 	}
-	if files["kustomization.yaml"] == "" || files["controller.yaml"] == "" {
-		t.Fatalf("%s does not show both kustomization.yaml and controller.yaml", file)
+	if files["kustomization.yaml"] == "" || files["config.yaml"] == "" {
+		t.Fatalf("%s does not show both kustomization.yaml and config.yaml", file)
 	}
 	return files
 }

@@ -6,7 +6,6 @@ package sim
 import (
 	"fmt"
 	"net/http"
-	"net/netip"
 	"reflect"
 	"strings"
 	"time"
@@ -27,15 +26,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	ipamcontroller "fixedip.io/fixedip/ipam/controller"
 	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/conformance"
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
-	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
@@ -46,36 +42,24 @@ const coolDown = time.Minute
 // orphanGrace is the grace period of orphaned subnets.
 const orphanGrace = 2 * time.Minute
 
-// clusterPools returns cluster pools that are so small that both subnets and addresses run out.
-func (s setup) clusterPools() []address.ClusterPool {
-	pools := []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}}
-	if s.dual {
-		pools = append(pools, address.ClusterPool{CIDR: netip.MustParsePrefix("fd00::/121"), MaskSize: 124})
-	}
-	return pools
-}
-
 func controllerConfig(s setup) ipamconfig.Config {
 	verify := conformance.DefaultConfig()
 	verify.Endpoints, verify.EndpointTermination = s.endpoints.on, endpointTermination
-	return ipamconfig.Config{
-		ClusterPools:       s.clusterPools(),
-		SubnetSource:       ipamconfig.ClusterPool,
-		SubnetPolicy:       subnetplan.Inherit,
-		OrphanGracePeriod:  orphanGrace,
-		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
-		StrictNodes:        s.strictNodes(),
+	cfg := ipamconfig.Config{
+		Watermark:          nodepool.Watermark{Excess: 2},
 		WritesPerMinute:    30,
 		StripManagedFields: true,
 		Cooldown:           coolDown,
-		Failover:           v1alpha1.Wait,
 		FinalizerDeadline:  10 * time.Minute,
 		ResyncPeriod:       ipamconfig.DefaultResyncPeriod,
 		Namespace:          "kube-system",
-		Adoption:           identity.Adoption{Selector: s.adoptionSelector(), Schedulers: []string{schedulerName}},
-		Workloads:          s.workloads(),
 		Verify:             verify,
 	}
+	settings := s.settings()
+	settings.Complete()
+	must(settings.Validate(nil).ToAggregate())
+	must(cfg.Apply(settings))
+	return cfg
 }
 
 // controller is one process of the IPAM controller. All of it is real, from its setup to its last reconcile, except

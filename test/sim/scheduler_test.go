@@ -26,6 +26,7 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/plugins/apis/config"
@@ -99,16 +100,12 @@ func (w *world) startScheduler() *scheduler {
 		s.factory.InformerFor(k.make(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.process.informer(k) })
 	}
 	args := &config.FixedIPArgs{
-		IPFamilies:            w.setup.ipFamilies(),
-		ClaimTimeout:          &metav1.Duration{Duration: 10 * time.Second},
-		ClaimQPS:              ptr.To[float32](100),
-		ClaimBurst:            ptr.To[int32](200),
-		Failover:              "Wait",
-		AllowAddressMigration: true,
-		StrictNodes:           ptr.To(w.setup.strictArgument()),
-		Workloads:             w.setup.workloads(),
+		Configuration: "of the run",
+		ClaimTimeout:  &metav1.Duration{Duration: 10 * time.Second},
+		ClaimQPS:      ptr.To[float32](100),
+		ClaimBurst:    ptr.To[int32](200),
 	}
-	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)
+	plugin, err := fixedip.FactoryOver(s.newCaches, func(string) ([]byte, error) { return yaml.Marshal(w.setup.settings()) })(klog.NewContext(s.ctx, klog.Logger{}), args, s)
 	must(err)
 	s.plugin = plugin.(*fixedip.Plugin)
 	hints, err := s.plugin.EventsToRegister(s.ctx)

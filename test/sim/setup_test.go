@@ -7,9 +7,12 @@ import (
 	"math/rand/v2"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
@@ -50,12 +53,31 @@ func (s setup) families() []bool {
 	return []bool{false}
 }
 
-// ipFamilies returns the families in the format of the scheduler's arguments.
-func (s setup) ipFamilies() []string {
-	if s.dual {
-		return []string{"IPv4", "IPv6"}
+// settings returns the settings of both programs. The cluster pools are so small that both subnets and addresses run out.
+func (s setup) settings() configuration.Configuration {
+	c := configuration.Configuration{
+		TypeMeta: metav1.TypeMeta{APIVersion: configuration.Version, Kind: configuration.Kind},
+		Subnets: configuration.Subnets{
+			ClusterPools:        []configuration.ClusterPool{{CIDR: "10.0.0.0/25", MaskSize: 28}},
+			OrphanedGracePeriod: &metav1.Duration{Duration: orphanGrace},
+		},
+		Pools:                 configuration.Pools{MinFree: ptr.To(2)},
+		AllowAddressMigration: true,
+		StrictNodes:           ptr.To(""),
+		Workloads:             s.workloads(),
+		SchedulerNames:        []string{schedulerName},
+		MismatchPolicy:        identity.Restart,
 	}
-	return []string{"IPv4"}
+	if s.dual {
+		c.Subnets.ClusterPools = append(c.Subnets.ClusterPools, configuration.ClusterPool{CIDR: "fd00::/121", MaskSize: 124})
+	}
+	if s.strict {
+		c.StrictNodes = ptr.To(s.strictNodes().String())
+	}
+	if s.adoption {
+		c.Adoption.PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{adoptLabel: "true"}}
+	}
+	return c
 }
 
 // workloads returns the kinds of workloads in the configuration, in addition to StatefulSets.
@@ -77,24 +99,8 @@ func (s setup) strictNodes() labels.Selector {
 	return labels.SelectorFromSet(labels.Set{strictLabel: "true"})
 }
 
-// strictArgument returns the selector of strict nodes in the format of the scheduler's arguments; empty: none.
-func (s setup) strictArgument() string {
-	if !s.strict {
-		return ""
-	}
-	return s.strictNodes().String()
-}
-
 // adoptLabel is the label of pods whose address the controller adopts.
 const adoptLabel = "adopt"
-
-// adoptionSelector selects the pods of other schedulers to adopt; nil: none.
-func (s setup) adoptionSelector() labels.Selector {
-	if !s.adoption {
-		return nil
-	}
-	return labels.SelectorFromSet(labels.Set{adoptLabel: "true"})
-}
 
 // labelled returns the pod of a FixedIP, and whether that pod exists and has adoptLabel.
 func (w *world) labelled(r *v1alpha1.FixedIP) (pod *corev1.Pod, label bool) {

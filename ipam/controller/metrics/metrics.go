@@ -82,6 +82,8 @@ var (
 		"Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node without subnets inherited them), existing_node (a node with subnets inherited others).")
 	lastReconcile = gauges("last_reconcile_timestamp_seconds", "controller",
 		"Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.")
+	configInfo = gauges("config_info", "hash",
+		"1 for the hash of the settings that both programs share. Programs with different hashes have different settings.")
 	barrierDuration = histogram("agent_barrier_duration_seconds",
 		"Time from the oldest open barrier request for a node, or from the previous answer if that is later, to the answer of its Cilium agent.", 0.25, 12)
 )
@@ -127,6 +129,12 @@ func Register(w Sources) {
 		registry.MustRegister(sourcesCollector{})
 		ctrlmetrics.Registry.MustRegister(registry)
 	})
+}
+
+// Configured sets the hash of the settings that both programs share.
+func Configured(hash string) {
+	configInfo.Reset()
+	configInfo.WithLabelValues(hash).Set(1)
 }
 
 // Released counts released addresses.

@@ -57,6 +57,8 @@ func TestMetrics(t *testing.T) {
 		Strict:   func() sets.Set[string] { return sets.New("node-3") },
 		Waiting:  func() []WaitingPods { return []WaitingPods{{"node-1", nodeutil.Cordoned, 2}} },
 	})
+	Configured("0123")
+	Configured("4567")
 	Released(Deleted, 2)
 	Adoptions.Inc()
 	SubnetsAssigned(subnetplan.ByNewNode)
@@ -118,6 +120,9 @@ fixedip_ciliumendpoint_ownerref_fixes_total 1
 # HELP fixedip_cluster_pool_free_subnets Subnets of a cluster pool that are free for new nodes.
 # TYPE fixedip_cluster_pool_free_subnets gauge
 fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 60
+# HELP fixedip_config_info 1 for the hash of the settings that both programs share. Programs with different hashes have different settings.
+# TYPE fixedip_config_info gauge
+fixedip_config_info{hash="4567"} 1
 # HELP fixedip_conflicting_addresses Addresses in conflict, by kind: pods (more than one pod runs with it), fixedips (more than one FixedIP reserves it), pools (more than one pool offers it), wrong_pod (a pod runs with an address that is reserved for another pod).
 # TYPE fixedip_conflicting_addresses gauge
 fixedip_conflicting_addresses{kind="pods"} 1

@@ -21,17 +21,18 @@ import (
 
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
 // Annotations contains the annotation that keeps each autoscaler from removing a node, if its value is "true". Key: the
-// autoscaler.
+// autoscaler, one of configuration.Autoscalers.
 //
 // cluster-autoscaler: FAQ, "How can I prevent Cluster Autoscaler from scaling down a particular node?". Karpenter: Concepts,
 // Disruption, "Node-Level Controls".
 var Annotations = map[string]string{
-	"cluster-autoscaler": "cluster-autoscaler.kubernetes.io/scale-down-disabled",
-	"karpenter":          "karpenter.sh/do-not-disrupt",
+	configuration.ClusterAutoscaler: "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+	configuration.Karpenter:         "karpenter.sh/do-not-disrupt",
 }
 
 // Mark is the annotation that lists the annotations that fixedip has set, separated by commas.
@@ -101,7 +102,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		// The cache was behind. Try again when it may show the current Node.
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	case apierrors.IsForbidden(err):
-		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the API server refuses the patch; if the controller may not patch Nodes, apply manifests/controller-scale-down-rbac.yaml, and keep it until --protect-nodes-from is removed and no Node has the annotation %s: %w", node.Name, Mark, err)
+		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the API server refuses the patch; if the controller may not patch Nodes, apply manifests/controller-scale-down-rbac.yaml, and keep it until protectNodesFrom is removed from the configuration and no Node has the annotation %s: %w", node.Name, Mark, err)
 	case client.IgnoreNotFound(err) != nil:
 		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: %w", node.Name, err)
 	}

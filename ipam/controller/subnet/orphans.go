@@ -296,7 +296,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
-			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "The FixedIP is deleted and IP %s released, because node %s has been gone for %v or longer and --orphaned-subnet-policy is %s; the next pod gets another IP", strings.Join(record.Spec.IPs, ", "), o.Node, c.Rules.GracePeriod, subnetplan.Free)
+			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "The FixedIP is deleted and IP %s released, because node %s has been gone for %v or longer and subnets.orphanedPolicy is %s; the next pod gets another IP", strings.Join(record.Spec.IPs, ", "), o.Node, c.Rules.GracePeriod, subnetplan.Free)
 		}
 	}
 	return nil

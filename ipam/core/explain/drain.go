@@ -90,7 +90,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 		switch allowed := int(b.Status.DisruptionsAllowed); {
 		case len(waitingOf[name]) > allowed:
 			r.wrong("set the annotation "+identity.AnnotationFailover+" on the workload to Reassign (another address) or, if the routing carries single addresses, to Migrate",
-				"The drain stops at PodDisruptionBudget %s (disruptions allowed now: %d); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see --orphaned-subnet-policy): %s", name, allowed, strings.Join(waitingOf[name], ", "))
+				"The drain stops at PodDisruptionBudget %s (disruptions allowed now: %d); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see subnets.orphanedPolicy): %s", name, allowed, strings.Join(waitingOf[name], ", "))
 		case allowed == 0 && len(covered[name]) > 0:
 			r.wrong("wait until the budget allows a disruption, or change it", "The drain stops at PodDisruptionBudget %s, which allows no disruption now; its pods with fixed addresses on the node: %s", name, strings.Join(covered[name], ", "))
 		}
@@ -117,7 +117,7 @@ func drainedPod(record *v1alpha1.FixedIP, failover v1alpha1.Failover) (d Drained
 	case record.Spec.AssignedTo == v1alpha1.Slot:
 		d.Policy, d.AfterEviction = "Slot", "the next pod takes over a free slot, or waits until it can take one over"
 	case policy == v1alpha1.Migrate:
-		d.AfterEviction = "runs on another node with this address, if a node can take the pod and allowAddressMigration of the scheduler is true"
+		d.AfterEviction = "runs on another node with this address, if a node can take the pod and allowAddressMigration is true"
 	case policy == v1alpha1.Reassign:
 		d.AfterEviction = "runs on another node with another address, if a node can take the pod"
 	default:

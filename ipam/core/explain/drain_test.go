@@ -34,7 +34,7 @@ func TestDrain(t *testing.T) {
 	row := func(name, policy, fate string, budgets ...string) explain.DrainedPod {
 		return explain.DrainedPod{Pod: "db/" + name, IPs: []string{"10.0.0.1"}, Policy: policy, AfterEviction: fate, Budgets: budgets}
 	}
-	const migrates = "runs on another node with this address, if a node can take the pod and allowAddressMigration of the scheduler is true"
+	const migrates = "runs on another node with this address, if a node can take the pod and allowAddressMigration is true"
 	const waits = "waits until the node is uncordoned or, if it is deleted, until another node can run it"
 	two := []corev1.Pod{pod("mysql-1"), pod("mysql-0"), pod("other")}
 	both := func(failover v1alpha1.Failover, slot bool) []v1alpha1.FixedIP {
@@ -69,7 +69,7 @@ func TestDrain(t *testing.T) {
 			explain.DrainInputs{Pods: two, Records: both("", false), Failover: v1alpha1.Wait, Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("web", "web", 0)}},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
 			[]explain.Finding{
-				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql (disruptions allowed now: 1); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see --orphaned-subnet-policy): db/mysql-0, db/mysql-1"},
+				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql (disruptions allowed now: 1); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see subnets.orphanedPolicy): db/mysql-0, db/mysql-1"},
 				{Text: "Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: 2 of 2"},
 			},
 		},

@@ -27,7 +27,7 @@ func wrong(text, help string) explain.Finding {
 func TestFindings(t *testing.T) {
 	const (
 		failoverHelp = "set the annotation fixedip.io/failover on the workload of the pod to Reassign (another address) or, if the routing carries single addresses, to Migrate"
-		kindHelp     = "if the kind of the pod's workload is not configured, add it to workloads in the scheduler's FixedIPArgs and to --workload-kind of the controller"
+		kindHelp     = "if the kind of the pod's workload is not configured, add it to workloads in the configuration of fixedip"
 		lostHelp     = `see the events of the pod: the controller restores a lost entry, or evicts the pod so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation fixedip.io/enabled: "true" have fixed addresses`
 		evictedHelp  = "kubectl -n db delete pod mysql-0; the controller evicts the pod after --mismatch-grace-period, unless it is a bare pod or its mismatch policy is Report"
 		blockedHelp  = "if the release takes long: kubectl -n db describe fixedip mysql-0 shows what blocks it"
@@ -69,7 +69,7 @@ func TestFindings(t *testing.T) {
 		// The pod has no fixed address, or is bound.
 		"another scheduler, not adopted": {func(w *world) { w.unreserved(); w.Pod.Spec.SchedulerName = "default-scheduler" }, []explain.Finding{
 			wrong("The address of the pod is not fixed: its schedulerName is default-scheduler, and the controller has not adopted the address",
-				`set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that its --label-selector matches or the annotation fixedip.io/enabled: "true"; events of the pod report problems of the adoption`),
+				`set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation fixedip.io/enabled: "true"; events of the pod report problems of the adoption`),
 		}},
 		"a bare pod on a strict node": {func(w *world) {
 			w.unreserved()

@@ -64,7 +64,7 @@ func (e *explanation) unfixed() {
 	if owner := metav1.GetControllerOfNoCopy(e.Pod); owner != nil {
 		of = identity.OwnerFrom(owner).Label() + " " + owner.Name
 	}
-	kindHelp := "if the kind of the pod's workload is not configured, add it to workloads in the scheduler's FixedIPArgs and to --workload-kind of the controller"
+	kindHelp := "if the kind of the pod's workload is not configured, add it to workloads in the configuration of fixedip"
 	if !e.placedByUs() {
 		kindHelp = e.schedulerHelp() + "; " + kindHelp
 	}
@@ -101,7 +101,7 @@ func (e *explanation) bound() {
 	running := slices.DeleteFunc(slices.Clone(e.reserved), func(a netip.Addr) bool { return !podutil.RunsWith(e.Pod, a) })
 	switch {
 	case len(e.reserved) == 0 && !e.placedByUs():
-		e.wrong(e.schedulerHelp()+", or let the controller adopt the address, by a label that its --label-selector matches or the annotation "+identity.AnnotationEnabled+": \"true\"; events of the pod report problems of the adoption",
+		e.wrong(e.schedulerHelp()+", or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation "+identity.AnnotationEnabled+": \"true\"; events of the pod report problems of the adoption",
 			"The address of the pod is not fixed: its schedulerName is %s, and the controller has not adopted the address", e.Pod.Spec.SchedulerName)
 	case len(e.reserved) == 0:
 		e.wrong("see the events of the pod: the controller restores a lost entry, or evicts the pod so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation "+identity.AnnotationEnabled+": \"true\" have fixed addresses",

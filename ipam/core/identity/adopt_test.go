@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-func labelled(labels map[string]string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Labels = labels }
+func labelled(with map[string]string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels = with }
 }
 
 func bare(p *corev1.Pod) { p.OwnerReferences = nil }
@@ -48,9 +50,9 @@ func TestAdoption(t *testing.T) {
 		"bare pod, host network":             {selector: "{}", pod: pod(bare, func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
 		"host network":                       {selector: "{}", pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
 	} {
-		selector, err := identity.ParseSelector(c.selector)
+		selector, err := parseSelector(c.selector)
 		if err != nil {
-			t.Errorf("%s: ParseSelector: %v", name, err)
+			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		id, wanted, err := identity.Adoption{Selector: selector, ExcludeDBBranch: c.exclude}.Wants(c.pod, identity.NewKinds())
@@ -64,6 +66,15 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// parseSelector returns the selector that ParseSelector returns in the form that selects pods.
+func parseSelector(text string) (labels.Selector, error) {
+	s, err := identity.ParseSelector(text)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	return metav1.LabelSelectorAsSelector(s)
+}
+
 func TestParseSelector(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"matchLables":{"app":"x"}}`:                          `not a LabelSelector in JSON: unknown field "matchLables"`,
@@ -74,11 +85,11 @@ func TestParseSelector(t *testing.T) {
 		"app=x\x00,b": `the selector must name labels, such as app=mysql,env!=test, and have no zero byte`,
 		`app in x`:    `unable to parse requirement: found 'x' expected: '('`,
 	} {
-		if _, err := identity.ParseSelector(text); err == nil || err.Error() != want {
+		if _, err := parseSelector(text); err == nil || err.Error() != want {
 			t.Errorf("ParseSelector(%q): error %v, want %s", text, err, want)
 		}
 	}
-	if s, err := identity.ParseSelector(" "); s != nil || err != nil {
+	if s, err := parseSelector(" "); s != nil || err != nil {
 		t.Errorf("ParseSelector of a blank text returns %v, %v; want nil, nil", s, err)
 	}
 }

@@ -102,7 +102,7 @@ func FuzzSelector(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := identity.ParseSelector(text)
+		s, err := parseSelector(text)
 		if err != nil {
 			if s != nil {
 				t.Errorf("ParseSelector(%q) returns %s and error %v, want nil with an error", text, s, err)
@@ -115,7 +115,7 @@ func FuzzSelector(f *testing.F) {
 			}
 			return
 		}
-		again, err := identity.ParseSelector(s.String())
+		again, err := parseSelector(s.String())
 		if s.Empty() {
 			// Only JSON can select all pods.
 			if !strings.HasPrefix(strings.TrimSpace(text), "{") {

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/json"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -325,20 +326,47 @@ func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds, controllers Controllers) 
 
 // ParseSelector parses a label selector: a JSON LabelSelector such as {"matchLabels":{"app":"mysql"}}, or the format of
 // kubectl, such as app=mysql,env!=test. For an empty text it returns nil.
-func ParseSelector(s string) (labels.Selector, error) {
+func ParseSelector(s string) (*metav1.LabelSelector, error) {
 	s = strings.TrimSpace(s)
 	if s == "" {
 		return nil, nil
 	}
 	if !strings.HasPrefix(s, "{") {
-		return ParseLabels(s)
+		parsed, err := ParseLabels(s)
+		if err != nil {
+			return nil, err
+		}
+		return toLabelSelector(parsed)
 	}
 	var selector metav1.LabelSelector
 	strict, err := json.UnmarshalStrict([]byte(s), &selector)
 	if err := errors.Join(append(strict, err)...); err != nil {
 		return nil, fmt.Errorf("not a LabelSelector in JSON: %w", err)
 	}
-	return metav1.LabelSelectorAsSelector(&selector)
+	return &selector, nil
+}
+
+// toLabelSelector converts a selector. (metav1.ParseToLabelSelector does not support !=.)
+func toLabelSelector(from labels.Selector) (*metav1.LabelSelector, error) {
+	to := &metav1.LabelSelector{}
+	requirements, _ := from.Requirements()
+	for _, r := range requirements {
+		expression := metav1.LabelSelectorRequirement{Key: r.Key(), Values: r.Values().List()}
+		switch r.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			expression.Operator = metav1.LabelSelectorOpIn
+		case selection.NotEquals, selection.NotIn:
+			expression.Operator = metav1.LabelSelectorOpNotIn
+		case selection.Exists:
+			expression.Operator = metav1.LabelSelectorOpExists
+		case selection.DoesNotExist:
+			expression.Operator = metav1.LabelSelectorOpDoesNotExist
+		default:
+			return nil, fmt.Errorf("operator %s of label %s is not supported; write =, !=, in, notin, or only the key", r.Operator(), r.Key())
+		}
+		to.MatchExpressions = append(to.MatchExpressions, expression)
+	}
+	return to, nil
 }
 
 // ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error. So is a text

@@ -13,10 +13,6 @@ import (
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	schedscheme "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	"k8s.io/utils/ptr"
-
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/identity"
 )
 
 func init() {
@@ -40,17 +36,8 @@ func setDefaults(args *FixedIPArgs) {
 	setDefault(&args.ClaimTimeout, metav1.Duration{Duration: 10 * time.Second})
 	setDefault(&args.ClaimQPS, 200)
 	setDefault(&args.ClaimBurst, 400)
-	setDefault(&args.StrictNodes, "fixedip.io/strict=true")
-	if args.IPFamilies == nil {
-		args.IPFamilies = []string{address.IPv4.String()}
-	}
-	if args.Failover == "" {
-		args.Failover = string(v1alpha1.Wait)
-	}
-	for i := range args.Workloads {
-		if args.Workloads[i].Enabled == "" {
-			args.Workloads[i].Enabled = identity.ByAnnotation
-		}
+	if args.Configuration == "" {
+		args.Configuration = "/etc/fixedip/config.yaml"
 	}
 }
 

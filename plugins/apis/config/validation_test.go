@@ -4,7 +4,6 @@
 package config
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -13,24 +12,23 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestValidateFailover(t *testing.T) {
+func TestValidateFixedIPArgs(t *testing.T) {
 	for name, c := range map[string]struct {
-		failover string
-		movable  bool
-		want     string
+		change func(*FixedIPArgs)
+		want   string
 	}{
-		"Wait":                                  {failover: "Wait"},
-		"Reassign":                              {failover: "Reassign"},
-		"Migrate":                               {failover: "Migrate", movable: true},
-		"Migrate without allowAddressMigration": {failover: "Migrate", want: `args.failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false`},
-		"an unknown policy":                     {failover: "Move", movable: true, want: `args.failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
+		"valid":            {change: func(*FixedIPArgs) {}},
+		"no configuration": {change: func(a *FixedIPArgs) { a.Configuration = "" }, want: "args.configuration: Required value: must be the path of a file of kind FixedIPConfiguration"},
+		"no time":          {change: func(a *FixedIPArgs) { a.ClaimTimeout = &metav1.Duration{} }, want: `args.claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
+		"no burst":         {change: func(a *FixedIPArgs) { a.ClaimBurst = ptr.To[int32](0) }, want: "args.claimBurst: Invalid value: 0: must be at least 1"},
 	} {
-		args := &FixedIPArgs{IPFamilies: []string{"IPv4"}, ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](1), ClaimBurst: ptr.To[int32](1), Failover: c.failover, AllowAddressMigration: c.movable}
+		args := &FixedIPArgs{Configuration: "/c", ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](1), ClaimBurst: ptr.To[int32](1)}
+		c.change(args)
 		got := ""
 		if err := ValidateFixedIPArgs(field.NewPath("args"), args).ToAggregate(); err != nil {
 			got = err.Error()
 		}
-		if (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
+		if got != c.want {
 			t.Errorf("%s: got error %q, want %q", name, got, c.want)
 		}
 	}

@@ -8,7 +8,6 @@
 package config
 
 import (
-	"fixedip.io/fixedip/ipam/core/identity"
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -17,11 +16,6 @@ import (
 func (in *FixedIPArgs) DeepCopyInto(out *FixedIPArgs) {
 	*out = *in
 	out.TypeMeta = in.TypeMeta
-	if in.IPFamilies != nil {
-		in, out := &in.IPFamilies, &out.IPFamilies
-		*out = make([]string, len(*in))
-		copy(*out, *in)
-	}
 	if in.ClaimTimeout != nil {
 		in, out := &in.ClaimTimeout, &out.ClaimTimeout
 		*out = new(v1.Duration)
@@ -36,16 +30,6 @@ func (in *FixedIPArgs) DeepCopyInto(out *FixedIPArgs) {
 		in, out := &in.ClaimBurst, &out.ClaimBurst
 		*out = new(int32)
 		**out = **in
-	}
-	if in.StrictNodes != nil {
-		in, out := &in.StrictNodes, &out.StrictNodes
-		*out = new(string)
-		**out = **in
-	}
-	if in.Workloads != nil {
-		in, out := &in.Workloads, &out.Workloads
-		*out = make([]identity.Kind, len(*in))
-		copy(*out, *in)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
@@ -87,24 +88,18 @@ type Binder struct {
 	orphaned sync.Map
 }
 
-// New returns the Binder of a profile.
-func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fwk.NodeInfo, f informers.SharedInformerFactory) (*Binder, error) {
+// New returns the Binder of a profile. settings have to be complete and valid.
+func New(shared *Shared, args *config.FixedIPArgs, settings configuration.Configuration, snapshot func(node string) fwk.NodeInfo, f informers.SharedInformerFactory) (*Binder, error) {
 	b := &Binder{
-		Shared: shared, snapshot: snapshot, strict: labels.Nothing(),
-		claimTimeout: args.ClaimTimeout.Duration, failover: v1alpha1.Failover(args.Failover), movable: args.AllowAddressMigration,
+		Shared: shared, snapshot: snapshot,
+		claimTimeout: args.ClaimTimeout.Duration, failover: settings.Failover, movable: settings.AllowAddressMigration,
 	}
-	for _, name := range args.IPFamilies {
-		family, err := address.ParseFamily(name)
-		if err != nil {
-			return nil, fmt.Errorf("ipFamilies: %w", err)
-		}
-		b.families = append(b.families, family)
+	var err error
+	if b.families, err = settings.Families(); err != nil {
+		return nil, err
 	}
-	if args.StrictNodes != nil && *args.StrictNodes != "" {
-		var err error
-		if b.strict, err = identity.ParseLabels(*args.StrictNodes); err != nil {
-			return nil, fmt.Errorf("strictNodes: %w", err)
-		}
+	if b.strict, err = settings.Strict(); err != nil {
+		return nil, fmt.Errorf("strictNodes: %w", err)
 	}
 	// Queueing hints cannot replace this handler, which also counts the strict nodes: the framework calls hints for
 	// each refused pod, and none if no pod was refused.

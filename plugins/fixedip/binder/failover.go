@@ -64,7 +64,7 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 	case policy == v1alpha1.Wait:
 		return fmt.Sprintf("; to place the pod on another node with another address, annotate %s with %s: Reassign", annotated(p.id), identity.AnnotationFailover), ""
 	case policy == v1alpha1.Migrate && !b.movable:
-		return "; the pod's failover policy is Migrate, but allowAddressMigration of the scheduler is false; set it to true if the routing of the cluster carries single addresses", ""
+		return "; the pod's failover policy is Migrate, but allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses", ""
 	}
 	node, err := orNil(b.Nodes.Get(p.reservation.node))
 	if err != nil {

@@ -279,7 +279,7 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	for _, f := range requested.Families() {
 		if !slices.Contains(b.families, f) {
-			return nil, refuse(wake, "requests %s, but the scheduler gives pods no %[2]s addresses; remove them from the annotation, or, if the Cilium agents assign %[2]s addresses, add %[2]s to ipFamilies of the scheduler", requested, f)
+			return nil, refuse(wake, "requests %s, but the scheduler gives pods no %[2]s addresses; remove them from the annotation, or, if the Cilium agents assign %[2]s addresses, add %[2]s to ipFamilies in the configuration of fixedip", requested, f)
 		}
 		if a, single := requested.Single(f); single {
 			if blocker := b.Cache.Ledger.Blocker(p.id.Key(), a); blocker != nil {

@@ -67,8 +67,9 @@ type Cache struct {
 }
 
 // Start returns a Cache and starts its watches, which end with ctx. It does not wait for the watches, so that the scheduler
-// starts even if the API server is not reachable: see addSyncOnlyInformer. shared contains the informers of the scheduler.
-func Start(ctx context.Context, base *restclient.Config, shared informers.SharedInformerFactory, args *config.FixedIPArgs, newCache cache.NewCacheFunc) (*Cache, error) {
+// starts even if the API server is not reachable: see addSyncOnlyInformer. shared contains the informers of the scheduler, and
+// kinds the kinds of workloads whose pods may have fixed addresses.
+func Start(ctx context.Context, base *restclient.Config, shared informers.SharedInformerFactory, args *config.FixedIPArgs, kinds identity.Kinds, newCache cache.NewCacheFunc) (*Cache, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration uses protobuf, which custom resources do not support.
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, ""
@@ -94,7 +95,7 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 	if err != nil {
 		return nil, fmt.Errorf("create a cache of CiliumNodes and FixedIPs: %w", err)
 	}
-	c := &Cache{Ledger: ledger.New(), FixedIPs: caches, Kinds: identity.NewKinds(args.Workloads...)}
+	c := &Cache{Ledger: ledger.New(), FixedIPs: caches, Kinds: kinds}
 	c.WritePools(ctx, ciliumpool.New(api))
 	if err := c.followWorkloads(ctx, cfg, shared); err != nil {
 		return nil, err

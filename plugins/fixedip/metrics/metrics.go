@@ -78,6 +78,8 @@ var (
 		Help: "Patches of CiliumNodes that were refused because the CiliumNode had changed, and were decided again."})
 	prefilters = counter("prefilter_total", "narrowed",
 		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter restricted the nodes.")
+	configInfo = k8smetrics.NewGaugeVec(&k8smetrics.GaugeOpts{Namespace: namespace, Name: "config_info", StabilityLevel: k8smetrics.ALPHA,
+		Help: "1 for the hash of the settings that both programs share. Programs with different hashes have different settings."}, []string{"hash"})
 	requeues = counter("requeues_total", "reason",
 		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed, or the pod that uses the address ended), node (a node that the pod waits for, or its pool, changed or was created), free_address (an address became free), slot (the free slots of the workload changed), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )
@@ -97,9 +99,15 @@ var register sync.Once
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {
-		legacyregistry.MustRegister(claims, claimDuration, migrations, batchSize, conflicts, prefilters, requeues)
+		legacyregistry.MustRegister(claims, claimDuration, migrations, batchSize, conflicts, prefilters, requeues, configInfo)
 		registerGauges()
 	})
+}
+
+// Configured sets the hash of the settings that both programs share. Call it after Register.
+func Configured(hash string) {
+	configInfo.Reset()
+	configInfo.WithLabelValues(hash).Set(1)
 }
 
 // ClaimEnded counts a claim, and observes its duration if it was written.

@@ -37,6 +37,8 @@ func TestMetrics(t *testing.T) {
 	for _, c := range []Cause{Owner, Node, FreeAddress, Annotation, Missed} {
 		Requeued(c)
 	}
+	Configured("0123")
+	Configured("4567")
 	PreFiltered(true)
 	PreFiltered(true)
 	PreFiltered(false)
@@ -76,6 +78,9 @@ fixedip_claims_total{result="existing"} 1
 fixedip_claims_total{result="node_gone"} 1
 fixedip_claims_total{result="timeout"} 1
 fixedip_claims_total{result="written"} 2
+# HELP fixedip_config_info [ALPHA] 1 for the hash of the settings that both programs share. Programs with different hashes have different settings.
+# TYPE fixedip_config_info gauge
+fixedip_config_info{hash="4567"} 1
 # HELP fixedip_informer_synced [ALPHA] 1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready while this is 0.
 # TYPE fixedip_informer_synced gauge
 fixedip_informer_synced{resource="ciliumnodes"} 1

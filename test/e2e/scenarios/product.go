@@ -36,7 +36,7 @@ func (t *trial) images() []string {
 }
 
 // installation is the format of the kustomization that a user writes beside the manifests. Its arguments are the path of the
-// manifests and the tag of each image.
+// manifests, the tag of each image and the address cooldown. Leases and times are short to shorten the run.
 const installation = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%s]
@@ -44,26 +44,35 @@ images:
 - {name: fixedip-scheduler, newTag: %q}
 - {name: fixedip-controller, newTag: %q}
 configMapGenerator:
-- {name: fixedip-controller-config, namespace: fixedip-system, behavior: replace, files: [config.yaml=controller.yaml]}
-- {name: fixedip-scheduler-config, namespace: fixedip-system, behavior: replace, files: [config.yaml=scheduler.yaml]}
+- {name: fixedip-config, namespace: fixedip-system, behavior: replace, files: [config.yaml, scheduler.yaml]}
+patches:
+- target: {kind: Deployment, name: fixedip-controller}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --address-cooldown=%s}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-election-lease-duration=4s}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-election-renew-deadline=3s}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-election-retry-period=500ms}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --v=2}
 `
 
-// controllerConfig is the configuration of the controller. Leases and times are short to shorten the run.
-var controllerConfig = `apiVersion: config.fixedip.io/v1alpha1
-kind: FixedIPControllerConfiguration
-cluster-pool-ipv4-cidr: [` + layout.PodCIDR(layout.IPv4) + `]
-cluster-pool-ipv6-cidr: ["` + layout.PodCIDR(layout.IPv6) + `"]
-workload-kind: [Deployment.apps=Slot]
-label-selector: {matchLabels: {fixed: by-label}}
-address-cooldown: ` + coolDown.String() + `
-orphaned-subnet-grace-period: ` + gracePeriod.String() + `
-leader-election-lease-duration: 4s
-leader-election-renew-deadline: 3s
-leader-election-retry-period: 500ms
-v: 2
+// settings is the format of the settings of both programs. Its argument is the value of allowAddressMigration. Times are short to
+// shorten the run.
+var settings = `apiVersion: config.fixedip.io/v1alpha1
+kind: FixedIPConfiguration
+subnets:
+  clusterPools:
+  - {cidr: "` + layout.PodCIDR(layout.IPv4) + `"}
+  - {cidr: "` + layout.PodCIDR(layout.IPv6) + `"}
+  orphanedGracePeriod: ` + gracePeriod.String() + `
+allowAddressMigration: %t
+workloads:
+- {apiGroup: apps, kind: Deployment, identity: Slot}
+adoption:
+  podSelector: {matchLabels: {fixed: by-label}}
+mismatchPolicy: Restart
 `
 
-// schedulerConfig is the format of the configuration of the scheduler. Its argument is the value of allowAddressMigration.
+// schedulerConfig is the configuration of the scheduler. Its lease is short to shorten the run.
 const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection:
@@ -82,10 +91,7 @@ profiles:
   pluginConfig:
   - name: FixedIP
     args:
-      ipFamilies: [IPv4, IPv6]
-      allowAddressMigration: %t
-      workloads:
-      - {apiGroup: apps, kind: Deployment, identity: Slot}
+      configuration: /etc/fixedip/config.yaml
 `
 
 // gracePeriod is the grace period of orphaned subnets.
@@ -105,9 +111,9 @@ func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
 		return fmt.Errorf("create the folder of the installation: %w", err)
 	}
 	for name, text := range map[string]string{
-		"kustomization.yaml": fmt.Sprintf(installation, manifests, t.options.tag, t.options.tag),
-		"controller.yaml":    controllerConfig,
-		"scheduler.yaml":     fmt.Sprintf(schedulerConfig, t.options.routing == layout.Tunnel),
+		"kustomization.yaml": fmt.Sprintf(installation, manifests, t.options.tag, t.options.tag, coolDown),
+		"config.yaml":        fmt.Sprintf(settings, t.options.routing == layout.Tunnel),
+		"scheduler.yaml":     schedulerConfig,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return fmt.Errorf("write a file of the installation: %w", err)

@@ -14,7 +14,7 @@ import (
 func TestTagsAreText(t *testing.T) {
 	for _, tag := range []string{"v1.0.0", "3200406", "12e4567", "0x10", "1_000"} {
 		var k types.Kustomization
-		if err := k.Unmarshal([]byte(fmt.Sprintf(installation, "../manifests", tag, tag))); err != nil {
+		if err := k.Unmarshal([]byte(fmt.Sprintf(installation, "../manifests", tag, tag, coolDown))); err != nil {
 			t.Errorf("unmarshal the kustomization with the tag %s: %v", tag, err)
 			continue
 		}

@@ -1,0 +1,244 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/configuration"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+)
+
+// sharedValues contains the values of the flags that set fields of the configuration.
+type sharedValues struct {
+	ipv4CIDRs, ipv6CIDRs         []string
+	ipv4MaskSizes, ipv6MaskSizes []int
+	ipv6                         bool
+	subnetSource, orphanedPolicy string
+	orphanedGracePeriod          time.Duration
+	protectNodesFrom             []string
+	minFree, maxDynamic          int
+	strictNodes                  string
+	failover                     string
+	migration                    bool
+	mismatchPolicy               string
+	labelSelector                string
+	schedulerNames               []string
+	workloadKinds                []string
+}
+
+// addFlags adds the flags. Their defaults are those of the configuration, which Complete sets: a flag that is not set changes
+// nothing.
+func (v *sharedValues) addFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&v.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs from which nodes get their subnets")
+	fs.IntSliceVar(&v.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", []int{24}, "Prefix length of IPv4 subnets of nodes: one for all CIDRs, or one for each")
+	fs.StringSliceVar(&v.ipv6CIDRs, "cluster-pool-ipv6-cidr", nil, "IPv6 CIDRs from which nodes get their subnets")
+	fs.IntSliceVar(&v.ipv6MaskSizes, "cluster-pool-ipv6-mask-size", []int{120}, "Prefix length of IPv6 subnets of nodes: one for all CIDRs, or one for each")
+	fs.BoolVar(&v.ipv6, "enable-ipv6", true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr, and pods fixed IPv6 addresses. If false, nodes keep the IPv6 subnets that they have")
+	fs.StringVar(&v.subnetSource, "subnet-source", string(configuration.FromClusterPools), "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
+	fs.StringVar(&v.orphanedPolicy, "orphaned-subnet-policy", string(subnetplan.Inherit), "Policy for a subnet with FixedIPs whose node is gone: Inherit (another node takes over the subnet), Hold (the subnet waits for its node) or Free (the FixedIPs are deleted). With --subnet-source=Node, Inherit acts like Hold")
+	fs.DurationVar(&v.orphanedGracePeriod, "orphaned-subnet-grace-period", configuration.DefaultOrphanedGracePeriod, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies, and before a subnet without FixedIPs is released. If the failover policy of an IP in the subnet is Migrate, a node that has a subnet may inherit it after 10s at most")
+	fs.StringSliceVar(&v.protectNodesFrom, "protect-nodes-from", nil, "Autoscalers that must not remove nodes whose subnets have fixed addresses: cluster-autoscaler, karpenter. The controller annotates these Nodes, and needs manifests/controller-scale-down-rbac.yaml for that")
+	fs.IntVar(&v.minFree, "min-free-ips", configuration.DefaultMinFree, "Minimum number of free dynamic addresses in the pool of each node, per family. Strict nodes have none")
+	fs.IntVar(&v.maxDynamic, "max-dynamic-ips", 0, "Maximum number of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: the number of pods that the node can run, but at most half of its subnet")
+	fs.StringVar(&v.strictNodes, "strict-nodes", configuration.DefaultStrictNodes, "Label selector of strict nodes, on which every pod gets an owned entry; empty selects none")
+	fs.StringVar(&v.failover, "failover", string(v1alpha1.Wait), "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign")
+	fs.BoolVar(&v.migration, "allow-address-migration", false, "Allow addresses to move to nodes whose subnets do not contain them, which needs routing of single addresses")
+	fs.StringVar(&v.mismatchPolicy, "mismatch-policy", string(identity.Restart), "Policy for pods that run with another address than their fixed address, or have no CiliumEndpoint: Restart (evict the pod) or Report. The annotation "+identity.AnnotationOnMismatch+" of a workload or its pods takes precedence")
+	fs.StringVar(&v.labelSelector, "label-selector", "", "Adopt the current IPs of matching pods placed by other schedulers (pods of StatefulSets and of other kinds with identity PodName, and bare pods): a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
+	fs.StringSliceVar(&v.schedulerNames, "scheduler-names", []string{configuration.DefaultSchedulerName}, "Names of the profiles of fixedip-scheduler (schedulerName of pods)")
+	fs.StringArrayVar(&v.workloadKinds, "workload-kind", nil, "Further kind of workload whose pods may have fixed addresses, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot. Only pods with the annotation "+identity.AnnotationEnabled+": \"true\" have fixed addresses, unless :ByDefault follows. May be repeated")
+}
+
+// sharedFlags are the flags that set fields of the configuration. Flags of the same field are applied in this order.
+var sharedFlags = []struct {
+	flag string
+	// field is the path of the field.
+	field string
+	set   func(c *configuration.Configuration, v sharedValues) error
+}{
+	{"cluster-pool-ipv4-cidr", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
+		return setPools(c, address.IPv4, v.ipv4CIDRs, v.ipv4MaskSizes)
+	}},
+	{"cluster-pool-ipv4-mask-size", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
+		return setPools(c, address.IPv4, v.ipv4CIDRs, v.ipv4MaskSizes)
+	}},
+	{"cluster-pool-ipv6-cidr", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
+		return setPools(c, address.IPv6, v.ipv6CIDRs, v.ipv6MaskSizes)
+	}},
+	{"cluster-pool-ipv6-mask-size", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
+		return setPools(c, address.IPv6, v.ipv6CIDRs, v.ipv6MaskSizes)
+	}},
+	{"enable-ipv6", "ipFamilies", func(c *configuration.Configuration, v sharedValues) error {
+		if !v.ipv6 {
+			c.IPFamilies = []string{address.IPv4.String()}
+		}
+		return nil
+	}},
+	{"subnet-source", "subnets.source", func(c *configuration.Configuration, v sharedValues) error {
+		c.Subnets.Source = configuration.SubnetSource(v.subnetSource)
+		return nil
+	}},
+	{"orphaned-subnet-policy", "subnets.orphanedPolicy", func(c *configuration.Configuration, v sharedValues) error {
+		c.Subnets.OrphanedPolicy = subnetplan.OrphanPolicy(v.orphanedPolicy)
+		return nil
+	}},
+	{"orphaned-subnet-grace-period", "subnets.orphanedGracePeriod", func(c *configuration.Configuration, v sharedValues) error {
+		c.Subnets.OrphanedGracePeriod = &metav1.Duration{Duration: v.orphanedGracePeriod}
+		return nil
+	}},
+	{"protect-nodes-from", "protectNodesFrom", func(c *configuration.Configuration, v sharedValues) error {
+		c.ProtectNodesFrom = v.protectNodesFrom
+		return nil
+	}},
+	{"min-free-ips", "pools.minFree", func(c *configuration.Configuration, v sharedValues) error {
+		c.Pools.MinFree = &v.minFree
+		return nil
+	}},
+	{"max-dynamic-ips", "pools.maxDynamic", func(c *configuration.Configuration, v sharedValues) error {
+		c.Pools.MaxDynamic = &v.maxDynamic
+		return nil
+	}},
+	{"strict-nodes", "strictNodes", func(c *configuration.Configuration, v sharedValues) error {
+		c.StrictNodes = &v.strictNodes
+		return nil
+	}},
+	{"failover", "failover", func(c *configuration.Configuration, v sharedValues) error {
+		c.Failover = v1alpha1.Failover(v.failover)
+		return nil
+	}},
+	{"allow-address-migration", "allowAddressMigration", func(c *configuration.Configuration, v sharedValues) error {
+		c.AllowAddressMigration = v.migration
+		return nil
+	}},
+	{"mismatch-policy", "mismatchPolicy", func(c *configuration.Configuration, v sharedValues) error {
+		c.MismatchPolicy = identity.OnMismatch(v.mismatchPolicy)
+		return nil
+	}},
+	{"label-selector", "adoption.podSelector", func(c *configuration.Configuration, v sharedValues) (err error) {
+		c.Adoption.PodSelector, err = identity.ParseSelector(v.labelSelector)
+		return err
+	}},
+	{"scheduler-names", "schedulerNames", func(c *configuration.Configuration, v sharedValues) error {
+		c.SchedulerNames = v.schedulerNames
+		return nil
+	}},
+	{"workload-kind", "workloads", func(c *configuration.Configuration, v sharedValues) error {
+		c.Workloads = nil
+		for _, text := range v.workloadKinds {
+			kind, err := identity.ParseKind(text)
+			if err != nil {
+				return err
+			}
+			c.Workloads = append(c.Workloads, kind)
+		}
+		return nil
+	}},
+}
+
+// setPools sets the cluster pools of one family to those of the flags. If cidrs is empty, it keeps those of the file, with the mask
+// sizes of the flags.
+func setPools(c *configuration.Configuration, family address.Family, cidrs []string, maskSizes []int) error {
+	isFamily := func(p configuration.ClusterPool) bool {
+		cidr, err := address.ParseSubnet(p.CIDR)
+		return err == nil && address.Of(cidr.Addr()) == family
+	}
+	if len(cidrs) == 0 {
+		for _, p := range c.Subnets.ClusterPools {
+			if isFamily(p) {
+				cidrs = append(cidrs, p.CIDR)
+			}
+		}
+	}
+	if n := len(maskSizes); len(cidrs) > 0 && n != 1 && n != len(cidrs) {
+		return fmt.Errorf("mask sizes %v for the CIDRs %v; give one for all, or one for each", maskSizes, cidrs)
+	}
+	pools := slices.DeleteFunc(slices.Clone(c.Subnets.ClusterPools), isFamily)
+	for i, s := range cidrs {
+		cidr, err := address.ParseSubnet(s)
+		if err != nil {
+			return err
+		}
+		if of := address.Of(cidr.Addr()); of != family {
+			return fmt.Errorf("%q is an %s CIDR; write it in --cluster-pool-%s-cidr", s, of, strings.ToLower(of.String()))
+		}
+		pools = append(pools, configuration.ClusterPool{CIDR: s, MaskSize: maskSizes[min(i, len(maskSizes)-1)]})
+	}
+	c.Subnets.ClusterPools = pools
+	return nil
+}
+
+// configuration returns the complete, valid configuration: that of the file, changed by the flags that another source has set. An
+// error names the flag, or the field and the file.
+func (o *options) configuration(changed func(flag string) bool) (configuration.Configuration, error) {
+	c := o.file
+	for _, f := range sharedFlags {
+		if !changed(f.flag) {
+			continue
+		}
+		if err := f.set(&c, o.shared); err != nil {
+			return c, fmt.Errorf("--%s: %w", f.flag, err)
+		}
+	}
+	c.Complete()
+	errs := c.Validate(nil)
+	if len(errs) == 0 {
+		return c, nil
+	}
+	return c, o.located(errs[0], c, changed)
+}
+
+// located returns an error about a field that names the flag that has set it, or the file if no flag has.
+func (o *options) located(e *field.Error, c configuration.Configuration, changed func(flag string) bool) error {
+	var flags []string
+	for _, f := range sharedFlags {
+		if (e.Field == f.field || strings.HasPrefix(e.Field, f.field+".") || strings.HasPrefix(e.Field, f.field+"[")) && (o.configFile == "" || changed(f.flag)) {
+			flags = append(flags, f.flag)
+		}
+	}
+	if len(flags) == 0 {
+		return fmt.Errorf("--config %s: %w", o.configFile, e)
+	}
+	flag := flags[0]
+	if len(flags) > 1 {
+		flag = poolFlag(e.Field, c)
+	}
+	return fmt.Errorf("--%s: %s", flag, e.ErrorBody())
+}
+
+// poolFlag returns the flag of the cluster pool that a field names.
+func poolFlag(path string, c configuration.Configuration) string {
+	family, what := address.IPv4, "cidr"
+	for i, p := range c.Subnets.ClusterPools {
+		if cidr, err := address.ParseSubnet(p.CIDR); err == nil && strings.Contains(path, fmt.Sprintf("[%d]", i)) {
+			family = address.Of(cidr.Addr())
+		}
+	}
+	if strings.HasSuffix(path, ".maskSize") {
+		what = "mask-size"
+	}
+	return "cluster-pool-" + strings.ToLower(family.String()) + "-" + what
+}
+
+// hasField reports whether a file, decoded as JSON, has a field.
+func hasField(file map[string]json.RawMessage, path string) bool {
+	name, rest, nested := strings.Cut(path, ".")
+	value, ok := file[name]
+	if !ok || !nested {
+		return ok
+	}
+	var inner map[string]json.RawMessage
+	return json.Unmarshal(value, &inner) == nil && hasField(inner, rest)
+}

@@ -1,0 +1,54 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configuration
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Parse returns the configuration in a file, complete and valid. An error names the field and the value.
+func Parse(data []byte) (Configuration, error) {
+	c, err := Decode(data)
+	if err != nil {
+		return c, err
+	}
+	c.Complete()
+	if errs := c.Validate(nil); len(errs) > 0 {
+		return c, errs.ToAggregate()
+	}
+	return c, nil
+}
+
+// Decode returns the configuration in a file without defaults. It does not validate values.
+func Decode(data []byte) (c Configuration, err error) {
+	if err := yaml.UnmarshalStrict(data, &c); err != nil {
+		// The error may have several lines.
+		return c, errors.New(strings.Join(strings.Fields(err.Error()), " "))
+	}
+	for _, f := range []struct{ key, have, want string }{{"apiVersion", c.APIVersion, Version}, {"kind", c.TypeMeta.Kind, Kind}} {
+		if f.have != f.want {
+			return c, fmt.Errorf("%s is %s; write %s", f.key, cmp.Or(f.have, "missing"), f.want)
+		}
+	}
+	return c, nil
+}
+
+// Hash returns a text that differs for configurations with different effects. Both programs export it, so that an alert can
+// compare them.
+func (c Configuration) Hash() (string, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return "", fmt.Errorf("encode the configuration: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:6]), nil
+}
