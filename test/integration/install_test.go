@@ -232,7 +232,7 @@ func (i installation) run(name string, args ...string) {
 		if strings.Contains(text, "kind: KubeSchedulerConfiguration") {
 			text = i.withKubeconfig(text, i.Kubeconfig(name))
 		}
-		i.must(os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
+		i.must(os.WriteFile(filepath.Join(dir, file), []byte(strings.ReplaceAll(text, mount, dir)), 0o600))
 	}
 	for _, arg := range container.Args {
 		args = append(args, strings.ReplaceAll(arg, mount, dir))
