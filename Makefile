@@ -35,6 +35,7 @@ help: ## Shows this list
 setup: ## Downloads all modules
 	go mod download
 	go mod download -modfile=hack/tools/go.mod
+	go mod download -modfile=hack/helm/go.mod
 
 ##@ Programs
 
@@ -360,9 +361,10 @@ test-e2e: preflight ## Runs the tests on real nodes, as root (CILIUM=1.18 or 1.2
 ##@ Maintenance
 
 .PHONY: generate
-generate: ## Generates deep copies and the CRD manifest
+generate: ## Generates deep copies, the CRD manifest, and the manifests that come from the chart
 	$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt paths=./ipam/api/... paths=./plugins/apis/...
 	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
+	go run ./hack/render
 
 VULNDB ?= https://vuln.go.dev
 
@@ -378,6 +380,7 @@ lint: ## Runs the linters of .golangci.yml
 verify: generate ## Checks generated code, go.mod, format and lint
 	go mod tidy
 	cd hack/tools && go mod tidy
+	cd hack/helm && go mod tidy
 	$(TOOL) golangci-lint fmt
 	$(TOOL) golangci-lint run
 	@headless=$$(git grep -L SPDX-License-Identifier -- '*.sh' Makefile .ci/run); [ -z "$$headless" ] || { echo "no licence header: $$headless"; exit 1; }

@@ -196,8 +196,8 @@ workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]
 			want:     func(*options) {},
 			warnings: []string{"Variable KUBECONFIG names /nowhere/scheduler.conf, which does not exist; using the service account of the pod"},
 		},
-		"an invalid variable":        {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.Atoi: parsing "x": invalid syntax`},
-		"a missing file":             {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
+		"an invalid variable":      {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.Atoi: parsing "x": invalid syntax`},
+		"a missing file":           {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
 		"a file without a version": {given: given{file: "kind: FixedIPConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
 		"an unknown field":         {given: given{file: head + "min-free-ips: 3\n"}, wantErr: `--config config.yaml: error unmarshaling JSON: while decoding JSON: json: unknown field "min-free-ips"`},
 	} {

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"          // registers --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers the metrics of client-go
 	_ "k8s.io/component-base/metrics/prometheus/version"  // registers the metric of the build version
 	"k8s.io/klog/v2"

@@ -50,6 +50,8 @@ type Options struct {
 	// Product starts the programs that assign subnets to nodes. It is called before nodes are started; nil means
 	// StartProduct.
 	Product func(context.Context, *Cluster) error
+	// Empty leaves out the manifests that StartProduct needs, so that Product can install everything.
+	Empty bool
 	// Images are archives that every node imports into its containerd.
 	Images []string
 	// Detach lets the cluster outlive the process that starts it; Down stops it.
@@ -123,15 +125,17 @@ func (c *Cluster) start(ctx context.Context) error {
 	for _, node := range append(c.options.NodeNames(), c.options.SpareNames()...) {
 		args = append(args, "--node="+node)
 	}
-	manifests := filepath.Join(c.options.Source, "manifests")
+	var manifests []string
+	for _, name := range []string{"crd", "namespace.yaml", "controller-rbac.yaml", "scheduler-rbac.yaml"} {
+		if !c.options.Empty {
+			manifests = append(manifests, filepath.Join(c.options.Source, "manifests", name))
+		}
+	}
 	// cluster.Start stops everything that it started if it returns an error.
 	running, err := cluster.Start(ctx, cluster.Options{
-		Dir:      c.options.Dir,
-		Binaries: cluster.Binaries{ControlPlane: filepath.Join(c.options.KubernetesPrograms(c.options.Bin), "fixedip-controlplane")},
-		Manifests: []string{
-			filepath.Join(manifests, "crd"), filepath.Join(manifests, "namespace.yaml"),
-			filepath.Join(manifests, "controller-rbac.yaml"), filepath.Join(manifests, "scheduler-rbac.yaml"),
-		},
+		Dir:              c.options.Dir,
+		Binaries:         cluster.Binaries{ControlPlane: filepath.Join(c.options.KubernetesPrograms(c.options.Bin), "fixedip-controlplane")},
+		Manifests:        manifests,
 		CiliumCRDs:       filepath.Join(c.ciliumBin(), "crds"),
 		ControlPlaneArgs: args,
 		Prepare:          c.startHub,

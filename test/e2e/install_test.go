@@ -98,16 +98,24 @@ type installation struct {
 
 func installAsPods(t *testing.T) installation {
 	t.Helper()
-	images := packImages(t)
 	site := t.TempDir()
-	c := start(t, func(o *realcluster.Options) {
-		o.Images = images
+	return installBy(t, func(o *realcluster.Options) {
 		o.Product = func(ctx context.Context, c *realcluster.Cluster) error {
 			if err := writeSite(site, c); err != nil {
 				return err
 			}
 			return c.Apply(ctx, site)
 		}
+	})
+}
+
+// installBy starts a cluster on whose nodes our images are.
+func installBy(t *testing.T, change func(*realcluster.Options)) installation {
+	t.Helper()
+	images := packImages(t)
+	c := start(t, func(o *realcluster.Options) {
+		o.Images = images
+		change(o)
 	})
 	cfg, err := c.RESTConfig(cluster.Admin)
 	if err != nil {

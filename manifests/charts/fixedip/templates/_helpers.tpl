@@ -1,0 +1,117 @@
+{{- define "fixedip.labels" -}}
+app.kubernetes.io/part-of: fixedip
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- /* Image of a program. Argument: a list of the context and the name of the program. */}}
+{{- define "fixedip.image" -}}
+{{- $ := index . 0 -}}
+{{- with $.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ index . 1 }}:{{ $.Values.image.tag | default $.Chart.AppVersion }}
+{{- end }}
+
+{{- /* The settings of both programs. */}}
+{{- define "fixedip.config" -}}
+apiVersion: config.fixedip.io/v1alpha1
+kind: FixedIPConfiguration
+{{- $config := deepCopy .Values.config }}
+{{- /* An empty list is the default of the chart, and forbidden if Kubernetes assigns the subnets. */}}
+{{- if not $config.subnets.clusterPools }}{{ $_ := unset $config.subnets "clusterPools" }}{{ end }}
+{{ toYaml $config }}
+{{- end }}
+
+{{- /* The configuration of the scheduler. */}}
+{{- define "fixedip.schedulerConfig" -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  # Each placement takes one request. The default of Kubernetes, 50, would limit the scheduler to 50 pods per second.
+  qps: {{ .Values.scheduler.qps }}
+  burst: {{ .Values.scheduler.burst }}
+leaderElection:
+  leaderElect: true
+  resourceNamespace: {{ .Release.Namespace }}
+  # With the lease of the default scheduler it would be its standby and never become active.
+  resourceName: fixedip-scheduler
+profiles:
+{{- range .Values.config.schedulerNames | default (list "fixedip-scheduler") }}
+- schedulerName: {{ . }}
+  plugins:
+    # FixedIP has to come after DefaultPreemption, and so after the default plugins.
+    multiPoint:
+      enabled:
+      - name: FixedIP
+  pluginConfig:
+  - name: FixedIP
+    args:
+      configuration: /etc/fixedip/config.yaml
+{{- end }}
+{{- end }}
+
+{{- /* Rules to read workloads: those of config.workloads, of rbac.workloadResources and of the third element. Argument: a list of the
+context, the resources of the group apps that another role has already, and the resources of that group that the program reads in any case. */}}
+{{- define "fixedip.workloadRules" -}}
+{{- $ := index . 0 -}}
+{{- $others := index . 1 -}}
+{{- $groups := dict "apps" (index . 2) -}}
+{{- range $.Values.config.workloads }}
+{{- $_ := set $groups (.apiGroup | default "") (append (get $groups (.apiGroup | default "") | default list) (printf "%ss" (lower .kind))) -}}
+{{- end }}
+{{- range $.Values.rbac.workloadResources }}
+{{- $_ := set $groups (.apiGroup | default "") (append (get $groups (.apiGroup | default "") | default list) .resource) -}}
+{{- end }}
+{{- range $group, $resources := $groups }}
+{{- if eq $group "apps" }}{{ range $others }}{{ $resources = without $resources . }}{{ end }}{{ end }}
+{{- with $resources | uniq }}
+- apiGroups: [{{ $group | default "\"\"" }}]
+  resources: [{{ join ", " . }}]
+  verbs: [get, list, watch]
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The parts of a pod that both programs share. Argument: a list of the context, the name of the program and its values. */}}
+{{- define "fixedip.podSpec" -}}
+{{- $ := index . 0 -}}
+{{- $name := index . 1 -}}
+serviceAccountName: {{ $name }}
+automountServiceAccountToken: true
+# No pod has an address before fixedip runs.
+hostNetwork: true
+priorityClassName: system-cluster-critical
+{{- with $.Values.image.pullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+nodeSelector:
+  kubernetes.io/os: linux
+# Taints of nodes that are not ready yet, because no node becomes ready before the controller runs. A cordon is not tolerated:
+# a drained node would get the pod back.
+tolerations:
+- {key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}
+- {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoSchedule}
+- {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}
+- {key: node.kubernetes.io/network-unavailable, operator: Exists, effect: NoSchedule}
+- {key: node.cloudprovider.kubernetes.io/uninitialized, operator: Exists, effect: NoSchedule}
+- {key: node.cilium.io/agent-not-ready, operator: Exists}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+    - topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels: {app: {{ $name }}}
+topologySpreadConstraints:
+- topologyKey: topology.kubernetes.io/zone
+  maxSkew: 1
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {app: {{ $name }}}
+{{- end }}
+
+{{- define "fixedip.securityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}

@@ -1,0 +1,124 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+)
+
+// TestChart checks the chart on nodes that do not become ready without fixedip. Pods have the same addresses whenever they are
+// replaced: after an upgrade that restarts fixedip, after a rollback, and after fixedip was uninstalled and installed again. In
+// between, pods keep running, and the FixedIPs stay. Each command ends, also the one that uninstalls.
+func TestChart(t *testing.T) {
+	i := installBy(t, func(o *realcluster.Options) {
+		o.Empty = true
+		o.Product = func(ctx context.Context, c *realcluster.Cluster) error { return helm(ctx, t, c, installCommand(c)...) }
+	})
+	rolledOut := func() {
+		for _, name := range programs {
+			i.rolledOut(name)
+		}
+	}
+	rolledOut()
+	i.createWeb()
+	pods := i.web(nil)
+
+	i.must(helm(within(t), t, i.cluster, "upgrade", "fixedip", chart, "--namespace", system, "--reuse-values", "--set", "logFormat=json"))
+	i.deletePods(pods)
+	pods = i.web(pods)
+	rolledOut()
+	i.logJSON()
+
+	i.must(helm(within(t), t, i.cluster, "rollback", "fixedip", "1", "--namespace", system))
+	i.deletePods(pods)
+	pods = i.web(pods)
+	rolledOut()
+
+	i.must(helm(within(t), t, i.cluster, "uninstall", "fixedip", "--namespace", system))
+	err := wait.PollUntilContextCancel(within(t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		left, err := i.api.CoreV1().Pods(system).List(ctx, metav1.ListOptions{})
+		return err == nil && len(left.Items) == 0, err
+	})
+	i.must(err)
+	for _, p := range pods {
+		now, err := i.api.CoreV1().Pods("default").Get(within(t), p.Name, metav1.GetOptions{})
+		i.must(err)
+		if now.UID != p.UID || now.Status.Phase != corev1.PodRunning {
+			t.Errorf("pod %s is %s with the UID %s after fixedip was uninstalled, want it to keep running", p.Name, now.Status.Phase, now.UID)
+		}
+		i.answers(i.cluster.Node(p.Spec.NodeName), p)
+		record := fmt.Sprintf("/apis/fixedip.io/v1alpha1/namespaces/default/fixedips/%s", p.Name)
+		if err := i.api.CoreV1().RESTClient().Get().AbsPath(record).Do(within(t)).Error(); apierrors.IsNotFound(err) {
+			t.Errorf("FixedIP %s is gone after fixedip was uninstalled", p.Name)
+		} else {
+			i.must(err)
+		}
+	}
+	i.deletePods(pods)
+
+	i.must(helm(within(t), t, i.cluster, installCommand(i.cluster)...))
+	rolledOut()
+	i.web(pods)
+}
+
+// logJSON checks that every line that the pods of fixedip log is a JSON object.
+func (i installation) logJSON() {
+	i.t.Helper()
+	pods, err := i.api.CoreV1().Pods(system).List(within(i.t), metav1.ListOptions{})
+	i.must(err)
+	for _, pod := range pods.Items {
+		text, err := i.api.CoreV1().Pods(system).GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(within(i.t))
+		i.must(err)
+		for line := range bytes.Lines(text) {
+			if !json.Valid(line) {
+				i.t.Errorf("pod %s logs %q, want JSON", pod.Name, line)
+			}
+		}
+	}
+}
+
+var chart = filepath.Join("..", "..", "manifests", "charts", "fixedip")
+
+// installCommand returns the arguments of Helm that install the chart as a user without kube-proxy does.
+func installCommand(c *realcluster.Cluster) []string {
+	args := []string{"install", "fixedip", chart, "--namespace", system, "--create-namespace", "--set", "image.tag=latest", "--set", "config.subnets.clusterPools[0].cidr=" + layout.PodCIDR(layout.IPv4)}
+	cfg, err := c.RESTConfig(cluster.Admin)
+	if err != nil {
+		return args
+	}
+	if server, err := url.Parse(cfg.Host); err == nil {
+		args = append(args, "--set", "apiServer.host="+server.Hostname(), "--set", "apiServer.port="+server.Port())
+	}
+	return args
+}
+
+// helm runs a command of Helm as the administrator of the cluster, and logs its output.
+func helm(ctx context.Context, t *testing.T, c *realcluster.Cluster, args ...string) error {
+	began := time.Now()
+	args = append(args, "--kubeconfig", c.Kubeconfig(cluster.Admin))
+	command := exec.CommandContext(ctx, "go", append([]string{"tool", "-modfile=" + filepath.Join("..", "..", "hack", "helm", "go.mod"), "helm"}, args...)...)
+	out, err := command.CombinedOutput()
+	t.Logf("helm %s took %s", args[0], time.Since(began).Round(100*time.Millisecond))
+	if err != nil {
+		return fmt.Errorf("helm %s: %w: %s", args[0], err, out)
+	}
+	return nil
+}
