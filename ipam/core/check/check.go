@@ -168,8 +168,3 @@ type scan struct {
 func (s *scan) add(kind Kind, object, help string, repair *Repair, text string, args ...any) {
 	s.found = append(s.found, Problem{Kind: kind, Object: object, Text: fmt.Sprintf(text, args...), Help: help, Repair: repair})
 }
-
-// reserves reports whether a FixedIP of the pod reserves the address.
-func (s *scan) reserves(pod string, a netip.Addr) bool {
-	return slices.ContainsFunc(s.fixedIPs[pod], func(f *v1alpha1.FixedIP) bool { return slices.Contains(f.Spec.IPs, a.String()) })
-}
