@@ -81,14 +81,20 @@ var sharedFlags = []struct {
 	{"cluster-pool-ipv6-mask-size", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
 		return setPools(c, address.IPv6, v.ipv6CIDRs, v.ipv6MaskSizes)
 	}},
-	{"enable-ipv6", "ipFamilies", func(c *configuration.Configuration, v sharedValues) error {
-		if !v.ipv6 {
-			c.IPFamilies = []string{address.IPv4.String()}
-		}
-		return nil
-	}},
 	{"subnet-source", "subnets.source", func(c *configuration.Configuration, v sharedValues) error {
 		c.Subnets.Source = configuration.SubnetSource(v.subnetSource)
+		return nil
+	}},
+	{"enable-ipv6", "ipFamilies", func(c *configuration.Configuration, v sharedValues) error {
+		switch {
+		case !v.ipv6:
+			c.IPFamilies = []string{address.IPv4.String()}
+		case c.Subnets.Source == configuration.FromNode:
+			c.IPFamilies = []string{address.IPv4.String(), address.IPv6.String()}
+		default:
+			// The families of the cluster pools.
+			c.IPFamilies = nil
+		}
 		return nil
 	}},
 	{"orphaned-subnet-policy", "subnets.orphanedPolicy", func(c *configuration.Configuration, v sharedValues) error {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -43,8 +44,17 @@ func Decode(data []byte) (c Configuration, err error) {
 }
 
 // Hash returns a text that differs for configurations with different effects. Both programs export it, so that an alert can
-// compare them.
+// compare them. It is the same for a file and for flags with the same effect.
 func (c Configuration) Hash() (string, error) {
+	c.TypeMeta = metav1.TypeMeta{}
+	if c.Adoption.PodSelector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(c.Adoption.PodSelector)
+		if err != nil {
+			return "", fmt.Errorf("adoption.podSelector: %w", err)
+		}
+		// A selector can be written in several ways; its text is unique.
+		c.Adoption.PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"": selector.String()}}
+	}
 	data, err := json.Marshal(c)
 	if err != nil {
 		return "", fmt.Errorf("encode the configuration: %w", err)

@@ -26,15 +26,16 @@ kind: KubeSchedulerConfiguration
 clientConnection:
   # Each placement takes one request. The default of Kubernetes, 50, would limit the scheduler to 50 pods per second.
   qps: {{ .Values.scheduler.qps }}
-  burst: {{ .Values.scheduler.burst }}
+  burst: {{ int64 .Values.scheduler.burst }}
 leaderElection:
   leaderElect: true
   resourceNamespace: {{ .Release.Namespace }}
   # With the lease of the default scheduler it would be its standby and never become active.
   resourceName: fixedip-scheduler
 profiles:
+{{- $scheduler := .Values.scheduler }}
 {{- range .Values.config.schedulerNames | default (list "fixedip-scheduler") }}
-- schedulerName: {{ . }}
+- schedulerName: {{ quote . }}
   plugins:
     # FixedIP has to come after DefaultPreemption, and so after the default plugins.
     multiPoint:
@@ -44,27 +45,28 @@ profiles:
   - name: FixedIP
     args:
       configuration: /etc/fixedip/config.yaml
+      # Each first placement takes one more request, which has a limit of its own.
+      claimQPS: {{ $scheduler.qps }}
+      claimBurst: {{ int64 $scheduler.burst }}
 {{- end }}
 {{- end }}
 
-{{- /* Rules to read workloads: those of config.workloads, of rbac.workloadResources and of the third element. Argument: a list of the
-context, the resources of the group apps that another role has already, and the resources of that group that the program reads in any case. */}}
+{{- /* Rules to read workloads: those of config.workloads and of rbac.workloadResources. Argument: a dict with the context; always, the
+resources of the group apps that the program reads in any case; elsewhere, those that another of its roles has; and the verbs. */}}
 {{- define "fixedip.workloadRules" -}}
-{{- $ := index . 0 -}}
-{{- $others := index . 1 -}}
-{{- $groups := dict "apps" (index . 2) -}}
-{{- range $.Values.config.workloads }}
+{{- $groups := dict "apps" .always -}}
+{{- range .context.Values.config.workloads }}
 {{- $_ := set $groups (.apiGroup | default "") (append (get $groups (.apiGroup | default "") | default list) (printf "%ss" (lower .kind))) -}}
 {{- end }}
-{{- range $.Values.rbac.workloadResources }}
+{{- range .context.Values.rbac.workloadResources }}
 {{- $_ := set $groups (.apiGroup | default "") (append (get $groups (.apiGroup | default "") | default list) .resource) -}}
 {{- end }}
 {{- range $group, $resources := $groups }}
-{{- if eq $group "apps" }}{{ range $others }}{{ $resources = without $resources . }}{{ end }}{{ end }}
+{{- if eq $group "apps" }}{{ range $.elsewhere }}{{ $resources = without $resources . }}{{ end }}{{ end }}
 {{- with $resources | uniq }}
-- apiGroups: [{{ $group | default "\"\"" }}]
-  resources: [{{ join ", " . }}]
-  verbs: [get, list, watch]
+- apiGroups: {{ toJson (list $group) }}
+  resources: {{ toJson . }}
+  verbs: {{ toJson $.verbs }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -75,8 +77,10 @@ context, the resources of the group apps that another role has already, and the 
 {{- $name := index . 1 -}}
 serviceAccountName: {{ $name }}
 automountServiceAccountToken: true
+{{- if $.Values.hostNetwork }}
 # No pod has an address before fixedip runs.
 hostNetwork: true
+{{- end }}
 priorityClassName: system-cluster-critical
 {{- with $.Values.image.pullSecrets }}
 imagePullSecrets: {{ toJson . }}
@@ -105,6 +109,9 @@ topologySpreadConstraints:
   labelSelector:
     matchLabels: {app: {{ $name }}}
 {{- end }}
+
+{{- /* The host of a probe: on the host network, the programs answer probes of their own node only. */}}
+{{- define "fixedip.loopback" }}{{ if .Values.hostNetwork }}host: 127.0.0.1, {{ end }}{{ end }}
 
 {{- define "fixedip.securityContext" -}}
 runAsNonRoot: true
