@@ -96,11 +96,7 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 			given.Origin, given.From = inheritedBy(n), claims[i].Previous
 		}
 	}
-	orphan, ok, err := c.orphanForNewNode(ctx, candidate(n.Name, len(n.Subnets)+len(claims), node), orphans)
-	if err != nil {
-		return nil, err
-	}
-	if ok {
+	if orphan, ok := c.orphanForNewNode(ctx, candidate(n.Name, len(n.Subnets)+len(claims), node), orphans); ok {
 		taken, err := c.Take(ctx, orphan, h)
 		if err != nil {
 			return nil, err

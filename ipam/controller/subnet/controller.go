@@ -99,8 +99,7 @@ type Controller struct {
 	lastPass, lastRelease time.Time
 
 	mu sync.Mutex
-	// volumes contains the volumes of pods whose claims are all bound; nil until the first read. Key: the UID of the pod.
-	// Value: []subnetplan.Volume.
+	// volumes contains the volumes of waiting pods; nil until the first read. Key: the UID of the pod. Value: podVolumes.
 	volumes *lru.Cache
 	// recent contains the subnets that this process has recently tried to claim: the caches may not show their NodeSubnets
 	// yet. Value: the time of the try.

@@ -63,6 +63,9 @@ func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl
 			return ctrl.Result{}, err
 		}
 	}
+	if s.unread != nil {
+		return ctrl.Result{}, s.unread
+	}
 	metrics.Reconciled("subnet", now)
 	return ctrl.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
 }
@@ -223,10 +226,11 @@ func (c *Controller) chooseInheritors(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		name, at := c.Rules.PickExistingNode(o.OrphanedSubnets, s.candidates, s.now)
-		if name != "" && !o.AllNominatedTo(name) {
+		if name != "" && !o.Chosen(*s.candidate(name)) && !o.AllNominatedTo(name) {
 			var err error
 			if o.Volumes, err = c.limitingVolumes(ctx, o.OrphanedSubnets); err != nil {
-				return err
+				s.unread = errors.Join(s.unread, fmt.Errorf("choose the node that inherits the subnets of node %s: %w", o.Node, err))
+				continue
 			}
 			if v := o.Excludes(*s.candidate(name)); v != nil {
 				excluded := name

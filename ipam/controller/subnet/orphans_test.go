@@ -133,8 +133,8 @@ func TestExistingNodeInherits(t *testing.T) {
 }
 
 // TestVolumesExcludeNode checks that a node does not inherit a subnet if it cannot use the volume of a waiting pod, although
-// another waiting pod is nominated to it. The condition of the FixedIPs explains that, in the same words in each pass. The
-// volume is read once. When a pod is nominated to a node that can use the volume, that node inherits the subnet.
+// another waiting pod is nominated to it. The condition of the FixedIPs explains that, in the same words in each pass, and
+// without reading the volume in each. When a pod is nominated to a node that can use the volume, that node inherits the subnet.
 func TestVolumesExcludeNode(t *testing.T) {
 	s := newScene(t)
 	in := func(zone string) func(*corev1.Node) {
@@ -157,7 +157,13 @@ func TestVolumesExcludeNode(t *testing.T) {
 	}
 	db, web := waiting("db-0", ""), waiting("web-0", "east")
 	db.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}}}
+	// A second pod with a volume in the zone, and a FixedIP of another namespace, which does not name pods.
+	other := waiting("db-1", "")
+	other.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}}}
+	foreign := s.record("web-0", "lost", had.Addr().Next().Next().Next().String())
+	foreign.Namespace = "foreign"
 	s.create(
+		other, s.record("db-1", "lost", had.Addr().Next().Next().Next().Next().String()), foreign,
 		db, web, s.record("db-0", "lost", had.Addr().Next().String()), s.record("web-0", "lost", had.Addr().Next().Next().String()),
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: gen.Namespace, Name: "data-db-0"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv-1"}},
 		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}, Spec: corev1.PersistentVolumeSpec{NodeAffinity: &corev1.VolumeNodeAffinity{
@@ -171,27 +177,29 @@ func TestVolumesExcludeNode(t *testing.T) {
 		s.clock.SetTime(s.clock.Now().Add(2 * time.Minute))
 		c.pass(s)
 	}
-	message := func() string {
+	message := func(namespace string) string {
 		var record v1alpha1.FixedIP
-		if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: gen.Namespace, Name: "web-0"}, &record); err != nil {
+		if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "web-0"}, &record); err != nil {
 			t.Fatal(err)
 		}
 		return meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionSubnetAvailable).Message
 	}
 	pass() // records the loss
 	pass()
-	want := "; node east does not inherit the subnet, because it cannot use volume pv-1 (claim data-db-0) of pod " + gen.Namespace + "/db-0; add, repair or uncordon a node that can use the volume, so that it inherits the subnet"
 	for range 2 {
-		if got := message(); !strings.HasSuffix(got, want) {
-			t.Errorf("condition %s of FixedIP web-0: got message %q, want it to end with %q", v1alpha1.ConditionSubnetAvailable, got, want)
+		for namespace, what := range map[string]string{gen.Namespace: "volume pv-1 (claim data-db-0) of pod " + gen.Namespace + "/db-0", "foreign": "the volume of a waiting pod of another namespace"} {
+			want := "; node east does not inherit the subnet, because it cannot use " + what + "; add, repair or uncordon a node that can use the volume, so that it inherits the subnet"
+			if got := message(namespace); !strings.HasSuffix(got, want) || strings.Count(got, "does not inherit") != 1 {
+				t.Errorf("condition %s of FixedIP %s/web-0: got message %q, want it to end with %q", v1alpha1.ConditionSubnetAvailable, namespace, got, want)
+			}
 		}
 		if got := s.claims()[had.String()]; got != "lost" {
 			t.Errorf("NodeSubnet %s: got node %q, want %q", had, got, "lost")
 		}
 		s.requests = map[string]int{}
-		pass()
+		c.pass(s)
 		if diff := cmp.Diff(map[string]int{}, s.requests); diff != "" {
-			t.Errorf("requests of a pass while no node can inherit (-want +got):\n%s", diff)
+			t.Errorf("requests of passes while no node can inherit (-want +got):\n%s", diff)
 		}
 	}
 	db.Status.NominatedNodeName = "west"

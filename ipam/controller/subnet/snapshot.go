@@ -43,6 +43,8 @@ type snapshot struct {
 	records map[client.ObjectKey]*v1alpha1.FixedIP
 	// available contains the condition SubnetAvailable that a FixedIP should have. Key: the FixedIP.
 	available map[client.ObjectKey]metav1.Condition
+	// unread contains the errors of orphans whose volumes could not be read. No node inherits these orphans in this pass.
+	unread error
 }
 
 // orphan contains the orphaned subnets of one node.
@@ -137,7 +139,7 @@ func (c *Controller) addOrphans(ctx context.Context, s *snapshot, reserved []res
 	return nil
 }
 
-// waiting returns the unschedulable pods with reserved addresses in the orphaned subnets o, as the cache shows them.
+// waiting returns the unschedulable pods with reserved addresses in the orphaned subnets o, as the cache shows them, sorted.
 func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) ([]*corev1.Pod, error) {
 	// byOwner contains each pod once, even if the pod has addresses of both families. Key: the owner text of its entries.
 	byOwner := map[string]*corev1.Pod{}
@@ -154,7 +156,11 @@ func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) 
 			byOwner[k.Entry.Owner] = pod
 		}
 	}
-	return slices.Collect(maps.Values(byOwner)), nil
+	var pods []*corev1.Pod
+	for _, owner := range slices.Sorted(maps.Keys(byOwner)) {
+		pods = append(pods, byOwner[owner])
+	}
+	return pods, nil
 }
 
 // addRecords adds the FixedIPs whose condition may have to change: those with an address in no node's subnet, those in

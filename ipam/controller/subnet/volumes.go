@@ -7,8 +7,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,12 +20,23 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// rememberedVolumes is the number of pods whose volumes are remembered.
-const rememberedVolumes = 4096
+const (
+	// rememberedVolumes is the number of pods whose volumes are remembered.
+	rememberedVolumes = 4096
+	// rereadVolumes is the time after which the volumes of a pod are read again: a claim may be deleted and created again
+	// while its pod waits.
+	rereadVolumes = time.Minute
+)
+
+// podVolumes contains the volumes of a pod and the time at which they were read.
+type podVolumes struct {
+	volumes []subnetplan.Volume
+	read    time.Time
+}
 
 // limitingVolumes returns the volumes of the waiting pods of an orphan that limit the choice of the node that inherits it.
 // The controller does not watch volumes, because it needs only those of pods that wait for an orphaned subnet, and these only
-// when a node is about to inherit it. The volumes of a pod are read once: a claim that is bound stays bound to its volume.
+// when a node is about to inherit it. The volumes of a pod are read once a minute at most.
 func (c *Controller) limitingVolumes(ctx context.Context, o subnetplan.OrphanedSubnets) ([]subnetplan.Volume, error) {
 	var all []subnetplan.Volume
 	for _, pod := range c.Rules.Pinned(o) {
@@ -50,17 +64,15 @@ func (c *Controller) volumesOf(ctx context.Context, pod *corev1.Pod) (volumes []
 	}
 	remembered, ok := c.volumes.Get(pod.UID)
 	c.mu.Unlock()
-	if ok {
-		return remembered.([]subnetplan.Volume), nil
+	if now := c.Clock.Now(); ok && now.Before(remembered.(podVolumes).read.Add(rereadVolumes)) {
+		return remembered.(podVolumes).volumes, nil
 	}
-	bound := true
 	for _, name := range podutil.Claims(pod) {
 		claim, err := index.Get[corev1.PersistentVolumeClaim](ctx, c.API, client.ObjectKey{Namespace: pod.Namespace, Name: name})
 		if err != nil {
 			return nil, err
 		}
 		if claim == nil || claim.Spec.VolumeName == "" {
-			bound = false
 			continue
 		}
 		volume, err := index.Get[corev1.PersistentVolume](ctx, c.API, client.ObjectKey{Name: claim.Spec.VolumeName})
@@ -68,32 +80,30 @@ func (c *Controller) volumesOf(ctx context.Context, pod *corev1.Pod) (volumes []
 			return nil, err
 		}
 		if volume == nil {
-			bound = false
 			continue
 		}
 		volumes = append(volumes, subnetplan.Volume{Pod: pod.Namespace + "/" + pod.Name, Claim: name, Volume: volume})
 	}
-	if bound {
-		c.mu.Lock()
-		c.volumes.Add(pod.UID, volumes)
-		c.mu.Unlock()
-	}
+	c.mu.Lock()
+	c.volumes.Add(pod.UID, podVolumes{volumes, c.Clock.Now()})
+	c.mu.Unlock()
 	return volumes, nil
 }
 
-// orphanForNewNode returns the orphan that a node without subnets, or a chosen node, inherits; ok is false if there is none.
-func (c *Controller) orphanForNewNode(ctx context.Context, h subnetplan.CandidateNode, orphans []subnetplan.OrphanedSubnets) (o subnetplan.OrphanedSubnets, ok bool, err error) {
+// orphanForNewNode returns the orphan that a node without subnets, or a chosen node, inherits; ok is false if there is none. It
+// leaves out orphans whose volumes cannot be read, because a node must not wait for its subnet until they can.
+func (c *Controller) orphanForNewNode(ctx context.Context, h subnetplan.CandidateNode, orphans []subnetplan.OrphanedSubnets) (o subnetplan.OrphanedSubnets, ok bool) {
 	now := c.Clock.Now()
 	for {
 		o, ok = c.Rules.OrphanForNewNode(h, orphans, now)
-		if !ok || o.AllNominatedTo(h.Name) {
-			return o, ok, nil
+		if !ok || o.Chosen(h) || o.AllNominatedTo(h.Name) {
+			return o, ok
 		}
+		var err error
 		if o.Volumes, err = c.limitingVolumes(ctx, o); err != nil {
-			return o, false, err
-		}
-		if _, ok := c.Rules.OrphanForNewNode(h, []subnetplan.OrphanedSubnets{o}, now); ok {
-			return o, true, nil
+			klog.FromContext(ctx).Error(err, "Failed to read the volumes of the pods that wait for an orphaned subnet; this node does not inherit it", "node", h.Name, "lost", o.Node)
+		} else if _, ok := c.Rules.OrphanForNewNode(h, []subnetplan.OrphanedSubnets{o}, now); ok {
+			return o, true
 		}
 		orphans = slices.DeleteFunc(slices.Clone(orphans), func(other subnetplan.OrphanedSubnets) bool {
 			return len(other.Subnets) > 0 && other.Subnets[0].CIDR == o.Subnets[0].CIDR
@@ -101,11 +111,22 @@ func (c *Controller) orphanForNewNode(ctx context.Context, h subnetplan.Candidat
 	}
 }
 
-// explainExcluded adds to the conditions of the FixedIPs of an orphan that a node does not inherit it because of a volume.
+// explainExcluded adds to the conditions of the FixedIPs of an orphan that a node does not inherit it because of a volume. A
+// FixedIP of another namespace does not name the pod and its volume.
 func (s *snapshot) explainExcluded(o subnetplan.OrphanedSubnets, node string, v *subnetplan.Volume) {
+	// explained contains the FixedIPs with the explanation: a FixedIP may have an address of each family in the subnets.
+	explained := map[client.ObjectKey]bool{}
 	for _, k := range o.Reserved {
+		if explained[k.Record] {
+			continue
+		}
+		explained[k.Record] = true
+		what := "the volume of a waiting pod of another namespace"
+		if namespace, _, _ := strings.Cut(v.Pod, "/"); namespace == k.Record.Namespace {
+			what = fmt.Sprintf("volume %s (claim %s) of pod %s", v.Volume.Name, v.Claim, v.Pod)
+		}
 		want := s.available[k.Record]
-		want.Message += fmt.Sprintf("; node %s does not inherit the subnet, because it cannot use volume %s (claim %s) of pod %s; add, repair or uncordon a node that can use the volume, so that it inherits the subnet", node, v.Volume.Name, v.Claim, v.Pod)
+		want.Message += fmt.Sprintf("; node %s does not inherit the subnet, because it cannot use %s; add, repair or uncordon a node that can use the volume, so that it inherits the subnet", node, what)
 		s.available[k.Record] = want
 	}
 }

@@ -96,9 +96,9 @@ func (h CandidateNode) admits(pod *corev1.Pod) bool {
 	return err == nil && match && !untolerated
 }
 
-// chosen reports whether a node has to inherit an orphan, whatever the policy: the administrator named it, or it has
+// Chosen reports whether a node has to inherit an orphan, whatever the policy: the administrator named it, or it has
 // inherited some of the subnets already.
-func (o OrphanedSubnets) chosen(h CandidateNode) bool {
+func (o OrphanedSubnets) Chosen(h CandidateNode) bool {
 	return o.Candidate == h.Name || o.Successor == h.Name || o.Node != "" && h.ReplacesNode == o.Node
 }
 
@@ -123,7 +123,7 @@ func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok
 	switch {
 	case len(o.Subnets) == 0 || o.Node == h.Name, o.Candidate == "" && len(o.Reserved) == 0, o.Candidate != "" && o.Candidate != h.Name:
 		return false, time.Time{}
-	case o.chosen(h):
+	case o.Chosen(h):
 		return true, time.Time{}
 	case o.Since.IsZero(), h.Subnets > 0 && !h.Ready, o.nominated(h.Name) == 0 && !suits(h.Constraints, o.Constraints), o.Excludes(h) != nil:
 		return false, time.Time{}
@@ -167,8 +167,8 @@ func (r Rules) InheritancePending(o OrphanedSubnets) bool {
 // which it was chosen.
 func (r Rules) OrphanForNewNode(n CandidateNode, orphans []OrphanedSubnets, now time.Time) (found OrphanedSubnets, ok bool) {
 	for _, o := range orphans {
-		better := !ok || o.chosen(n) && !found.chosen(n) || o.chosen(n) == found.chosen(n) && o.Since.Before(found.Since)
-		if may, _ := r.mayInherit(o, n, now); may && better && (n.Subnets == 0 || o.chosen(n)) {
+		better := !ok || o.Chosen(n) && !found.Chosen(n) || o.Chosen(n) == found.Chosen(n) && o.Since.Before(found.Since)
+		if may, _ := r.mayInherit(o, n, now); may && better && (n.Subnets == 0 || o.Chosen(n)) {
 			found, ok = o, true
 		}
 	}
@@ -192,7 +192,7 @@ func (r Rules) PickExistingNode(o OrphanedSubnets, candidates []CandidateNode, n
 	}
 	order := func(x, y CandidateNode) int {
 		return cmp.Or(
-			first(o.chosen(x), o.chosen(y)),
+			first(o.Chosen(x), o.Chosen(y)),
 			cmp.Compare(o.nominated(y.Name), o.nominated(x.Name)),
 			first(r.joinedLate(o, x), r.joinedLate(o, y)),
 			first(samePool(x.Constraints, o.Constraints), samePool(y.Constraints, o.Constraints)),

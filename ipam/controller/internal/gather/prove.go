@@ -70,7 +70,7 @@ func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, o
 		if user, used := evidence.Used[a]; used && user != owner {
 			// No change of the pods can make this answer sufficient. When the agent reports another use, the next Prove
 			// makes a new request.
-			if n.Used[a] != user {
+			if reported, still := n.Used[a]; !still || reported != user {
 				g.Agents.Forget(node, key)
 			}
 			return evidence, &NotProvedError{Why: evidence.Judge(a, owner, nil).Why, Answered: g.Clock.Now()}
