@@ -8,16 +8,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,7 +38,7 @@ var errProblems = errors.New("problems found")
 func checkCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	var fix bool
 	var output string
-	again := 5 * time.Second
+	again, stuckAfter := 5*time.Second, check.DefaultStuckAfter
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Look for contradictions between pools, FixedIPs, NodeSubnets, pods and CiliumEndpoints",
@@ -48,19 +51,21 @@ The objects are read twice, because a change between two requests looks like a c
 			if err := validFormat(output); err != nil {
 				return err
 			}
-			problems, err := c.check(ctx, again)
+			problems, err := c.check(ctx, again, stuckAfter)
 			if err != nil {
 				return err
 			}
+			var failed error
 			if fix {
-				if problems, err = c.repair(ctx, streams.ErrOut, problems); err != nil {
-					return err
-				}
+				problems, failed = c.repair(ctx, streams.ErrOut, problems)
 			}
 			if err := write(streams.Out, output, problems, func(out io.Writer) error { return writeProblems(out, problems) }); err != nil {
 				return err
 			}
-			if len(problems) > 0 {
+			switch {
+			case failed != nil:
+				return failed
+			case len(problems) > 0:
 				return errProblems
 			}
 			return nil
@@ -68,17 +73,18 @@ The objects are read twice, because a change between two requests looks like a c
 	}
 	cmd.Flags().BoolVar(&fix, "fix", false, "Repair what can be repaired without a decision: evict pods with a wrong address, delete wrong CiliumEndpoints, release leaked entries")
 	cmd.Flags().DurationVar(&again, "recheck-after", again, "Time between the two readings")
+	cmd.Flags().DurationVar(&stuckAfter, "stuck-after", stuckAfter, "Age of a deleted FixedIP or a cooldown from which it is a problem; has to be longer than --address-cooldown and --force-finalize-after of the controller")
 	outputFlag(cmd, &output)
 	return cmd
 }
 
 // check returns the problems that two readings of the cluster show.
-func (c *cluster) check(ctx context.Context, again time.Duration) ([]check.Problem, error) {
+func (c *cluster) check(ctx context.Context, again, stuckAfter time.Duration) ([]check.Problem, error) {
 	var readings [2][]check.Problem
 	for i := range readings {
 		if i > 0 {
 			if len(readings[0]) == 0 {
-				return nil, nil
+				return []check.Problem{}, nil
 			}
 			select {
 			case <-time.After(again):
@@ -90,6 +96,7 @@ func (c *cluster) check(ctx context.Context, again time.Duration) ([]check.Probl
 		if err != nil {
 			return nil, err
 		}
+		objects.StuckAfter = stuckAfter
 		readings[i] = check.Run(objects)
 	}
 	return check.Lasting(readings[0], readings[1]), nil
@@ -121,9 +128,15 @@ func (c *cluster) objects(ctx context.Context) (o check.Objects, err error) {
 		o.Nodes[name] = true
 	}
 	for i := range endpoints.Items {
-		e := check.Endpoint{Pod: pool.OwnerKey(endpoints.Items[i].Namespace, endpoints.Items[i].Name)}
+		e := check.Endpoint{
+			Pod: pool.OwnerKey(endpoints.Items[i].Namespace, endpoints.Items[i].Name),
+			UID: endpoints.Items[i].UID, ResourceVersion: endpoints.Items[i].ResourceVersion,
+		}
 		if n := endpoints.Items[i].Status.Networking; n != nil {
 			for _, pair := range n.Addressing {
+				if pair == nil {
+					continue
+				}
 				for _, ip := range []string{pair.IPV4, pair.IPV6} {
 					if a, err := address.Parse(ip); err == nil {
 						e.Addrs = append(e.Addrs, a)
@@ -136,74 +149,113 @@ func (c *cluster) objects(ctx context.Context) (o check.Objects, err error) {
 	return o, nil
 }
 
-// repair performs the repairs of the problems, and returns the problems that have none. It says on log what it has done.
+// repair performs the repairs of the problems, and returns the problems that remain. It says on log what it has done and what has
+// failed. It evicts at most one pod of each workload: the next one is safe to evict only when the first is replaced.
 func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Problem) (remaining []check.Problem, err error) {
+	// evicted contains the workloads of which a pod was evicted. Key: Repair.Workload.
+	evicted := map[string]bool{}
 	for _, p := range problems {
-		if p.Repair == nil {
+		switch {
+		case p.Repair == nil:
+			remaining = append(remaining, p)
+			continue
+		case p.Repair.Evict && evicted[p.Repair.Workload]:
+			fmt.Fprintf(log, "%s of %s: not repaired now, because another pod of the workload was evicted; run the command again.\n", p.Kind, p.Object)
 			remaining = append(remaining, p)
 			continue
 		}
-		done, err := c.perform(ctx, *p.Repair)
-		if err != nil {
-			return nil, fmt.Errorf("repair %s of %s: %w", p.Kind, p.Object, err)
+		done, failed := c.perform(ctx, *p.Repair)
+		if failed != nil {
+			fmt.Fprintf(log, "%s of %s: %v.\n", p.Kind, p.Object, failed)
+			remaining = append(remaining, p)
+			err = errors.Join(err, fmt.Errorf("repair %s of %s: %w", p.Kind, p.Object, failed))
+			continue
 		}
+		evicted[p.Repair.Workload] = evicted[p.Repair.Workload] || p.Repair.Evict
 		fmt.Fprintf(log, "%s of %s: %s.\n", p.Kind, p.Object, done)
 	}
-	return remaining, nil
+	return remaining, err
 }
 
-// perform performs one repair, and returns what it has done.
+// perform performs one repair on the object that was checked, and returns what it has done.
 func (c *cluster) perform(ctx context.Context, r check.Repair) (done string, err error) {
 	namespace, name, _ := pool.SplitOwnerKey(r.Pod)
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
 	switch {
 	case r.Evict:
-		pod, err := get(ctx, c, namespace, name, &corev1.Pod{})
-		if err != nil || pod == nil {
-			return "the pod is gone", err
-		}
-		eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}}
-		if err := c.api.SubResource("eviction").Create(ctx, pod, eviction); err != nil {
+		eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))}}
+		err := c.api.SubResource("eviction").Create(ctx, &corev1.Pod{ObjectMeta: meta}, eviction)
+		switch {
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+			return "the pod has been replaced", nil
+		case err != nil:
 			return "", fmt.Errorf("evict pod %s: %w", r.Pod, err)
 		}
 		return "evicted pod " + r.Pod, nil
 	case r.DeleteEndpoint:
-		endpoint, err := get(ctx, c, namespace, name, &ciliumv2.CiliumEndpoint{})
-		if err != nil || endpoint == nil {
-			return "the CiliumEndpoint is gone", err
-		}
-		if err := c.api.Delete(ctx, endpoint, client.Preconditions{UID: &endpoint.UID, ResourceVersion: &endpoint.ResourceVersion}); err != nil {
+		err := c.api.Delete(ctx, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}, client.Preconditions{UID: &r.UID, ResourceVersion: &r.ResourceVersion})
+		switch {
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+			return "the CiliumEndpoint has changed", nil
+		case err != nil:
 			return "", fmt.Errorf("delete CiliumEndpoint %s: %w", r.Pod, err)
 		}
 		return "deleted CiliumEndpoint " + r.Pod, nil
 	}
-	return c.release(ctx, r.ReleaseOn, r.Pod)
+	return c.release(ctx, r)
 }
 
-// release releases the entries of a pod that does not exist in the pool of a node. The cooldown of the addresses then begins,
-// and the controller ends it.
-func (c *cluster) release(ctx context.Context, node, owner string) (done string, err error) {
+// release releases the entry of a pod of a workload. It reads the pool first, and then checks that neither the pod nor its FixedIP
+// nor the workload exists: a pod gets an entry of that workload only while the workload exists. The cooldown of the address then
+// begins, and the controller ends it.
+func (c *cluster) release(ctx context.Context, r check.Repair) (done string, err error) {
 	pools := ciliumpool.New(c.api)
-	n, err := pools.Get(ctx, node)
+	n, err := pools.Get(ctx, r.ReleaseOn)
 	if err != nil {
-		return "", fmt.Errorf("read the pool of node %s: %w", node, err)
+		return "", fmt.Errorf("read the pool of node %s: %w", r.ReleaseOn, err)
 	}
-	changes := n.Release(owner, nil, time.Now())
-	// A pod that got the address in the meantime is reported by its agent: the patch then fails.
-	for i := range changes {
-		changes[i].RequireUnused = true
+	needed, err := c.neededBy(ctx, r)
+	if err != nil {
+		return "", err
 	}
+	if needed != "" {
+		return fmt.Sprintf("%s is not released, because %s exists", r.Address, needed), nil
+	}
+	changes := slices.DeleteFunc(n.Release(r.Pod, nil, time.Now()), func(e pool.EntryChange) bool { return e.Addr != r.Address })
 	if len(changes) == 0 {
-		return "the entries are gone", nil
+		return "the entry is gone", nil
 	}
+	changes[0].RequireUnused = true
 	if _, err := pools.ChangeEntries(ctx, n, changes, true); err != nil {
-		return "", fmt.Errorf("release the entries of %s in the pool of node %s: %w", owner, node, err)
+		return "", fmt.Errorf("release %s in the pool of node %s: %w", r.Address, r.ReleaseOn, err)
 	}
-	released := make([]netip.Addr, len(changes))
-	for i, change := range changes {
-		released[i] = change.Addr
+	return fmt.Sprintf("released %s on node %s", r.Address, r.ReleaseOn), nil
+}
+
+// neededBy returns the object for which an entry may be needed; empty if there is none.
+func (c *cluster) neededBy(ctx context.Context, r check.Repair) (string, error) {
+	namespace, name, _ := pool.SplitOwnerKey(r.Pod)
+	if pod, err := get(ctx, c, namespace, name, &corev1.Pod{}); err != nil || pod != nil {
+		return "pod " + r.Pod, err
 	}
-	slices.SortFunc(released, netip.Addr.Compare)
-	return fmt.Sprintf("released %s on node %s", address.Join(released), node), nil
+	if record, err := get(ctx, c, namespace, name, &v1alpha1.FixedIP{}); err != nil || record != nil {
+		return "FixedIP " + r.Pod, err
+	}
+	label, workload, _ := pool.SplitWorkloadKey(r.Workload)
+	kind, group, _ := strings.Cut(label, ".")
+	if group == "" {
+		group = "apps"
+	}
+	mapping, err := c.api.RESTMapper().RESTMapping(schema.GroupKind{Group: group, Kind: kind})
+	if err != nil {
+		return "", fmt.Errorf("find the kind %s of the workload of %s: %w", label, r.Address, err)
+	}
+	obj := &unstructured.Unstructured{}
+	obj.SetGroupVersionKind(mapping.GroupVersionKind)
+	if found, err := get(ctx, c, namespace, workload, obj); err != nil || found != nil {
+		return kind + " " + namespace + "/" + workload, err
+	}
+	return "", nil
 }
 
 // writeProblems writes each problem with what helps.

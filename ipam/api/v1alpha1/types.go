@@ -35,7 +35,7 @@ const AnnotationUID = "fixedip.io/uid"
 // +kubebuilder:printcolumn:name="KIND",type=string,priority=1,JSONPath=`.spec.owner.kind`
 // +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.owner.name`
 // +kubebuilder:printcolumn:name="FAILOVER",type=string,priority=1,JSONPath=`.spec.failover`
-// +kubebuilder:printcolumn:name="EXPIRES",type=date,priority=1,JSONPath=`.status.expiresAt`
+// +kubebuilder:printcolumn:name="EXPIRES",type=string,priority=1,JSONPath=`.status.expiresAt`
 // +kubebuilder:validation:XValidation:rule="(has(self.spec.assignedTo) && self.spec.assignedTo == 'Slot') || self.metadata.name == self.spec.podName",fieldPath=".spec.podName",message="must be the name of the FixedIP, except for a slot",reason=FieldValueInvalid
 type FixedIP struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -22,7 +23,9 @@ type Endpoint struct {
 	// Pod is the pod with the name of the CiliumEndpoint, "namespace/name".
 	Pod string
 	// Addrs are its addresses; none if its agent has not written them yet.
-	Addrs []netip.Addr
+	Addrs           []netip.Addr
+	UID             types.UID
+	ResourceVersion string
 }
 
 // Objects are the objects of a cluster.
@@ -37,6 +40,8 @@ type Objects struct {
 	Endpoints   []Endpoint
 	// Now is the time at which the objects were read.
 	Now time.Time
+	// StuckAfter is the age after which a release counts as stuck; 0 means DefaultStuckAfter.
+	StuckAfter time.Duration
 }
 
 // Kind is the kind of a problem.
@@ -92,10 +97,17 @@ type Repair struct {
 	Evict bool `json:"evict,omitempty"`
 	// DeleteEndpoint is true if the CiliumEndpoint has to be deleted, so that its agent creates it again.
 	DeleteEndpoint bool `json:"deleteEndpoint,omitempty"`
-	// Pod is the pod that is evicted, whose CiliumEndpoint is deleted, or whose entries are released: "namespace/name".
+	// Pod is the pod that is evicted, whose CiliumEndpoint is deleted, or whose entry is released: "namespace/name".
 	Pod string `json:"pod"`
-	// ReleaseOn is the node in whose pool the entries of the pod have to be released; empty if none has to.
-	ReleaseOn string `json:"releaseOn,omitempty"`
+	// UID is that of the pod or the CiliumEndpoint, and ResourceVersion that of the CiliumEndpoint: another object of the name has
+	// not been checked.
+	UID             types.UID `json:"uid,omitempty"`
+	ResourceVersion string    `json:"resourceVersion,omitempty"`
+	// Workload is the UID of the pod's controller, or the workload of a pool entry. Only one pod of a workload is evicted at a time.
+	Workload string `json:"workload,omitempty"`
+	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if none has to.
+	ReleaseOn string     `json:"releaseOn,omitempty"`
+	Address   netip.Addr `json:"address,omitzero"`
 }
 
 // Problem is a contradiction between objects.
@@ -110,9 +122,9 @@ type Problem struct {
 	Repair *Repair `json:"repair,omitempty"`
 }
 
-// stuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP after 10
+// DefaultStuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP after 10
 // minutes at the latest, by default, and an agent that answers reports every 15 s.
-const stuckAfter = 15 * time.Minute
+const DefaultStuckAfter = 15 * time.Minute
 
 // Run returns the problems of a cluster, sorted by object and kind.
 func Run(o Objects) []Problem {
@@ -134,7 +146,8 @@ func Run(o Objects) []Problem {
 	return s.found
 }
 
-// Lasting returns the problems of the second reading that the first reading had too.
+// Lasting returns the problems of the second reading that the first reading had too. The text of a problem does not contain
+// anything that changes while the problem lasts.
 func Lasting(first, second []Problem) []Problem {
 	type key struct {
 		kind         Kind
@@ -163,6 +176,8 @@ type scan struct {
 	nodes []pool.NodePool
 	found []Problem
 }
+
+func (s *scan) stuckAfter() time.Duration { return cmp.Or(s.StuckAfter, DefaultStuckAfter) }
 
 // add adds a problem. text and its arguments are as for fmt.Sprintf.
 func (s *scan) add(kind Kind, object, help string, repair *Repair, text string, args ...any) {

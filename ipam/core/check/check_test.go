@@ -10,11 +10,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/test/gen"
@@ -57,7 +60,7 @@ func healthy() *cluster {
 // run adds a pod that runs with an address, and its CiliumEndpoint.
 func (c *cluster) run(name, node, ip string) {
 	c.Pods = append(c.Pods, *gen.Pod(name, gen.On(node, ip), gen.Running, gen.Controlled("web", "1")))
-	c.Endpoints = append(c.Endpoints, Endpoint{Pod: gen.Namespace + "/" + name, Addrs: []netip.Addr{netip.MustParseAddr(ip)}})
+	c.Endpoints = append(c.Endpoints, Endpoint{Pod: gen.Namespace + "/" + name, UID: types.UID(name), ResourceVersion: "7", Addrs: []netip.Addr{netip.MustParseAddr(ip)}})
 }
 
 func (c *cluster) problems() []Problem {
@@ -114,7 +117,42 @@ func TestRun(t *testing.T) {
 			plant: func(c *cluster) {
 				c.Pods[0].Status.PodIPs[0].IP, c.Endpoints[0].Addrs = "10.0.1.1", []netip.Addr{netip.MustParseAddr("10.0.1.1")}
 			},
-			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it", Repair: &Repair{Evict: true, Pod: "db/web-0"}}},
+			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it", Repair: &Repair{Evict: true, Pod: "db/web-0", UID: "uid-web-0", Workload: "1"}}},
+		},
+		"a pod runs with a wrong address, and its pool does not have the entry": {
+			plant: func(c *cluster) {
+				c.Pods[0].Status.PodIPs[0].IP, c.Endpoints[0].Addrs = "10.0.1.1", []netip.Addr{netip.MustParseAddr("10.0.1.1")}
+				delete(c.pools["node-1"].Entries, netip.MustParseAddr("10.0.1.6"))
+			},
+			want: []Problem{
+				{Kind: MissingEntry, Object: "FixedIP db/web-0", Text: "No entry gives 10.0.1.6 to pod db/web-0; the home of the address is node node-1"},
+				{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it"},
+			},
+		},
+		"the wrong address of a pod is only to be reported": {
+			plant: func(c *cluster) {
+				c.Pods[0].Status.PodIPs[0].IP, c.Endpoints[0].Addrs = "10.0.1.1", []netip.Addr{netip.MustParseAddr("10.0.1.1")}
+				c.Pods[0].Annotations = map[string]string{identity.AnnotationOnMismatch: "Report"}
+			},
+			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it"}},
+		},
+		"a pod that has opted out has another address": {
+			plant: func(c *cluster) {
+				c.Pods[0].Status.PodIPs[0].IP, c.Endpoints[0].Addrs = "10.0.1.1", []netip.Addr{netip.MustParseAddr("10.0.1.1")}
+				c.Pods[0].Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+			},
+		},
+		"a pod that is being deleted still holds its address": {
+			plant: func(c *cluster) {
+				c.run("other", "node-2", "10.0.1.6")
+				c.Pods[2].DeletionTimestamp = &metav1.Time{Time: now}
+			},
+			want: []Problem{{Kind: SharedAddress, Object: "Pod db/web-0", Text: "Pod db/other runs with 10.0.1.6 too"}},
+		},
+		"a user has reserved an address for a pod that does not exist": {
+			plant: func(c *cluster) {
+				c.pools["node-1"].Entries[netip.MustParseAddr("10.0.1.9")] = pool.Entry{Kind: pool.Owned, Owner: "db/later-0"}
+			},
 		},
 		"the entry of a reserved address is missing": {
 			plant: func(c *cluster) { delete(c.pools["node-2"].Entries, netip.MustParseAddr("10.0.2.8")) },
@@ -128,7 +166,7 @@ func TestRun(t *testing.T) {
 		},
 		"a CiliumEndpoint has another address than its pod": {
 			plant: func(c *cluster) { c.Endpoints[1].Addrs = []netip.Addr{netip.MustParseAddr("10.0.2.1")} },
-			want:  []Problem{{Kind: WrongEndpoint, Object: "CiliumEndpoint db/web-1", Text: "The CiliumEndpoint has 10.0.2.1, but its pod runs with 10.0.1.7", Repair: &Repair{DeleteEndpoint: true, Pod: "db/web-1"}}},
+			want:  []Problem{{Kind: WrongEndpoint, Object: "CiliumEndpoint db/web-1", Text: "The CiliumEndpoint has 10.0.2.1, but its pod runs with 10.0.1.7", Repair: &Repair{DeleteEndpoint: true, Pod: "db/web-1", UID: "web-1", ResourceVersion: "7"}}},
 		},
 		"a pod has no CiliumEndpoint": {
 			plant: func(c *cluster) { c.Endpoints = c.Endpoints[:1] },
@@ -139,17 +177,17 @@ func TestRun(t *testing.T) {
 			plant: func(c *cluster) {
 				c.pools["node-1"].Entries[netip.MustParseAddr("10.0.1.9")] = pool.OwnedEntry("db", "gone-0", "StatefulSet", "gone")
 			},
-			want: []Problem{{Kind: LeakedEntry, Object: "CiliumNode node-1", Text: "The entry of 10.0.1.9 belongs to pod db/gone-0, which does not exist and has no FixedIP", Repair: &Repair{Pod: "db/gone-0", ReleaseOn: "node-1"}}},
+			want: []Problem{{Kind: LeakedEntry, Object: "CiliumNode node-1", Text: "The entry of 10.0.1.9 belongs to pod db/gone-0, which does not exist and has no FixedIP", Repair: &Repair{Pod: "db/gone-0", ReleaseOn: "node-1", Address: netip.MustParseAddr("10.0.1.9"), Workload: "db/StatefulSet/gone"}}},
 		},
 		"the deletion of a FixedIP does not end": {
 			plant: func(c *cluster) { c.FixedIPs[2].DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Hour)} },
-			want:  []Problem{{Kind: StuckRelease, Object: "FixedIP db/web-2", Text: "The FixedIP has been in deletion for 60m, and its pod does not exist"}},
+			want:  []Problem{{Kind: StuckRelease, Object: "FixedIP db/web-2", Text: "The FixedIP has been in deletion since 2026-11-27T11:00:00Z, and its pod does not exist"}},
 		},
 		"a cooldown does not end": {
 			plant: func(c *cluster) {
 				c.pools["node-2"].Entries[netip.MustParseAddr("10.0.2.9")] = pool.CooldownEntry("db/old-0", now.Add(-time.Hour))
 			},
-			want: []Problem{{Kind: StuckRelease, Object: "CiliumNode node-2", Text: "The cooldown of 10.0.2.9 has lasted for 60m"}},
+			want: []Problem{{Kind: StuckRelease, Object: "CiliumNode node-2", Text: "The cooldown of 10.0.2.9 has lasted since 2026-11-27T11:00:00Z"}},
 		},
 		"a pool cannot be read": {
 			plant: func(c *cluster) {
@@ -190,7 +228,7 @@ func TestRun(t *testing.T) {
 				}
 				got[i].Help = ""
 			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
+			if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Errorf("problems (-want +got):\n%s", diff)
 			}
 		})

@@ -7,10 +7,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
-	"k8s.io/apimachinery/pkg/util/duration"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -23,8 +26,8 @@ func (s *scan) checkFixedIPs() {
 		name := f.Namespace + "/" + f.Name
 		object := "FixedIP " + name
 		if f.DeletionTimestamp != nil {
-			if age := s.Now.Sub(f.DeletionTimestamp.Time); age > stuckAfter && s.pods[pool.OwnerKey(f.Namespace, f.Spec.PodName)] == nil {
-				s.add(StuckRelease, object, "look at its events: they name what the controller waits for", nil, "The FixedIP has been in deletion for %s, and its pod does not exist", duration.HumanDuration(age))
+			if age := s.Now.Sub(f.DeletionTimestamp.Time); age > s.stuckAfter() && s.pods[pool.OwnerKey(f.Namespace, f.Spec.PodName)] == nil {
+				s.add(StuckRelease, object, "look at its events: they name what the controller waits for", nil, "The FixedIP has been in deletion since %s, and its pod does not exist", f.DeletionTimestamp.UTC().Format(time.RFC3339))
 			}
 			continue
 		}
@@ -55,11 +58,15 @@ func (s *scan) checkPods() {
 	users := map[netip.Addr][]string{}
 	for _, key := range slices.Sorted(maps.Keys(s.pods)) {
 		pod := s.pods[key]
-		if !podutil.Runs(pod) {
+		if pod.Spec.NodeName == "" || !podutil.HoldsIPs(pod) {
 			continue
 		}
+		// A pod that is being deleted holds its addresses until it has ended.
 		for _, a := range podutil.IPs(pod) {
 			users[a] = append(users[a], key)
+		}
+		if !podutil.Runs(pod) || identity.OptsOut(pod) {
+			continue
 		}
 		for _, f := range s.fixedIPs[key] {
 			var missing []netip.Addr
@@ -71,11 +78,12 @@ func (s *scan) checkPods() {
 			if len(missing) == 0 || f.DeletionTimestamp != nil {
 				continue
 			}
-			var repair *Repair
-			if len(pod.OwnerReferences) > 0 {
-				repair = &Repair{Evict: true, Pod: key}
+			help, repair := "look at the condition AsReserved of the FixedIP: it says what blocks the address", (*Repair)(nil)
+			controller := metav1.GetControllerOfNoCopy(pod)
+			if controller != nil && s.hasEntries(pod, missing) && pod.Annotations[identity.AnnotationOnMismatch] != string(identity.Report) {
+				help, repair = "evict the pod: the next one gets its address", &Repair{Evict: true, Pod: key, UID: pod.UID, Workload: string(controller.UID)}
 			}
-			s.add(WrongAddress, "Pod "+key, "evict the pod: the next one gets its address", repair, "The pod runs with %s, but %s is reserved for it", address.Join(podutil.IPs(pod)), list(missing))
+			s.add(WrongAddress, "Pod "+key, help, repair, "The pod runs with %s, but %s is reserved for it", address.Join(podutil.IPs(pod)), list(missing))
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(users), netip.Addr.Compare) {
@@ -85,27 +93,35 @@ func (s *scan) checkPods() {
 	}
 }
 
+// hasEntries reports whether the pool of the pod's node has entries that give the addresses to the pod, so that the next pod gets them
+// there.
+func (s *scan) hasEntries(pod *corev1.Pod, addrs []netip.Addr) bool {
+	n, _ := s.Pools.Node(pod.Spec.NodeName)
+	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !n.Entries[a].OwnedBy(pool.OwnerKey(pod.Namespace, pod.Name)) })
+}
+
 func (s *scan) checkEndpoints() {
 	if len(s.Endpoints) == 0 {
 		// Cilium runs without CiliumEndpoints, or they cannot be read.
 		return
 	}
-	endpoints := map[string][]netip.Addr{}
+	endpoints := map[string]Endpoint{}
 	for _, e := range s.Endpoints {
-		endpoints[e.Pod] = e.Addrs
+		endpoints[e.Pod] = e
 	}
 	for key, pod := range s.pods {
 		if !podutil.Runs(pod) || len(s.fixedIPs[key]) == 0 {
 			continue
 		}
-		addrs, exists := endpoints[key]
+		endpoint, exists := endpoints[key]
+		addrs := endpoint.Addrs
 		if !exists {
 			s.add(MissingEndpoint, "Pod "+key, "look at the log of the agent of node "+pod.Spec.NodeName+": it creates CiliumEndpoints", nil, "The pod has no CiliumEndpoint, so that other nodes may not reach it")
 			continue
 		}
 		for _, a := range podutil.IPs(pod) {
 			if len(addrs) > 0 && !slices.Contains(addrs, a) {
-				s.add(WrongEndpoint, "CiliumEndpoint "+key, "delete the CiliumEndpoint: the agent creates it again", &Repair{DeleteEndpoint: true, Pod: key}, "The CiliumEndpoint has %s, but its pod runs with %s", list(addrs), address.Join(podutil.IPs(pod)))
+				s.add(WrongEndpoint, "CiliumEndpoint "+key, "delete the CiliumEndpoint: the agent creates it again", &Repair{DeleteEndpoint: true, Pod: key, UID: endpoint.UID, ResourceVersion: endpoint.ResourceVersion}, "The CiliumEndpoint has %s, but its pod runs with %s", list(addrs), address.Join(podutil.IPs(pod)))
 				break
 			}
 		}

@@ -8,8 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/util/duration"
+	"time"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -24,7 +23,7 @@ func (s *scan) checkPools() {
 	for _, n := range s.nodes {
 		object := "CiliumNode " + n.Name
 		if len(n.Malformed) > 0 {
-			s.add(Malformed, object, "correct or remove these elements with kubectl edit ciliumnode "+n.Name, nil, "%s cannot be read", strings.Join(n.Malformed, ", "))
+			s.add(Malformed, object, "correct or remove these elements with kubectl edit ciliumnode "+n.Name, nil, "%s cannot be read", strings.Join(slices.Sorted(slices.Values(n.Malformed)), ", "))
 		}
 		if len(n.PodCIDRs) == 0 {
 			s.add(NoSubnet, object, "look at the events of the Node: they name the reason, for example that no subnet is left", nil, "The node has no subnet, so its agent does not start")
@@ -32,7 +31,7 @@ func (s *scan) checkPools() {
 		if other, ok := s.Pools.OverlapsWith(n.Name); ok && n.Name < other {
 			s.add(OverlappingSubnets, object, "give one of the nodes another subnet: delete its CiliumNode when no pod runs there", nil, "A subnet of the node overlaps one of node %s, so that nobody knows which pool decides about an address", other)
 		}
-		// With subnets of Kubernetes (subnet-source Node) there are no NodeSubnets.
+		// A cluster without any NodeSubnet is one to which the controller has not come yet.
 		for _, subnet := range n.Subnets {
 			if node, known := subnetOf[subnet.String()]; len(s.NodeSubnets) > 0 && (!known || node != n.Name) {
 				is := "no NodeSubnet has it"
@@ -55,10 +54,11 @@ func (s *scan) checkEntries(n pool.NodePool, object string) {
 		switch user, used := n.Used[a]; {
 		case e.Kind == pool.Owned && used && pool.IsPodKey(user) && user != e.Owner && s.pods[user] != nil:
 			s.add(OtherUser, object, "delete the pod that has no reservation; its replacement gets another address", nil, "The agent has given %s to pod %s, but the entry belongs to pod %s", a, user, e.Owner)
-		case e.Kind == pool.Owned && !used && s.pods[e.Owner] == nil && len(s.fixedIPs[e.Owner]) == 0:
-			s.add(LeakedEntry, object, "the controller releases the address; if it does not, kubectl fixedip check --fix does", &Repair{Pod: e.Owner, ReleaseOn: n.Name}, "The entry of %s belongs to pod %s, which does not exist and has no FixedIP", a, e.Owner)
-		case e.Kind == pool.Cooldown && !used && e.Since != 0 && s.Now.Sub(e.SinceTime()) > stuckAfter:
-			s.add(StuckRelease, object, "look at the log of the agent of the node: the cooldown ends when it has reported without the address", nil, "The cooldown of %s has lasted for %s", a, duration.HumanDuration(s.Now.Sub(e.SinceTime())))
+		case e.Kind == pool.Owned && e.Purpose == pool.ForWorkload && !used && s.pods[e.Owner] == nil && len(s.fixedIPs[e.Owner]) == 0:
+			// An entry without a purpose is a reservation that a user has written.
+			s.add(LeakedEntry, object, "the controller releases the address if the workload does not exist; if it does not, kubectl fixedip check --fix does", &Repair{Pod: e.Owner, ReleaseOn: n.Name, Address: a, Workload: e.Workload}, "The entry of %s belongs to pod %s, which does not exist and has no FixedIP", a, e.Owner)
+		case e.Kind == pool.Cooldown && !used && e.Since != 0 && s.Now.Sub(e.SinceTime()) > s.stuckAfter():
+			s.add(StuckRelease, object, "look at the log of the agent of the node: the cooldown ends when it has reported without the address", nil, "The cooldown of %s has lasted since %s", a, e.SinceTime().UTC().Format(time.RFC3339))
 		}
 	}
 }

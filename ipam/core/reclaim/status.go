@@ -78,8 +78,8 @@ var positive = []struct{ kind, message string }{
 	{v1alpha1.ConditionAsReserved, "No pod is known to run with other addresses"},
 }
 
-// conditions returns the conditions that the FixedIP should have. The conditions of other controllers are unchanged; those that
-// the FixedIP lacks are True. user is the pod that uses the addresses; nil: none.
+// conditions returns the conditions that the FixedIP should have. The conditions of other controllers are unchanged, except for the
+// generation of those that are True; those that the FixedIP lacks are True. user is the pod that uses the addresses; nil: none.
 func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 	want := slices.Clone(v.Record.Status.Conditions)
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
@@ -90,8 +90,12 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 		})
 	}
 	for _, c := range positive {
-		if meta.FindStatusCondition(want, c.kind) == nil {
+		switch have := meta.FindStatusCondition(want, c.kind); {
+		case have == nil:
 			set(c.kind, metav1.ConditionTrue, v1alpha1.ReasonNothingKnown, c.message)
+		case have.Status == metav1.ConditionTrue:
+			// kubectl wait does not accept a condition of an earlier generation, and nobody writes a condition that stays True.
+			have.ObservedGeneration = v.Record.Generation
 		}
 	}
 	if len(v.Homes) > 0 {

@@ -30,7 +30,7 @@ func (w *World) record(p Place) *v1alpha1.FixedIP {
 			PodUID: uid('p', p.serial),
 			Conditions: []metav1.Condition{
 				{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", ObservedGeneration: 1, Message: "Every address has its entry in the pool of a node", LastTransitionTime: w.since},
-				{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Allocated", ObservedGeneration: 1, Message: "The addresses are reserved for the pod, and no problem is known", LastTransitionTime: w.since},
+				{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInUse, ObservedGeneration: 1, Message: "A pod uses the addresses, and no problem is known", LastTransitionTime: w.since},
 			},
 		},
 	}
