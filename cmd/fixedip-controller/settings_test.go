@@ -17,8 +17,10 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/utils/ptr"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
 // given contains the command line, the configuration file and the environment of a test.
@@ -260,6 +262,56 @@ func TestErrorSource(t *testing.T) {
 		}
 		if got := s.withOrigin(err); got == nil || got.Error() != c.want {
 			t.Errorf("%s: got error %v, want %s", name, got, c.want)
+		}
+	}
+}
+
+// TestFlagsPrecedeTheFile checks, for each flag that sets a field of the configuration, that its value takes effect although the
+// file has another value.
+func TestFlagsPrecedeTheFile(t *testing.T) {
+	const pools = "subnets: {clusterPools: [{cidr: 10.1.0.0/16, maskSize: 24}, {cidr: \"fd01::/48\", maskSize: 120}]}\n"
+	effects := map[string]struct {
+		args []string
+		file string
+		want func(c configuration.Configuration) any
+		is   any
+	}{
+		"cluster-pool-ipv4-cidr":       {[]string{"--cluster-pool-ipv4-cidr=10.2.0.0/16"}, pools, func(c configuration.Configuration) any { return c.Subnets.ClusterPools[1].CIDR }, "10.2.0.0/16"},
+		"cluster-pool-ipv4-mask-size":  {[]string{"--cluster-pool-ipv4-mask-size=25"}, pools, func(c configuration.Configuration) any { return c.Subnets.ClusterPools[1].MaskSize }, 25},
+		"cluster-pool-ipv6-cidr":       {[]string{"--cluster-pool-ipv6-cidr=fd02::/48"}, pools, func(c configuration.Configuration) any { return c.Subnets.ClusterPools[1].CIDR }, "fd02::/48"},
+		"cluster-pool-ipv6-mask-size":  {[]string{"--cluster-pool-ipv6-mask-size=119"}, pools, func(c configuration.Configuration) any { return c.Subnets.ClusterPools[1].MaskSize }, 119},
+		"enable-ipv6":                  {[]string{"--enable-ipv6=true"}, pools + "ipFamilies: [IPv4]\n", func(c configuration.Configuration) any { return strings.Join(c.IPFamilies, ",") }, "IPv4,IPv6"},
+		"subnet-source":                {[]string{"--subnet-source=Node"}, "subnets: {source: ClusterPool}\n", func(c configuration.Configuration) any { return c.Subnets.Source }, configuration.FromNode},
+		"orphaned-subnet-policy":       {[]string{"--orphaned-subnet-policy=Hold"}, "subnets: {source: Node, orphanedPolicy: Free}\n", func(c configuration.Configuration) any { return c.Subnets.OrphanedPolicy }, subnetplan.Hold},
+		"orphaned-subnet-grace-period": {[]string{"--orphaned-subnet-grace-period=7m"}, "subnets: {source: Node, orphanedGracePeriod: 5m}\n", func(c configuration.Configuration) any { return c.Subnets.OrphanedGracePeriod.Duration }, 7 * time.Minute},
+		"protect-nodes-from":           {[]string{"--protect-nodes-from=karpenter"}, pools + "protectNodesFrom: [cluster-autoscaler]\n", func(c configuration.Configuration) any { return strings.Join(c.ProtectNodesFrom, ",") }, "karpenter"},
+		"min-free-ips":                 {[]string{"--min-free-ips=3"}, pools + "pools: {minFree: 4}\n", func(c configuration.Configuration) any { return *c.Pools.MinFree }, 3},
+		"max-dynamic-ips":              {[]string{"--max-dynamic-ips=30"}, pools + "pools: {maxDynamic: 40}\n", func(c configuration.Configuration) any { return *c.Pools.MaxDynamic }, 30},
+		"strict-nodes":                 {[]string{"--strict-nodes=a=b"}, pools + "strictNodes: c=d\n", func(c configuration.Configuration) any { return *c.StrictNodes }, "a=b"},
+		"failover":                     {[]string{"--failover=Reassign"}, pools + "failover: Wait\n", func(c configuration.Configuration) any { return c.Failover }, v1alpha1.Reassign},
+		"allow-address-migration":      {[]string{"--allow-address-migration=false"}, pools + "allowAddressMigration: true\n", func(c configuration.Configuration) any { return c.AllowAddressMigration }, false},
+		"mismatch-policy":              {[]string{"--mismatch-policy=Report"}, pools + "mismatchPolicy: Restart\n", func(c configuration.Configuration) any { return c.MismatchPolicy }, identity.Report},
+		"label-selector":               {[]string{"--label-selector=a=b"}, pools + "adoption: {podSelector: {matchLabels: {c: d}}}\n", func(c configuration.Configuration) any { return metav1.FormatLabelSelector(c.Adoption.PodSelector) }, "a in (b)"},
+		"scheduler-names":              {[]string{"--scheduler-names=a"}, pools + "schedulerNames: [b]\n", func(c configuration.Configuration) any { return strings.Join(c.SchedulerNames, ",") }, "a"},
+		"workload-kind":                {[]string{"--workload-kind=Deployment.apps=Slot"}, pools + "workloads: [{apiGroup: x.io, kind: Db, identity: PodName}]\n", func(c configuration.Configuration) any { return c.Workloads[0].Kind }, "Deployment"},
+	}
+	for _, f := range sharedFlags {
+		c, ok := effects[f.flag]
+		if !ok {
+			t.Errorf("no case for --%s", f.flag)
+			continue
+		}
+		o, s, err := read(t, given{args: append(c.args, "--leader-election-namespace=x"), file: head + c.file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings, err := o.configuration(s.changed)
+		if err != nil {
+			t.Errorf("--%s: %v", f.flag, err)
+			continue
+		}
+		if got := c.want(settings); got != c.is {
+			t.Errorf("--%s: got %v, want %v", f.flag, got, c.is)
 		}
 	}
 }

@@ -151,7 +151,12 @@ func TestChartRefuses(t *testing.T) {
 		"unknown policy":                {`config: {failover: Never}`, "at '/config/failover': value must be one of 'Wait', 'Migrate', 'Reassign'"},
 		"no replica":                    {`scheduler: {replicas: 0}`, "at '/scheduler/replicas': minimum: got 0, want 1"},
 		"a grace period without a unit": {`config: {subnets: {orphanedGracePeriod: "30"}}`, "at '/config/subnets/orphanedGracePeriod'"},
-		"workload without an identity":  {`config: {workloads: [{apiGroup: apps, kind: Deployment}]}`, "at '/config/workloads/0': missing property 'identity'"},
+		"cluster pools beside subnets of Kubernetes": {`config: {subnets: {source: Node, clusterPools: [{cidr: 10.240.0.0/16}]}}`, "config.subnets.clusterPools is not empty although config.subnets.source is Node"},
+		"migration that is not allowed":              {`config: {failover: Migrate, subnets: {source: Node}}`, "config.failover is Migrate, but no address may migrate"},
+		"half an API server":                         {`{config: {subnets: {source: Node}}, apiServer: {host: 192.0.2.1}}`, "apiServer needs both host and port"},
+		"pool that is too small":                     {`config: {pools: {minFree: 1}}`, "at '/config/pools/minFree': minimum: got 1, want 2"},
+		"misspelt selector":                          {`config: {adoption: {podSelector: {matchLables: {a: b}}}}`, "additional properties 'matchLables' not allowed"},
+		"workload without an identity":               {`config: {workloads: [{apiGroup: apps, kind: Deployment}]}`, "at '/config/workloads/0': missing property 'identity'"},
 	} {
 		if _, err := helm(c.values, "template", "fixedip", chart, "--values", "-"); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an error that contains %q", name, err, c.want)
@@ -182,8 +187,34 @@ func TestChartValues(t *testing.T) {
 		}},
 		"profiles of the scheduler": {`config: {schedulerNames: [one, two]}`, func(t *testing.T, objects installed) {
 			text := configMap(t, objects)["scheduler.yaml"]
-			if !strings.Contains(text, "schedulerName: one\n") || !strings.Contains(text, "schedulerName: two\n") {
+			if !strings.Contains(text, `schedulerName: "one"`) || !strings.Contains(text, `schedulerName: "two"`) {
 				t.Errorf("scheduler.yaml has not the profiles one and two:\n%s", text)
+			}
+		}},
+		"unusual texts": {"config: {schedulerNames: [\"123\"]}\nrbac: {workloadResources: [{apiGroup: \"*\", resource: \"*\"}]}\nscheduler: {burst: 1000000, qps: 5e5}", func(t *testing.T, objects installed) {
+			text := configMap(t, objects)["scheduler.yaml"]
+			var file struct {
+				ClientConnection struct{ QPS, Burst int }
+				Profiles         []struct{ SchedulerName string }
+			}
+			if err := yaml.Unmarshal([]byte(text), &file); err != nil || file.Profiles[0].SchedulerName != "123" || file.ClientConnection.Burst != 1000000 {
+				t.Errorf("scheduler.yaml: got %+v (error %v), want profile 123 and burst 1000000", file, err)
+			}
+			if !grants(t, objects, "fixedip-scheduler", "watch", "*", "*") {
+				t.Error("ClusterRole fixedip-scheduler does not grant the configured right")
+			}
+		}},
+		"protection from autoscalers that ends keeps the right": {`config: {protectNodesFrom: []}`, func(t *testing.T, objects installed) {
+			if !grants(t, objects, "fixedip-controller", "patch", "", "nodes") {
+				t.Error("ClusterRole fixedip-controller does not grant the right to patch nodes, so the controller cannot remove its annotations")
+			}
+		}},
+		"without the host network": {`hostNetwork: false`, func(t *testing.T, objects installed) {
+			for _, d := range deployments(t, objects) {
+				c := d.Spec.Template.Spec.Containers[0]
+				if d.Spec.Template.Spec.HostNetwork || c.LivenessProbe.HTTPGet.Host != "" || slices.ContainsFunc(c.Args, func(a string) bool { return strings.Contains(a, "127.0.0.1") }) {
+					t.Errorf("Deployment %s: got host network %v, probe %v and arguments %q, want a program that the kubelet reaches in its own network", d.Name, d.Spec.Template.Spec.HostNetwork, c.LivenessProbe, c.Args)
+				}
 			}
 		}},
 		"no aggregation": {`rbac: {aggregate: false}`, func(t *testing.T, objects installed) {
@@ -239,12 +270,13 @@ func TestChartValues(t *testing.T) {
 
 // TestChartWithSubnetsOfKubernetes checks that no cluster pool is required if Kubernetes assigns the subnets.
 func TestChartWithSubnetsOfKubernetes(t *testing.T) {
-	for _, m := range all[corev1.ConfigMap](t, render(t, "fixedip-system", `config: {subnets: {source: Node}}`), "ConfigMap") {
-		if m.Name != "fixedip-config" {
-			continue
-		}
-		if c, err := configuration.Parse([]byte(m.Data["config.yaml"])); err != nil || c.Subnets.Source != configuration.FromNode {
-			t.Errorf("config.yaml: got subnets.source %q (error %v), want Node", c.Subnets.Source, err)
+	objects := render(t, "fixedip-system", `config: {subnets: {source: Node}}`)
+	if c, err := configuration.Parse([]byte(configMap(t, objects)["config.yaml"])); err != nil || c.Subnets.Source != configuration.FromNode {
+		t.Errorf("config.yaml: got subnets.source %q (error %v), want Node", c.Subnets.Source, err)
+	}
+	for _, m := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
+		if m.Name == "fixedip-pools" {
+			t.Error("the chart has the ConfigMap fixedip-pools without a pool, so that every FixedIP of a user is refused")
 		}
 	}
 }
@@ -252,6 +284,15 @@ func TestChartWithSubnetsOfKubernetes(t *testing.T) {
 // TestChartNamespace checks that the chart can be installed in any namespace: all of its objects with a namespace, and all
 // references to its accounts, are in that of the release, except those for Cilium's and the API server's configuration.
 func TestChartNamespace(t *testing.T) {
+	// seen contains the objects of an installation in the namespace of Cilium. Key: kind, namespace and name.
+	seen := map[string]bool{}
+	for _, u := range render(t, "kube-system", "", clusterPool) {
+		key := u.GetKind() + " " + u.GetNamespace() + "/" + u.GetName()
+		if seen[key] {
+			t.Errorf("the chart has %s twice if it is installed in kube-system", key)
+		}
+		seen[key] = true
+	}
 	for _, u := range render(t, "network", "", clusterPool) {
 		if ns := u.GetNamespace(); ns != "" && ns != "network" && ns != "kube-system" {
 			t.Errorf("%s %s is in namespace %s, want network", u.GetKind(), u.GetName(), ns)
@@ -300,8 +341,10 @@ func TestChartSchema(t *testing.T) {
 			node = items
 		}
 		properties, ok := node["properties"].(map[string]any)
-		if !ok {
+		// A label selector is a type of Kubernetes.
+		if !ok || properties["matchLabels"] != nil {
 			inSchema.Insert(path)
+			return
 		}
 		for name, property := range properties {
 			walk(path+"."+name, property.(map[string]any))

@@ -237,7 +237,7 @@ func TestPorts(t *testing.T) {
 			}
 			taken[p.ContainerPort], names[p.Name] = d.Name, true
 		}
-		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+		for _, probe := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
 			if !names[probe.HTTPGet.Port.String()] {
 				t.Errorf("Deployment %s: the probe of path %s uses port %s, but no port of the container has that name", d.Name, probe.HTTPGet.Path, probe.HTTPGet.Port.String())
 			}

@@ -135,8 +135,31 @@ func TestHash(t *testing.T) {
 	if got := hash("failover: Wait\nsubnets:\n  clusterPools:\n  - {maskSize: 24, cidr: 10.240.0.0/16}\n"); got != first {
 		t.Errorf("got hash %s, want %s, because the file only repeats defaults", got, first)
 	}
-	if got := hash("failover: Reassign\nsubnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\n"); got == first {
-		t.Errorf("got hash %s for two files with different effects", got)
+	if got := hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchLabels: {a: b}}}\n"); got != hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}}\n") {
+		t.Errorf("got hash %s for one of two texts of the same selector", got)
+	}
+	// seen contains the hash of each file, each of which changes one setting. Key: the hash.
+	seen := map[string]string{first: "nothing"}
+	for _, change := range []string{
+		"ipFamilies: [IPv6]", "pools: {minFree: 9}", "pools: {maxDynamic: 99}", "failover: Reassign", "allowAddressMigration: true", "strictNodes: a=b",
+		"workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]", "workloads: [{apiGroup: apps, kind: Deployment, identity: Slot, enabled: ByDefault}]",
+		"schedulerNames: [a]", "mismatchPolicy: Report", "adoption: {podSelector: {matchLabels: {a: b}}}", "protectNodesFrom: [karpenter]",
+		"subnets: {orphanedPolicy: Hold, clusterPools: [{cidr: 10.240.0.0/16}]}", "subnets: {orphanedGracePeriod: 9m, clusterPools: [{cidr: 10.240.0.0/16}]}",
+		"subnets: {clusterPools: [{cidr: 10.240.0.0/16, maskSize: 25}]}", "subnets: {clusterPools: [{cidr: 10.241.0.0/16}]}", "subnets: {source: Node}",
+	} {
+		file := change + "\n"
+		if !strings.HasPrefix(change, "subnets:") {
+			pool := "10.240.0.0/16"
+			if strings.Contains(change, "IPv6") {
+				pool = "fd00::/48"
+			}
+			file += "subnets: {clusterPools: [{cidr: \"" + pool + "\"}]}\n"
+		}
+		got := hash(file)
+		if other, ok := seen[got]; ok {
+			t.Errorf("got hash %s for %q and for %q", got, change, other)
+		}
+		seen[got] = change
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,12 +49,7 @@ func Decode(data []byte) (c Configuration, err error) {
 func (c Configuration) Hash() (string, error) {
 	c.TypeMeta = metav1.TypeMeta{}
 	if c.Adoption.PodSelector != nil {
-		selector, err := metav1.LabelSelectorAsSelector(c.Adoption.PodSelector)
-		if err != nil {
-			return "", fmt.Errorf("adoption.podSelector: %w", err)
-		}
-		// A selector can be written in several ways; its text is unique.
-		c.Adoption.PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"": selector.String()}}
+		c.Adoption.PodSelector = canonical(c.Adoption.PodSelector)
 	}
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -61,4 +57,14 @@ func (c Configuration) Hash() (string, error) {
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:6]), nil
+}
+
+// canonical returns a selector with the same effect that is written as expressions in a fixed order.
+func canonical(s *metav1.LabelSelector) *metav1.LabelSelector {
+	expressions := slices.Clone(s.MatchExpressions)
+	for key, value := range s.MatchLabels {
+		expressions = append(expressions, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
+	}
+	slices.SortFunc(expressions, func(a, b metav1.LabelSelectorRequirement) int { return strings.Compare(a.String(), b.String()) })
+	return &metav1.LabelSelector{MatchExpressions: expressions}
 }
