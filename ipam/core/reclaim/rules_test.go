@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -90,6 +91,12 @@ func TestReady(t *testing.T) {
 	bad := func(kind string, status metav1.ConditionStatus) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: "Problem", Message: "what is wrong"}
 	}
+	// about returns a FixedIP whose condition AsReserved is False because of the pod with the UID.
+	about := func(pod types.UID) *v1alpha1.FixedIP {
+		r := with(bad(v1alpha1.ConditionAsReserved, metav1.ConditionFalse))
+		r.Status.MismatchPodUID = pod
+		return r
+	}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
 		// held is State.Held; nil: 10.0.1.6 on node-1.
@@ -100,7 +107,8 @@ func TestReady(t *testing.T) {
 		"no condition shows a problem":                     {with(), nil, metav1.ConditionTrue, "InUse", "A pod uses the addresses, and no problem is known"},
 		"Exclusive is True":                                {with(bad(v1alpha1.ConditionExclusive, metav1.ConditionTrue)), nil, metav1.ConditionTrue, "InUse", "A pod uses the addresses, and no problem is known"},
 		"Exclusive is False":                               {with(bad(v1alpha1.ConditionExclusive, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
-		"AsReserved is False":                              {with(bad(v1alpha1.ConditionAsReserved, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"AsReserved is False":                              {about(podOn("node-1").UID), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"AsReserved is False because of an earlier pod":    {about("earlier"), nil, metav1.ConditionTrue, "InUse", "A pod uses the addresses, and no problem is known"},
 		"SubnetAvailable is False":                         {with(bad(v1alpha1.ConditionSubnetAvailable, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"Allocated is False":                               {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"the FixedIP is being deleted":                     {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when no pod uses them any more"},

@@ -116,6 +116,12 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 	return want
 }
 
+// mismatched reports whether the condition AsReserved is about the current pod. Nobody writes that condition when its pod is gone
+// or opts out.
+func (v *evaluation) mismatched() bool {
+	return v.Pod != nil && v.Pod.UID == v.Record.Status.MismatchPodUID && !identity.OptsOut(v.Pod)
+}
+
 // ready returns the condition Ready. It is false if the FixedIP is being deleted or has no addresses, if another condition
 // shows a problem, or if the entries on the pod's node violate the binding invariant.
 func (v *evaluation) ready(conditions []metav1.Condition, user *corev1.Pod) (status metav1.ConditionStatus, reason, message string) {
@@ -127,6 +133,9 @@ func (v *evaluation) ready(conditions []metav1.Condition, user *corev1.Pod) (sta
 		return metav1.ConditionFalse, v1alpha1.ReasonNoAddress, "The FixedIP has no addresses; it gets those of its pod"
 	}
 	for _, kind := range []string{v1alpha1.ConditionAllocated, v1alpha1.ConditionSubnetAvailable, v1alpha1.ConditionExclusive, v1alpha1.ConditionAsReserved} {
+		if kind == v1alpha1.ConditionAsReserved && !v.mismatched() {
+			continue
+		}
 		if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 			return metav1.ConditionFalse, c.Reason, c.Message
 		}
