@@ -99,6 +99,12 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.checkOutput([]string{"explain", "web-0"}, "Pod: default/web-0, Running on node node-1 with "+web0, "- The pod runs with its fixed address "+web0+".")
 	e.checkOutput([]string{"nodes"}, "NODE FAMILY SUBNETS AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
 
+	e.checkOutput([]string{"ip", web0}, "Address: "+web0, "Entry: node node-1: owned by default/web-0 (StatefulSet web)", "Subnet: 10.240.", "FixedIP: default/web-0 for pod web-0, created ", "Pod: default/web-0 on node node-1, started ")
+	e.checkOutput([]string{"ip", "192.0.2.9"}, "Subnet: none", "- No pod has 192.0.2.9, and no FixedIP reserves it.")
+	if out, err := e.kubectl("ip", "web-0"); err == nil || !strings.Contains(out, "web-0") {
+		t.Errorf("ip of a text that is no address: got the error %v and the output %s, want an error that names web-0", err, out)
+	}
+
 	all := intstr.FromString("100%")
 	e.create(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: statefulSet("web", 1).Spec.Template.Labels},

@@ -1,0 +1,125 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// AddressInputs contains the objects that may have something to do with an address.
+type AddressInputs struct {
+	Addr netip.Addr
+	// Pools are the pools of all nodes, sorted by name.
+	Pools   []pool.NodePool
+	Records []v1alpha1.FixedIP
+	// Pods are the pods that may have the address in their status. Others are left out.
+	Pods []corev1.Pod
+	Now  time.Time
+}
+
+// Address reports who has an address, and since when: the node whose subnet contains it, its pool entries, the FixedIPs that
+// reserve it, the pods that run with it, and its users according to the agents.
+func Address(in AddressInputs) Report {
+	var r Report
+	r.fact("Address", "%s", in.Addr)
+	var homes, used []string
+	var offered bool
+	for _, n := range in.Pools {
+		if i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return s.Contains(in.Addr) }); i >= 0 {
+			homes = append(homes, fmt.Sprintf("%s of node %s", n.Subnets[i], n.Name))
+		}
+		if e, ok := n.Entries[in.Addr]; ok {
+			r.fact("Entry", "node %s: %s", n.Name, entryText(e, in.Now))
+			offered = offered || e.Kind == pool.Dynamic
+		}
+		if user, ok := n.Used[in.Addr]; ok {
+			used = append(used, fmt.Sprintf("node %s: used by %s", n.Name, user))
+		}
+	}
+	r.fact("Subnet", "%s", orNone(strings.Join(homes, ", ")))
+	var reserved int
+	for i := range in.Records {
+		record := &in.Records[i]
+		if !slices.Contains(address.ParseAll(record.Spec.IPs), in.Addr) {
+			continue
+		}
+		reserved++
+		state := ""
+		if c := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+			state = ", " + c.Reason
+		}
+		r.fact("FixedIP", "%s/%s for pod %s, created %s ago%s", record.Namespace, record.Name, record.Spec.PodName, duration.HumanDuration(in.Now.Sub(record.CreationTimestamp.Time)), state)
+	}
+	var running []string
+	for i := range in.Pods {
+		pod := &in.Pods[i]
+		if !podutil.HoldsIPs(pod) || !podutil.RunsWith(pod, in.Addr) {
+			continue
+		}
+		name, since := pod.Namespace+"/"+pod.Name, ""
+		if pod.Status.StartTime != nil {
+			since = fmt.Sprintf(", started %s ago", duration.HumanDuration(in.Now.Sub(pod.Status.StartTime.Time)))
+		}
+		running = append(running, name)
+		r.fact("Pod", "%s on node %s%s", name, pod.Spec.NodeName, since)
+	}
+	for _, u := range used {
+		r.fact("Agent", "%s", u)
+	}
+	switch {
+	case len(running) > 1:
+		r.wrong("delete the pods for which no FixedIP reserves the address", "%d pods run with %s: %s", len(running), in.Addr, strings.Join(running, ", "))
+	case reserved > 1:
+		r.wrong("delete the FixedIPs whose pods do not run with the address", "%d FixedIPs reserve %s", reserved, in.Addr)
+	case len(homes) > 1:
+		r.wrong("remove the subnet from one of the CiliumNodes", "%s is in the subnets of %d nodes", in.Addr, len(homes))
+	case reserved == 0 && len(running) == 0 && len(used) == 0 && offered:
+		r.fine("No pod has %s; the agent may give it to any pod of its node", in.Addr)
+	case reserved == 0 && len(running) == 0 && len(used) == 0:
+		r.fine("No pod has %s, and no FixedIP reserves it", in.Addr)
+	}
+	return r
+}
+
+// entryText describes a pool entry.
+func entryText(e pool.Entry, now time.Time) string {
+	switch e.Kind {
+	case pool.Dynamic:
+		return "dynamic: for any pod of the node"
+	case pool.Cooldown:
+		text := "cooldown"
+		if e.Pod != "" {
+			text += " after the release from pod " + e.Pod
+		}
+		if e.Since != 0 {
+			text += fmt.Sprintf(", for %s", duration.HumanDuration(now.Sub(e.SinceTime())))
+		}
+		return text
+	}
+	text := "owned by " + e.Owner
+	if kind, name, ok := e.WorkloadRef(); ok && !e.IsUnreserved() {
+		text += fmt.Sprintf(" (%s %s)", kind, name)
+	}
+	return text
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

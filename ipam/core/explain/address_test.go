@@ -1,0 +1,91 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/test/gen"
+)
+
+// TestAddress checks what is reported about one address.
+func TestAddress(t *testing.T) {
+	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	pools := func(subnet string, entries map[string]pool.Entry, users ...func(*pool.NodePool)) []pool.NodePool {
+		return []pool.NodePool{gen.NodePool("node-1", subnet, entries, users...)}
+	}
+	web := gen.FixedIP("web-0", gen.Owner("web"), func(f *v1alpha1.FixedIP) {
+		f.Spec.IPs, f.CreationTimestamp = []string{"10.0.1.6"}, metav1.Time{Time: at.Add(-time.Hour)}
+		f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInUse}}
+	})
+	second := gen.FixedIP("web-1", gen.Owner("web"), func(f *v1alpha1.FixedIP) {
+		f.Spec.IPs, f.CreationTimestamp = []string{"10.0.1.6"}, metav1.Time{Time: at.Add(-time.Minute)}
+	})
+	run := func(name string) corev1.Pod {
+		return *gen.Pod(name, gen.On("node-1", "10.0.1.6"), gen.Running, func(p *corev1.Pod) {
+			p.Status.StartTime = &metav1.Time{Time: at.Add(-3 * time.Minute)}
+		})
+	}
+	mine := map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry(gen.Namespace, "web-0", "StatefulSet", "web")}
+	subnet := explain.Fact{What: "Subnet", Is: "10.0.1.0/24 of node node-1"}
+	address := explain.Fact{What: "Address", Is: "10.0.1.6"}
+	for name, c := range map[string]struct {
+		in   explain.AddressInputs
+		want explain.Report
+	}{
+		"a pod has its fixed address": {
+			explain.AddressInputs{Pools: pools("10.0.1.0/24", mine, gen.UsedBy("db/web-0", "10.0.1.6")), Records: []v1alpha1.FixedIP{*web}, Pods: []corev1.Pod{run("web-0")}},
+			explain.Report{Facts: []explain.Fact{
+				address, {What: "Entry", Is: "node node-1: owned by db/web-0 (StatefulSet web)"}, subnet,
+				{What: "FixedIP", Is: "db/web-0 for pod web-0, created 60m ago, InUse"}, {What: "Pod", Is: "db/web-0 on node node-1, started 3m ago"}, {What: "Agent", Is: "node node-1: used by db/web-0"},
+			}},
+		},
+		"two pods and two FixedIPs have it": {
+			explain.AddressInputs{Pools: pools("10.0.1.0/24", mine), Records: []v1alpha1.FixedIP{*web, *second}, Pods: []corev1.Pod{run("web-0"), run("web-1")}},
+			explain.Report{
+				Facts: []explain.Fact{
+					address, {What: "Entry", Is: "node node-1: owned by db/web-0 (StatefulSet web)"}, subnet,
+					{What: "FixedIP", Is: "db/web-0 for pod web-0, created 60m ago, InUse"}, {What: "FixedIP", Is: "db/web-1 for pod web-1, created 60s ago"},
+					{What: "Pod", Is: "db/web-0 on node node-1, started 3m ago"}, {What: "Pod", Is: "db/web-1 on node node-1, started 3m ago"},
+				},
+				Findings: []explain.Finding{{Wrong: true, Text: "2 pods run with 10.0.1.6: db/web-0, db/web-1", Help: "delete the pods for which no FixedIP reserves the address"}},
+			},
+		},
+		"dynamic and free": {
+			explain.AddressInputs{Pools: pools("10.0.1.0/24", map[string]pool.Entry{"10.0.1.6": {}})},
+			explain.Report{
+				Facts:    []explain.Fact{address, {What: "Entry", Is: "node node-1: dynamic: for any pod of the node"}, subnet},
+				Findings: []explain.Finding{{Text: "No pod has 10.0.1.6; the agent may give it to any pod of its node"}},
+			},
+		},
+		"in cooldown": {
+			explain.AddressInputs{Pools: pools("10.0.1.0/24", map[string]pool.Entry{"10.0.1.6": pool.CooldownEntry("db/old-0", at.Add(-20*time.Second))})},
+			explain.Report{
+				Facts:    []explain.Fact{address, {What: "Entry", Is: "node node-1: cooldown after the release from pod db/old-0, for 20s"}, subnet},
+				Findings: []explain.Finding{{Text: "No pod has 10.0.1.6, and no FixedIP reserves it"}},
+			},
+		},
+		"in no subnet": {
+			explain.AddressInputs{Pools: pools("10.0.2.0/24", nil)},
+			explain.Report{
+				Facts:    []explain.Fact{address, {What: "Subnet", Is: "none"}},
+				Findings: []explain.Finding{{Text: "No pod has 10.0.1.6, and no FixedIP reserves it"}},
+			},
+		},
+	} {
+		c.in.Addr, c.in.Now = netip.MustParseAddr("10.0.1.6"), at
+		if diff := cmp.Diff(c.want, explain.Address(c.in)); diff != "" {
+			t.Errorf("%s: report (-want +got):\n%s", name, diff)
+		}
+	}
+}
