@@ -24,6 +24,7 @@ export CGO_ENABLED := 0
 # The version has to begin with that of Kubernetes, because its metrics depend on it.
 KUBERNETES_VERSION := $(shell go list -m -f '{{.Version}}' k8s.io/kubernetes)
 LDFLAGS            := -s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)
+OUR_LDFLAGS        := $(LDFLAGS) -X fixedip.io/fixedip/ipam/version.fixedip=$(VERSION)
 
 TOOL := go tool -modfile=hack/tools/go.mod
 
@@ -56,7 +57,7 @@ FORCE:
 
 # Go build finds out what has changed, not make.
 $(PROGRAMS:%=$(BIN)/%): $(BIN)/%: FORCE
-	@hack/build.sh $@ ./cmd/$* -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
+	@hack/build.sh $@ ./cmd/$* -ldflags '$(OUR_LDFLAGS)'
 
 $(CLUSTER:%=$(BIN)/%): $(BIN)/fixedip-%: FORCE
 	@hack/build.sh $@ ./hack/$* -ldflags '$(LDFLAGS)'
@@ -85,7 +86,7 @@ $(BENCHES:%=$(BIN)/bench/%): $(BIN)/bench/%: FORCE
 	@hack/build.sh $@ ./test/bench/$* -ldflags '$(LDFLAGS)'
 
 $(RACED:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
-	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
+	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(OUR_LDFLAGS)'
 
 ##@ Demo
 

@@ -20,7 +20,6 @@ import (
 	"k8s.io/component-base/cli"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // registers --logging-format=json
-	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +34,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 	"fixedip.io/fixedip/ipam/store/serverversion"
+	"fixedip.io/fixedip/ipam/version"
 )
 
 // cacheSyncTimeout is the time limit for syncing the caches of a new leader. The default of two minutes is too short for
@@ -62,8 +62,8 @@ func command() *cobra.Command {
 		Args:  cobra.NoArgs,
 		// Print one line for an error, not the usage.
 		SilenceUsage: true,
+		Version:      version.Fixedip(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			verflag.PrintAndExitIfRequested()
 			sources, err := resolve(cmd.Flags(), o, os.Getenv)
 			if err != nil {
 				return err
@@ -79,8 +79,8 @@ func command() *cobra.Command {
 	}
 	o.addFlags(cmd.Flags())
 	logsapi.AddFlags(logging, cmd.Flags())
-	verflag.AddFlags(cmd.Flags())
 	addAliases(cmd.Flags())
+	cmd.SetVersionTemplate(version.Text(cmd.Use) + "\n")
 	return cmd
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // registers --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers the metrics of client-go
@@ -33,6 +34,7 @@ import (
 	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/peaks"
 	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/targetloadpacking"
 
+	"fixedip.io/fixedip/ipam/version"
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
@@ -41,6 +43,15 @@ func main() {
 	ctrllog.SetLogger(klog.Background())
 	command := app.NewSchedulerCommand(options()...)
 	command.Use = "fixedip-scheduler"
+	run := command.RunE
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		// The flag belongs to kube-scheduler, which would print the version of Kubernetes only.
+		if cmd.Flags().Lookup("version").Changed {
+			fmt.Println(version.Text(command.Use))
+			return nil
+		}
+		return run(cmd, args)
+	}
 	// Print one line for an error, not the usage.
 	command.SilenceUsage = true
 	if err := cli.RunNoErrOutput(command); err != nil {

@@ -32,6 +32,9 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
+// errSkipped means that a repair was not made, because the cluster has changed since it was checked.
+var errSkipped = errors.New("the problem is left as it is")
+
 // errProblems means that check has found problems. The exit code is then 1; it is 2 after any other error.
 var errProblems = errors.New("problems found")
 
@@ -165,6 +168,11 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 			continue
 		}
 		done, failed := c.perform(ctx, *p.Repair)
+		if errors.Is(failed, errSkipped) {
+			fmt.Fprintf(log, "%s of %s: %v.\n", p.Kind, p.Object, failed)
+			remaining = append(remaining, p)
+			continue
+		}
 		if failed != nil {
 			fmt.Fprintf(log, "%s of %s: %v.\n", p.Kind, p.Object, failed)
 			remaining = append(remaining, p)
@@ -187,7 +195,7 @@ func (c *cluster) perform(ctx context.Context, r check.Repair) (done string, err
 		err := c.api.SubResource("eviction").Create(ctx, &corev1.Pod{ObjectMeta: meta}, eviction)
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-			return "the pod has been replaced", nil
+			return "", fmt.Errorf("not evicted, because the pod that was checked no longer exists: %w", errSkipped)
 		case err != nil:
 			return "", fmt.Errorf("evict pod %s: %w", r.Pod, err)
 		}
@@ -196,7 +204,7 @@ func (c *cluster) perform(ctx context.Context, r check.Repair) (done string, err
 		err := c.api.Delete(ctx, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}, client.Preconditions{UID: &r.UID, ResourceVersion: &r.ResourceVersion})
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-			return "the CiliumEndpoint has changed", nil
+			return "", fmt.Errorf("not deleted, because the CiliumEndpoint has changed or no longer exists; run the command again: %w", errSkipped)
 		case err != nil:
 			return "", fmt.Errorf("delete CiliumEndpoint %s: %w", r.Pod, err)
 		}
@@ -219,11 +227,11 @@ func (c *cluster) release(ctx context.Context, r check.Repair) (done string, err
 		return "", err
 	}
 	if needed != "" {
-		return fmt.Sprintf("%s is not released, because %s exists", r.Address, needed), nil
+		return "", fmt.Errorf("%s is not released, because %s exists: %w", r.Address, needed, errSkipped)
 	}
 	changes := slices.DeleteFunc(n.Release(r.Pod, nil, time.Now()), func(e pool.EntryChange) bool { return e.Addr != r.Address })
 	if len(changes) == 0 {
-		return "the entry is gone", nil
+		return "", fmt.Errorf("%s is not released, because its entry has changed: %w", r.Address, errSkipped)
 	}
 	changes[0].RequireUnused = true
 	if _, err := pools.ChangeEntries(ctx, n, changes, true); err != nil {
@@ -267,6 +275,6 @@ func writeProblems(out io.Writer, problems []check.Problem) error {
 	for _, p := range problems {
 		fmt.Fprintf(out, "! %s: %s. %s.\n  what helps: %s\n", p.Object, p.Kind, p.Text, p.Help)
 	}
-	_, err := fmt.Fprintf(out, "\n%d problems found.\n", len(problems))
+	_, err := fmt.Fprintf(out, "\nProblems found: %d\n", len(problems))
 	return err
 }

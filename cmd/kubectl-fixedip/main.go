@@ -37,6 +37,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/workloads"
+	"fixedip.io/fixedip/ipam/version"
 )
 
 func main() {
@@ -63,8 +64,10 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		Use:          "kubectl-fixedip",
 		Short:        "Show fixed addresses, and why a pod waits for one",
 		SilenceUsage: true,
+		Version:      version.Fixedip(),
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl fixedip"},
 	}
+	root.SetVersionTemplate(version.Text("kubectl-fixedip") + "\n")
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
@@ -137,7 +140,7 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 		}),
 	}
 	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Lease of the controllers, as namespace/name: --leader-election-namespace and --leader-election-id of the controller")
-	cmd.Flags().StringSliceVar(&schedulers, "scheduler-names", schedulers, "Names of the profiles of fixedip-scheduler; has to equal --scheduler-names of the controller")
+	cmd.Flags().StringSliceVar(&schedulers, "scheduler-names", schedulers, "Names of the profiles of fixedip-scheduler; has to equal schedulerNames of the configuration")
 	return cmd
 }
 
@@ -179,7 +182,7 @@ func drainCheckCommand(flags *genericclioptions.ConfigFlags, streams genericioop
 			return writeDrain(streams.Out, in)
 		}),
 	}
-	cmd.Flags().StringVar(&failover, "failover", failover, "Failover policy of FixedIPs that have none; has to equal --failover of the controller")
+	cmd.Flags().StringVar(&failover, "failover", failover, "Failover policy of FixedIPs that have none; has to equal failover of the configuration")
 	return cmd
 }
 

@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// formats are the values of --output; empty means text for people.
+// formats are the values of --output; empty means text.
 var formats = []string{"", "json", "yaml"}
 
 func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "", "Format of the output: json or yaml; if empty, text for people")
+	cmd.Flags().StringVarP(output, "output", "o", "", "Format of the output: json or yaml; if empty, text")
 	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats[1:], cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		// The flag was added one line above.
 		panic(err)

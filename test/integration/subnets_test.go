@@ -71,7 +71,7 @@ func TestG5SubnetManagement(t *testing.T) {
 		}
 	}
 	e.agentless("late")
-	e.event("late", "SubnetsExhausted", "The cluster pools have no free subnet for node late (IPv4, IPv6); the controller retries; add a CIDR to its cluster-pool flags")
+	e.event("late", "SubnetsExhausted", "The cluster pools have no free subnet for node late (IPv4, IPv6); the controller retries; add a CIDR to subnets.clusterPools in the configuration")
 	e.controllerMetrics(port, map[string]float64{
 		`fixedip_nodes_without_subnet{family="IPv4"}`:             1,
 		`fixedip_nodes_without_subnet{family="IPv6"}`:             1,

@@ -152,7 +152,7 @@ func TestChartRefuses(t *testing.T) {
 		"no replica":                    {`scheduler: {replicas: 0}`, "at '/scheduler/replicas': minimum: got 0, want 1"},
 		"a grace period without a unit": {`config: {subnets: {orphanedGracePeriod: "30"}}`, "at '/config/subnets/orphanedGracePeriod'"},
 		"cluster pools beside subnets of Kubernetes": {`config: {subnets: {source: Node, clusterPools: [{cidr: 10.240.0.0/16}]}}`, "config.subnets.clusterPools is not empty although config.subnets.source is Node"},
-		"migration that is not allowed":              {`config: {failover: Migrate, subnets: {source: Node}}`, "config.failover is Migrate, but no address may migrate"},
+		"migration that is not allowed":              {`config: {failover: Migrate, subnets: {source: Node}}`, "config.failover is Migrate, but config.allowAddressMigration is false"},
 		"half an API server":                         {`{config: {subnets: {source: Node}}, apiServer: {host: 192.0.2.1}}`, "apiServer needs both host and port"},
 		"pool that is too small":                     {`config: {pools: {minFree: 1}}`, "at '/config/pools/minFree': minimum: got 1, want 2"},
 		"misspelt selector":                          {`config: {adoption: {podSelector: {matchLables: {a: b}}}}`, "additional properties 'matchLables' not allowed"},

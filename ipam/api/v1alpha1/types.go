@@ -80,8 +80,8 @@ type FixedIPSpec struct {
 	// +required
 	Owner OwnerReference `json:"owner"`
 
-	// assignedTo defines who gets the addresses: the pods with the name podName, or a slot of the workload.
-	// Immutable.
+	// assignedTo defines which pods get the addresses. PodName: the pods with the name podName. Slot: the addresses are a slot of
+	// the workload; when the pod podName has stopped, the next pod takes them over. Immutable.
 	// +optional
 	// +kubebuilder:default=PodName
 	AssignedTo Assignee `json:"assignedTo,omitempty"`
@@ -108,7 +108,7 @@ type FixedIPSpec struct {
 	Failover Failover `json:"failover,omitempty"`
 }
 
-// Assignee defines who gets the addresses of a FixedIP.
+// Assignee defines which pods get the addresses of a FixedIP.
 // +kubebuilder:validation:Enum=PodName;Slot
 type Assignee string
 

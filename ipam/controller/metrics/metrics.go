@@ -29,6 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/ipam/version"
 )
 
 const namespace = "fixedip"
@@ -48,8 +49,8 @@ func gauge(name, help string) prometheus.Gauge {
 	return promauto.With(registry).NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
 }
 
-func gauges(name, label, help string) *prometheus.GaugeVec {
-	return promauto.With(registry).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, []string{label})
+func gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return promauto.With(registry).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
 }
 
 func histogram(name, help string, start float64, buckets int) prometheus.Histogram {
@@ -80,10 +81,11 @@ var (
 		"Released addresses, by cause: fixedip-deleted, superseded (for example a second claim, a claim that the FixedIP does not name, or the target of a move that did not take place), unrecorded (the claim had no FixedIP, for example because the pod and its workload were deleted first).")
 	subnetAssignments = counters("subnet_assignments_total", "origin",
 		"Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node without subnets inherited them), existing_node (a node with subnets inherited others).")
-	lastReconcile = gauges("last_reconcile_timestamp_seconds", "controller",
-		"Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.")
-	configInfo = gauges("config_info", "hash",
-		"1 for the hash of the settings that both programs share. Programs with different hashes have different settings.")
+	lastReconcile = gauges("last_reconcile_timestamp_seconds",
+		"Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.", "controller")
+	configInfo = gauges("config_info",
+		"1 for the hash of the settings that both programs share. Programs with different hashes have different settings.", "hash")
+	buildInfo       = gauges("build_info", "1 for the version of fixedip and that of the Kubernetes libraries.", "version", "kubernetes")
 	barrierDuration = histogram("agent_barrier_duration_seconds",
 		"Time from the oldest open barrier request for a node, or from the previous answer if that is later, to the answer of its Cilium agent.", 0.25, 12)
 )
@@ -94,8 +96,8 @@ var (
 		"Mismatches found between running pods and their FixedIPs, and missing CiliumEndpoints of pods with a FixedIP, by reason.")
 	Restarts = counters("restarts_total", "result",
 		"Evictions of pods because of a wrong address, a lost pool entry or a missing CiliumEndpoint, by result: evicted, blocked (the API server refused the eviction, usually because of a PodDisruptionBudget), deferred (a limit for concurrent restarts was reached, or another pod of the workload was not ready).")
-	Conflicts = gauges("conflicting_addresses", "kind",
-		"Addresses in conflict, by kind: pods (more than one pod runs with it), fixedips (more than one FixedIP reserves it), pools (more than one pool offers it), wrong_pod (a pod runs with an address that is reserved for another pod).")
+	Conflicts = gauges("conflicting_addresses",
+		"Addresses in conflict, by kind: pods (more than one pod runs with it), fixedips (more than one FixedIP reserves it), pools (more than one pool offers it), wrong_pod (a pod runs with an address that is reserved for another pod).", "kind")
 	EndpointsRemoved = counters("ciliumendpoints_removed_total", "cause",
 		"CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.")
 	Adoptions = counter("adoptions_total",
@@ -126,6 +128,7 @@ func Register(w Sources) {
 		for _, result := range []string{"applied", "conflict"} {
 			poolWrites.WithLabelValues(result)
 		}
+		buildInfo.WithLabelValues(version.Fixedip(), version.Kubernetes()).Set(1)
 		registry.MustRegister(sourcesCollector{})
 		ctrlmetrics.Registry.MustRegister(registry)
 	})

@@ -105,6 +105,9 @@ fixedip_agent_barriers_pending 3
 # HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that evictions of such pods are paused.
 # TYPE fixedip_ciliumendpoint_evictions_paused gauge
 fixedip_ciliumendpoint_evictions_paused 1
+# HELP fixedip_build_info 1 for the version of fixedip and that of the Kubernetes libraries.
+# TYPE fixedip_build_info gauge
+fixedip_build_info{kubernetes="v0.0.0-master+$Format:%H$",version="unknown"} 1
 # HELP fixedip_ciliumendpoints_missing Running pods whose CiliumEndpoint has been missing for longer than --cep-grace-period.
 # TYPE fixedip_ciliumendpoints_missing gauge
 fixedip_ciliumendpoints_missing 7

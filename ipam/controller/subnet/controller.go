@@ -201,7 +201,7 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 		c.reportAssigned(ctx, n, node, given)
 	}
 	if len(given.Exhausted) > 0 {
-		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, "SubnetsExhausted", "AssignSubnet", "The cluster pools have no free subnet for node %s (%s); the controller retries; add a CIDR to its cluster-pool flags", n.Name, address.JoinFamilies(given.Exhausted))
+		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, "SubnetsExhausted", "AssignSubnet", "The cluster pools have no free subnet for node %s (%s); the controller retries; add a CIDR to subnets.clusterPools in the configuration", n.Name, address.JoinFamilies(given.Exhausted))
 		return ctrl.Result{RequeueAfter: exhaustedRetry}, c.report(ctx, n, node)
 	}
 	n.Subnets = slices.Concat(n.Subnets, given.Subnets)

@@ -114,7 +114,7 @@ func outside(node string) string {
 	if node != "" {
 		usage = "node " + node + ", or a node that inherits it, keeps it while that node exists or a FixedIP reserves an IP in it"
 	}
-	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + usage + "; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"
+	return "The subnet is in no CIDR of subnets.clusterPools in the configuration; " + usage + "; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"
 }
 
 // record creates the NodeSubnets that are missing for reserved addresses, and sets OrphanedSince in the NodeSubnets whose nodes

@@ -264,7 +264,7 @@ func TestSubnetOutsideThePools(t *testing.T) {
 			got = append(got, e)
 		}
 	}
-	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of the controller's cluster-pool flags; node b, or a node that inherits it, keeps it while that node exists or a FixedIP reserves an IP in it; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"}
+	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of subnets.clusterPools in the configuration; node b, or a node that inherits it, keeps it while that node exists or a FixedIP reserves an IP in it; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got): %s", diff)
 	}
@@ -281,7 +281,7 @@ func TestWaitsFor(t *testing.T) {
 		atOnce   = "; a new node a, a node with the label fixedip.io/replaces-node=a, or the node in spec.successor of NodeSubnet 10-0-0-16-28 gets the subnet at once"
 		migrates = "; another node that has a subnet and is ready and suitable (zone, region, taints) inherits the subnet after 10s at most, because the failover policy of an IP there is Migrate"
 		expires  = "; after 1m0s the IP is released if no node has the subnet by then"
-		inCIDR   = "; the IP waits for a node that gets a subnet with the IP; if no CIDR of the controller's cluster-pool flags contains the IP, add one"
+		inCIDR   = "; the IP waits for a node that gets a subnet with the IP; if no CIDR of subnets.clusterPools in the configuration contains the IP, add one"
 	)
 	for name, c := range map[string]struct {
 		node     string

@@ -263,7 +263,7 @@ func (c *Controller) waitsForSubnet(o subnetplan.OrphanedSubnets, k reservation.
 	if c.FromNode {
 		return message + "; the IP waits for a node to which Kubernetes assigns a subnet with the IP (spec.podCIDRs of the Node)"
 	}
-	return message + "; the IP waits for a node that gets a subnet with the IP; if no CIDR of the controller's cluster-pool flags contains the IP, add one"
+	return message + "; the IP waits for a node that gets a subnet with the IP; if no CIDR of subnets.clusterPools in the configuration contains the IP, add one"
 }
 
 func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {

@@ -69,7 +69,7 @@ const (
 	WrongAddress Kind = "WrongAddress"
 	// MissingEntry means that no pool has the entry of a reserved address.
 	MissingEntry Kind = "MissingEntry"
-	// MissingSubnet means that a reserved address is in no node's subnet.
+	// MissingSubnet means that no node has the subnet of a reserved address, or that two nodes have it.
 	MissingSubnet Kind = "MissingSubnet"
 	// WrongEndpoint means that a pod has other addresses than its CiliumEndpoint.
 	WrongEndpoint Kind = "WrongEndpoint"

@@ -98,7 +98,7 @@ func TestRun(t *testing.T) {
 				c.pools["node-3"] = gen.NodePool("node-3", "10.0.2.128/25", nil)
 				c.NodeSubnets = append(c.NodeSubnets, v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.2.128/25", NodeName: "node-3"}})
 			},
-			want: []Problem{{Kind: OverlappingSubnets, Object: "CiliumNode node-2", Text: "A subnet of the node overlaps one of node node-3, so that nobody knows which pool decides about an address"}},
+			want: []Problem{{Kind: OverlappingSubnets, Object: "CiliumNode node-2", Text: "A subnet of the node overlaps one of node node-3; no fixed IP in these subnets is assigned and the pools are not refilled until that ends"}},
 		},
 		"the entry of a reserved address belongs to another pod": {
 			plant: func(c *cluster) {
@@ -162,7 +162,7 @@ func TestRun(t *testing.T) {
 			plant: func(c *cluster) {
 				c.FixedIPs[2].Spec.IPs, c.pools["node-2"].Entries[netip.MustParseAddr("10.0.2.8")] = []string{"10.0.9.8"}, pool.Entry{}
 			},
-			want: []Problem{{Kind: MissingSubnet, Object: "FixedIP db/web-2", Text: "10.0.9.8 is in no node's subnet, so pod db/web-2 cannot be placed"}},
+			want: []Problem{{Kind: MissingSubnet, Object: "FixedIP db/web-2", Text: "No pool decides about 10.0.9.8, because no node has its subnet or the subnets of two nodes overlap; pod db/web-2 cannot be placed until exactly one node has the subnet"}},
 		},
 		"a CiliumEndpoint has another address than its pod": {
 			plant: func(c *cluster) { c.Endpoints[1].Addrs = []netip.Addr{netip.MustParseAddr("10.0.2.1")} },

@@ -40,13 +40,13 @@ func (s *scan) checkFixedIPs() {
 			first[a] = name
 			switch node, e, exists := s.entryOf(a); {
 			case exists && e.Owner != "" && e.Owner != pod:
-				s.add(OtherOwner, object, "delete the FixedIP or the other pod", nil, "The entry of %s in the pool of node %s belongs to %s", a, node, e.Owner)
+				s.add(OtherOwner, object, "delete the FixedIP and then its pod: the next pod gets another address", nil, "The entry of %s in the pool of node %s belongs to %s", a, node, e.Owner)
 			case exists && e.Owner == pod:
 			default:
 				if home, ok := s.homeOf(a); ok {
 					s.add(MissingEntry, object, "look at the condition Allocated of the FixedIP: it names what blocks the address", nil, "No entry gives %s to pod %s; the home of the address is node %s", a, pod, home)
 				} else {
-					s.add(MissingSubnet, object, "add a node that inherits the subnet, or set spec.successor of its NodeSubnet", nil, "%s is in no node's subnet, so pod %s cannot be placed", a, pod)
+					s.add(MissingSubnet, object, "look at the condition SubnetAvailable of the FixedIP: it names the subnet or the nodes, and what helps", nil, "No pool decides about %s, because no node has its subnet or the subnets of two nodes overlap; pod %s cannot be placed until exactly one node has the subnet", a, pod)
 				}
 			}
 		}
@@ -78,7 +78,7 @@ func (s *scan) checkPods() {
 			if len(missing) == 0 || f.DeletionTimestamp != nil {
 				continue
 			}
-			help, repair := "look at the condition AsReserved of the FixedIP: it says what blocks the address", (*Repair)(nil)
+			help, repair := "look at the condition AsReserved of the FixedIP; check --fix does not evict the pod, because it is a bare pod, its mismatch policy is Report, or the pool of its node has no entry that gives it the address", (*Repair)(nil)
 			controller := metav1.GetControllerOfNoCopy(pod)
 			if controller != nil && s.hasEntries(pod, missing) && pod.Annotations[identity.AnnotationOnMismatch] != string(identity.Report) {
 				help, repair = "evict the pod: the next one gets its address", &Repair{Evict: true, Pod: key, UID: pod.UID, Workload: string(controller.UID)}

@@ -29,7 +29,7 @@ func (s *scan) checkPools() {
 			s.add(NoSubnet, object, "look at the events of the Node: they name the reason, for example that no subnet is left", nil, "The node has no subnet, so its agent does not start")
 		}
 		if other, ok := s.Pools.OverlapsWith(n.Name); ok && n.Name < other {
-			s.add(OverlappingSubnets, object, "give one of the nodes another subnet: delete its CiliumNode when no pod runs there", nil, "A subnet of the node overlaps one of node %s, so that nobody knows which pool decides about an address", other)
+			s.add(OverlappingSubnets, object, "remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet", nil, "A subnet of the node overlaps one of node %s; no fixed IP in these subnets is assigned and the pools are not refilled until that ends", other)
 		}
 		// A cluster without any NodeSubnet is one to which the controller has not come yet.
 		for _, subnet := range n.Subnets {
@@ -56,15 +56,15 @@ func (s *scan) checkEntries(n pool.NodePool, object string) {
 			s.add(OtherUser, object, "delete the pod that has no reservation; its replacement gets another address", nil, "The agent has given %s to pod %s, but the entry belongs to pod %s", a, user, e.Owner)
 		case e.Kind == pool.Owned && e.Purpose == pool.ForWorkload && !used && s.pods[e.Owner] == nil && len(s.fixedIPs[e.Owner]) == 0:
 			// An entry without a purpose is a reservation that a user has written.
-			s.add(LeakedEntry, object, "the controller releases the address if the workload does not exist; if it does not, kubectl fixedip check --fix does", &Repair{Pod: e.Owner, ReleaseOn: n.Name, Address: a, Workload: e.Workload}, "The entry of %s belongs to pod %s, which does not exist and has no FixedIP", a, e.Owner)
+			s.add(LeakedEntry, object, "wait for the controller, which releases the address if the workload does not exist; if the entry stays, run kubectl fixedip check --fix, which releases nothing while the workload exists", &Repair{Pod: e.Owner, ReleaseOn: n.Name, Address: a, Workload: e.Workload}, "The entry of %s belongs to pod %s, which does not exist and has no FixedIP", a, e.Owner)
 		case e.Kind == pool.Cooldown && !used && e.Since != 0 && s.Now.Sub(e.SinceTime()) > s.stuckAfter():
-			s.add(StuckRelease, object, "look at the log of the agent of the node: the cooldown ends when it has reported without the address", nil, "The cooldown of %s has lasted since %s", a, e.SinceTime().UTC().Format(time.RFC3339))
+			s.add(StuckRelease, object, "check that a fixedip-controller is the leader, and look at the log of the agent of the node: the cooldown ends when the agent has acknowledged it", nil, "The cooldown of %s has lasted since %s", a, e.SinceTime().UTC().Format(time.RFC3339))
 		}
 	}
 }
 
-// entriesOf returns the nodes whose pools have an entry for the address that names a pod or that the agent may give away, and
-// the pod of the entry of the home or of the pool that carries the address; empty if there is none.
+// entryOf returns the first node, by name, whose pool has an entry from which its agent may allocate the address, and that entry.
+// found is false if there is none.
 func (s *scan) entryOf(a netip.Addr) (node string, e pool.Entry, found bool) {
 	for _, name := range s.Pools.Offering(a) {
 		n, _ := s.Pools.Node(name)

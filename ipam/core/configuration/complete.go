@@ -49,7 +49,7 @@ func (c *Configuration) Complete() {
 	setDefault(&c.Pools.MaxDynamic, ptr.To(0))
 	setDefault(&c.StrictNodes, ptr.To(DefaultStrictNodes))
 	if c.Adoption.PodSelector != nil {
-		// A cluster that takes fixedip over begins without evictions.
+		// If fixedip adopts pods of another scheduler, it evicts no pod until an administrator sets Restart.
 		setDefault(&c.MismatchPolicy, identity.Report)
 	}
 	setDefault(&c.MismatchPolicy, identity.Restart)

@@ -75,7 +75,8 @@ type Subnets struct {
 	// subnet), Hold (the subnet waits for its node) or Free (the fixed addresses are released). Default: Inherit. If source is
 	// Node, Inherit acts like Hold.
 	OrphanedPolicy subnetplan.OrphanPolicy `json:"orphanedPolicy,omitempty"`
-	// orphanedGracePeriod is the time that such a subnet waits for its node before orphanedPolicy applies. Default: 1m.
+	// orphanedGracePeriod is the time for which an orphaned subnet waits for its node before orphanedPolicy applies.
+	// Default: 1m.
 	OrphanedGracePeriod *metav1.Duration `json:"orphanedGracePeriod,omitempty"`
 }
 
@@ -89,7 +90,7 @@ type ClusterPool struct {
 
 // Pools defines the number of dynamic addresses in the pool of each node, per family. Strict nodes have none.
 type Pools struct {
-	// minFree is the minimum number of free dynamic addresses. Default: 8.
+	// minFree is the minimum number of free dynamic addresses in the pool of each node, per family. Default: 8.
 	MinFree *int `json:"minFree,omitempty"`
 	// maxDynamic is the maximum number of dynamic addresses, free or in use; the rest of the subnet is for fixed addresses.
 	// Default: the number of pods that the node can run, but at most half of its subnet.
@@ -98,7 +99,7 @@ type Pools struct {
 
 // Adoption defines which pods of other schedulers are adopted: the address that they run with becomes their fixed address.
 type Adoption struct {
-	// podSelector is the label selector of pods that another scheduler places, and whose address becomes their fixed address.
-	// Default: no pod.
+	// podSelector is the label selector of the pods of other schedulers that are adopted: the address that such a pod runs with
+	// becomes its fixed address. Only bare pods and pods with the identity PodName are adopted. Default: no pod.
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 }

@@ -4,6 +4,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -86,7 +87,7 @@ func Address(in AddressInputs) Report {
 	case reserved > 1:
 		r.wrong("delete the FixedIPs whose pods do not run with the address", "%d FixedIPs reserve %s", reserved, in.Addr)
 	case len(homes) > 1:
-		r.wrong("remove the subnet from one of the CiliumNodes", "%s is in the subnets of %d nodes", in.Addr, len(homes))
+		r.wrong("remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet", "%s is in the subnets of %d nodes", in.Addr, len(homes))
 	case reserved == 0 && len(running) == 0 && len(used) == 0 && offered:
 		r.fine("No pod has %s; the agent may give it to any pod of its node", in.Addr)
 	case reserved == 0 && len(running) == 0 && len(used) == 0:
@@ -109,6 +110,14 @@ func entryText(e pool.Entry, now time.Time) string {
 			text += fmt.Sprintf(", for %s", duration.HumanDuration(now.Sub(e.SinceTime())))
 		}
 		return text
+	case pool.Moved:
+		return fmt.Sprintf("moved: the pool of node %s carries the address of pod %s", cmp.Or(e.Node, "(unknown)"), cmp.Or(e.Pod, "(unknown)"))
+	case pool.MoveTarget:
+		return fmt.Sprintf("move-target: the address of pod %s is about to arrive from another node", cmp.Or(e.Pod, "(unknown)"))
+	case pool.NodeOwned:
+		return "node-owned: " + e.Owner
+	case pool.Foreign:
+		return fmt.Sprintf("foreign: owner %q, written by a person or another program; fixedip never changes it", e.Owner)
 	}
 	text := "owned by " + e.Owner
 	if kind, name, ok := e.WorkloadRef(); ok && !e.IsUnreserved() {

@@ -62,7 +62,7 @@ func (v *evaluation) afterGap(a Action) Action {
 	return Action{At: due}
 }
 
-// withoutUse returns the conditions without what Ready says about the use of the addresses.
+// withoutUse returns the conditions without the reason and message of Ready if these depend only on the use of the addresses.
 func withoutUse(conditions []metav1.Condition) []metav1.Condition {
 	same := slices.Clone(conditions)
 	if c := meta.FindStatusCondition(same, v1alpha1.ConditionReady); c != nil && (c.Reason == v1alpha1.ReasonInUse || c.Reason == v1alpha1.ReasonReserved) {
@@ -73,9 +73,9 @@ func withoutUse(conditions []metav1.Condition) []metav1.Condition {
 
 // positive are the conditions that other controllers change, with the message that they have until one of them does.
 var positive = []struct{ kind, message string }{
-	{v1alpha1.ConditionSubnetAvailable, "The subnet of the addresses is not known to lack a node"},
+	{v1alpha1.ConditionSubnetAvailable, "No problem with the subnet of the addresses is known"},
 	{v1alpha1.ConditionExclusive, "No other pod, FixedIP or pool is known to have the addresses"},
-	{v1alpha1.ConditionAsReserved, "No pod is known to run with other addresses"},
+	{v1alpha1.ConditionAsReserved, "The pod is not known to run with other addresses"},
 }
 
 // conditions returns the conditions that the FixedIP should have. The conditions of other controllers are unchanged, except for the
@@ -94,7 +94,8 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 		case have == nil:
 			set(c.kind, metav1.ConditionTrue, v1alpha1.ReasonNothingKnown, c.message)
 		case have.Status == metav1.ConditionTrue:
-			// kubectl wait does not accept a condition of an earlier generation, and nobody writes a condition that stays True.
+			// kubectl wait does not accept a condition of an earlier generation, and no controller writes a condition that stays
+			// True.
 			have.ObservedGeneration = v.Record.Generation
 		}
 	}
@@ -116,8 +117,8 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 	return want
 }
 
-// mismatched reports whether the condition AsReserved is about the current pod. Nobody writes that condition when its pod is gone
-// or opts out.
+// mismatched reports whether the condition AsReserved is about the current pod. No controller updates that condition when its pod
+// is deleted or opts out.
 func (v *evaluation) mismatched() bool {
 	return v.Pod != nil && v.Pod.UID == v.Record.Status.MismatchPodUID && !identity.OptsOut(v.Pod)
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/version"
 )
 
 const namespace = "fixedip"
@@ -80,6 +81,8 @@ var (
 		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter restricted the nodes.")
 	configInfo = k8smetrics.NewGaugeVec(&k8smetrics.GaugeOpts{Namespace: namespace, Name: "config_info", StabilityLevel: k8smetrics.ALPHA,
 		Help: "1 for the hash of the settings that both programs share. Programs with different hashes have different settings."}, []string{"hash"})
+	buildInfo = k8smetrics.NewGaugeVec(&k8smetrics.GaugeOpts{Namespace: namespace, Name: "build_info", StabilityLevel: k8smetrics.ALPHA,
+		Help: "1 for the version of fixedip and that of the Kubernetes libraries."}, []string{"version", "kubernetes"})
 	requeues = counter("requeues_total", "reason",
 		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed, or the pod that uses the address ended), node (a node that the pod waits for, or its pool, changed or was created), free_address (an address became free), slot (the free slots of the workload changed), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )
@@ -99,7 +102,8 @@ var register sync.Once
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {
-		legacyregistry.MustRegister(claims, claimDuration, migrations, batchSize, conflicts, prefilters, requeues, configInfo)
+		legacyregistry.MustRegister(claims, claimDuration, migrations, batchSize, conflicts, prefilters, requeues, configInfo, buildInfo)
+		buildInfo.WithLabelValues(version.Fixedip(), version.Kubernetes()).Set(1)
 		registerGauges()
 	})
 }

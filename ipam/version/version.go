@@ -1,0 +1,25 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package version contains the version of fixedip.
+package version
+
+import (
+	"fmt"
+
+	"k8s.io/component-base/version"
+)
+
+// fixedip is set when the program is linked.
+var fixedip = "unknown"
+
+// Fixedip returns the version of fixedip, such as v0.1.0; "unknown" if the program was built without one.
+func Fixedip() string { return fixedip }
+
+// Kubernetes returns the version of Kubernetes whose libraries the program uses, such as v1.34.9.
+func Kubernetes() string { return version.Get().GitVersion }
+
+// Text returns what a program prints for --version.
+func Text(program string) string {
+	return fmt.Sprintf("%s %s (Kubernetes %s)", program, Fixedip(), Kubernetes())
+}
