@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/yaml"
 )
 
@@ -18,10 +19,8 @@ var formats = []string{"", "json", "yaml"}
 
 func outputFlag(cmd *cobra.Command, output *string) {
 	cmd.Flags().StringVarP(output, "output", "o", "", "Format of the output: json or yaml; if empty, text")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats[1:], cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		// The flag was added one line above.
-		panic(err)
-	}
+	// It fails only for a flag that does not exist.
+	utilruntime.Must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats[1:], cobra.ShellCompDirectiveNoFileComp)))
 }
 
 func validFormat(output string) error {

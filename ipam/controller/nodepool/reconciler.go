@@ -116,7 +116,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
-		r.warn(n, "SubnetOverlap", "FillPool", "Subnets of this node (%s) overlap those of node %s; no fixed IP in them is assigned and the pool is not refilled until that ends; remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet", pool.JoinSubnets(n.PodCIDRs), other)
+		r.warn(n, "SubnetOverlap", "FillPool", "Subnets of this node (%s) overlap those of node %s; no fixed IP in them is assigned and the pool is not refilled until that ends; %s", pool.JoinSubnets(n.PodCIDRs), other, pool.OverlapHelp)
 		return ctrl.Result{}, nil
 	}
 	if !s.NotReady {

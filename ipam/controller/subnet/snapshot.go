@@ -213,7 +213,7 @@ func (c *Controller) overlapMessage(reserved []reservation.Address) string {
 			}
 		}
 	}
-	return fmt.Sprintf("The subnets of %s overlap, so that no IP in them is assigned, including %s; remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet", nodes, address.Join(addrs))
+	return fmt.Sprintf("The subnets of %s overlap, so that no IP in them is assigned, including %s; %s", nodes, address.Join(addrs), pool.OverlapHelp)
 }
 
 // waitsFor returns the message of the condition SubnetAvailable for a reserved address without a home node.

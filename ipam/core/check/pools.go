@@ -29,7 +29,7 @@ func (s *scan) checkPools() {
 			s.add(NoSubnet, object, "look at the events of the Node: they name the reason, for example that no subnet is left", nil, "The node has no subnet, so its agent does not start")
 		}
 		if other, ok := s.Pools.OverlapsWith(n.Name); ok && n.Name < other {
-			s.add(OverlappingSubnets, object, "remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet", nil, "A subnet of the node overlaps one of node %s; no fixed IP in these subnets is assigned and the pools are not refilled until that ends", other)
+			s.add(OverlappingSubnets, object, pool.OverlapHelp, nil, "A subnet of the node overlaps one of node %s; no fixed IP in these subnets is assigned and the pools are not refilled until that ends", other)
 		}
 		// A cluster without any NodeSubnet is one to which the controller has not come yet.
 		for _, subnet := range n.Subnets {

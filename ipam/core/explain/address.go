@@ -51,7 +51,7 @@ func Address(in AddressInputs) Report {
 			used = append(used, fmt.Sprintf("node %s: used by %s", n.Name, user))
 		}
 	}
-	r.fact("Subnet", "%s", orNone(strings.Join(homes, ", ")))
+	r.fact("Subnet", "%s", cmp.Or(strings.Join(homes, ", "), "none"))
 	var reserved int
 	for i := range in.Records {
 		record := &in.Records[i]
@@ -87,7 +87,7 @@ func Address(in AddressInputs) Report {
 	case reserved > 1:
 		r.wrong("delete the FixedIPs whose pods do not run with the address", "%d FixedIPs reserve %s", reserved, in.Addr)
 	case len(homes) > 1:
-		r.wrong("remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet", "%s is in the subnets of %d nodes", in.Addr, len(homes))
+		r.wrong(pool.OverlapHelp, "%s is in the subnets of %d nodes", in.Addr, len(homes))
 	case reserved == 0 && len(running) == 0 && len(used) == 0 && offered:
 		r.fine("No pod has %s; the agent may give it to any pod of its node", in.Addr)
 	case reserved == 0 && len(running) == 0 && len(used) == 0:
@@ -124,11 +124,4 @@ func entryText(e pool.Entry, now time.Time) string {
 		text += fmt.Sprintf(" (%s %s)", kind, name)
 	}
 	return text
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
 }

@@ -191,7 +191,7 @@ func (e *explanation) deleteHelp() string {
 // subnetHelp returns the advice for addresses of a FixedIP that have no home node.
 func (e *explanation) subnetHelp() string {
 	if e.overlappingNode() != "" {
-		return overlapHelp
+		return pool.OverlapHelp
 	}
 	return "add a node whose subnet contains the address, such as the previous node under its name; or give up the address: " + e.releaseCommand()
 }
@@ -368,13 +368,10 @@ func (e *explanation) firstAddress() {
 	}
 }
 
-// overlapHelp is the advice for overlapping subnets. A subnet whose NodeSubnet names the node would be assigned again.
-const overlapHelp = "remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet"
-
 // overlap reports the overlap of the subnets of a node with those of another node, if there is one.
 func (e *explanation) overlap(name string) {
 	if other, ok := e.Pools.OverlapsWith(name); ok {
-		e.wrong(overlapHelp, "The subnets of node %s overlap those of node %s; no address in them is claimed", name, other)
+		e.wrong(pool.OverlapHelp, "The subnets of node %s overlap those of node %s; no address in them is claimed", name, other)
 	}
 }
 

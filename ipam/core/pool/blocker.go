@@ -123,6 +123,9 @@ func (b *Blocker) fill(template string) string {
 		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{requester}", b.Requester).Replace(template)
 }
 
+// OverlapHelp is the advice for overlapping subnets. A subnet whose NodeSubnet names the node would be assigned again.
+const OverlapHelp = "remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet"
+
 // problems contains the templates of Error. Key: the Reason. Value: the problem and the object.
 var problems = map[Reason]string{
 	SubnetNotFound:            "{ip} is not in the subnets of node {node} ({subnets})",

@@ -59,7 +59,7 @@ func TestProveOfUsedAddress(t *testing.T) {
 		asked int
 	}{
 		"another pod has the address of the owner":     {owner: "db/web-0", reported: "db/web-1", answered: "db/web-1"},
-		"a pod has an address that nobody may use":     {reported: "db/web-1", answered: "db/web-1", asked: 1},
+		"a pod has an address that no pod may use":     {reported: "db/web-1", answered: "db/web-1", asked: 1},
 		"the report is older or newer than the answer": {answered: "db/web-1", asked: 5},
 	} {
 		node := pool.NodePool{Name: "n", UID: "uid", Used: map[netip.Addr]string{}}
