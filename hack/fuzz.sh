@@ -24,11 +24,12 @@ while IFS= read -r package; do
     status=0
     (cd "$package" && "$out/test" -test.run='^$' -test.fuzz="^$target\$" -test.fuzztime="$duration" -test.fuzzminimizetime=5s \
       -test.parallel="${FUZZ_PARALLEL:-1}" -test.fuzzcachedir="$cache/$module/$package") >"$out/log" 2>&1 || status=$?
-    # Before Go 1.27 the end of the fuzzing time may be reported as a failure (go.dev/issue/75804). The log of a real failure has
-    # more lines.
+    # Before Go 1.27 the end of the fuzzing time may be reported as a failure (go.dev/issue/75804). The log of a real failure
+    # has more lines.
     if [ $status != 0 ] && ! [ "$(sed -n '/^--- FAIL/,$p' "$out/log" | sed 1d | tr -d ' \n')" = "contextdeadlineexceededFAIL" ]; then
       cat "$out/log"
-      # A test of ten seconds counts as a hang, which a busy machine can cause. Only a real hang happens again.
+      # An input that runs for ten seconds is reported as a hang, even if only the machine is busy. Run the input again: only
+      # a real hang fails in the second run too.
       input=$(sed -n 's|.*Failing input written to ||p' "$out/log")
       if grep -q 'process hung or terminated' "$out/log" && [ -n "$input" ] &&
         (cd "$package" && timeout 60 "$out/test" -test.run="^$target\$" -test.timeout=30s); then

@@ -10,6 +10,7 @@
 //	store       reading and writing API objects. Only ciliumpool knows how a CiliumNode encodes a pool
 //	controller  controllers, on controller-runtime: they call core and perform its decisions
 //
-// Package scheme, which registers the API types, imports only api. The scheduler plugin (plugins/fixedip) imports all parts
-// except controller, which does not import the plugin. imports_test.go enforces these rules.
+// Package scheme, which registers the API types, imports only api. Package version contains the version of fixedip for the
+// metrics, the plugin and the programs. The scheduler plugin (plugins/fixedip) imports all parts except controller, which
+// does not import the plugin. imports_test.go enforces these rules.
 package ipam

@@ -54,7 +54,7 @@ func FuzzFlag(f *testing.F) {
 			parsed = fs.Parse([]string{"--" + name + "=" + value})
 		}
 		if parsed == nil {
-			// resolve must not return an error that the flag is set under two names.
+			// The flag is set under one name only, so resolve must not return an error.
 			sources, err := resolve(fs, o, func(string) string { return "" })
 			if err != nil {
 				t.Fatalf("--%s=%s: resolve returned error %v, want none", name, value, err)

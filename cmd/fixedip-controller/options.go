@@ -63,7 +63,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&v.EndpointGracePeriod, "cep-grace-period", v.EndpointGracePeriod, "Time for which a CiliumEndpoint may be wrong or missing before the controller acts: it deletes a wrong one; it reports a missing one, and may evict its pod after the same time again. Agents need up to 20s to create a missing one")
 	fs.DurationVar(&v.EndpointTermination, "cep-termination-timeout", v.EndpointTermination, "Maximum time for which finalizers may delay the deletion of a CiliumEndpoint; after it, the controller removes them")
 
-	fs.DurationVar(&o.FinalizerDeadline, "force-finalize-after", 10*time.Minute, "Time after the deletion of a FixedIP at which its finalizer is removed even if its addresses could not be released. It stays while its pod may use the addresses of its pool entries")
+	fs.DurationVar(&o.FinalizerDeadline, "force-finalize-after", 10*time.Minute, "Time after the deletion of a FixedIP at which its finalizer is removed even if its addresses could not be released. The finalizer stays while the pod may use the addresses of the FixedIP's pool entries")
 	fs.DurationVar(&o.ResyncPeriod, "resync-period", config.DefaultResyncPeriod, "Maximum interval at which each FixedIP, each claim without one, and all orphaned subnets are reconciled without an event")
 
 	fs.StringSliceVar(&o.Adoption.ExcludeDBBranch, "exclude-dbbranch-prefixes", nil, "Prefixes of the label DBBranch; pods with such a label are not adopted")

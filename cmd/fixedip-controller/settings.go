@@ -22,8 +22,8 @@ import (
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // settings contains the sources of flag values. In order of precedence, the sources are the command line, the file of
-// --config, the environment and, if any flag was set by its name in the guide (see aliases), the guide's defaults. A flag whose
-// field the file sets gets no value from the sources after it.
+// --config, the environment and, if any flag was set by its name in the guide (see aliases), the guide's defaults. If the
+// file sets the field of a flag, the flag gets no value from the environment or from the guide's defaults.
 type settings struct {
 	fs *pflag.FlagSet
 	// origins contains the source of each flag that was not set on the command line. Key: the name of the flag. Value: a

@@ -248,7 +248,7 @@ func TestErrorSource(t *testing.T) {
 		"file and flag": {given{args: []string{"--failover=Move"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}]}\nfailover: Wait\n"},
 			`--failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
 		"mask sizes": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}},
-			"--cluster-pool-ipv4-cidr: mask sizes [24 25] for the CIDRs [10.0.0.0/16]; give one for all, or one for each"},
+			"--cluster-pool-ipv4-cidr: mask sizes [24 25] do not match the CIDRs [10.0.0.0/16]; give one mask size for all CIDRs, or one for each"},
 		"selector": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", `--label-selector={"matchLables":{}}`}}, `--label-selector: not a LabelSelector in JSON: unknown field "matchLables"`},
 	} {
 		c.args = append(c.args, "--leader-election-namespace=x")

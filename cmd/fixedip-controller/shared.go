@@ -39,8 +39,8 @@ type sharedValues struct {
 	workloadKinds                []string
 }
 
-// addFlags adds the flags. Their defaults are those of the configuration, which Complete sets: a flag that is not set changes
-// nothing.
+// addFlags adds the flags. Their defaults repeat those of Configuration.Complete for the usage text: a flag that is not set
+// does not change the configuration.
 func (v *sharedValues) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&v.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs from which nodes get their subnets")
 	fs.IntSliceVar(&v.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", []int{24}, "Prefix length of IPv4 subnets of nodes: one for all CIDRs, or one for each")
@@ -49,7 +49,7 @@ func (v *sharedValues) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&v.ipv6, "enable-ipv6", true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr, and pods fixed IPv6 addresses. If false, nodes keep the IPv6 subnets that they have")
 	fs.StringVar(&v.subnetSource, "subnet-source", string(configuration.FromClusterPools), "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
 	fs.StringVar(&v.orphanedPolicy, "orphaned-subnet-policy", string(subnetplan.Inherit), "Policy for a subnet with FixedIPs whose node is gone: Inherit (another node takes over the subnet), Hold (the subnet waits for its node) or Free (the FixedIPs are deleted). With --subnet-source=Node, Inherit acts like Hold")
-	fs.DurationVar(&v.orphanedGracePeriod, "orphaned-subnet-grace-period", configuration.DefaultOrphanedGracePeriod, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies, and before a subnet without FixedIPs is released. If the failover policy of an IP in the subnet is Migrate, a node that has a subnet may inherit it after 10s at most")
+	fs.DurationVar(&v.orphanedGracePeriod, "orphaned-subnet-grace-period", configuration.DefaultOrphanedGracePeriod, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies, and before a subnet without FixedIPs is released. If the failover policy of an IP in the subnet is Migrate, a node that already has a subnet waits at most 10s before it may inherit the orphaned subnet")
 	fs.StringSliceVar(&v.protectNodesFrom, "protect-nodes-from", nil, "Autoscalers that must not remove nodes whose subnets have fixed addresses: cluster-autoscaler, karpenter. The controller annotates these Nodes, and needs manifests/controller-scale-down-rbac.yaml for that")
 	fs.IntVar(&v.minFree, "min-free-ips", configuration.DefaultMinFree, "Minimum number of free dynamic addresses in the pool of each node, per family. Strict nodes have none")
 	fs.IntVar(&v.maxDynamic, "max-dynamic-ips", 0, "Maximum number of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: the number of pods that the node can run, but at most half of its subnet")
@@ -92,7 +92,7 @@ var sharedFlags = []struct {
 		case c.Subnets.Source == configuration.FromNode:
 			c.IPFamilies = []string{address.IPv4.String(), address.IPv6.String()}
 		default:
-			// The families of the cluster pools.
+			// Complete then sets the families of the cluster pools.
 			c.IPFamilies = nil
 		}
 		return nil
@@ -154,8 +154,8 @@ var sharedFlags = []struct {
 	}},
 }
 
-// setPools sets the cluster pools of one family to those of the flags. If cidrs is empty, it keeps those of the file, with the mask
-// sizes of the flags.
+// setPools sets the cluster pools of one family to the CIDRs and mask sizes of the flags. If cidrs is empty, it keeps the
+// CIDRs of the file, with the mask sizes of the flags.
 func setPools(c *configuration.Configuration, family address.Family, cidrs []string, maskSizes []int) error {
 	isFamily := func(p configuration.ClusterPool) bool {
 		cidr, err := address.ParseSubnet(p.CIDR)
@@ -169,7 +169,7 @@ func setPools(c *configuration.Configuration, family address.Family, cidrs []str
 		}
 	}
 	if n := len(maskSizes); len(cidrs) > 0 && n != 1 && n != len(cidrs) {
-		return fmt.Errorf("mask sizes %v for the CIDRs %v; give one for all, or one for each", maskSizes, cidrs)
+		return fmt.Errorf("mask sizes %v do not match the CIDRs %v; give one mask size for all CIDRs, or one for each", maskSizes, cidrs)
 	}
 	pools := slices.DeleteFunc(slices.Clone(c.Subnets.ClusterPools), isFamily)
 	for i, s := range cidrs {
@@ -186,8 +186,8 @@ func setPools(c *configuration.Configuration, family address.Family, cidrs []str
 	return nil
 }
 
-// configuration returns the complete, valid configuration: that of the file, changed by the flags that another source has set. An
-// error names the flag, or the field and the file.
+// configuration returns the complete, valid configuration: the configuration of the file, changed by the flags that a source
+// other than the file has set. An error names the flag, or the field and the file.
 func (o *options) configuration(changed func(flag string) bool) (configuration.Configuration, error) {
 	c := o.file
 	for _, f := range sharedFlags {

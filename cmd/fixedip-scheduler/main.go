@@ -45,7 +45,7 @@ func main() {
 	command.Use = "fixedip-scheduler"
 	run := command.RunE
 	command.RunE = func(cmd *cobra.Command, args []string) error {
-		// The flag belongs to kube-scheduler, which would print the version of Kubernetes only.
+		// --version is a flag of kube-scheduler, which would print only the version of Kubernetes.
 		if cmd.Flags().Lookup("version").Changed {
 			fmt.Println(version.Text(command.Use))
 			return nil
@@ -61,8 +61,8 @@ func main() {
 }
 
 // plugins returns the plugins that a profile may enable in addition to those of Kubernetes: FixedIP, and all plugins of
-// the scheduler of sigs.k8s.io/scheduler-plugins, so that one secondary scheduler serves both. A plugin that no profile
-// enables is not instantiated. Key: the name of the plugin.
+// the scheduler of sigs.k8s.io/scheduler-plugins, so that a cluster needs only one secondary scheduler. A plugin that no
+// profile enables is not instantiated. Key: the name of the plugin.
 func plugins() runtime.Registry {
 	return runtime.Registry{
 		fixedip.Name: fixedip.Factory(),

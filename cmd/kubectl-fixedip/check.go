@@ -33,7 +33,7 @@ import (
 )
 
 // errSkipped means that a repair was not made, because the cluster has changed since it was checked.
-var errSkipped = errors.New("the problem is left as it is")
+var errSkipped = errors.New("the repair was skipped")
 
 // errProblems means that check has found problems. The exit code is then 1; it is 2 after any other error.
 var errProblems = errors.New("problems found")
@@ -47,8 +47,9 @@ func checkCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 		Short: "Look for contradictions between pools, FixedIPs, NodeSubnets, pods and CiliumEndpoints",
 		Long: `Look for contradictions between pools, FixedIPs, NodeSubnets, pods and CiliumEndpoints of all namespaces.
 
-The objects are read twice, because a change between two requests looks like a contradiction. Exit code 0: no problem.
-1: problems were found. 2: the objects could not be read, or a repair failed.`,
+If problems are found, the objects are read a second time, because a change between two requests looks like a
+contradiction. Only problems that both readings show are reported. Exit code 0: no problem. 1: problems were found.
+2: the objects could not be read, or a repair failed.`,
 		Args: cobra.NoArgs,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, _ []string) error {
 			if err := validFormat(output); err != nil {
@@ -74,14 +75,15 @@ The objects are read twice, because a change between two requests looks like a c
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&fix, "fix", false, "Repair what can be repaired without a decision: evict pods with a wrong address, delete wrong CiliumEndpoints, release leaked entries")
+	cmd.Flags().BoolVar(&fix, "fix", false, "Repair the problems that need no decision of a person: evict pods with a wrong address, delete wrong CiliumEndpoints, release leaked entries")
 	cmd.Flags().DurationVar(&again, "recheck-after", again, "Time between the two readings")
-	cmd.Flags().DurationVar(&stuckAfter, "stuck-after", stuckAfter, "Age of a deleted FixedIP or a cooldown from which it is a problem; has to be longer than --address-cooldown and --force-finalize-after of the controller")
+	cmd.Flags().DurationVar(&stuckAfter, "stuck-after", stuckAfter, "Age after which the deletion of a FixedIP or a cooldown is reported as a problem; has to be longer than --address-cooldown and --force-finalize-after of the controller")
 	outputFlag(cmd, &output)
 	return cmd
 }
 
-// check returns the problems that two readings of the cluster show.
+// check returns the problems that two readings of the cluster both show. The duration again lies between the readings. There
+// is no second reading if the first shows no problem.
 func (c *cluster) check(ctx context.Context, again, stuckAfter time.Duration) ([]check.Problem, error) {
 	var readings [2][]check.Problem
 	for i := range readings {
@@ -105,7 +107,8 @@ func (c *cluster) check(ctx context.Context, again, stuckAfter time.Duration) ([
 	return check.Lasting(readings[0], readings[1]), nil
 }
 
-// objects reads what a check compares. Pods are read first: a pod gets an address only after its entry and its FixedIP exist.
+// objects reads the objects that check.Run compares. Pods are read first: the pool entry of a pod that the scheduler places
+// is written before the pod gets its address, so the pools that are read later have the entry.
 func (c *cluster) objects(ctx context.Context) (o check.Objects, err error) {
 	var pods corev1.PodList
 	if err := c.api.List(ctx, &pods); err != nil {
@@ -152,8 +155,8 @@ func (c *cluster) objects(ctx context.Context) (o check.Objects, err error) {
 	return o, nil
 }
 
-// repair performs the repairs of the problems, and returns the problems that remain. It says on log what it has done and what has
-// failed. It evicts at most one pod of each workload: the next one is safe to evict only when the first is replaced.
+// repair performs the repairs of the problems, and returns the problems that remain. It writes the result of each repair to
+// log. It evicts at most one pod of each workload: the eviction of another one is safe only when the first pod is replaced.
 func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Problem) (remaining []check.Problem, err error) {
 	// evicted contains the workloads of which a pod was evicted. Key: Repair.Workload.
 	evicted := map[string]bool{}
@@ -163,7 +166,7 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 			remaining = append(remaining, p)
 			continue
 		case p.Repair.Evict && evicted[p.Repair.Workload]:
-			fmt.Fprintf(log, "%s of %s: not repaired now, because another pod of the workload was evicted; run the command again.\n", p.Kind, p.Object)
+			fmt.Fprintf(log, "%s of %s: not repaired now, because another pod of the workload was evicted; run the command again when that pod has been replaced.\n", p.Kind, p.Object)
 			remaining = append(remaining, p)
 			continue
 		}
@@ -185,7 +188,8 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 	return remaining, err
 }
 
-// perform performs one repair on the object that was checked, and returns what it has done.
+// perform performs one repair on the object that was checked, and returns a description of the change. The error matches
+// errSkipped if the repair is no longer possible or needed, because the cluster has changed.
 func (c *cluster) perform(ctx context.Context, r check.Repair) (done string, err error) {
 	namespace, name, _ := pool.SplitOwnerKey(r.Pod)
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
@@ -266,7 +270,7 @@ func (c *cluster) neededBy(ctx context.Context, r check.Repair) (string, error) 
 	return "", nil
 }
 
-// writeProblems writes each problem with what helps.
+// writeProblems writes each problem with its advice, and the number of problems.
 func writeProblems(out io.Writer, problems []check.Problem) error {
 	if len(problems) == 0 {
 		_, err := fmt.Fprintln(out, "No problems found.")

@@ -22,7 +22,7 @@ import (
 func ipCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ip ADDRESS",
-		Short: "Show who has an address, and since when",
+		Short: "Show the pool entries, FixedIPs and pods that have an address, and since when",
 		Args:  exactlyOne("name exactly one address"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			a, err := address.Parse(args[0])

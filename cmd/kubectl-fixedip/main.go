@@ -186,7 +186,8 @@ func drainCheckCommand(flags *genericclioptions.ConfigFlags, streams genericioop
 	return cmd
 }
 
-// cluster reads the objects that the commands show.
+// cluster is a connection to the API server. Its methods read the objects that the commands show, and perform the repairs of
+// check --fix.
 type cluster struct {
 	api client.Client
 	// namespace is the namespace that the commands show; empty: all namespaces.

@@ -19,7 +19,7 @@ var formats = []string{"", "json", "yaml"}
 
 func outputFlag(cmd *cobra.Command, output *string) {
 	cmd.Flags().StringVarP(output, "output", "o", "", "Format of the output: json or yaml; if empty, text")
-	// It fails only for a flag that does not exist.
+	// RegisterFlagCompletionFunc fails only if the flag does not exist or already has a completion.
 	utilruntime.Must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats[1:], cobra.ShellCompDirectiveNoFileComp)))
 }
 

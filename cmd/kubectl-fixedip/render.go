@@ -33,7 +33,7 @@ func table(out io.Writer, rows [][]string) error {
 }
 
 // writeList writes a row for each FixedIP and for each owned entry without a FixedIP in a namespace; if namespace is
-// empty, in all namespaces. Such an entry is a claim, or that of a pod without a fixed address on a strict node.
+// empty, in all namespaces. Such an entry is a claim, or the entry of a pod without a fixed address on a strict node.
 func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, namespace string, now time.Time) error {
 	states := map[string]string{}
 	for _, p := range pods {
@@ -113,7 +113,8 @@ func writeNodes(out io.Writer, l *ledger.Ledger, nodes map[string]*corev1.Node) 
 	return table(out, rows)
 }
 
-// writeDrain writes what a drain does to each pod with a fixed address, and which PodDisruptionBudgets stop the drain.
+// writeDrain writes the effect of a drain on each pod with a fixed address, and the PodDisruptionBudgets that stop the
+// drain.
 func writeDrain(out io.Writer, in explain.DrainInputs) error {
 	drained, report := explain.Drain(in)
 	if len(drained) > 0 {

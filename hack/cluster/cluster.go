@@ -70,8 +70,8 @@ type Options struct {
 	Prepare func(context.Context, *Cluster) error
 	// ControlPlaneArgs are additional arguments of the control plane.
 	ControlPlaneArgs []string
-	// StartTimeout limits Prepare, the start of the control plane and the manifests together; 0 means two minutes. The
-	// default of the control plane's own --ready-timeout is shorter.
+	// StartTimeout limits Prepare, the start of the control plane and the manifests together; 0 means two minutes. For a
+	// longer time, also set --ready-timeout in ControlPlaneArgs: its default is 90 s.
 	StartTimeout time.Duration
 	// Detach lets the processes of the cluster outlive the process that starts them; StopDetached stops them.
 	Detach bool

@@ -126,7 +126,7 @@ func writeCRDs(dir, cilium string, manifests []string) error {
 		return err
 	}
 	docs = slices.DeleteFunc(docs, func(d *unstructured.Unstructured) bool { return d.GetKind() != crdKind })
-	objects := map[string]any{} // by name of the definition
+	objects := map[string]any{} // Key: the name of the CRD.
 	for _, d := range docs {
 		objects[d.GetName()] = d.Object
 	}

@@ -147,7 +147,7 @@ func run(ctx context.Context, o *options) error {
 }
 
 // servingAddresses returns the addresses at which clients reach the API server: the loopback addresses, the listen address,
-// and the first usable address of each service CIDR. That of the first CIDR is the cluster IP of the Service "kubernetes".
+// and the first usable address of each service CIDR. In the first CIDR, this is the cluster IP of the Service "kubernetes".
 func servingAddresses(o *options) []net.IP {
 	list := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(o.bindAddress)}
 	for cidr := range strings.SplitSeq(o.serviceRange, ",") {

@@ -105,7 +105,7 @@ func (o *options) Validate() error {
 		return fmt.Errorf("--node-monitor-grace-period=%s: at least 11s is needed", o.nodeMonitorGracePeriod)
 	}
 	if len(o.nodeCIDRs) != len(o.nodeCIDRMaskSizes) {
-		return fmt.Errorf("--node-cidr-mask-sizes=%v: one is needed for each of --node-cidrs=%v", o.nodeCIDRMaskSizes, o.nodeCIDRs)
+		return fmt.Errorf("--node-cidr-mask-sizes=%v: one prefix length is needed for each CIDR of --node-cidrs=%v", o.nodeCIDRMaskSizes, o.nodeCIDRs)
 	}
 	for _, s := range o.nodeCIDRs {
 		if _, err := netip.ParsePrefix(s); err != nil {

@@ -30,8 +30,8 @@ const certificateLife = 10 * 365 * 24 * time.Hour
 // private key of the authority is not stored: no certificate is signed after the first start.
 type pki struct {
 	caFile, certFile, keyFile string
-	// kubeletClientCertFile and kubeletClientKeyFile are the client certificate with which the API server connects to
-	// kubelets.
+	// kubeletClientCertFile and kubeletClientKeyFile contain the client certificate and its key, with which the API server
+	// connects to kubelets.
 	kubeletClientCertFile, kubeletClientKeyFile string
 	serviceAccountKeyFile                       string
 	caPEM                                       []byte
@@ -51,8 +51,7 @@ func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the key folder: %w", err)
 	}
-	// create writes the certificate of the authority last. If this file exists, create was not killed before the other files
-	// were written.
+	// create writes the certificate of the authority last. If this file exists, all the other files exist too.
 	caPEM, err := os.ReadFile(p.caFile)
 	switch {
 	case err == nil:

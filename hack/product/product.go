@@ -96,8 +96,8 @@ profiles:
 {{- end}}
 `))
 
-// schedulerSettings are the settings that the scheduler shares with the controller. The controller gets its own from flags, and the
-// scheduler does not use those of subnets.
+// schedulerSettings is the FixedIPConfiguration of the scheduler. In a real cluster the controller reads the same file; here
+// the controller gets its settings from flags. The scheduler does not use the setting subnets.
 var schedulerSettings = template.Must(template.New("").Parse(`apiVersion: config.fixedip.io/v1alpha1
 kind: FixedIPConfiguration
 ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]

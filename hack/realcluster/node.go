@@ -422,9 +422,9 @@ func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	return nil
 }
 
-// routeService redirects connections from the network namespace of the node to the Service "kubernetes" to the API server,
-// as kube-proxy does. Pods on the host network know no other address of the API server. Connections to other Services are
-// not redirected.
+// routeService redirects connections to the Service "kubernetes" to the API server, as kube-proxy does, if they are opened
+// in the network namespace of the node. Pods on the host network know no other address of the API server. Connections to
+// other Services are not redirected.
 func (n *Node) routeService(ctx context.Context) error {
 	o := n.cluster.options
 	program := "iptables"

@@ -239,7 +239,7 @@ func (c *Cluster) AddNode(ctx context.Context, name string) error {
 	c.mu.Lock()
 	if c.nodes[name] != nil {
 		c.mu.Unlock()
-		return fmt.Errorf("start node %s: it was started already", name)
+		return fmt.Errorf("start node %s: the node was already started", name)
 	}
 	c.nodes[name] = n
 	c.mu.Unlock()

@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command render writes the manifests that come from the Helm chart: the kustomization installs what the chart installs with
-// default values. It also copies the manifests that the chart contains as files: the CustomResourceDefinitions, which
-// controller-gen writes, and the alerts. The README of the chart gets a table of its values.
+// Command render writes manifests from the Helm chart, so that the kustomization and the chart install the same objects. It
+// also copies the CustomResourceDefinitions, which controller-gen writes, and the alerts into the chart, and writes a table
+// of the chart's values into the README of the chart.
 package main
 
 import (
@@ -27,11 +27,12 @@ const (
 	source = "# Source: fixedip/templates/"
 )
 
-// rendered are the templates whose objects are manifests of their own, with the same name. The ConfigMaps of config.yaml are
-// not: kustomize generates them from config.yaml and scheduler-config.yaml, so that a change restarts the pods.
+// rendered contains the templates that become manifests of the same name. The template config.yaml is not among them:
+// kustomize generates its ConfigMap from the files config.yaml and scheduler-config.yaml, so that a change restarts the
+// pods.
 var rendered = []string{"admission.yaml", "controller-rbac.yaml", "controller.yaml", "networkpolicy.yaml", "scheduler-rbac.yaml", "scheduler.yaml", "user-rbac.yaml"}
 
-// checksum is the annotation that restarts the pods when Helm changes the configuration.
+// checksum matches the annotation that restarts the pods when Helm changes the configuration. Manifests do not need it.
 var checksum = regexp.MustCompile(`(?m)^ +annotations:\n( +# .*\n)? +checksum/config: .*\n`)
 
 func main() {
@@ -96,8 +97,8 @@ func copyFiles(manifests, to string) error {
 	return nil
 }
 
-// valuesOf returns the values with which the chart installs what the kustomization installs, as JSON. file is the
-// configuration of the programs.
+// valuesOf returns, as JSON, the values with which the chart is rendered for the manifests. file is the configuration of the
+// programs.
 func valuesOf(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -115,7 +116,8 @@ func valuesOf(file string) ([]byte, error) {
 		"image":         map[string]any{"tag": "latest"},
 		"crds":          map[string]any{"install": false},
 		"networkPolicy": map[string]any{"enabled": true},
-		// Values of workloads can be added to the configuration without another change of the roles.
+		// The roles allow reading Deployments, so that a user can add them to the workloads in config.yaml without changing
+		// the roles.
 		"rbac": map[string]any{"workloadResources": []any{map[string]any{"apiGroup": "apps", "resource": "deployments"}}},
 	})
 }

@@ -46,7 +46,7 @@ func writeValues(valuesFile, readme string) error {
 }
 
 // addRows adds a row for each value in a mapping. path is the path of the mapping with a dot at its end. A value without a
-// comment has that of its mapping.
+// comment gets the comment of its mapping.
 func addRows(table *strings.Builder, path, comment string, mapping *yaml.Node) error {
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]

@@ -244,7 +244,7 @@ func (a *agent) takeNodeAddresses(ctx context.Context) error {
 	return a.updateCiliumNode(ctx, own)
 }
 
-// takeNodeAddress allocates the first of the earlier addresses that the allocator still has, or else the next free address.
+// takeNodeAddress allocates the first of the earlier addresses that can be allocated, or else the next free address.
 // It returns an error only if ctx ends.
 func (a *agent) takeNodeAddress(ctx context.Context, family ipam.Family, owner string, earlier []net.IP) (net.IP, error) {
 	logger := klog.FromContext(ctx)

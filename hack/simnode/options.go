@@ -65,7 +65,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.leaseRenewal, "lease-renewal", o.leaseRenewal, "Interval at which the node renews its lease and checks its condition Ready.")
 	fs.DurationVar(&o.endpointInterval, "endpoint-interval", o.endpointInterval, "Interval at which the agent checks that the CiliumEndpoints of its pods exist.")
 	fs.BoolVar(&o.oldAgent, "old-agent", o.oldAgent, "Do not create a CiliumEndpoint again that another program deleted, like Cilium v1.18.0.")
-	fs.BoolVar(&o.rebooted, "rebooted", o.rebooted, "Start like a rebooted machine: existing pods have lost their sandboxes and get new ones, with the same pod objects.")
+	fs.BoolVar(&o.rebooted, "rebooted", o.rebooted, "Start like a node after a reboot: existing pods have lost their sandboxes and get new ones, with the same pod objects.")
 	fs.StringToStringVar(&o.labels, "labels", o.labels, "Additional labels of the Node.")
 	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the state of the allocator as JSON; if empty, it is not served.")
 }

@@ -99,8 +99,8 @@ func (h history) named(at place, pod string, revision uint64) *tenure {
 	return nil
 }
 
-// joined reports whether the pod with this namespace/name got the address of a place after the first revision of the
-// tenure had and before the end of that tenure.
+// joined reports whether the pod with this namespace/name got the address of a place while another pod had it. had is the
+// tenure of that other pod.
 func (h history) joined(at place, pod string, had tenure) bool {
 	for _, t := range h.pods[at] {
 		if t.of == pod && had.from < t.from && t.overlaps(had) {

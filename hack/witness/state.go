@@ -28,8 +28,8 @@ type Row struct {
 	Address string
 	// Running is true if the pod runs with addresses and is not being deleted.
 	Running bool
-	// State is the reason of the condition Ready of the FixedIP if that reason is Reserved, InUse or Releasing; empty if there is
-	// no FixedIP or it has a problem.
+	// State is the reason of the condition Ready of the FixedIP if that reason is Reserved, InUse or Releasing. It is empty if
+	// there is no FixedIP or if the FixedIP has a problem.
 	State string
 	// Entries contains node/address of each pool entry that the pod owns, sorted.
 	Entries []string

@@ -19,7 +19,7 @@ func Fixedip() string { return fixedip }
 // Kubernetes returns the version of Kubernetes whose libraries the program uses, such as v1.34.9.
 func Kubernetes() string { return version.Get().GitVersion }
 
-// Text returns what a program prints for --version.
+// Text returns the text that a program prints for --version, without a newline.
 func Text(program string) string {
 	return fmt.Sprintf("%s %s (Kubernetes %s)", program, Fixedip(), Kubernetes())
 }

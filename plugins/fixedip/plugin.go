@@ -409,7 +409,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	return statusOf(p.binder.Bind(ctx, s.Plan, pod, node))
 }
 
-// PostBind drops the claim that Reserve made in memory, because the pool entry counts now, and all other state of the pod.
+// PostBind drops the claim that Reserve made in memory, and all other state of the pod: the pool entry counts now.
 func (p *Plugin) PostBind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.binder.Forget(pod)
 	p.binder.Remove(pod)

@@ -60,7 +60,8 @@ func TestOrderIsChecked(t *testing.T) {
 	}
 }
 
-// TestFilterAllocatesNothing checks that Filter, which runs for each node, allocates no memory for a node that can take the pod.
+// TestFilterAllocatesNothing checks that Filter, which runs for each node, allocates no memory for a node that can take
+// the pod.
 func TestFilterAllocatesNothing(t *testing.T) {
 	state, node := framework.NewCycleState(), framework.NewNodeInfo()
 	node.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
@@ -76,8 +77,8 @@ func TestFilterAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestProfilesShareArguments checks that two profiles must have the same values of the arguments that configure shared state,
-// and may have different values of all others. Finding S11.
+// TestProfilesShareArguments checks that two profiles must have the same values of the arguments that configure shared
+// state, and may have different values of all others. Finding S11.
 func TestProfilesShareArguments(t *testing.T) {
 	args := func(change ...func(*config.FixedIPArgs)) *config.FixedIPArgs {
 		a := &config.FixedIPArgs{Configuration: "/etc/fixedip/config.yaml", ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200)}

@@ -24,9 +24,10 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// TestChart checks the chart on nodes that do not become ready without fixedip. Pods have the same addresses whenever they are
-// replaced: after an upgrade that restarts fixedip, after a rollback, and after fixedip was uninstalled and installed again. In
-// between, pods keep running, and the FixedIPs stay. Each command ends, also the one that uninstalls.
+// TestChart checks the chart on nodes that do not become ready without fixedip. Pods have the same addresses whenever
+// they are replaced: after an upgrade that restarts fixedip, after a rollback, and after fixedip was uninstalled and
+// installed again. While fixedip is uninstalled, pods keep running and FixedIPs stay. Every command of Helm succeeds,
+// including the uninstall.
 func TestChart(t *testing.T) {
 	i := installBy(t, func(o *realcluster.Options) {
 		o.Empty = true
@@ -110,7 +111,8 @@ func installCommand(c *realcluster.Cluster) []string {
 	return args
 }
 
-// helm runs a command of Helm as the administrator of the cluster, and logs its output.
+// helm runs a command of Helm as the administrator of the cluster, and logs how long it took. If the command fails, the
+// error contains its output.
 func helm(ctx context.Context, t *testing.T, c *realcluster.Cluster, args ...string) error {
 	began := time.Now()
 	args = append(args, "--kubeconfig", c.Kubeconfig(cluster.Admin))

@@ -109,7 +109,7 @@ func installAsPods(t *testing.T) installation {
 	})
 }
 
-// installBy starts a cluster on whose nodes our images are.
+// installBy starts a cluster whose nodes have the images of fixedip. change changes the options of the cluster.
 func installBy(t *testing.T, change func(*realcluster.Options)) installation {
 	t.Helper()
 	images := packImages(t)

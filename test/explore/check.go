@@ -56,7 +56,8 @@ func violates(sc scope, s state) string {
 		}
 	}
 	for name, p := range s.pods {
-		// Invariant: no other pod runs with the address of the entry of a pod that is bound but has not started.
+		// Invariant: if fixedip-scheduler has bound a pod whose address is not reported yet, no pod with another name runs
+		// with the address of the pod's entry.
 		ours := s.serial[name] >= sc.foreign[name]
 		if !ours || !p.exists || p.node == none || p.addr != none {
 			continue

@@ -83,8 +83,8 @@ func decide(sc scope, s state, r scheduler, about *step, to func(stepKind, sched
 	}
 }
 
-// forget clears the cached state that does not matter for the later steps of the decision. If the entry exists, it
-// leaves out the claim.
+// forget clears the cached state that does not matter for the later steps of the decision. If the entry already exists,
+// it also skips the claim: the next step is the bind.
 func (r *scheduler) forget(sc scope) {
 	if !sc.slots {
 		r.records = idleReplica.records

@@ -47,7 +47,7 @@ func movedToB(s *scene, want *stored) {
 }
 
 // hasMoved is the answer of PreBind after it has moved the addresses of web-0 to b.
-const hasMoved = "Unschedulable: its address* 10.1.0.6* moved to node b; the pod is tried again there when the controller has recorded that in the FixedIP of the pod"
+const hasMoved = "Unschedulable: its address* 10.1.0.6* moved to node b; the pod is tried again there when the controller has recorded that node in the FixedIP of the pod"
 
 // moved returns the step in which PreBind moves the addresses of web-0 to b.
 func moved(then func(*scene, *stored)) step {
@@ -310,7 +310,7 @@ func TestFailover(t *testing.T) {
 				step{before: swap},
 				step{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6")},
 				step{at: preBind, before: func(s *scene) { s.line.lose(0, unsent, unsent, unsent, unsent, unsent, unsent) },
-					answer: "Error: claim address 10.1.0.6 on node b for pod NS/web-0: move address 10.1.0.6 to node b (home node a): write to CiliumNode a not confirmed within 6 tries: *",
+					answer: "Error: claim address 10.1.0.6 on node b for pod NS/web-0: move address 10.1.0.6 to node b (home node a): write to CiliumNode a failed in 6 tries and may have been applied nevertheless: *",
 					then: func(s *scene, want *stored) {
 						want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
 						want.Writes++

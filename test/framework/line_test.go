@@ -86,6 +86,7 @@ func (l *line) written() int {
 // over wraps a transport, as a value of rest.Config.WrapTransport.
 func (l *line) over(next http.RoundTripper) http.RoundTripper { return &end{line: l, next: next} }
 
+// end is the transport that over returns. It counts requests, and loses or fails them as the line requires.
 type end struct {
 	line *line
 	next http.RoundTripper

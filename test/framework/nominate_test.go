@@ -14,7 +14,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// orphaned returns a world in which the node of web-0 is gone, and the FixedIP of web-0 has the condition
+// orphaned returns a world in which the node of web-0 does not exist, and the FixedIP of web-0 has the condition
 // SubnetAvailable with the status False. Node a is cordoned, and node b is not.
 func orphaned(change ...func(*corev1.PodTemplateSpec)) func(*scene) {
 	return func(s *scene) {

@@ -13,8 +13,8 @@ import (
 )
 
 // The controller publishes the results of agent barriers in the status of FixedIPs. The rows of this file write the status
-// instead. A pod waits until the result that it needs is published, is then requeued exactly once, and does not miss a result
-// that is published during its cycle.
+// instead. A pod waits until the result that it needs is published, is then requeued exactly once, and does not miss a
+// result that is published during its cycle.
 
 // requeues returns the number of times that the plugin has requeued a pod. Pods that the scheduler itself requeues do not
 // count.
@@ -116,7 +116,7 @@ func TestVacated(t *testing.T) {
 	})
 }
 
-// bothOccupied is the outcome of a pod of the flock that waits for one of two slots whose pods are gone.
+// bothOccupied is the outcome of a pod of the flock that waits for one of two slots whose last holders do not exist.
 const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods have ended, were deleted or are being deleted; the pod waits until it can take over such an address: " +
 	"10.1.0.6 on node a (the controller and the agent there have not confirmed yet that pod NS/web-x has stopped), 10.1.0.5 on node a (the controller and the agent there have not confirmed yet that pod NS/web-w has stopped)*"
 

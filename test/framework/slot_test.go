@@ -64,8 +64,8 @@ func (s *scene) vacates(pod string) {
 	s.status(name, fmt.Sprintf(`{"status":{"vacatedBy":%q}}`, pod))
 }
 
-// vacant creates the entry and the FixedIP of a slot of the flock on node a whose pod is gone. Call it before the scheduler
-// starts.
+// vacant creates the entry and the FixedIP of a slot of the flock on node a whose last holder does not exist. Call it
+// before the scheduler starts.
 func (s *scene) vacant(pod, addr string) {
 	s.t.Helper()
 	owner, resource := s.ns+"/"+pod, s.ns+"/Flock.example.com/web"

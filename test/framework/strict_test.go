@@ -32,7 +32,7 @@ func claimedForNow(addr string) func(*scene, *stored) {
 	}
 }
 
-// TestStrict checks that on a strict node also pods without a fixed address get a claim.
+// TestStrict checks that, on a strict node, pods without a fixed address get a claim too.
 func TestStrict(t *testing.T) {
 	rest := []step{
 		{at: bind, then: bound("web-0", "a")},
@@ -69,7 +69,7 @@ func TestStrict(t *testing.T) {
 				{at: preBind, then: claimedForNow("10.1.0.3")},
 			}, rest...),
 		},
-		"a pod of the host's network needs no claim": {
+		"a pod on the host network needs no claim": {
 			world: strictNode(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }),
 			steps: append([]step{{at: preFilter, answer: "Skip"}, {at: preBind}}, rest...),
 		},

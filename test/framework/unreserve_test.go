@@ -57,7 +57,7 @@ func TestUnreserve(t *testing.T) {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) { s.line.lose(unsent, unsent, unsent, unsent, unsent, unsent) },
-					answer: "Error: claim address 10.1.0.6 on node a for pod NS/web-0: write to CiliumNode a not confirmed within 6 tries: patch CiliumNode a: *"},
+					answer: "Error: claim address 10.1.0.6 on node a for pod NS/web-0: write to CiliumNode a failed in 6 tries and may have been applied nevertheless: patch CiliumNode a: *"},
 			}, afterLoss("a", "10.1.0.6")...),
 		},
 		"during PreBind: a claim counts before the watch shows it": {

@@ -106,7 +106,7 @@ func TestWaiting(t *testing.T) {
 				}},
 				step{at: preFilter},
 				step{at: filter},
-				// The victim is gone, and the pod has a nominated node.
+				// The preempted pod is deleted, and the pod is nominated to node a.
 				step{at: preFilter},
 				step{at: filter},
 				step{at: bind, then: bound("web-0", "a")},
@@ -142,7 +142,7 @@ func TestWaiting(t *testing.T) {
 				s.takes("other-0", "a", "10.1.0.1")
 				s.takes("other-1", "a", "10.1.0.2")
 				s.node("b", "10.2.0.0/29")
-				// The victim stays terminating until the row removes its finalizer.
+				// The preempted pod stays terminating until the row removes its finalizer.
 				s.filler("b", "row.test/stays")
 				s.statefulSet("web", needing("600m"), high)
 			},

@@ -21,7 +21,7 @@ func FixedIP(name string, change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	}, change)
 }
 
-// Owner makes a StatefulSet the workload of a FixedIP.
+// Owner returns a change that makes a StatefulSet the workload of a FixedIP.
 func Owner(statefulSet string) func(*v1alpha1.FixedIP) {
 	return func(r *v1alpha1.FixedIP) {
 		r.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: statefulSet}
@@ -47,7 +47,8 @@ func NodePool(name, subnet string, entries map[string]pool.Entry, change ...func
 	return *changed(n, change)
 }
 
-// UsedBy adds addresses to those that the agent of a node reports as used, with the pod that uses them.
+// UsedBy returns a change that adds addresses to those that the agent of a node reports as used. owner is the pod that uses
+// them, "namespace/name"; empty: the agent reports no owner.
 func UsedBy(owner string, addrs ...string) func(*pool.NodePool) {
 	return func(n *pool.NodePool) {
 		for _, a := range addrs {

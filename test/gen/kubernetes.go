@@ -22,7 +22,7 @@ func Pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return changed(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, UID: types.UID("uid-" + name)}}, change)
 }
 
-// On binds a pod to a node. If there are IPs, the pod has them.
+// On returns a change that binds a pod to a node and adds ips to the addresses in its status.
 func On(node string, ips ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.NodeName = node
@@ -35,7 +35,7 @@ func On(node string, ips ...string) func(*corev1.Pod) {
 // Running sets the phase of a pod to Running.
 func Running(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }
 
-// Controlled makes a StatefulSet the controller of a pod.
+// Controlled returns a change that makes a StatefulSet the controller of a pod.
 func Controlled(statefulSet string, uid types.UID) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: statefulSet, UID: uid, Controller: ptr.To(true)}}

@@ -196,8 +196,8 @@ func TestRestoredFromSpecs(t *testing.T) {
 	}
 }
 
-// TestOptedOut checks that after a template opts out each pod is replaced without a fixed address. The FixedIPs are
-// removed, unless the StatefulSet has when-deleted Retain.
+// TestOptedOut checks that, after a pod template opts out, each pod is replaced by a pod without a fixed address. The
+// FixedIPs are removed, unless the StatefulSet has when-deleted Retain.
 func TestOptedOut(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})

@@ -41,7 +41,8 @@ func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpo
 	return cep
 }
 
-// ownEndpoint waits until a pod has its own CiliumEndpoint with its address, and another UID than before.
+// ownEndpoint waits until a pod has its own CiliumEndpoint, with the address of the pod and another UID than before, and
+// returns the CiliumEndpoint.
 func (e *env) ownEndpoint(name string, before types.UID) *ciliumv2.CiliumEndpoint {
 	e.t.Helper()
 	return e.awaitEndpoint("to belong to the pod", name, func(cep *ciliumv2.CiliumEndpoint) bool {
@@ -65,8 +66,8 @@ func endpointBy(name, ip string, owners ...metav1.OwnerReference) *ciliumv2.Cili
 	}
 }
 
-// keepCollectorFrom makes the API server refuse deletions of CiliumEndpoints with a name by the controller manager,
-// which runs the garbage collector.
+// keepCollectorFrom prevents the garbage collector from deleting CiliumEndpoints with this name: the API server refuses such
+// requests of the controller manager.
 func (e *env) keepCollectorFrom(name string) {
 	e.t.Helper()
 	meta := metav1.ObjectMeta{Name: "keep-collector-from-" + name}

@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 	e.patchCiliumNode("right", `{"spec":{"ipam":{"podCIDRs":["10.77.1.128/25"],"pool":{"10.77.1.200":{}}}}}`)
 	e.must(e.ownerEntry("node-1", ".199", "default/gone-0", "default/StatefulSet/gone"))
 	e.must(e.ownerEntry("node-1", ".198", "default/other-0", "default/StatefulSet/other"))
-	// A user has reserved this address for a pod that does not exist yet: no problem.
+	// A user has reserved this address for a pod that does not exist yet, which check does not report as a problem.
 	e.must(e.ownerEntry("node-1", ".196", "default/later-0", ""))
 	network := strings.TrimSuffix(web, web[strings.LastIndex(web, "."):])
 	e.create(
@@ -129,8 +129,8 @@ func (e *env) patchCiliumNode(name, patch string) {
 	e.must(e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// runByHand creates a pod that is bound to a node without a kubelet, and lets its status say that the pod runs with an
-// address.
+// runByHand creates a pod that is bound to a node without a kubelet, and writes the status of a pod that runs with the
+// address ip.
 func (e *env) runByHand(name, node, ip string) {
 	e.t.Helper()
 	pod := aPod(name)

@@ -33,8 +33,8 @@ import (
 const (
 	// costFixed and costUnreserved are the numbers of pods with and without fixed addresses on the measured node.
 	costFixed, costUnreserved = 20, 40
-	// costWriters is the number of claims that are written at the same time, costNodes is the number of CiliumNodes of
-	// each kind, ours and the guide's.
+	// costWriters is the number of claims that are written at the same time. costNodes is the number of CiliumNodes of each
+	// kind, ours and the guide's.
 	costWriters, costNodes = 16, 200
 	// minSizeRatio is the minimum size of the guide's CiliumNode relative to ours. 2.8 was measured.
 	minSizeRatio = 2.2
@@ -62,7 +62,7 @@ func TestCostOfAClaim(t *testing.T) {
 		t.Errorf("the CiliumNode has managed fields of %s, want none", ours.ManagedFields[0].Manager)
 	}
 
-	// No other program may run during the measurement.
+	// This cluster has no controllers, so that no other program writes during the measurement.
 	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)
@@ -164,8 +164,8 @@ type claims struct {
 	nodes map[string]pool.NodePool
 }
 
-// makeNodes creates the CiliumNodes through the API server, which tracks their fields. Unless strip is nil, it is then
-// applied to each.
+// makeNodes creates the CiliumNodes through the API server, which tracks their fields. Unless strip is nil,
+// makeNodes then applies strip to each CiliumNode and writes it again.
 func (c *claims) makeNodes(strip func(*ciliumv2.CiliumNode)) {
 	c.t.Helper()
 	ctx := within(c.t)
@@ -188,7 +188,7 @@ func (c *claims) makeNodes(strip func(*ciliumv2.CiliumNode)) {
 	}
 }
 
-// size returns the size of one of the CiliumNodes in JSON.
+// size returns the size of one of the CiliumNodes as JSON, in bytes.
 func (c *claims) size() int {
 	c.t.Helper()
 	var cn ciliumv2.CiliumNode

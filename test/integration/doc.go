@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package integration contains the tests that need a real API server, and those that also need Cilium's own allocator. Our
-// programs run as separate processes, built with the race detector, under the service accounts and with the rights of the
-// manifests.
+// programs run as separate processes under the service accounts and with the rights of the manifests. The controller and the
+// scheduler are built with the race detector, except in some tests that measure times or resources.
 //
 // Requirements of the guide to fixed addresses on Cilium, and the test of each:
 //
@@ -62,11 +62,15 @@
 //
 // Promises about the controller, and their tests:
 //
-//	Subnets, lost nodes              TestG5SubnetManagement, TestG23NodeCIDRs, TestNodeReplaced, TestHeldSubnet, TestHoldAndFree
-//	Pools                            TestG12Watermarks, TestShrinkAcrossRestarts, TestDynamicEntryBecomesReserved, TestPoolGrowsForPodsThatWait
+//	Subnets, lost nodes              TestG5SubnetManagement, TestG23NodeCIDRs, TestNodeReplaced, TestHeldSubnet,
+//	                                 TestHoldAndFree, TestNodesAreReplaced
+//	Nodes with reserved addresses    TestNodesAreProtected
+//	Pools                            TestG12Watermarks, TestShrinkAcrossRestarts, TestDynamicEntryBecomesReserved,
+//	                                 TestPoolGrowsForPodsThatWait
 //	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
 //	FixedIPs                         TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
-//	Release                          TestG3Recycle, TestG4EventsAndResync, TestOptedOut, TestFieldBugs, and the retention policy above
+//	Release                          TestG3Recycle, TestG4EventsAndResync, TestOptedOut, TestFieldBugs, and the
+//	                                 retention policy above
 //	Failures of similar systems      TestFieldBugs, and docs/project/field-bugs.md for all others (TestFieldBugsTable)
 //	Conformance, conflicts           TestWrongFirstAddress, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
 //	CiliumEndpoints                  TestG6CEPKeeper
@@ -78,6 +82,7 @@
 //	Linearizability                  TestEveryWriteFails, TestKilledAtRandom, and TestHistoryModel for the checker
 //	Rights                           TestG21Security, TestRightsAreUsed
 //	Tenants, admission               TestTenant, TestAdmission
-//	kubectl fixedip                  TestG16KubectlPlugin
+//	kubectl fixedip                  TestG16KubectlPlugin, TestCheck
+//	Resources, cost of a claim       TestSoak, TestCostOfAClaim
 //	Installing, updates, drains      TestInstalled
 package integration

@@ -57,7 +57,7 @@ type options struct {
 	families []string
 	// failover is the default policy of scheduler and controller; empty: Wait.
 	failover string
-	// movable is true if addresses may migrate.
+	// movable is true if the scheduler may migrate addresses. The controller gets this setting only if failover is not empty.
 	movable bool
 	// controlPlaneArgs are additional flags of the control plane.
 	controlPlaneArgs []string
@@ -76,13 +76,15 @@ var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-
 var defaultPorts sync.Mutex
 
 // useDefaultPorts waits until no other test uses the default ports of the controller, and reserves them until the test ends.
-// A test calls it before it starts the programs, so that these have ended when the ports are free for the next test.
+// A test calls it before it starts its programs. Cleanup runs in reverse order, so the programs have ended before the next
+// test gets the ports.
 func useDefaultPorts(t *testing.T) {
 	defaultPorts.Lock()
 	t.Cleanup(defaultPorts.Unlock)
 }
 
-// startCluster starts a control plane and applies the CRDs, the namespace and the RBAC rules of the manifests.
+// startCluster starts a control plane, applies the CRDs, the namespace and the RBAC rules of the manifests, and starts the
+// witness.
 func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 	t.Helper()
 	root := filepath.Join("..", "..", "manifests")

@@ -62,7 +62,8 @@ func (e *env) checkMoved(before, after witness.Row) {
 	e.awaitRecord(after.Pod, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == after.Node })
 }
 
-// owners returns the owner of an address in the pools. Key: the node. Value: empty for a dynamic entry.
+// owners returns the owner of the entry of an address in each pool that has one. Key: the node. Value: the owner; empty for
+// a dynamic entry.
 func (e *env) owners(nodes []string, address string) map[string]string {
 	found := map[string]string{}
 	for _, n := range nodes {
@@ -180,8 +181,9 @@ func TestMigrateOnlyFenced(t *testing.T) {
 	e.eventually("the taint of the lost node", func() bool {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: lost}, &node))
-		// The taints follow the condition. Before the node has the taint with the effect NoSchedule, the next pod may
-		// be placed there again. Every pod tolerates the taint with the effect NoExecute for five minutes.
+		// The node gets its taints after its condition has changed. Until it has the taint with the effect NoSchedule, the
+		// next pod may be placed there again. The taint with the effect NoExecute does not prevent that, because every pod
+		// tolerates it for five minutes.
 		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Key == corev1.TaintNodeUnreachable && t.Effect == corev1.TaintEffectNoSchedule
 		})

@@ -52,8 +52,8 @@ type fakes struct {
 	nodes map[string]bool
 	// agents are the names of the fake nodes whose agents answer probes.
 	agents map[string]bool
-	// addrs contains the addresses that the fakes claimed. Key: the UID of the pod. A pod that the scheduler bound has the
-	// address of its entry.
+	// addrs contains the addresses that the fakes claimed. Key: the UID of the pod. A pod that the scheduler bound is not in
+	// addrs; run gives it the address of its entry.
 	addrs map[types.UID]string
 	// place chooses the node of a new pod that the fakes bind.
 	place func(pod string) string
@@ -144,7 +144,7 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	return f
 }
 
-// serves reports whether the fakes serve a pod: no scheduler places it, or it is bound to a node of addNode.
+// serves reports whether the fakes serve a pod: the fakes place the pod, or it is bound to a node that addNode created.
 func (f *fakes) serves(p *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,7 +181,8 @@ func (f *fakes) report(ctx context.Context, node string) error {
 	return report(ctx, f.e.api, node)
 }
 
-// answer removes probes from the status of CiliumNodes, as the reports of their agents do. It returns when the watch ends.
+// answer removes probes from the status of CiliumNodes, as the reports of their agents do. It returns when the watch ends or
+// a write fails, and the caller calls it again.
 func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
 	watching, err := api.Watch(ctx, &ciliumv2.CiliumNodeList{})
 	if err != nil {
@@ -213,8 +214,8 @@ func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
 	}
 }
 
-// report writes the first report of the agent of a node on which no agent runs: the node itself uses an address outside all
-// subnets. After that report, addresses of the node count as free.
+// report writes the first agent report of a node on which no agent runs. The only used address in the report is one of the
+// node itself, outside all subnets. After the report, addresses of the node count as free.
 func report(ctx context.Context, api client.Client, node string) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"ipam":{"used":{"192.0.2.1":{"owner":"router"}}}}}`))
 	if err := api.Status().Patch(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch); err != nil {
@@ -371,7 +372,8 @@ func (f *fakes) endByNode(t *testing.T) {
 	}
 }
 
-// goneAt returns the last time at which the watch showed that a pod with this name was deleted; false if it has shown none.
+// goneAt returns the last time at which the watch showed that a pod with this name was deleted; false if the watch
+// has shown no such deletion.
 func (f *fakes) goneAt(pod string) (time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

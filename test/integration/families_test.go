@@ -26,8 +26,9 @@ func familiesOf(texts ...string) []string {
 	return families
 }
 
-// TestG8Families checks that pods have fixed addresses of the right families in clusters of IPv4, IPv6 and both (G8). In the
-// cluster of both, pods of another scheduler have fixed IPv4 addresses only; TestG15GuideScenarios adopts both families.
+// TestG8Families checks that pods have fixed addresses of the right families in clusters with IPv4, with IPv6 and with both
+// (G8). In the dual-stack cluster, pods of another scheduler have fixed IPv4 addresses only; TestG15GuideScenarios adopts
+// both families.
 func TestG8Families(t *testing.T) {
 	t.Parallel()
 	v4, v6, both := []string{"IPv4"}, []string{"IPv6"}, []string{"IPv4", "IPv6"}

@@ -132,7 +132,7 @@ func (g *faultGate) begin(run string, f fault) {
 	g.runs[run] = &gatedRun{fault: f, writes: map[string][]string{}, last: time.Now()}
 }
 
-// of returns a copy of the state of a run.
+// of returns a shallow copy of the state of a run: the map writes is the one that the gate updates.
 func (g *faultGate) of(run string) gatedRun {
 	g.mu.Lock()
 	defer g.mu.Unlock()

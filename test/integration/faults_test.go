@@ -45,8 +45,8 @@ type step struct {
 	pods []string
 }
 
-// scenarios contains the steps of each scenario. Key: its name. Together they make every kind of write of both programs for
-// a workload, and for a node that joins and leaves.
+// scenarios contains the steps of each scenario. Key: its name. Together they cause the writes of both programs for a
+// workload, and for a node that joins, is lost and is replaced.
 var scenarios = map[string][]step{
 	"life": {
 		{"a node joins", func(r *faultRun) error { return r.join("a", false, "") }, nil},
@@ -306,10 +306,10 @@ func (r *faultRun) named(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// TestEveryWriteFails makes each write of both programs fail once: it is not executed, or executed and reported as failed,
-// or executed without an answer. The scenario continues, and each step has to reach the same state as without the failure.
-// The three ways take turns; FIXEDIP_FAULTS=all makes each write fail in all of them. The test is part of make faults and
-// not of make test.
+// TestEveryWriteFails makes each write of both programs in the scenarios fail once: the write is not executed, or executed
+// and answered with an error, or executed without an answer. The scenario continues, and each step has to reach the same
+// state as without the failure. The three ways to fail take turns; FIXEDIP_FAULTS=all makes each write fail in all of them.
+// The test is part of make faults and not of make test.
 func TestEveryWriteFails(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -390,10 +390,10 @@ func TestEveryWriteFails(t *testing.T) {
 	})
 
 	for _, r := range differing {
-		t.Logf("%s, %s: these requests created, bound and deleted pods:\n%s", r.scenario, r.fault, strings.Join(e.podRequests(log, r.name), "\n"))
+		t.Logf("%s, %s: these requests created, bound, evicted and deleted pods:\n%s", r.scenario, r.fault, strings.Join(e.podRequests(log, r.name), "\n"))
 	}
 
-	// The state of each run is still the state at its end.
+	// The state of each run must not have changed since the end of the run.
 	hit := 0
 	for _, r := range runs {
 		if gate.of(r.name).failed != "" {
@@ -411,7 +411,7 @@ func TestEveryWriteFails(t *testing.T) {
 	gate.history.linearizable(t)
 }
 
-// podRequests returns the requests in the audit log that created, bound or deleted pods of a namespace, in their order.
+// podRequests returns the requests in the audit log that created, bound, evicted or deleted pods of a namespace, in order.
 func (e *env) podRequests(log, namespace string) (requests []string) {
 	e.t.Helper()
 	e.audited(log, "", func(event auditv1.Event, resource string) {

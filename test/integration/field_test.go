@@ -88,7 +88,7 @@ func TestFieldBugs(t *testing.T) {
 
 	t.Run("F2", func(t *testing.T) {
 		// A StatefulSet is scaled down and up faster than its address is released: the new pod gets the former or a new
-		// address. The witness checks that.
+		// address. The witness checks that the pod runs with the address of its FixedIP, and that no other pod has it.
 		e.create(statefulSet("f2", 2, placedByFakes, annotatedWith("fixedip.io/when-scaled", "Delete")))
 		now := e.awaitRunning(nil, names("f2", 2)...)
 		for range 8 {
@@ -218,7 +218,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F10", func(t *testing.T) {
-		// A pod name has one FixedIP, also if the pod is deleted and created repeatedly, and keeps the FixedIP while the
+		// A pod name has one FixedIP, even if the pod is deleted and created repeatedly, and keeps the FixedIP while the
 		// workload is scaled down.
 		e.create(statefulSet("f10", 3, placedByFakes))
 		now := e.awaitRunning(nil, names("f10", 3)...)
@@ -307,8 +307,8 @@ func (e *env) createAgain(o client.Object) {
 	}))
 }
 
-// awaitProcessed waits until the controller has processed all earlier events: it has processed a FixedIP that was created
-// later, and its deletion.
+// awaitProcessed waits until the controller has processed all earlier events. It creates a FixedIP and deletes it, and waits
+// until the controller has processed both.
 func (e *env) awaitProcessed(t *testing.T) {
 	t.Helper()
 	e.rounds++

@@ -90,8 +90,8 @@ func (e *env) unclaimed(pods ...string) {
 	}
 }
 
-// incomplete creates the members of a gang of four, one of which cannot be placed. The pod of name-last is created
-// first, and only fits on nodes with the label stage. The other pods are name-0 to name-2.
+// incomplete creates the members of a gang of four, one of which cannot be placed. The pod name-last-0 is created first, and
+// fits only on nodes whose label "stage" has the value stage. The other pods are name-0 to name-2.
 func (e *env) incomplete(name, stage string) {
 	e.t.Helper()
 	e.create(statefulSet(name+"-last", 1, inGroup(name), func(s *appsv1.StatefulSet) {

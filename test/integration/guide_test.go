@@ -42,7 +42,7 @@ func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *
 	for _, n := range nodes {
 		e.startNode(n, nodeArgs...)
 	}
-	// The account is in our namespace. A program in a pod would read the namespace of the pod.
+	// The controller takes the namespace of its Leases from the kubeconfig. In a pod it would take the namespace of the pod.
 	cfg, err := clientcmd.LoadFromFile(e.Kubeconfig(cluster.Controller))
 	e.must(err)
 	cfg.Contexts[cfg.CurrentContext].Namespace = "fixedip-system"

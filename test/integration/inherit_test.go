@@ -27,8 +27,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// on restricts the pods of a StatefulSet to nodes with this value of the label group. Nodes that join later may have it,
-// too.
+// on restricts the pods of a StatefulSet to nodes with this value of the label group, and lets the pods tolerate all taints.
+// Nodes that join later may have the label, too.
 func on(value string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.NodeSelector = map[string]string{"group": value}

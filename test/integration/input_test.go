@@ -35,7 +35,7 @@ func TestBadFlags(t *testing.T) {
 		"mask longer than address":     {[]string{pool, "--cluster-pool-ipv4-mask-size=33"}, `--cluster-pool-ipv4-mask-size: Invalid value: 33: mask size 33 is longer than an IPv4 address (32 bits)`},
 		"overlapping pools":            {[]string{pool, "--cluster-pool-ipv4-cidr=10.240.8.0/21"}, `--cluster-pool-ipv4-cidr: Invalid value: "10.240.8.0/21": overlaps 10.240.0.0/16`},
 		"no pool":                      {nil, `--cluster-pool-ipv4-cidr: Required value: must be the CIDRs from which nodes get their subnets, unless subnets.source is Node`},
-		"mask sizes and CIDRs":         {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/16,10.2.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}, `--cluster-pool-ipv4-cidr: mask sizes [24 25] for the CIDRs [10.240.0.0/16 10.1.0.0/16 10.2.0.0/16]; give one for all, or one for each`},
+		"mask sizes and CIDRs":         {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/16,10.2.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}, `--cluster-pool-ipv4-cidr: mask sizes [24 25] do not match the CIDRs [10.240.0.0/16 10.1.0.0/16 10.2.0.0/16]; give one mask size for all CIDRs, or one for each`},
 		"one mask of two is wrong":     {[]string{pool, "--cluster-pool-ipv4-cidr=10.1.0.0/25", "--cluster-pool-ipv4-mask-size=24,24"}, `--cluster-pool-ipv4-mask-size: Invalid value: 24: mask size 24 is smaller than that of the CIDR 10.1.0.0/25: a subnet would be larger than the cluster pool`},
 		"no such source":               {[]string{pool, "--subnet-source=Cilium"}, `--subnet-source: Unsupported value: "Cilium": supported values: "ClusterPool", "Node"`},
 		"two sources":                  {[]string{pool, "--subnet-source=Node"}, `--cluster-pool-ipv4-cidr: Forbidden: if subnets.source is Node, the subnets come from spec.podCIDRs of the Nodes`},
@@ -80,8 +80,8 @@ func TestBadFlags(t *testing.T) {
 	})
 }
 
-// TestBadSchedulerArgs checks that the scheduler exits with an error for each invalid argument of the plugin and each invalid
-// setting. The last line of the output names the field and the value.
+// TestBadSchedulerArgs checks that the scheduler exits with an error for each invalid argument of the plugin and each
+// invalid setting. The last line of the output names the field and the value.
 func TestBadSchedulerArgs(t *testing.T) {
 	t.Parallel()
 	const prefix = `fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": pluginConfig[FixedIP].args.`

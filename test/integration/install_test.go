@@ -191,7 +191,7 @@ func (i installation) pods(name string) []corev1.Pod {
 	return pods.Items
 }
 
-// hosts returns the nodes of the pods of a Deployment.
+// hosts returns the nodes of the pods of a Deployment, sorted. It also checks that each pod has the address of its node.
 func (i installation) hosts(name string) []string {
 	i.t.Helper()
 	var hosts []string

@@ -181,7 +181,7 @@ func (c *churn) touchWorkloads(podsOf map[string][]string) (stop func()) {
 	}
 }
 
-// marker returns a pod that no scheduler places. awaitWitness writes it.
+// marker returns a pod that no scheduler places. awaitWitness annotates it.
 func marker() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "marker"}}
 	pod.Spec = statefulSet(pod.Name, 0, placedByFakes).Spec.Template.Spec

@@ -54,8 +54,8 @@ func (e *env) kubectl(args ...string) (string, error) {
 	return e.kubectlAs(viewer, args...)
 }
 
-// kubectlAs runs the kubectl plugin as a user and returns its output, with that of stderr if it fails without any. If user is
-// empty, the plugin has all rights.
+// kubectlAs runs the kubectl plugin as a user and returns the text of stdout, or that of stderr if the plugin fails and
+// stdout is empty. If user is empty, the plugin has all rights.
 func (e *env) kubectlAs(user string, args ...string) (string, error) {
 	e.t.Helper()
 	if user != "" {
@@ -71,7 +71,8 @@ func (e *env) kubectlAs(user string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// checkOutput checks that the output of the plugin contains each text.
+// checkOutput checks that the plugin succeeds and that its output contains each text. Sequences of white space in the output
+// count as one space.
 func (e *env) checkOutput(args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectl(args...)
@@ -136,7 +137,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.awaitPods("other-0")
 	e.checkOutput([]string{"explain", "other-0"}, "! The address of the pod is not fixed: its schedulerName is default-scheduler, and the controller has not adopted the address. "+
 		`what helps: set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation fixedip.io/enabled: "true"`)
-	e.await("wait for waits-0", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
+	e.await("wait for pod waits-0 to exist", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
 	e.checkOutput([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (fixedip-scheduler). what helps: set schedulerName: fixedip-scheduler in the pod template")
 
 	// An address is not released, because its StatefulSet exists, or no controller is the leader.

@@ -229,8 +229,8 @@ func (e *env) wrongAddresses(prefixes ...string) int {
 	return n
 }
 
-// TestLateAgents checks pods that get other addresses than the claimed ones, because agents see the claims late. They
-// are restarted until they run with their reserved addresses, at most --max-concurrent-restarts of them at a time. No
+// TestLateAgents checks pods that get other addresses than the claimed ones, because agents see the claims late. The
+// pods are restarted until they run with their reserved addresses, at most --max-concurrent-restarts of them at a time. No
 // two pods ever have the same address. 40 pods of our scheduler run among 100 pods of the default scheduler, which take
 // dynamic entries. Another 9 pods start while the agents get no events.
 func TestLateAgents(t *testing.T) {

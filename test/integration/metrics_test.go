@@ -43,7 +43,7 @@ func (e *env) startServing(o product.SchedulerOptions) *served {
 	return e.servedOn(o.SecurePort)
 }
 
-// servedOn returns a served for the secure port of a running scheduler.
+// servedOn returns a client of the secure port of a running scheduler.
 func (e *env) servedOn(port int) *served {
 	e.t.Helper()
 	admin, err := e.RESTConfig(cluster.Admin)

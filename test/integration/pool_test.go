@@ -133,7 +133,7 @@ func (e *env) racingPatches(t *testing.T) {
 func unknown(string) (pool.NodePool, bool) { return pool.NodePool{}, false }
 
 // writer returns a Writer. At the end of the test its context is cancelled, and the test waits until no write is in flight.
-// The tests of package ciliumpool check for goroutine leaks.
+// The tests of package ciliumpool check that a Writer leaks no goroutines.
 func writer(t *testing.T, api ciliumpool.API, known func(string) (pool.NodePool, bool)) *ciliumpool.Writer {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(api), known)

@@ -184,7 +184,7 @@ func TestG3Recycle(t *testing.T) {
 	})
 	before, requests := e.witness.Generations(), e.requestCounts()
 	f.endByNode(t)
-	// The test polls, because building rows of a thousand pods at each event would occupy one of two cores.
+	// The test polls, because the witness would build the rows of a thousand pods at each event, which needs much CPU.
 	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*stepTimeout, true, func(context.Context) (bool, error) { return len(cleared()) == len(all), nil })
 	if err != nil {
 		t.Fatalf("%d of %d pods have lost their entries, want all: %v", len(cleared()), len(all), err)

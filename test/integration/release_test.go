@@ -111,7 +111,7 @@ func TestFixedIPDeletedByHand(t *testing.T) {
 		t.Errorf("web-0 had %s and has %s after its FixedIP was deleted, want an address that no pod had", before["web-0"].Address, after.Address)
 	}
 	if owner, ok := e.witness.Owner("node-1", before["web-0"].Address); !ok || owner != "fixedip.io/cooldown" {
-		t.Errorf("the former address %s has the owner %q (entry exists: %t), want the owner of a cooldown", before["web-0"].Address, owner, ok)
+		t.Errorf("the former address %s has the owner %q (entry exists: %t), want the owner of a cooldown entry", before["web-0"].Address, owner, ok)
 	}
 }
 

@@ -278,7 +278,7 @@ func TestRequestedAddressUnavailable(t *testing.T) {
 		}
 	}
 
-	// These events do not retry pods that wait for something else.
+	// The next events do not requeue pods that wait for something else.
 	waiting := []string{"family-0", "dynamic-0", "broadcast-0", "few-1", "calico-0", "far-0"}
 	attempts := e.refusals(waiting)
 	before := e.awaitRunning(nil, "few-0", "wants-0")

@@ -104,8 +104,8 @@ func TestRightsAreUsed(t *testing.T) {
 	}
 }
 
-// usedRights returns the rights that an account used according to the audit log, and the rights of its refused requests. used
-// contains each right three times: for all objects, for the namespace, and for the object.
+// usedRights returns the rights that an account used according to the audit log, and the rights of its refused requests.
+// used contains each right three times: for all objects, for the namespace, and for the object.
 func (e *env) usedRights(log, account string) (used map[string]bool, refused []string) {
 	e.t.Helper()
 	used = map[string]bool{}
@@ -122,8 +122,8 @@ func (e *env) usedRights(log, account string) (used map[string]bool, refused []s
 	return used, refused
 }
 
-// audited calls seen for each event of an account in the audit log that is about objects; if account is empty, for those of
-// all users. resource includes the subresource. A last line that the API server is still writing is left out.
+// audited calls seen for each event in the audit log that an account caused and that is about objects. An empty account
+// means all users. resource includes the subresource. A last line that the API server is still writing is left out.
 func (e *env) audited(log, account string, seen func(event auditv1.Event, resource string)) {
 	e.t.Helper()
 	file, err := os.Open(log)

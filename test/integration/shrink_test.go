@@ -115,7 +115,7 @@ func TestG12Watermarks(t *testing.T) {
 		}
 		return n
 	}
-	e.await("wait for as many pods as the node may have dynamic entries for", func(rows []witness.Row) bool { return running(rows) == most-2 })
+	e.await("wait for pods to use all dynamic entries that the node may have", func(rows []witness.Row) bool { return running(rows) == most-2 })
 	e.awaitNode("node-1", "the agent to report all addresses as used", func(cn *ciliumv2.CiliumNode) bool { return len(cn.Status.IPAM.Used) == most })
 	e.awaitEventOn("Pod", e.podWithoutAddress(pods), "FailedCreatePodSandBox", "unable to allocate IP")
 	if cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true }); dynamic(cn) != most {
@@ -135,7 +135,7 @@ func TestG12Watermarks(t *testing.T) {
 	if writes := e.witness.Generations()["node-1"] - first; float64(writes) > minutes*perMinute+1 {
 		t.Errorf("%d writes of the CiliumNode's spec in %v minutes, want at most %d in a minute", writes, minutes, perMinute)
 	} else {
-		t.Logf("a pool that grew by 20 and shrank by 17 took %d writes of its spec", writes)
+		t.Logf("%d writes of the CiliumNode's spec while the number of running pods rose to %d and fell to 3", writes, most-2)
 	}
 	if len(cn.ManagedFields) > 0 {
 		t.Errorf("the CiliumNode has managed fields %+v, want none", cn.ManagedFields)
@@ -190,8 +190,8 @@ func TestShrinkAcrossRestarts(t *testing.T) {
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})
 	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
 	e.must(e.controller.Kill())
-	// The agent is ready to release free[0], whose entry still exists, and free[1], whose entry is removed below without a
-	// report. It refuses to release own[0], because the node itself uses that address.
+	// The restarted controller finds three handshakes. The agent is ready to release free[0], whose entry still exists, and
+	// free[1], whose entry the test removes. It refuses to release own[0], because the node itself uses that address.
 	cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true })
 	var own, free []string
 	for ip := range cn.Spec.IPAM.Pool {

@@ -82,8 +82,8 @@ func (e *env) neverWrong(nodes ...string) {
 	}
 }
 
-// TestStrictNode checks that on strict nodes no pod ever gets the address of another pod, even if agents see entries late. It
-// runs 100 pods of our scheduler, with and without fixed addresses, and 100 pods of the default scheduler.
+// TestStrictNode checks that on strict nodes no pod ever gets the address of another pod, even if agents see entries late.
+// It runs 100 pods of our scheduler, with and without fixed addresses, and 100 pods of the default scheduler.
 func TestStrictNode(t *testing.T) {
 	t.Parallel()
 	for name, delay := range map[string]time.Duration{"watches in time": 0, "watches that are 3 s late": 3 * time.Second} {
@@ -103,8 +103,8 @@ func TestStrictNode(t *testing.T) {
 			e.neverWrong(nodes...)
 			early, theirs := e.tooEarly(subset(before, slices.Concat(fixed, ours)...)), e.tooEarly(subset(before, others...))
 			t.Logf("%s: the agents had not seen the entry at the first CNI ADD of %d of 100 pods of our scheduler and %d of 100 pods of the default scheduler", name, early, theirs)
-			// On a busy machine our scheduler may need longer than the delay from the claim to the bind, so that no agent is
-			// late for its pods. The controller claims addresses for pods of the default scheduler after their binds.
+			// On a busy machine the time from the claim to the bind by our scheduler may be longer than the delay, so that no
+			// agent is late for its pods. The controller claims addresses for pods of the default scheduler after their binds.
 			if delay > 0 && early+theirs == 0 {
 				t.Error("no agent was late for any pod, so late agents were not tested")
 			}
@@ -130,8 +130,8 @@ func TestStrictNode(t *testing.T) {
 // nodeOwners are the owners of node-owned entries, which the witness counts as Other.
 var nodeOwners = []string{"router", "health", "ingress"}
 
-// TestStrictNodeDaemonSet checks that the pool has an entry for a pod of a DaemonSet before the pod is bound, because the node
-// affinity of the pod names the node.
+// TestStrictNodeDaemonSet checks that the pool has an entry for a pod of a DaemonSet before the pod is bound, because the
+// node affinity of the pod names the node.
 func TestStrictNodeDaemonSet(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)

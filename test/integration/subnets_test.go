@@ -54,8 +54,8 @@ func (e *env) disjoint() map[string][]netip.Prefix {
 func TestG5SubnetManagement(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
-	// This node exists before any controller. It has the first subnet of the second IPv4 CIDR and the last subnet of the first IPv6
-	// CIDR.
+	// This node exists before any controller. It has the first subnet of the second IPv4 CIDR and the last subnet of the first
+	// IPv6 CIDR.
 	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "existing"}, Spec: ciliumv2.NodeSpec{
 		IPAM: ipamtypes.IPAMSpec{PodCIDRs: []string{"10.250.0.0/26", "fd00:240::100/120"}},
 	}})

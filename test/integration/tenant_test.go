@@ -113,7 +113,7 @@ func TestTenant(t *testing.T) {
 		}
 	}
 
-	// An editor can do what the documents tell users to do with FixedIPs, and cannot write their status.
+	// An editor can create, change, list and delete FixedIPs, and cannot write their status.
 	editor := e.asEditor()
 	own := tenantFixedIP("own-0", "10.240.0.200")
 	e.must(editor.Create(within(t), own))

@@ -63,7 +63,8 @@ func (g *writeGate) arm(n int, after bool) {
 }
 
 // disarm makes the gate stop at no further write. fired is true if the gate has stopped at a write. The channel stopped
-// may receive the description of the write later, because the effect of an executed write can be visible before.
+// may receive the description of the write after disarm returns, because the test can see the effect of an executed write
+// before the gate sends the description.
 func (g *writeGate) disarm() (fired bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,7 +94,7 @@ func (g *writeGate) stops(r *http.Request) (stop, after bool) {
 	return stop, g.after
 }
 
-// TestKilledAtEveryWrite kills the controller at each of its writes and restarts it. Each write is used twice: before
+// TestKilledAtEveryWrite kills the controller at each of its writes and restarts it. It interrupts each write twice: before
 // the API server gets the write, and before the controller gets the response. The test checks in each case that a
 // StatefulSet is placed, scaled down and deleted as usual.
 func TestKilledAtEveryWrite(t *testing.T) {

@@ -27,7 +27,8 @@ import (
 
 var chart = filepath.Join(root, "manifests", "charts", "fixedip")
 
-// helm runs Helm, and returns its standard output. values are the values of the chart, as JSON or YAML.
+// helm runs Helm, and returns its standard output. values is the standard input of Helm: with the arguments --values -,
+// Helm reads the values of the chart from it, as JSON or YAML.
 func helm(values string, args ...string) (string, error) {
 	c := exec.Command("go", append([]string{"tool", "-modfile=" + filepath.Join(root, "hack", "helm", "go.mod"), "helm"}, args...)...)
 	var out, errs bytes.Buffer
@@ -68,9 +69,10 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// TestChartIsTheKustomization checks that the chart with default values installs what the kustomization installs. Exceptions
-// are the Namespace, which Helm creates, the ConfigMap with the limits of FixedIPs, which the administrator of a kustomization
-// adds, and what Helm needs to update the pods and to keep the CustomResourceDefinitions.
+// TestChartIsTheKustomization checks that the chart, with the settings of the kustomization, installs the same objects as
+// the kustomization. Exceptions are the Namespace, which Helm creates, the ConfigMap with the limits of FixedIPs, which the
+// administrator of a kustomization adds, and the metadata with which Helm updates the pods and keeps the
+// CustomResourceDefinitions.
 func TestChartIsTheKustomization(t *testing.T) {
 	keyed := func(objects installed) map[string]map[string]any {
 		all := map[string]map[string]any{}
@@ -142,7 +144,7 @@ func TestChartIsTheKustomization(t *testing.T) {
 	}
 }
 
-// TestChartRefuses checks the errors for invalid values: they name the field and the value or what is allowed.
+// TestChartRefuses checks that the error for an invalid value names the field, and the value or the allowed values.
 func TestChartRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ values, want string }{
 		"no cluster pool":               {`{}`, "config.subnets.clusterPools is empty: write the pod CIDR of the cluster"},
@@ -164,7 +166,7 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// TestChartValues checks what single values change.
+// TestChartValues checks how single values change the objects of the chart.
 func TestChartValues(t *testing.T) {
 	for name, c := range map[string]struct {
 		values string
@@ -188,7 +190,7 @@ func TestChartValues(t *testing.T) {
 		"profiles of the scheduler": {`config: {schedulerNames: [one, two]}`, func(t *testing.T, objects installed) {
 			text := configMap(t, objects)["scheduler.yaml"]
 			if !strings.Contains(text, `schedulerName: "one"`) || !strings.Contains(text, `schedulerName: "two"`) {
-				t.Errorf("scheduler.yaml has not the profiles one and two:\n%s", text)
+				t.Errorf("scheduler.yaml lacks profile one or profile two:\n%s", text)
 			}
 		}},
 		"unusual texts": {"config: {schedulerNames: [\"123\"]}\nrbac: {workloadResources: [{apiGroup: \"*\", resource: \"*\"}]}\nscheduler: {burst: 1000000, qps: 5e5}", func(t *testing.T, objects installed) {
@@ -281,8 +283,9 @@ func TestChartWithSubnetsOfKubernetes(t *testing.T) {
 	}
 }
 
-// TestChartNamespace checks that the chart can be installed in any namespace: all of its objects with a namespace, and all
-// references to its accounts, are in that of the release, except those for Cilium's and the API server's configuration.
+// TestChartNamespace checks that the chart can be installed in any namespace: its objects are in the namespace of the
+// release, except those that must be in kube-system, and no object refers to the namespace fixedip-system. In kube-system,
+// the chart installs no object twice.
 func TestChartNamespace(t *testing.T) {
 	// seen contains the objects of an installation in the namespace of Cilium. Key: kind, namespace and name.
 	seen := map[string]bool{}

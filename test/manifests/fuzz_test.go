@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// admission validates FixedIPs like an API server with our CRD.
+// admission validates FixedIPs as an API server does with the CRD in the manifests.
 type admission struct {
 	schema     *structuralschema.Structural
 	validator  validation.SchemaValidator
@@ -68,9 +68,9 @@ func (a admission) refuses(object map[string]any) field.ErrorList {
 	return errs
 }
 
-// FuzzFixedIP checks that the programs can read the addresses and the TTL of every FixedIP that the API server accepts, and
-// that its pool entry is owned by a pod of the namespace of the FixedIP and has no other meaning. A refusal must name the
-// field.
+// FuzzFixedIP checks every FixedIP that the API server accepts: the programs can read its addresses and its TTL, and its
+// pool entry is owned by its pod in its namespace, names its workload, and does not count as the entry of an unreserved
+// pod. If the API server refuses a FixedIP, the error must name a field of spec.
 func FuzzFixedIP(f *testing.F) {
 	for _, s := range []struct {
 		ips, node, pod, apiVersion, kind, owner string

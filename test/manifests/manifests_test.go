@@ -34,7 +34,7 @@ import (
 
 var root = filepath.Join("..", "..")
 
-// installed contains the objects that a kustomization installs.
+// installed contains the objects that a kustomization or the chart installs.
 type installed []*unstructured.Unstructured
 
 func kustomize(t *testing.T, dir string) installed {

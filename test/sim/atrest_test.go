@@ -93,10 +93,10 @@ func (c *checks) atRest() {
 	}
 }
 
-// moveIncomplete reports whether the home entry of an address names the node as the target of a move, but the pod owner
-// was deleted before the move was complete. The next pod with that name completes the move. Either the FixedIP r
-// reserves the address, or r is nil and the workload retains addresses after a scale-down: the controller saw the pod
-// too late to create a FixedIP.
+// moveIncomplete reports whether the home entry of an address names the node as the target of a move, but the pod with
+// the key owner was deleted before the move was complete. The next pod with that name completes the move. Either the
+// FixedIP r reserves the address, or r is nil and the workload retains addresses after a scale-down: the controller saw
+// the pod too late to create a FixedIP.
 func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) bool {
 	if r != nil && !slices.Contains(r.Spec.IPs, ip) || r == nil && !c.retains(owner) {
 		return false
@@ -110,7 +110,8 @@ func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) boo
 	})
 }
 
-// retains reports whether a workload exists that retains the address of its pod owner after a scale-down.
+// retains reports whether the workload of a pod exists and retains the address of the pod after a scale-down. owner is
+// namespace/name of the pod.
 func (c *checks) retains(owner string) bool {
 	name, _, _ := strings.Cut(strings.TrimPrefix(owner, namespace+"/"), "-")
 	s, exists := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name)
@@ -127,8 +128,8 @@ func namesFamily(r *v1alpha1.FixedIP, ip string) bool {
 	return slices.ContainsFunc(r.Spec.IPs, func(has string) bool { return agent.IsIPv6(has) == agent.IsIPv6(ip) })
 }
 
-// inPodStatus reports whether the status of a pod that has not ended contains an address. After a reboot, the status of a pod
-// that waits for an address on a full node still contains its former address.
+// inPodStatus reports whether the status of a pod that has not ended contains an address. After a reboot, the status of
+// a pod that waits for an address on a full node still contains its former address.
 func (c *checks) inPodStatus(ip string) bool {
 	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && runsWithAny(pod, []string{ip}) })
 }
@@ -145,16 +146,16 @@ func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	})
 }
 
-// mayClaim reports whether an entry without a FixedIP may be for a later pod with the name of the owner. It is if the
-// workload of the owner exists and retains addresses after a scale-down.
+// mayClaim reports whether an entry without a FixedIP may be for a later pod with the name of the owner. It may be if
+// the workload of the owner exists and retains addresses after a scale-down.
 func (c *checks) mayClaim(owner string) bool {
 	name := owner[strings.Index(owner, "/")+1:]
 	set, ok := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name[:1])
 	return ok && set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
 }
 
-// pinnedByOther reports whether a user has created a FixedIP that reserves an address of this pod for another pod. Only a user
-// can decide which of the two pods keeps the address.
+// pinnedByOther reports whether a user has created a FixedIP that reserves an address of this pod for another pod. Only
+// a user can decide which of the two pods keeps the address.
 func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
 		return c.byUser[r.UID] && keyOf(r) != keyOf(pod) && runsWithAny(pod, r.Spec.IPs)
@@ -210,7 +211,8 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		}
 		return
 	}
-	// After a reboot the status of a pod contains its former address, which the pod may not get again.
+	// After a reboot the status of a pod contains its former address, but the pod does not necessarily get that address
+	// again.
 	started := slices.ContainsFunc(c.w.machines, func(m *machine) bool { return slices.Contains(m.uses(pod.Status.PodIP), key) })
 	if !started && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.w.full(pod.Spec.NodeName) {
 		return

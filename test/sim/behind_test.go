@@ -19,10 +19,10 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestAgentBehindClaim covers an agent that has not seen a claim and gives its pod the address of a dynamic entry. The pod is
-// deleted, and other pods are created, whose addresses their kubelets report late. No two pods may share an address. A dynamic
-// entry never gets an owner in this case, and a pod with a wrong address is restarted. So no pod may wait for an agent, and no
-// user may have to delete a pod.
+// TestAgentBehindClaim covers an agent that has not seen the claim of a pod and gives the pod the address of a dynamic
+// entry. The pod is deleted, and other pods are created, whose addresses their kubelets report late. No two pods may
+// share an address. A dynamic entry never gets an owner in this case, and a pod with a wrong address is restarted. So
+// no pod may wait for an agent, and no user may have to delete a pod.
 func TestAgentBehindClaim(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -119,9 +119,9 @@ func (w *world) startBehindAgent(name, scheduler string) bool {
 	return true
 }
 
-// createCompetitors creates pods that need the address of the deleted pod. A stalled scheduler would bind the next pod of the
-// workload before any other pod. In that case the next pod of the workload is created after the other pods have addresses and
-// the agent has seen their entries.
+// createCompetitors creates pods that need the address of the deleted pod. A stalled scheduler would bind the next pod
+// of the workload before any other pod. In that case the next pod of the workload is created after the other pods have
+// addresses and the agent has seen their entries.
 func (w *world) createCompetitors(name, scheduler string) {
 	if scheduler != schedulerBehind {
 		w.fillNodes()

@@ -28,8 +28,8 @@ const (
 	templateHash = "template"
 )
 
-// clusterActions returns the possible actions of the other controllers of a cluster. They act on the current objects: a lag of
-// these controllers would add nothing to the lag of the nodes.
+// clusterActions returns the possible actions of the other controllers of a cluster. They act on the current objects: a
+// lag of these controllers would add nothing to the lag of the nodes.
 func (w *world) clusterActions(now time.Time) []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }

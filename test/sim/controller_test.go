@@ -35,8 +35,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// coolDown is the duration of a cooldown, the default of the program. A cooldown shorter than nodeMonitorGrace would free an
-// address that a pod deleted by force may still have on a node that is cut off: see docs/project/proof.md.
+// coolDown is the duration of a cooldown. It equals the default of --address-cooldown.
 const coolDown = time.Minute
 
 // orphanGrace is the grace period of orphaned subnets.
@@ -62,7 +61,7 @@ func controllerConfig(s setup) ipamconfig.Config {
 	return cfg
 }
 
-// controller is one process of the IPAM controller. All of it is real, from its setup to its last reconcile, except
+// controller is one process of fixedip-controller. All of it is real, from its setup to its last reconcile, except
 // controller-runtime's manager, informers and queues.
 type controller struct {
 	*process

@@ -15,11 +15,12 @@
 // around the plugin; leader election; kubelets; agents, which allocate addresses like Cilium's allocator
 // (pkg/ipam/crd.go); the controllers of StatefulSets and nodes and the garbage collectors; and users.
 //
-// All goroutines of the product run in a testing/synctest bubble. The model waits until every goroutine is blocked: each of
-// them waits for the answer to a request to the API server, for an item of a queue, or for a timer. Then the model chooses
-// the next event: a request is executed, is refused, or loses its connection before or after the execution; a cache processes
-// a write; a queue hands out an item; time passes; a process is killed at any instruction; a user acts. A run is a list of
-// such choices. The same list has the same history. The list of a failing run is shortened as long as the run still fails.
+// All goroutines of the product run in a testing/synctest bubble. The model waits until every goroutine is blocked:
+// each of them waits for the answer to a request to the API server, for an item of a queue, or for a timer. Then the
+// model chooses the next event: a request is executed, is refused, or loses its connection before or after the
+// execution; a cache processes a write; a queue hands out an item; time passes; a process is killed at any instruction;
+// a user acts. A run is a list of such choices. The same list has the same history. The list of a failing run is
+// shortened as long as the run still fails.
 //
 // Each run chooses at random which of these its setup has (setup_test.go): a ReplicaSet whose pods take over slots,
 // strict nodes, dual stack, and the adoption of pods by a selector. Watches deliver writes inside a scheduling cycle

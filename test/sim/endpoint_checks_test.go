@@ -55,8 +55,8 @@ func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	return sandbox != nil && e != nil && e.uid == cep.UID && cep.Status.ID == e.id && nodeOf(cep) == m.hostIP() && slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(sandbox.ips)))
 }
 
-// endpointsAtRest checks that every running pod has a CiliumEndpoint with the UID, node and addresses of the pod, and that no
-// other CiliumEndpoint exists.
+// endpointsAtRest checks that every running pod has a CiliumEndpoint with the UID, node and addresses of the pod, and
+// that no other CiliumEndpoint exists.
 func (c *checks) endpointsAtRest() {
 	if !c.w.setup.endpoints.on {
 		return

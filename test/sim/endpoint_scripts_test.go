@@ -53,8 +53,8 @@ func (w *world) takeOverAsKeeperLooks(pod *corev1.Pod, m *machine) {
 	w.mute(nil)
 }
 
-// replaceAsKeeperLooks writes a wrong owner into the CiliumEndpoint of a pod, and deletes the pod while the keeper processes the
-// CiliumEndpoint.
+// replaceAsKeeperLooks writes a wrong owner into the CiliumEndpoint of a pod, and deletes the pod while the keeper
+// processes the CiliumEndpoint.
 func (w *world) replaceAsKeeperLooks(pod *corev1.Pod) {
 	change(w.server, ciliumEndpoints, keyOf(pod), "user", func(cep *ciliumv2.CiliumEndpoint) {
 		cep.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: "former"}}

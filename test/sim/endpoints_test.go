@@ -93,8 +93,8 @@ type agentEndpoint struct {
 // hostIP returns the IP of the node.
 func (m *machine) hostIP() string { return "192.0.2." + strings.TrimPrefix(m.name, "n") }
 
-// drawFault draws whether a fault of an agent happens now, with probability 1/n. It returns false after the end of all faults,
-// and if the run excludes the fault.
+// drawFault draws whether a fault of an agent happens now, with probability 1/n. It returns false after the end of all
+// faults, and if the run excludes the fault.
 func (w *world) drawFault(name string, n int) bool {
 	if w.faultsEnded || w.excluded(name) || w.choose(n) != 0 {
 		return false
@@ -116,8 +116,8 @@ func (m *machine) addEndpoint(b *sandbox) {
 	m.cep.known[b.uid] = &agentEndpoint{pod: b.uid, key: b.key, ips: b.ips, id: m.w.endpointIDs, begins: true, first: true}
 }
 
-// endEndpoint removes the endpoint of a pod. It is part of the CNI DEL. If the agent is not ready, restoreEndpoints removes the
-// endpoint when the agent starts.
+// endEndpoint removes the endpoint of a pod. It is part of the CNI DEL. If the agent is not ready, restoreEndpoints
+// removes the endpoint when the agent starts.
 func (m *machine) endEndpoint(uid types.UID) {
 	e := m.cep.known[uid]
 	if e == nil || !m.ready {
@@ -157,8 +157,8 @@ func (m *machine) restoreEndpoints() {
 	}
 }
 
-// stopEndpoints drops the state that an agent loses when it ends: its pending deletions, and sometimes the UIDs that are not on
-// the disk.
+// stopEndpoints drops the state that an agent loses when it ends: its pending deletions, and sometimes the UIDs that
+// are not on the disk.
 func (m *machine) stopEndpoints() {
 	m.cep.ended, m.cep.leftover = nil, nil
 	for _, uid := range slices.Sorted(maps.Keys(m.cep.known)) {
@@ -243,8 +243,8 @@ func (m *machine) syncEndpoint(e *agentEndpoint) {
 	}
 }
 
-// beginEndpoint finds, takes over or creates the CiliumEndpoint of an endpoint. The agent refuses a CiliumEndpoint with another
-// UID than the one that it knows.
+// beginEndpoint finds, takes over or creates the CiliumEndpoint of an endpoint. The agent refuses a CiliumEndpoint with
+// another UID than the one that it knows.
 func (m *machine) beginEndpoint(e *agentEndpoint, now time.Time) {
 	cep, found := one[*ciliumv2.CiliumEndpoint](m.w.server, ciliumEndpoints, e.key)
 	if history := m.w.server.history[ciliumEndpoints]; e.first && m.w.drawFault("CiliumEndpoint read from a cache that is behind", 6) {
@@ -278,8 +278,8 @@ func (m *machine) beginEndpoint(e *agentEndpoint, now time.Time) {
 	e.begins, e.wroteAt, e.dueAt = false, now, now
 }
 
-// sendEndpoint writes the status of the CiliumEndpoint if the CiliumEndpoint still has the UID that the agent knows. Otherwise
-// the agent has to find or create it again.
+// sendEndpoint writes the status of the CiliumEndpoint if the CiliumEndpoint still has the UID that the agent knows.
+// Otherwise the agent has to find or create it again.
 func (m *machine) sendEndpoint(e *agentEndpoint, now time.Time) {
 	if cep, ok := one[*ciliumv2.CiliumEndpoint](m.w.server, ciliumEndpoints, e.key); !ok || cep.UID != e.uid {
 		e.begins = true

@@ -18,7 +18,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// differences returns the changed aspects of an object as text; empty if no aspect has changed.
+// differences returns the changed aspects of an object as text that begins with a colon; empty if no aspect has
+// changed.
 func differences(before, after client.Object) string {
 	a, b := aspects(before), aspects(after)
 	keys := map[string]bool{}

@@ -92,7 +92,8 @@ func (i *informer) step(stale int) string {
 	e := history[i.next]
 	i.next++
 	if last, known, _ := i.indexer.GetByKey(e.key()); e.after == nil && known {
-		// A handler gets the last version of the object, which the watch may not have delivered before.
+		// The handlers get the last version of the object with the resource version of the deletion (see event). The cache
+		// never contained that version.
 		i.drop(last, i.transformed(e.before))
 	} else {
 		i.set(e.key(), e.after, false)

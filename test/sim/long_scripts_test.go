@@ -18,8 +18,8 @@ import (
 // actLasts is the time that one act of a script has to take effect.
 const actLasts = 3 * time.Second
 
-// longScripts returns scripts of more than one act: each act depends on the effect of the previous one. Only the events after
-// the last act are drawn.
+// longScripts returns scripts of more than one act: each act depends on the effect of the previous one. Only the events
+// after the last act are chosen by the following steps of the run.
 func (w *world) longScripts() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -96,7 +96,7 @@ func (w *world) longScripts() []action {
 			w.newSet(name, 1, nil)
 			w.mute(nil)
 		})
-		// The pod gets another address than its claim, and its agent is behind when other pods are created.
+		// The pod gets another address than the claimed one, and the agent of its node is behind when other pods are created.
 		for _, scheduler := range schedulerStates {
 			add("new claim is not seen by the agent"+scheduler+": StatefulSet "+name, func() {
 				if w.startBehindAgent(name, scheduler) {
@@ -116,7 +116,7 @@ func (w *world) longScripts() []action {
 		}
 	}
 	for _, node := range ready {
-		// A node has few free addresses, and the scheduler does not see which addresses of the node pods have.
+		// Few addresses of a node are free, and the schedulers do not see which of its addresses are taken.
 		add("nearly full node unseen by a scheduler: node "+node, func() {
 			w.onlyOn(node)
 			w.wanted("c")

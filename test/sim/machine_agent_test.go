@@ -52,8 +52,8 @@ func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
 	m.w.server.mustCreate(ciliumNodes, cn, "agent "+m.name)
 }
 
-// remakeCiliumNode creates the CiliumNode again, as an agent does if its local node changes after the CiliumNode was deleted.
-// The agent keeps its allocations (Cilium fact 26).
+// remakeCiliumNode creates the CiliumNode again, as an agent does if its local node changes after the CiliumNode was
+// deleted. The agent keeps its allocations (Cilium fact 26).
 func (m *machine) remakeCiliumNode() {
 	if node, ok := one[*corev1.Node](m.w.server, nodes, m.name); ok {
 		m.makeCiliumNode(metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID})
@@ -75,9 +75,9 @@ func (m *machine) reported() bool {
 	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.sandboxes)), func(b *sandbox) bool { return !b.reported })
 }
 
-// agentStarted completes the start of the agent if the pool is large enough, and reports whether the pool is large enough. The
-// agent restores its sandboxes and allocates the addresses of the node itself. If one of the latter cannot be allocated, the
-// agent exits.
+// agentStarted completes the start of the agent if the pool is large enough, and reports whether the pool is large
+// enough. The agent restores its sandboxes and allocates the addresses of the node itself. If one of the latter cannot
+// be allocated, the agent exits.
 func (m *machine) agentStarted() bool {
 	if !m.poolIsLarge() {
 		return false

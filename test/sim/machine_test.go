@@ -65,9 +65,9 @@ type machine struct {
 	wroteAt time.Time
 	// labels counts the writes of labels before a report.
 	labels int
-	// The following are the earliest times of actions. After startsAfter pods start on the node, after podStatusAfter
-	// the kubelet reports started pods, after reportsAfter the agent reports its allocations, and after seesAfter the
-	// agent sees its CiliumNode.
+	// These are the earliest times of actions: at startsAfter, pods may start on the node; at podStatusAfter, the kubelet
+	// may report started pods; at reportsAfter, the agent may report its allocations; at seesAfter, the agent may see its
+	// CiliumNode.
 	startsAfter, podStatusAfter, reportsAfter, seesAfter time.Time
 	// stopsAfter is the earliest time at which the kubelet stops a pod. restoresAfter is the earliest time at which a
 	// starting agent restores its endpoints.

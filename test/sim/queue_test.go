@@ -68,8 +68,8 @@ func (q *queue) addAfter(r reconcile.Request, after time.Duration) {
 	}
 }
 
-// ready returns the items that may be processed now, and the earliest time at which an item becomes ready later; zero if there
-// is none.
+// ready returns the items that may be processed now, and the earliest time at which an item becomes ready later; zero
+// if there is none.
 func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

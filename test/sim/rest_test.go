@@ -100,8 +100,9 @@ func (w *world) rest() error {
 	return w.broken()
 }
 
-// obey deletes, as a user, a pod that uses an address reserved for another pod, as the product has reported. It leaves
-// out pods that the product restarts itself. It reports whether it has deleted a pod.
+// obey acts as a user who follows the reports of the product: it deletes a pod that, according to a report, uses an
+// address reserved for another pod. It leaves out pods that the product restarts itself. It reports whether it has
+// deleted a pod.
 func (w *world) obey() bool {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if !w.misassigned[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) {
@@ -118,7 +119,7 @@ func (w *world) obey() bool {
 	return false
 }
 
-// noteMisassigned notes that, as the product has reported, a pod uses the address of another pod.
+// noteMisassigned notes a pod that, according to a report of the product, uses the address of another pod.
 func (w *world) noteMisassigned(pod string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -69,7 +69,8 @@ type pending struct {
 	// refused is true if the plugin has refused the pod, so that only the plugin's hints requeue it. Otherwise every
 	// event of a node requeues the pod.
 	refused bool
-	// starved is true if no event has requeued the pod, so that it waits for the flush.
+	// starved is true if no event had requeued the pod when its last cycle ended, so that it waits for an event or for the
+	// flush.
 	starved bool
 }
 
@@ -375,6 +376,6 @@ func (l bindingResult) finish() {
 		delete(l.s.pods, l.pod.UID)
 		return
 	}
-	// A failure after Reserve is retried after a backoff only.
+	// After a failed binding cycle the pod is tried again when the backoff is over, even without an event.
 	l.p.due = time.Now().Add(min(time.Second<<min(l.p.attempts-1, 4), 10*time.Second))
 }

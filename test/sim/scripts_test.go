@@ -73,9 +73,10 @@ func podName(s *appsv1.StatefulSet, i int32) string { return fmt.Sprintf("%s-%d"
 type spell struct {
 	// left is the number of steps until the end of the spell.
 	left int
-	// mute is a node that does nothing during the spell before the time until; nil if there is none.
+	// mute is the node that does nothing until the time in the field until, but not longer than the spell; nil if there is
+	// none.
 	mute *machine
-	// until is the time at which the node mute continues.
+	// until is the time from which the muted node acts again.
 	until time.Time
 }
 
@@ -90,8 +91,9 @@ func (s spell) mutes(m *machine) bool { return s.left > 0 && s.mute == m && time
 // calmSteps is the maximum number of steps of a calm.
 const calmSteps = 2000
 
-// calm performs all possible actions that need no user and no fault for a duration, so that later user actions and faults meet
-// the consequences of earlier ones. Existing faults, such as stalled watches, continue. A calm counts as one step.
+// calm performs all possible actions that need no user and no fault for a duration, so that later user actions and
+// faults meet the consequences of earlier ones. Existing faults, such as stalled watches, continue. A calm counts as
+// one step.
 func (w *world) calm(d time.Duration) {
 	w.stats["calm"]++
 	w.logf("** calm for %v", d)

@@ -54,8 +54,8 @@ type choices struct {
 	steps []step
 }
 
-// draw draws the input of a run: rapid draws the seed of a generator, and the generator draws the input. rapid itself prefers
-// small values, but the steps should be uniform.
+// draw draws the input of a run: rapid draws the seed of a generator, and the generator draws the input. rapid itself
+// prefers small values, but the steps should be uniform.
 func draw(rt *rapid.T) choices {
 	seed := rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "seed")
 	return drawFrom(rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed), binary.LittleEndian.Uint64(seed[8:]))))
@@ -82,7 +82,8 @@ func drawFrom(from *rand.Rand) choices {
 	return c
 }
 
-// minimize removes steps from a failing run for which the run still fails. It stops at the time until.
+// minimize returns a shorter version of a failing run: it removes steps as long as the rest still fails. It stops at
+// the time until.
 func minimize(t *testing.T, c choices, until time.Time) choices {
 	steps := c.steps
 	fails := func(steps []step) bool {

@@ -135,8 +135,8 @@ func (c *checks) noteLostSlots(m *machine) {
 	}
 }
 
-// slots returns the number of FixedIPs of slots that are not being deleted. A FixedIP that a user deletes is removed with its
-// pod, and the next pod needs another slot.
+// slots returns the number of FixedIPs of slots that are not being deleted. A FixedIP that a user deletes is removed
+// with its pod, and the next pod needs another slot.
 func (c *checks) slots() (count int) {
 	for _, r := range all[*v1alpha1.FixedIP](c.w.server, fixedIPs) {
 		if r.Spec.AssignedTo == v1alpha1.Slot && r.DeletionTimestamp == nil {

@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// markUnreachable marks each node as not ready that has been cut off from the API server for more than
-// nodeMonitorGrace, as the node lifecycle controller does. A node whose agent is not cut off stays ready, even if the
-// agent sees writes later than nodeMonitorGrace.
+// markUnreachable sets each node that has been cut off from the API server for more than nodeMonitorGrace to not ready,
+// as the node lifecycle controller does. A node that is not cut off stays ready, even if its agent sees writes more
+// than nodeMonitorGrace late.
 func (w *world) markUnreachable() {
 	for _, m := range w.machines {
 		if node, exists := one[*corev1.Node](w.server, nodes, m.name); exists && !m.off && isReady(node) && m.cut && time.Since(m.lastContact) > nodeMonitorGrace {

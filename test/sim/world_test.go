@@ -28,7 +28,8 @@ type world struct {
 	// mu guards the fields that goroutines of the product access, such as bindingResults, misassigned, unordered and history.
 	mu             sync.Mutex
 	bindingResults []bindingResult
-	// misassigned are the pods that, as the product has reported, use the address of another pod. Key: namespace/name.
+	// misassigned are the pods that, according to reports of the product, use the address of another pod. Key:
+	// namespace/name.
 	misassigned map[string]bool
 
 	processes   int
@@ -241,8 +242,8 @@ func (w *world) live() []*process {
 	return live
 }
 
-// processActions returns the possible actions of processes that no user causes: a process starts again, is elected leader, or
-// notices that it has lost its lease and exits.
+// processActions returns the possible actions of processes that no user causes: a process starts again, is elected
+// leader, or notices that it has lost its lease and exits.
 func (w *world) processActions() []action {
 	var d []action
 	leader := map[string]bool{}
@@ -353,8 +354,8 @@ func (w *world) progress(n int, s step) {
 	}
 }
 
-// rareActions are actions that are seldom possible. When one is possible, it is drawn more often than others, so that fewer
-// steps find its consequences.
+// rareActions are actions that are seldom possible. When one is possible, it is drawn more often than others, so that
+// its consequences are found in fewer steps.
 var rareActions = []string{"request the moved address", "force-delete pod before its address is reported", "release behind the scheduler"}
 
 // happen performs one of the given user actions, scripts or faults. The step determines which.

@@ -59,9 +59,9 @@ type Service struct {
 
 // node contains the barrier requests for one node and their answers. The mutex of the Service guards it.
 type node struct {
-	// waiting are the requests that no probe serves yet, asked are those that the current barrier serves, and answers are
-	// the answers to the others. Key: the key of the request. The value of waiting and asked is the function to call when
-	// the agent has answered. Each request is in exactly one of the three maps.
+	// waiting contains the requests that no probe serves yet, asked the requests that the current barrier serves, and
+	// answers the answers to all other requests. Key: the key of the request. The value of waiting and asked is the function
+	// to call when the agent has answered. Each request is in exactly one of the three maps.
 	waiting, asked map[string]func()
 	answers        map[string]answer
 	// barrier is the current barrier; nil: there is none.
@@ -293,7 +293,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Unlock()
 	if report {
 		s.events.Eventf(ciliumpool.Reference(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
-			"The Cilium agent has not answered the controller for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end, no pod takes over an address there, and no address moves away; check the cilium pod of the node, and the events of its Node and CiliumNode", overdue, why)
+			"The Cilium agent has not answered the controller for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end, no pod takes over an IP there, and no IP moves away; check the cilium pod of the node, and the events of its Node and CiliumNode", overdue, why)
 	}
 	if left <= 0 {
 		left = overdue

@@ -14,16 +14,17 @@
 //     gone. Deleting the CiliumEndpoint helps in all versions. The deletion requires the version that was read, so that it
 //     fails if an agent takes the CiliumEndpoint over at that moment.
 //   - MisAddressed: the agent refuses a CiliumEndpoint that an earlier sandbox of the same pod left, or that was restored
-//     after the pod had moved with its address to another node. Deleting it helps. If another client wrote the wrong IPs
-//     instead, agents before v1.18.6 leave the pod without a CiliumEndpoint, which is better than one that maps the security
-//     identity of the pod to another IP.
+//     after the pod had moved with its address to another node. Deleting it helps. If another client wrote wrong IPs into
+//     the CiliumEndpoint, an agent before v1.18.6 does not create it again after the deletion. No CiliumEndpoint is better
+//     than one that maps the security identity of the pod to another IP.
 //   - MisOwned: the agent has taken the CiliumEndpoint over with the owner reference of the former pod (Cilium fact 21), and
 //     the garbage collector would delete the CiliumEndpoint with that pod. Only the reference is corrected: agents never read
 //     it, and agents before v1.18.6 would not create a deleted CiliumEndpoint again.
-//   - Missing: agents from v1.18.6 on create the CiliumEndpoint again in 10-20 s. Earlier agents create it again only when the
-//     status of the endpoint changes; the only change of a pod that causes this is that of an identity-relevant label (Cilium
-//     fact 15). An agent would refuse a CiliumEndpoint that another client creates. So the pod has to be restarted: package
-//     conformance evicts pods with a fixed IP after Keeper.Confirm. Every pod with a missing CiliumEndpoint gets an event.
+//   - Missing: agents from v1.18.6 on create the CiliumEndpoint again in 10-20 s. Earlier agents create it again only when
+//     the status of the endpoint changes. The only change of a pod that has this effect is a change of an identity-relevant
+//     label (Cilium fact 15). An agent would refuse a CiliumEndpoint that another client creates. So the pod has to be
+//     restarted: package conformance evicts pods with a fixed IP after Keeper.Confirm. Every pod with a missing
+//     CiliumEndpoint gets an event.
 //   - Stuck: Cilium sets no finalizers, so they are removed after a grace period.
 //   - Podless: agents, Cilium's operator and the garbage collector remove such CiliumEndpoints. Those that still exist after
 //     a grace period are deleted.

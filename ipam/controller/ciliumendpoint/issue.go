@@ -72,8 +72,9 @@ func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 	case pod == nil:
 		return Podless
 	case owned && runs && (!about || owner == "" && !onItsNode(e, pod)):
-		// An agent always sets the owner, and the IP of its node may differ from that of the kubelet. Without an owner the
-		// CiliumEndpoint was restored from a backup, for example.
+		// The node IP that an agent writes may differ from the one that the kubelet reports, so this case compares it only if
+		// the CiliumEndpoint has no owner. An agent always sets the owner: a CiliumEndpoint without an owner was restored from
+		// a backup, for example.
 		return MisAddressed
 	case owned:
 		return Healthy
@@ -110,7 +111,8 @@ func onItsNode(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 type GracePeriods struct {
 	// Termination applies to a CiliumEndpoint that is being deleted. It begins at the deletion timestamp.
 	Termination time.Duration
-	// Agent is the time that the agent has to resolve any other issue itself. MisOwned has no grace period.
+	// Agent applies to every other issue except MisOwned, which has no grace period. Within that time the agent may resolve
+	// the issue itself.
 	Agent time.Duration
 }
 

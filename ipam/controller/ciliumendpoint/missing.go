@@ -51,8 +51,8 @@ func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *c
 	}
 	k.mu.Unlock()
 	if !is.missing {
-		// The caches show another issue, or another pod with the same name. When the watch shows the missing CiliumEndpoint of
-		// this pod, the grace period begins.
+		// The caches show another issue, or another pod with the same name. When the watch shows that this pod has no
+		// CiliumEndpoint, the grace period begins.
 		return ctrl.Result{}, nil
 	}
 	metrics.EndpointsMissing.Inc()
@@ -70,10 +70,10 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 	return is.missing && is.pod == pod.UID
 }
 
-// Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and returns the reason why the pod may not be
-// evicted for that. blocker is empty if the pod may be evicted: its node is ready, and its agent runs, reports the IPs of the
-// pod as used, creates CiliumEndpoints, and not too many of them are missing. missing is false if Cilium creates no
-// CiliumEndpoints.
+// Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and returns the reason why the pod may not
+// be evicted for that. If missing is true and blocker is empty, the pod may be evicted: not too many CiliumEndpoints are
+// missing, the node is ready, and the agent of the node runs, reports the IPs of the pod as used and creates
+// CiliumEndpoints. missing is false if Cilium creates no CiliumEndpoints.
 func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error) {
 	found, _, now, err := readIssue(ctx, k.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || found != Missing || now.UID != pod.UID {
@@ -114,8 +114,8 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 	return true, fmt.Sprintf("no CiliumEndpoint names an IP of node %s in status.networking.node; its Cilium agent may have just started, or may be configured to create no CiliumEndpoints; check the cilium pod of the node", name), nil
 }
 
-// nodeIPs returns the IPs that the CiliumEndpoints of a node may name: those of its CiliumNode, which may differ from those
-// of its kubelet, and that of the kubelet.
+// nodeIPs returns the IPs that a CiliumEndpoint may name as the IP of the pod's node: the IP that the kubelet reports, and
+// the IPs in the CiliumNode, which may differ from it.
 func nodeIPs(pod *corev1.Pod, cn *ciliumv2.CiliumNode) []string {
 	ips := []string{pod.Status.HostIP}
 	for _, a := range cn.Spec.Addresses {
@@ -134,7 +134,7 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	if missing > fewMissing {
 		var all ciliumv2.CiliumEndpointList
 		if err := k.Cached.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to count CiliumEndpoints")
+			klog.FromContext(ctx).Error(err, "Failed to count the CiliumEndpoints in the cache; evictions of pods without a CiliumEndpoint are paused")
 		}
 		paused = tooManyMissing(missing, len(all.Items))
 	}

@@ -31,9 +31,10 @@ const DefaultResyncPeriod = source.ResyncPeriod
 // release, and remove them within one minute.
 const minWritesPerMinute = 4
 
-// Config is the configuration of the controller: the settings of both programs, which Apply sets, and its own.
+// Config is the configuration of the controller: the settings that the controller and the scheduler share, which Apply sets,
+// and the controller's own settings.
 type Config struct {
-	// Hash identifies the settings of both programs: see configuration.Configuration.Hash.
+	// Hash identifies the shared settings: see configuration.Configuration.Hash.
 	Hash string
 	// ClusterPools are the CIDRs from which subnets are taken, in this order. They have to be empty if SubnetSource is
 	// FromNode.
@@ -85,7 +86,7 @@ func (c Config) SubnetRules() subnetplan.Rules {
 	return subnetplan.Rules{Pools: c.ClusterPools, Policy: policy, GracePeriod: c.OrphanGracePeriod, Failover: c.Failover}
 }
 
-// Apply sets the fields that the settings of both programs determine. The settings have to be complete and valid.
+// Apply sets the fields that the settings shared with the scheduler determine. The settings have to be complete and valid.
 func (c *Config) Apply(settings configuration.Configuration) (err error) {
 	if c.Hash, err = settings.Hash(); err != nil {
 		return err
@@ -112,8 +113,8 @@ func (c *Config) Apply(settings configuration.Configuration) (err error) {
 	return nil
 }
 
-// Validate returns an error for each invalid value of the controller's own settings. The field path of an error is the name of the
-// flag.
+// Validate returns an error for each invalid value of the controller's own settings. The field path of an error is the name
+// of the flag.
 func (c Config) Validate() field.ErrorList {
 	var errs field.ErrorList
 	check := func(ok bool, flag string, value any, message string) {

@@ -246,7 +246,7 @@ func (r *Reconciler) report(c addressUsers, kind string) {
 		}
 	}
 	for _, o := range on {
-		r.Events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "Address conflict: %s", c.conflicts(o.GetNamespace())[kind])
+		r.Events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "IP conflict: %s", c.conflicts(o.GetNamespace())[kind])
 	}
 }
 
@@ -341,7 +341,7 @@ func all(texts []string) string { return strings.Join(slices.Sorted(slices.Value
 // has to be written: the FixedIP has that condition, or it has no condition Exclusive and no conflict.
 func conditionOf(r *v1alpha1.FixedIP, conflicts []string, now time.Time) (c metav1.Condition, ok bool) {
 	have := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionExclusive)
-	c = metav1.Condition{Type: v1alpha1.ConditionExclusive, Status: metav1.ConditionTrue, Reason: "Sole", Message: "No other pod, FixedIP or pool has the addresses of this FixedIP", ObservedGeneration: r.Generation, LastTransitionTime: metav1.NewTime(now)}
+	c = metav1.Condition{Type: v1alpha1.ConditionExclusive, Status: metav1.ConditionTrue, Reason: "Sole", Message: "No other pod, FixedIP or pool has the IPs of this FixedIP", ObservedGeneration: r.Generation, LastTransitionTime: metav1.NewTime(now)}
 	if len(conflicts) > 0 {
 		slices.Sort(conflicts)
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Shared", strings.Join(conflicts, "; and ")

@@ -98,7 +98,7 @@ func TestCondition(t *testing.T) {
 		"no condition, two conflicts":             {record: record(), conflicts: []string{"b", "a"}, want: "False a; and b"},
 		"condition False, the same conflict":      {record: shared("a"), conflicts: []string{"a"}},
 		"condition False, another conflict":       {record: shared("a"), conflicts: []string{"b"}, want: "False b"},
-		"condition False, the conflict has ended": {record: shared("a"), want: "True No other pod, FixedIP or pool has the addresses of this FixedIP"},
+		"condition False, the conflict has ended": {record: shared("a"), want: "True No other pod, FixedIP or pool has the IPs of this FixedIP"},
 		"condition True, no conflict": {record: record(func(r *v1alpha1.FixedIP) {
 			c, _ := conditionOf(shared("a"), nil, now)
 			r.Status.Conditions = []metav1.Condition{c}

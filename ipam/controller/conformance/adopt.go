@@ -215,8 +215,8 @@ func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused [
 	return unused
 }
 
-// reportMissing records an event on a pod that runs with the IPs in used although the IPs in reserved are reserved for it. node
-// is the node whose pool has the reserved IPs; empty: no pool has them.
+// reportMissing records an event on a pod that runs with the IPs in used although the IPs in reserved are reserved for it.
+// node is a node whose pool has one of the reserved IPs; empty: no pool has one.
 func (c *Controller) reportMissing(pod *corev1.Pod, used []netip.Addr, node string, reserved []netip.Addr) {
 	where := "for which no pool has an entry that names the pod; the condition Allocated of its FixedIP gives the reason"
 	switch {
@@ -296,9 +296,9 @@ func (c *Controller) allLost() []string {
 }
 
 // restoreLost restores the entry that a pod of our scheduler has lost. If the pod already runs with an IP,
-// restoreLost writes an owned entry for that IP, unless the IP has a dynamic entry, belongs to another pod, or was
-// not requested. If the entry cannot be restored or written, restoreLost evicts the pod or only reports the problem
-// (see evictUnreserved). The scheduler claims an IP for the next pod.
+// restoreLost writes an owned entry for that IP, unless the IP has a dynamic entry, belongs to another pod, or is not
+// among the IPs that the pod requests. If the entry cannot be restored or written, restoreLost evicts the pod or only
+// reports the problem (see evictUnreserved). The scheduler claims an IP for the next pod.
 func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (ctrl.Result, error) {
 	if lost, err := c.lost(ctx, pod, id); !lost || err != nil {
 		return ctrl.Result{}, err
@@ -364,7 +364,7 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	case err != nil:
 		return true, err
 	case now == nil || now.UID != pod.UID || !podutil.AwaitsIP(now):
-		return true, fmt.Errorf("pod %s was replaced or no longer awaits an IP: %w", klog.KObj(pod), gather.ErrSuperseded)
+		return true, fmt.Errorf("pod %s is gone, was replaced or no longer awaits an IP: %w", klog.KObj(pod), gather.ErrSuperseded)
 	}
 	var restored []pool.EntryChange
 	err = c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: n.Name, FromAPIServer: true, RequireUnchangedSpec: true, SkipRateLimit: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -384,9 +384,9 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	return true, nil
 }
 
-// evictUnreserved evicts a pod without a reserved IP that has no IP, or whose IPs cannot become fixed, when Config.RestartAfter has
-// passed since its start. If the pod is a bare pod, if its mismatch policy is not Restart, or if the eviction is blocked, it only
-// records an event. why is part of the event.
+// evictUnreserved evicts a pod for which no IP is reserved, when Config.RestartAfter has passed since the start of the pod:
+// the pod has no IP yet, or its IPs cannot become its fixed addresses. If the pod is a bare pod, if its mismatch policy is
+// not Restart, or if the eviction is blocked, evictUnreserved only records an event. why is part of the event.
 func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why adoptionError) (ctrl.Result, error) {
 	report := func(end string) {
 		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "No IP is reserved for pod %s: %v; %s", klog.KObj(pod), why, end)

@@ -51,7 +51,8 @@ type Config struct {
 	Restarts int
 	// Endpoints is true if CiliumEndpoints are repaired (package ciliumendpoint).
 	Endpoints bool
-	// EndpointGracePeriod is the time that an agent has to resolve an issue of a CiliumEndpoint before the controller acts.
+	// EndpointGracePeriod is the time for which the controller waits for an agent to resolve an issue of a CiliumEndpoint
+	// before the controller acts.
 	EndpointGracePeriod time.Duration
 	// EndpointTermination is the time after which the controller removes the finalizers of a CiliumEndpoint that is being
 	// deleted.
@@ -197,7 +198,8 @@ const (
 	restartingIndex = "restarting"
 	// retryBlocked is the time until the next try after a refused eviction.
 	retryBlocked = 30 * time.Second
-	// retryDeferred is the time until the next try if other restarts are in progress.
+	// retryDeferred is the time until the next try if other restarts are in progress or another member of the workload is
+	// down.
 	retryDeferred = 5 * time.Second
 	// restartTimeout is the time after which a restart no longer counts as in progress: a pod that cannot be placed again must
 	// not block the others for ever.

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance corrects pods that do not run as recorded. It has two controllers, which use the rules of package
-// ipam/core/conformance:
+// Package conformance compares running pods with their FixedIPs and pool entries, and corrects differences. It has two
+// controllers, which use the rules of package ipam/core/conformance:
 //
 //   - verify compares a running pod with its FixedIP. It owns the condition AsReserved and status.mismatchPodUID, and evicts a
 //     pod that runs with other IPs than its FixedIP names or has no CiliumEndpoint: one member of a workload at a time.
@@ -12,6 +12,6 @@
 //     pod of our scheduler has lost, or evicts that pod.
 //
 // A decision from the caches is made again from the API server before a pool is written or a pod is evicted. The
-// package may not write the spec of a FixedIP. It gives an IP only to a pod that runs with the IP or was bound
-// because of its entry.
+// package may not write the spec of a FixedIP. It gives an IP only to a pod that runs with the IP, or that was bound
+// because of a pool entry of that IP.
 package conformance

@@ -194,8 +194,8 @@ func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workl
 // feasibleNodes returns the nodes, except that of the pod, whose pools have entries for the pod and which can run the pod. If no
 // such node exists, the next pod would stay Pending after an eviction.
 //
-// The cache has no tolerations, node selectors or affinity of bound pods. That is sufficient because a decision from the caches
-// is made again from the API server.
+// The caches have no tolerations, node selectors or affinity of bound pods, so that a result from the caches may contain too
+// many or too few nodes. verify makes every decision from the caches except None again from the API server.
 func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses) ([]string, error) {
 	var nodes []string
 	for _, h := range held {

@@ -63,7 +63,7 @@ func TestFixedIPOfPod(t *testing.T) {
 		// workload is the workload that is read, "Kind/name"; empty: none, because the pod is a bare pod, or there is no
 		// FixedIP for it.
 		workload string
-		// fixedIP and barePod are true if observe has to return a FixedIP, and a bare pod.
+		// fixedIP is true if observe has to return a FixedIP, and barePod if it has to return a bare pod.
 		fixedIP bool
 		barePod bool
 	}{

@@ -70,8 +70,8 @@ type Controller struct {
 	// workloads whose slots have changed.
 	IdentityRequests, SlotRequests *source.Requests
 
-	// idle stores since when a FixedIP has had no bound pod, for the delay of reclaim.Gap only. A replica that takes over
-	// starts from its own first reconcile. Key: namespace/name. Value: a time.Time.
+	// idle stores the time since which a FixedIP has had no bound pod, for the delay of reclaim.Gap only. For a replica that
+	// takes over, this is the time of its first reconcile. Key: namespace/name. Value: a time.Time.
 	idle sync.Map
 	// finishing counts the finalizers that are being removed.
 	finishing atomic.Int32
@@ -278,9 +278,9 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl
 	return append(requests, source.ForOwner(c.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name)...)...)
 }
 
-// OfNode returns requests for the identities with a reserved address whose home is the node and that has no owned entry
-// there: the entry can be written if the node has just appeared or has other subnets. It returns nil until PoolsSeen,
-// because the resync queues all identities at the start.
+// OfNode returns requests for the identities with a reserved address whose home is the node, but for which the pool of the
+// node has no owned entry: the entry can be written if the node has just appeared or has other subnets. OfNode returns nil
+// until PoolsSeen returns true, because the resync queues all identities at the start.
 func (c *Controller) OfNode(node string) []ctrl.Request {
 	n, ok := c.Ledger.Node(node)
 	if !ok || c.PoolsSeen == nil || !c.PoolsSeen() || len(n.Subnets) == 0 {

@@ -46,7 +46,7 @@ type stage struct {
 	agents   agents
 }
 
-// agents returns evidence for every barrier request; nil: the agents have not answered yet.
+// agents answers every barrier request with evidence. If evidence is nil, the agents have not answered yet.
 type agents struct {
 	evidence *agentview.Evidence
 	// asked are the nodes of the barrier requests, and forgotten the nodes whose answers were dropped.

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fixedip reconciles the FixedIPs of all identities: it creates the FixedIP of a claim, allocates recorded
-// addresses, reports the status, and releases addresses.
+// Package fixedip reconciles the FixedIPs of all identities: it creates the FixedIP of a claim, writes the pool entries of
+// reserved addresses, reports the status, and releases addresses.
 //
 // A request names an identity, by the namespace and name of its pod and FixedIP, or a workload with slots, as
 // "Kind/name". The slots of a workload share a request, because the number of slots that the workload needs is decided
@@ -11,8 +11,8 @@
 //
 // Each reconcile performs one action for each identity or slot. The action changes an object, and the watch event of that
 // change starts the next reconcile. An action that releases or allocates is decided again from the API server, because the
-// caches may be out of date and a released address may be lost. If an action releases all entries of an identity with a
-// FixedIP on a node, package release performs it in the batch of the node.
+// caches may be out of date, and an identity may not get a released address back. If an action releases all entries that an
+// identity with a FixedIP has on a node, package release performs it in the batch of the node.
 //
 // The package does not decide about addresses: reclaim.Decide does. The controller may restart at any time: it decides
 // from objects of the API server, and from answers of agents, which it can request again.

@@ -191,7 +191,7 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 	return nil
 }
 
-// allocate writes the entries of recorded addresses into the pool of their home node, or withdraws dynamic entries. It does
+// allocate writes the entries of reserved addresses into the pool of their home node, or withdraws dynamic entries. It does
 // not report a blocker: the next decision finds the blocker and reports it.
 func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Action, evidence agentview.Evidence) error {
 	r := allocate.Request{Node: a.Node, Addrs: a.Addrs, Entry: reservation.EntryOf(s.Record), Pod: s.Pod, Seen: evidence.Entries}

@@ -114,8 +114,8 @@ var (
 
 var register sync.Once
 
-// Register adds the metrics to those that the manager serves. The gauges of sourcesCollector are read from w whenever metrics
-// are served. A later call replaces w.
+// Register adds the metrics to those that the manager serves. sourcesCollector reads its gauges from w whenever metrics are
+// served. A later call replaces w.
 func Register(w Sources) {
 	sources.Store(&w)
 	register.Do(func() {
@@ -176,7 +176,7 @@ type Sources struct {
 	Subnets func() (orphaned int, claimed []netip.Prefix)
 	// Strict returns the names of the strict nodes, whose pools offer no dynamic addresses.
 	Strict func() sets.Set[string]
-	// Waiting returns, for each node for which pods wait because it has their addresses, the number of these pods.
+	// Waiting returns the number of unschedulable pods whose addresses are on a node, for each node that has such pods.
 	Waiting func() []WaitingPods
 	// Barriers returns the number of nodes with barrier requests that have no answer yet, and the number of those whose
 	// agents are overdue.

@@ -90,7 +90,7 @@ func TestAlerts(t *testing.T) {
 			}
 			alerts[r.Alert] = true
 			if _, err := time.ParseDuration(r.For); err != nil {
-				t.Errorf("alert %s: field for is no duration: %v", r.Alert, err)
+				t.Errorf("alert %s: field \"for\" is not a duration: %v", r.Alert, err)
 			}
 			if s := r.Labels["severity"]; s != "warning" && s != "critical" {
 				t.Errorf("alert %s: got severity %q, want warning or critical", r.Alert, s)

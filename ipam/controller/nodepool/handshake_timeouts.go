@@ -42,8 +42,9 @@ type memory struct {
 	unreported time.Time
 	// timeouts counts the timeouts in a row without any answer.
 	timeouts int
-	// stripped is true after the CiliumNode was written only to remove its managedFields. The controller does this once: if
-	// another client uses server-side apply, the fields return, and the writes would never end.
+	// stripped is true after shouldStrip has returned true. The controller tries only once to write the CiliumNode for the
+	// sole purpose of removing its managedFields: if another client uses server-side apply, the fields return, and the writes
+	// would never end.
 	stripped bool
 }
 

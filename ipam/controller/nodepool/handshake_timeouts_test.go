@@ -216,7 +216,7 @@ func TestHandshakeTimeouts(t *testing.T) {
 		"the entry was removed":                {removed, removed, true},
 		"the entry was marked again":           {none, marked, false},
 		"the controller has to act":            {ready, ready, false},
-		"the agent has had to act only now":    {ready, removed, false},
+		"the agent has to act from now on":     {ready, removed, false},
 	} {
 		o := &Reconciler{Clock: clock, Ledger: ledger.New()}
 		o.observe(marked)

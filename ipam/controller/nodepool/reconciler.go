@@ -101,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	if len(n.Malformed) > 0 {
-		r.warn(n, "MalformedPool", "ReadPool", "Ignored keys of spec.ipam.pool or elements of spec.ipam.podCIDRs: %s; correct or remove them", first(n.Malformed))
+		r.warn(n, "MalformedPool", "ReadPool", "Invalid keys of spec.ipam.pool or elements of spec.ipam.podCIDRs are ignored: %s; correct or remove them", first(n.Malformed))
 	}
 	if wait := r.Writer.Delay(n.Name); wait > 0 {
 		// All changes until the rate limit allows a write are written together.
@@ -116,7 +116,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
-		r.warn(n, "SubnetOverlap", "FillPool", "Subnets of this node (%s) overlap those of node %s; no fixed IP in them is assigned and the pool is not refilled until that ends; %s", pool.JoinSubnets(n.PodCIDRs), other, pool.OverlapHelp)
+		r.warn(n, "SubnetOverlap", "FillPool", "Subnets of this node (%s) overlap those of node %s; no fixed IP in them is assigned and the pool is not refilled until the overlap ends; %s", pool.JoinSubnets(n.PodCIDRs), other, pool.OverlapHelp)
 		return ctrl.Result{}, nil
 	}
 	if !s.NotReady {

@@ -153,7 +153,7 @@ func TestCooldownForWaitingPod(t *testing.T) {
 		"opted out, within two resyncs":            {annotations: optedOut, after: time.Minute},
 		"opted out, after two resyncs":             {annotations: optedOut, after: 10 * time.Minute, edits: 1},
 		"the node is not ready":                    {annotations: optedOut, after: time.Hour, notReady: true},
-		"the node is ready for less than cooldown": {annotations: optedOut, after: time.Hour, readySince: controllertest.Begin.Add(time.Hour - 9*time.Second)},
+		"the node has not been ready long enough":  {annotations: optedOut, after: time.Hour, readySince: controllertest.Begin.Add(time.Hour - 9*time.Second)},
 		"the node is ready for the whole cooldown": {annotations: optedOut, after: time.Hour, readySince: controllertest.Begin.Add(time.Hour - 10*time.Second), edits: 1},
 		"another pool has a cooldown entry":        {annotations: optedOut, after: time.Hour, otherEntry: ptr.To(pool.CooldownEntry("", controllertest.Begin)), recheck: true},
 		"another agent reports it as used":         {annotations: optedOut, after: time.Hour, used: true, recheck: true},

@@ -12,8 +12,8 @@
 //     ciliumpool.Change. Another read of the pods confirms that Change.
 //
 // The controller of FixedIPs removes the finalizer when the watch shows that no pool has an entry of the identity, and the
-// controller of node pools ends the cooldown. Batches are kept in memory only: a replica that takes over decides for every
-// identity again.
+// controller of node pools ends the cooldown. Batches are in memory only: a replica that becomes the leader decides for
+// every identity again.
 //
 // The package does not decide about addresses: reclaim.Decide does.
 package release

@@ -77,7 +77,7 @@ type objectKey struct {
 
 // lookup is one read of a workload.
 type lookup struct {
-	// began is the time at which the read began. The result was true at that time or later.
+	// began is the time at which the read began. The result is the state at that time or later.
 	began time.Time
 	// done is closed when found and err are set. found is nil if the workload does not exist.
 	done  chan struct{}

@@ -51,8 +51,8 @@ func assignee(n pool.NodePool, node *corev1.Node) subnetplan.Assignee {
 
 // Assign assigns to a node the subnets that it lacks: those of the NodeSubnets that name it, orphaned subnets that it
 // inherits, and new ones. node is its Node; nil: there is no Node yet. If another write was faster, the error matches
-// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. If the error is a *problem,
-// an administrator has to resolve it.
+// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. If the CiliumNode is gone, the
+// error matches ciliumpool.ErrGone. If the error is a *problem, an administrator has to resolve it.
 func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (given Assignment, err error) {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -212,7 +212,7 @@ func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subn
 	return orphans, nil
 }
 
-// shown reports whether the caches show a Node or a CiliumNode of a name.
+// shown reports whether the caches have a Node or a CiliumNode with the name.
 func (c *Controller) shown(ctx context.Context, name string) (bool, error) {
 	if _, ok := c.Ledger.Node(name); ok {
 		return true, nil

@@ -11,7 +11,7 @@
 //	join      create a NodeSubnet for a free CIDR, or for a CIDR of Node.spec.podCIDRs, then list all NodeSubnets;
 //	          delete the new NodeSubnet again if another one overlaps it
 //	existing  a CiliumNode has a subnet that no NodeSubnet claims: create the NodeSubnet
-//	reserved  a FixedIP reserves an address of a cluster pool that is in no claimed subnet: create the NodeSubnet
+//	reserved  a FixedIP reserves an address that is in a cluster pool and in no claimed subnet: create the NodeSubnet
 //	return    a CiliumNode that was deleted and created again gets the subnets of the NodeSubnets that name its node
 //	orphan    the Node and its CiliumNode are gone, as read from the API server: status.orphanedSince starts the grace
 //	          period
@@ -26,15 +26,16 @@
 // sees the earlier claim, even if their mask sizes differ. Claims of the same CIDR have the same name, so only one of
 // them can be created.
 //
-// A subnet is written to a CiliumNode only after its NodeSubnet names the UID of that CiliumNode. The node of a
-// NodeSubnet is changed only by an update that requires the version that was read before the check that the previous
-// node no longer has the subnet. So a controller that is behind either fails to update the NodeSubnet, or patches a
-// CiliumNode that no longer exists. The patch tests the UID, so the API server refuses it.
+// A subnet is written to a CiliumNode only after its NodeSubnet names the UID of that CiliumNode. To change the node of
+// a NodeSubnet, a controller reads the NodeSubnet, checks that the previous node no longer has the subnet, and then
+// updates the NodeSubnet with the version that it read as a precondition. So a controller that decides from outdated
+// objects either fails to update the NodeSubnet, or patches a CiliumNode that no longer exists. The patch tests the UID,
+// so the API server refuses it.
 //
 // The number of requests for a node that joins does not depend on the number of nodes. No lock is held during a request,
 // and no decision depends on memory: if a controller stops between two steps, the next one continues from the objects
-// alone. One process only remembers for some seconds the subnets that it has tried to claim, so that its workers do not try
-// the same one.
+// alone. The only exception is an optimization: for some seconds a process remembers the subnets that it has tried to
+// claim, so that its workers do not try to claim the same subnet.
 //
 // # The first pool
 //

@@ -70,8 +70,8 @@ func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl
 	return ctrl.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
 }
 
-// start creates the NodeSubnets that are missing for the subnets of CiliumNodes at the API server. Then it allows reconcileNode
-// to assign new subnets, and enqueues all nodes.
+// start creates the NodeSubnets that are missing for the subnets that CiliumNodes have at the API server. Then it allows
+// reconcileNode to assign new subnets, and enqueues all nodes.
 func (c *Controller) start(ctx context.Context) error {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -94,7 +94,8 @@ func (c *Controller) start(ctx context.Context) error {
 	return nil
 }
 
-// reportOutside records an event on each NodeSubnet that is in no cluster pool: a CIDR was removed from the flags or changed.
+// reportOutside records an event on each NodeSubnet that is in no cluster pool: a CIDR was removed from the configuration or
+// changed there.
 func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet) {
 	if c.FromNode {
 		return
@@ -211,14 +212,14 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 		case want.Status == metav1.ConditionFalse && !same:
 			c.Events.Eventf(record, nil, corev1.EventTypeWarning, want.Reason, "LookForSubnet", "%s", want.Message)
 		}
-		// releaseExpired requires the version that it has seen.
+		// releaseExpired may delete the FixedIP in this pass, with the new version as a precondition.
 		s.records[key] = record
 	}
 	return nil
 }
 
-// chooseInheritors chooses the existing nodes that inherit orphaned subnets in this pass. If Kubernetes assigns the subnets, no node
-// inherits one.
+// chooseInheritors chooses the existing nodes that inherit orphaned subnets in this pass. If Kubernetes assigns the subnets,
+// no node inherits a subnet.
 func (c *Controller) chooseInheritors(ctx context.Context, s *snapshot) error {
 	for i := range s.orphans {
 		o := &s.orphans[i]
@@ -340,8 +341,8 @@ func (c *Controller) release(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		for _, sub := range o.Subnets {
-			// The deletion requires the version that was read before: if the node has come back since then, the NodeSubnet has
-			// a newer version.
+			// The deletion requires the version in the snapshot. If the node has joined again since then, the NodeSubnet has a
+			// newer version.
 			switch err := c.delete(ctx, sub); {
 			case err == nil:
 				klog.FromContext(ctx).Info("Subnet released", "node", o.Node, "subnet", sub.CIDR)

@@ -75,7 +75,8 @@ func TestOrphan(t *testing.T) {
 	s.disjoint()
 }
 
-// TestExpiredReservationIsReleased checks that a FixedIP under policy Free is deleted in the pass that also changes its condition.
+// TestExpiredReservationIsReleased checks that a FixedIP under policy Free is deleted in the same pass that changes its
+// condition.
 func TestExpiredReservationIsReleased(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), gen.CiliumNode("node-1"))
@@ -98,8 +99,8 @@ func TestExpiredReservationIsReleased(t *testing.T) {
 	}
 }
 
-// TestExistingNodeInherits checks that the subnet of a lost node whose address may migrate goes to an existing node, and that
-// the event on that node says that it was inherited, and from which node.
+// TestExistingNodeInherits checks that an existing node inherits the subnet of a lost node if an address in the subnet may
+// migrate, and that the event on the existing node names the lost node.
 func TestExistingNodeInherits(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), gen.CiliumNode("node-1"), node("node-2"), gen.CiliumNode("node-2"))
@@ -133,8 +134,9 @@ func TestExistingNodeInherits(t *testing.T) {
 }
 
 // TestVolumesExcludeNode checks that a node does not inherit a subnet if it cannot use the volume of a waiting pod, although
-// another waiting pod is nominated to it. The condition of the FixedIPs explains that, in the same words in each pass, and
-// without reading the volume in each. When a pod is nominated to a node that can use the volume, that node inherits the subnet.
+// another waiting pod is nominated to the node. The condition of the FixedIPs gives this reason, with the same message in
+// each pass, and the volume is not read in every pass. When a pod is nominated to a node that can use the volume, that node
+// inherits the subnet.
 func TestVolumesExcludeNode(t *testing.T) {
 	s := newScene(t)
 	in := func(zone string) func(*corev1.Node) {
@@ -157,7 +159,7 @@ func TestVolumesExcludeNode(t *testing.T) {
 	}
 	db, web := waiting("db-0", ""), waiting("web-0", "east")
 	db.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}}}
-	// A second pod with a volume in the zone, and a FixedIP of another namespace, which does not name pods.
+	// A second pod with the same volume, and a FixedIP of another namespace, whose condition must not name the pods.
 	other := waiting("db-1", "")
 	other.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}}}
 	foreign := s.record("web-0", "lost", had.Addr().Next().Next().Next().String())
@@ -217,7 +219,7 @@ func TestVolumesExcludeNode(t *testing.T) {
 }
 
 // TestSubnetOfKubernetesIsNotInherited checks that a subnet that Kubernetes assigns waits for the node to which Kubernetes
-// assigns it next, although a FixedIP in it may migrate.
+// assigns it next, although a reserved address in the subnet may migrate.
 func TestSubnetOfKubernetesIsNotInherited(t *testing.T) {
 	with := func(podCIDR string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = podCIDR, []string{podCIDR} }
@@ -234,7 +236,7 @@ func TestSubnetOfKubernetesIsNotInherited(t *testing.T) {
 	s.clock.SetTime(s.clock.Now().Add(2 * time.Minute))
 	c.pass(s)
 	if got := s.claims()[subnet]; got != "node-1" {
-		t.Errorf("got node %q of subnet %s, which Kubernetes has assigned to no node again, want node-1", got, subnet)
+		t.Errorf("got node %q for subnet %s, which Kubernetes has not assigned to another node, want node-1", got, subnet)
 	}
 	s.create(node("node-3", with(subnet)), gen.CiliumNode("node-3"))
 	c.pass(s)

@@ -83,12 +83,12 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 
 // reserved returns the reserved addresses in the subnets, their entries, the pools of all nodes, and the addresses of
 // the node itself in its CiliumNode. All results are nil for new subnets in which no FixedIP reserves an address and
-// no pool has an entry. publish then reads the pools only if a pod of the node has a fixed address outside the
-// subnets of the node.
+// no pool has an allocatable entry. publish then reads the pools only if a pod of the node has a fixed address outside
+// the subnets of the node.
 //
 // If had is true, a node had one of the subnets before, and the reserved addresses are read from the API server. For new
 // subnets, which were free, the caches are sufficient. The pools are read from the API server: the pool of another node may
-// have an entry for one of the addresses, or one of the addresses may be about to move there. reserved cancels such moves.
+// have an entry for one of the addresses, or an address may be about to move to that pool. reserved cancels such moves.
 func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (reserved []reservation.Address, entries map[netip.Addr]pool.Entry, others []pool.NodePool, own []subnetplan.Running, err error) {
 	if had {
 		reserved, err = c.reservedLive(ctx, in)

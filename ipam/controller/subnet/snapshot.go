@@ -70,6 +70,7 @@ func (s *snapshot) candidate(name string) *subnetplan.CandidateNode {
 // again makes the next pass start after passInterval, when the caches may show the writes of this pass.
 func (s *snapshot) again() { s.soon(s.now.Add(passInterval)) }
 
+// snapshot returns the state of all subnets in the caches. now is the time of the pass.
 func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, error) {
 	var nodes corev1.NodeList
 	if err := c.Cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {

@@ -89,11 +89,11 @@ func TestMovedAddressOfBoundPod(t *testing.T) {
 		node, ip string
 		want     pool.Entry
 	}{
-		"bound to the node of the moved address":                         {node: "node-2", want: moved},
-		"bound to a third node":                                          {node: "node-3", want: moved},
-		"bound to the node of the moved address, and runs with other IP": {node: "node-2", ip: "10.0.9.9", want: owned},
-		"bound to a third node, and runs with other IP":                  {node: "node-3", ip: "10.0.9.9", want: owned},
-		"bound to the home":                                              {node: "node-1", want: owned},
+		"bound to the node of the moved address":                           {node: "node-2", want: moved},
+		"bound to a third node":                                            {node: "node-3", want: moved},
+		"bound to the node of the moved address, and runs with another IP": {node: "node-2", ip: "10.0.9.9", want: owned},
+		"bound to a third node, and runs with another IP":                  {node: "node-3", ip: "10.0.9.9", want: owned},
+		"bound to the home":                                                {node: "node-1", want: owned},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -136,8 +136,8 @@ func TestReservedAddressStaysAtHome(t *testing.T) {
 	}
 }
 
-// TestNodeMissingInTheCache checks that the controller records the loss of a node that is gone, and no loss of a node
-// that only the cache does not show.
+// TestNodeMissingInTheCache checks that the controller records the loss of a node that is gone, and records no loss of a
+// node that is missing in the cache only.
 func TestNodeMissingInTheCache(t *testing.T) {
 	s := newScene(t)
 	s.create(node("node-1"), gen.CiliumNode("node-1"), node("node-2"), gen.CiliumNode("node-2"))

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// rememberedVolumes is the number of pods whose volumes are remembered.
+	// rememberedVolumes is the maximum number of pods whose volumes are remembered.
 	rememberedVolumes = 4096
-	// rereadVolumes is the time after which the volumes of a pod are read again: a claim may be deleted and created again
-	// while its pod waits.
+	// rereadVolumes is the time after which the volumes of a pod are read again: a PersistentVolumeClaim may be deleted and
+	// created again while its pod waits.
 	rereadVolumes = time.Minute
 )
 
@@ -35,8 +35,8 @@ type podVolumes struct {
 }
 
 // limitingVolumes returns the volumes of the waiting pods of an orphan that limit the choice of the node that inherits it.
-// The controller does not watch volumes, because it needs only those of pods that wait for an orphaned subnet, and these only
-// when a node is about to inherit it. The volumes of a pod are read once a minute at most.
+// The controller does not watch volumes: it needs only the volumes of pods that wait for an orphaned subnet, and only when a
+// node is about to inherit that subnet. The volumes of a pod are read once a minute at most.
 func (c *Controller) limitingVolumes(ctx context.Context, o subnetplan.OrphanedSubnets) ([]subnetplan.Volume, error) {
 	var all []subnetplan.Volume
 	for _, pod := range c.Rules.Pinned(o) {
@@ -56,7 +56,7 @@ func (c *Controller) limitingVolumes(ctx context.Context, o subnetplan.OrphanedS
 	return subnetplan.LimitingVolumes(all, nodes.Items), nil
 }
 
-// volumesOf returns the volumes of a pod. It leaves out claims that are not bound.
+// volumesOf returns the volumes of a pod. It leaves out a PersistentVolumeClaim that does not exist or has no volume.
 func (c *Controller) volumesOf(ctx context.Context, pod *corev1.Pod) (volumes []subnetplan.Volume, err error) {
 	c.mu.Lock()
 	if c.volumes == nil {
@@ -90,8 +90,8 @@ func (c *Controller) volumesOf(ctx context.Context, pod *corev1.Pod) (volumes []
 	return volumes, nil
 }
 
-// orphanForNewNode returns the orphan that a node without subnets, or a chosen node, inherits; ok is false if there is none. It
-// leaves out orphans whose volumes cannot be read, because a node must not wait for its subnet until they can.
+// orphanForNewNode returns the orphan that a node without subnets, or a chosen node, inherits; ok is false if there is none.
+// It leaves out orphans whose volumes cannot be read, because an error of these reads must not delay the subnet of the node.
 func (c *Controller) orphanForNewNode(ctx context.Context, h subnetplan.CandidateNode, orphans []subnetplan.OrphanedSubnets) (o subnetplan.OrphanedSubnets, ok bool) {
 	now := c.Clock.Now()
 	for {
@@ -111,10 +111,11 @@ func (c *Controller) orphanForNewNode(ctx context.Context, h subnetplan.Candidat
 	}
 }
 
-// explainExcluded adds to the conditions of the FixedIPs of an orphan that a node does not inherit it because of a volume. A
-// FixedIP of another namespace does not name the pod and its volume.
+// explainExcluded adds an explanation to the conditions of the FixedIPs of an orphan: the node does not inherit the subnets,
+// because it cannot use the volume v. The condition of a FixedIP in another namespace than that of the pod does not name the
+// pod and its volume.
 func (s *snapshot) explainExcluded(o subnetplan.OrphanedSubnets, node string, v *subnetplan.Volume) {
-	// explained contains the FixedIPs with the explanation: a FixedIP may have an address of each family in the subnets.
+	// explained contains the FixedIPs that have the explanation already. A FixedIP is in Reserved once for each address.
 	explained := map[client.ObjectKey]bool{}
 	for _, k := range o.Reserved {
 		if explained[k.Record] {

@@ -140,7 +140,7 @@ func describe(pods []*corev1.Pod, node *corev1.Node) string {
 	case state == nodeutil.NotReady:
 		helps = "the pods can run when the node is ready, or when it is deleted and another node has its subnet; if the node is powered off, the taint node.kubernetes.io/out-of-service lets pods with the failover policy Migrate or Reassign run on another node"
 	}
-	return fmt.Sprintf("Pods wait for the node, which has their addresses and is %s: %s; %s", nodeutil.State(node), names, helps)
+	return fmt.Sprintf("Pods wait for the node, which has their IPs and is %s: %s; %s", nodeutil.State(node), names, helps)
 }
 
 func keyOf(pod *corev1.Pod) string { return pool.OwnerKey(pod.Namespace, pod.Name) }

@@ -101,7 +101,7 @@ func record(pod, node string) *v1alpha1.FixedIP {
 // TestReconcile checks that an event on the Node names the pods that wait for the node, and that the next event follows
 // when another pod waits, whether or not the first pods still wait (finding R3 in docs/project/findings.md).
 func TestReconcile(t *testing.T) {
-	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their addresses and is "
+	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their IPs and is "
 	for name, steps := range map[string]func(s *stage) (got, want any){
 		"a drained node": func(s *stage) (got, want any) {
 			s.create(node("n", true), s.unschedulable("web-0"), s.unschedulable("web-1"), s.unschedulable("other-0"))

@@ -38,7 +38,7 @@ func (f Family) String() string {
 	return fmt.Sprintf("Family(%d)", uint8(f))
 }
 
-// ParseFamily parses IPv4 or IPv6.
+// ParseFamily returns the family with the given name: IPv4 or IPv6. Any other text is an error.
 func ParseFamily(s string) (Family, error) {
 	for _, f := range Families {
 		if s == f.String() {

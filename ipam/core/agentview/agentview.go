@@ -16,8 +16,8 @@ import (
 // Barrier is one probe in the status of a CiliumNode. If the agent removes the probe, it has processed every earlier write.
 // One Barrier can serve several barrier requests (package barrier).
 type Barrier struct {
-	// ProbedNode is the version of the node's pool that the agent has processed if the answer is Complete. It is the result of
-	// the patch that wrote the probe. For a Barrier that Join returned, it is the version that was passed to Join.
+	// ProbedNode is the version of the node's pool that the agent has processed if the answer is Complete. It is the result
+	// of the patch that wrote the probe. For a Barrier that Join returned, it is the version that was passed to Join.
 	ProbedNode pool.NodePool
 	// Probe is the key that the next report of the agent removes.
 	Probe netip.Addr
@@ -168,8 +168,8 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	return AddressUse{State: Clear}
 }
 
-// ownsOther reports whether the pool has an entry that gives the pod another address of the family of a, so that the pod can't
-// get a.
+// ownsOther reports whether the pool has an entry that gives the pod another address of the family of a, so that the pod
+// can't get a.
 func (e Evidence) ownsOther(pod string, a netip.Addr) bool {
 	for other, entry := range e.Entries {
 		if other != a && entry.OwnedBy(pod) && other.BitLen() == a.BitLen() {

@@ -128,11 +128,13 @@ type protocol struct {
 	// shared lets the controller write the probe before it withdraws the entry, and use the answer nevertheless.
 	shared bool
 	// marked lets the controller use marked-for-release, which the agent answers with do-not-release, without a probe in
-	// used. The fields probe and key of version then both stand for the unanswered mark in release-ips.
+	// used. The fields probe and key of version then both stand for marked-for-release in release-ips, as long as the agent
+	// has not answered it.
 	marked bool
 }
 
-// next visits every state that can follow s. disturbed is true if the step need not happen.
+// next visits every state that can follow s. disturbed is true for a disturbance: a step that may never happen, such as a
+// restart of the agent.
 func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 	// mayWrite is true if the model has an index for another version.
 	mayWrite := s.last < maxVersions-1
@@ -376,8 +378,8 @@ func TestModelNotices(t *testing.T) {
 			}
 		})
 	}
-	// A change of labels makes the agent lose an answer that it has not written yet (Cilium fact 28). A key in used
-	// disappears nevertheless.
+	// A change of labels makes the agent lose an answer that it has not written yet (Cilium fact 28). A probe in used
+	// disappears with the next report of the agent all the same.
 	t.Run("an agent that is asked with marked-for-release may never answer", func(t *testing.T) {
 		if found := (protocol{marked: true}).explore(func(explored) bool { return false }); found.broken != nil || found.stuck == nil {
 			t.Errorf("%d states: found broken state %+v and stuck state %+v, want only a stuck state", found.states, found.broken, found.stuck)

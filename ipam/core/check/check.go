@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Endpoint is what Run needs of a CiliumEndpoint.
+// Endpoint contains the fields of a CiliumEndpoint that Run needs.
 type Endpoint struct {
 	// Pod is the pod with the name of the CiliumEndpoint, "namespace/name".
 	Pod string
@@ -28,7 +28,7 @@ type Endpoint struct {
 	ResourceVersion string
 }
 
-// Objects are the objects of a cluster.
+// Objects are the inputs of Run: the objects of a cluster.
 type Objects struct {
 	// Pools contains the pools of all nodes.
 	Pools *ledger.Ledger
@@ -99,8 +99,8 @@ type Repair struct {
 	DeleteEndpoint bool `json:"deleteEndpoint,omitempty"`
 	// Pod is the pod that is evicted, whose CiliumEndpoint is deleted, or whose entry is released: "namespace/name".
 	Pod string `json:"pod"`
-	// UID is that of the pod or the CiliumEndpoint, and ResourceVersion that of the CiliumEndpoint: another object of the name has
-	// not been checked.
+	// UID is the UID of the pod or the CiliumEndpoint, and ResourceVersion the resource version of the CiliumEndpoint. They
+	// are preconditions: another object with that name has not been checked.
 	UID             types.UID `json:"uid,omitempty"`
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
 	// Workload is the UID of the pod's controller, or the workload of a pool entry. Only one pod of a workload is evicted at a time.
@@ -118,12 +118,12 @@ type Problem struct {
 	Text   string `json:"text"`
 	// Help is advice on how to end the problem.
 	Help string `json:"help"`
-	// Repair ends the problem; nil if nothing but a person can decide how.
+	// Repair ends the problem; nil if the problem cannot be repaired without a decision of a person or of the controller.
 	Repair *Repair `json:"repair,omitempty"`
 }
 
 // DefaultStuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP after 10
-// minutes at the latest, by default, and an agent that answers reports every 15 s.
+// minutes at the latest, and a running agent reports every 15 s, both by default.
 const DefaultStuckAfter = 15 * time.Minute
 
 // Run returns the problems of a cluster, sorted by object and kind.
@@ -166,7 +166,7 @@ func Lasting(first, second []Problem) []Problem {
 	return lasting
 }
 
-// scan is one run.
+// scan contains the inputs and the intermediate results of one call of Run.
 type scan struct {
 	Objects
 	// pods contains the pods, and fixedIPs the FixedIPs of each pod. Key: the pod, "namespace/name".

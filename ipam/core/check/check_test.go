@@ -98,7 +98,7 @@ func TestRun(t *testing.T) {
 				c.pools["node-3"] = gen.NodePool("node-3", "10.0.2.128/25", nil)
 				c.NodeSubnets = append(c.NodeSubnets, v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.2.128/25", NodeName: "node-3"}})
 			},
-			want: []Problem{{Kind: OverlappingSubnets, Object: "CiliumNode node-2", Text: "A subnet of the node overlaps one of node node-3; no fixed IP in these subnets is assigned and the pools are not refilled until that ends"}},
+			want: []Problem{{Kind: OverlappingSubnets, Object: "CiliumNode node-2", Text: "A subnet of the node overlaps one of node node-3; no fixed IP in these subnets is assigned and the pools are not refilled until the overlap ends"}},
 		},
 		"the entry of a reserved address belongs to another pod": {
 			plant: func(c *cluster) {

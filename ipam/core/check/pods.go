@@ -27,7 +27,7 @@ func (s *scan) checkFixedIPs() {
 		object := "FixedIP " + name
 		if f.DeletionTimestamp != nil {
 			if age := s.Now.Sub(f.DeletionTimestamp.Time); age > s.stuckAfter() && s.pods[pool.OwnerKey(f.Namespace, f.Spec.PodName)] == nil {
-				s.add(StuckRelease, object, "look at its events: they name what the controller waits for", nil, "The FixedIP has been in deletion since %s, and its pod does not exist", f.DeletionTimestamp.UTC().Format(time.RFC3339))
+				s.add(StuckRelease, object, "look at the events of the FixedIP: they name the reason why the release is blocked", nil, "The FixedIP has been in deletion since %s, and its pod does not exist", f.DeletionTimestamp.UTC().Format(time.RFC3339))
 			}
 			continue
 		}
@@ -81,7 +81,7 @@ func (s *scan) checkPods() {
 			help, repair := "look at the condition AsReserved of the FixedIP; check --fix does not evict the pod, because it is a bare pod, its mismatch policy is Report, or the pool of its node has no entry that gives it the address", (*Repair)(nil)
 			controller := metav1.GetControllerOfNoCopy(pod)
 			if controller != nil && s.hasEntries(pod, missing) && pod.Annotations[identity.AnnotationOnMismatch] != string(identity.Report) {
-				help, repair = "evict the pod: the next one gets its address", &Repair{Evict: true, Pod: key, UID: pod.UID, Workload: string(controller.UID)}
+				help, repair = "evict the pod: the next pod gets the reserved address", &Repair{Evict: true, Pod: key, UID: pod.UID, Workload: string(controller.UID)}
 			}
 			s.add(WrongAddress, "Pod "+key, help, repair, "The pod runs with %s, but %s is reserved for it", address.Join(podutil.IPs(pod)), list(missing))
 		}
@@ -102,7 +102,7 @@ func (s *scan) hasEntries(pod *corev1.Pod, addrs []netip.Addr) bool {
 
 func (s *scan) checkEndpoints() {
 	if len(s.Endpoints) == 0 {
-		// Cilium runs without CiliumEndpoints, or they cannot be read.
+		// Cilium may run without CiliumEndpoints.
 		return
 	}
 	endpoints := map[string]Endpoint{}

@@ -29,16 +29,16 @@ func (s *scan) checkPools() {
 			s.add(NoSubnet, object, "look at the events of the Node: they name the reason, for example that no subnet is left", nil, "The node has no subnet, so its agent does not start")
 		}
 		if other, ok := s.Pools.OverlapsWith(n.Name); ok && n.Name < other {
-			s.add(OverlappingSubnets, object, pool.OverlapHelp, nil, "A subnet of the node overlaps one of node %s; no fixed IP in these subnets is assigned and the pools are not refilled until that ends", other)
+			s.add(OverlappingSubnets, object, pool.OverlapHelp, nil, "A subnet of the node overlaps one of node %s; no fixed IP in these subnets is assigned and the pools are not refilled until the overlap ends", other)
 		}
-		// A cluster without any NodeSubnet is one to which the controller has not come yet.
+		// In a cluster without any NodeSubnet, the controller has not run yet: no subnet is reported.
 		for _, subnet := range n.Subnets {
 			if node, known := subnetOf[subnet.String()]; len(s.NodeSubnets) > 0 && (!known || node != n.Name) {
 				is := "no NodeSubnet has it"
 				if known {
 					is = "its NodeSubnet names node " + node
 				}
-				s.add(UnknownSubnet, object, "remove the subnet from the CiliumNode unless the controller is about to claim it", nil, "The node has the subnet %s, but %s", subnet, is)
+				s.add(UnknownSubnet, object, "remove the subnet from the CiliumNode, unless the controller is about to create a NodeSubnet for it", nil, "The node has the subnet %s, but %s", subnet, is)
 			}
 		}
 		s.checkEntries(n, object)
@@ -73,7 +73,7 @@ func (s *scan) entryOf(a netip.Addr) (node string, e pool.Entry, found bool) {
 	return "", pool.Entry{}, false
 }
 
-// homeOf returns the node in whose subnet the address is.
+// homeOf returns the home node of the address, and false if there is none or if its subnets overlap those of another node.
 func (s *scan) homeOf(a netip.Addr) (string, bool) { return s.Pools.Home(a) }
 
 // list returns addresses as text, sorted.

@@ -138,7 +138,7 @@ func TestHash(t *testing.T) {
 	if got := hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchLabels: {a: b}}}\n"); got != hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}}\n") {
 		t.Errorf("got hash %s for one of two texts of the same selector", got)
 	}
-	// seen contains the hash of each file, each of which changes one setting. Key: the hash.
+	// seen contains the setting that each file changes. Key: the hash of the file.
 	seen := map[string]string{first: "nothing"}
 	for _, change := range []string{
 		"ipFamilies: [IPv6]", "pools: {minFree: 9}", "pools: {maxDynamic: 99}", "failover: Reassign", "allowAddressMigration: true", "strictNodes: a=b",
@@ -163,8 +163,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestNumberOfSettings checks that there are at most 15 settings, each with a comment in its type. A cluster that has to decide about
-// more is not simple to operate.
+// TestNumberOfSettings checks that there are at most 15 settings, so that an administrator can decide about all of them.
 func TestNumberOfSettings(t *testing.T) {
 	var settings []string
 	var walk func(prefix string, of reflect.Type)

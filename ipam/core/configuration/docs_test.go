@@ -86,7 +86,7 @@ func reference(t *testing.T) string {
 			if text == "" {
 				text = "The " + name + "."
 			}
-			// Comments begin with the name of the field, as Go's conventions require.
+			// Comments begin with the JSON name of the field, as in the API types of Kubernetes.
 			for _, verb := range []string{" are ", " is ", " allows "} {
 				if rest, ok := strings.CutPrefix(text, name+verb); ok {
 					text = strings.ToUpper(rest[:1]) + rest[1:]

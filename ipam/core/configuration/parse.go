@@ -44,8 +44,9 @@ func Decode(data []byte) (c Configuration, err error) {
 	return c, nil
 }
 
-// Hash returns a text that differs for configurations with different effects. Both programs export it, so that an alert can
-// compare them. It is the same for a file and for flags with the same effect.
+// Hash returns a hash of a complete configuration, as 12 hexadecimal digits. Configurations with different effects have
+// different hashes, and a file and flags with the same effect have the same hash. Both programs export the hash, so that an
+// alert can compare their configurations.
 func (c Configuration) Hash() (string, error) {
 	c.TypeMeta = metav1.TypeMeta{}
 	if c.Adoption.PodSelector != nil {

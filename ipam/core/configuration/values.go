@@ -27,7 +27,7 @@ func (c Configuration) Families() ([]address.Family, error) {
 	return families, nil
 }
 
-// Strict returns the selector of strict nodes.
+// Strict returns the selector of strict nodes. It selects no node if strictNodes is empty.
 func (c Configuration) Strict() (labels.Selector, error) {
 	text := ptr.Deref(c.StrictNodes, "")
 	if text == "" {

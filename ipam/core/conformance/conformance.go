@@ -90,8 +90,8 @@ const (
 	// ReasonAsReserved means that the pod no longer has a mismatch.
 	ReasonAsReserved = "AsReserved"
 	// ReasonWrongAddress means that the pod runs with another IP than its reserved one, and that a restart helps: the entry
-	// is in the pool of the pod's node or of a node where the scheduler places the next pod, or it is written when the pod is
-	// gone.
+	// is in the pool of the pod's node or of a node where the scheduler places the next pod, or it is written when the pod
+	// is gone.
 	ReasonWrongAddress = "WrongAddress"
 	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one, and that a restart does not help: no
 	// pool from which the next pod would get its IP has the entry.
@@ -108,8 +108,8 @@ const (
 // Decide returns the next action for a pod. The progress of a restart is stored only in the condition AsReserved and in
 // status.mismatchPodUID, so that another replica continues where this one stopped.
 //
-// Decide ignores which IPs the agent reports as used. An IP that is missing there may be in use: the report is late (Cilium
-// fact 4), or a late CNI DEL has removed an IP that the next pod with the name uses (Cilium fact 13).
+// Decide ignores which IPs the agent reports as used. An IP that the agent does not report may be in use all the same: the
+// report is late (Cilium fact 4), or a late CNI DEL has freed an IP that the next pod with the name uses (Cilium fact 13).
 func Decide(s PodState) Action {
 	if !isComparable(s) {
 		return Action{}
@@ -144,8 +144,8 @@ func Decide(s PodState) Action {
 	return evict
 }
 
-// IsConsistent reports whether the pod runs and has no mismatch with its FixedIP, and the condition AsReserved of the FixedIP
-// is not False.
+// IsConsistent reports whether the pod runs and has no mismatch with its FixedIP, and the condition AsReserved of the
+// FixedIP is not False.
 func IsConsistent(s PodState) bool {
 	return isComparable(s) && find(s).reason == "" && !meta.IsStatusConditionFalse(s.FixedIP.Status.Conditions, v1alpha1.ConditionAsReserved)
 }
@@ -160,8 +160,8 @@ func asReserved(status metav1.ConditionStatus, reason, message string, at time.T
 }
 
 // SetAsReserved sets the condition AsReserved in the status of a FixedIP and, if the condition is False, the UID of the pod
-// with the mismatch. Unlike meta.SetStatusCondition it always sets LastTransitionTime to that of c, so that each new reason or message
-// begins a new grace period.
+// with the mismatch. Unlike meta.SetStatusCondition it always sets LastTransitionTime to that of c, so that each new reason
+// or message begins a new grace period.
 func SetAsReserved(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *corev1.Pod) {
 	meta.RemoveStatusCondition(&status.Conditions, c.Type)
 	meta.SetStatusCondition(&status.Conditions, c)
@@ -181,8 +181,8 @@ type finding struct {
 
 // find returns the mismatch of a pod for which isComparable is true.
 func find(s PodState) finding {
-	// A pod without any IP of a family has no mismatch in that family: the configuration of its node is the cause, and a
-	// restart does not change it.
+	// A pod without any IP of a family has no mismatch in that family: the cause is the configuration of its node, which a
+	// restart does not change.
 	var missing []netip.Addr
 	for _, ip := range s.FixedIP.Spec.IPs {
 		a, err := address.Parse(ip)
@@ -270,8 +270,8 @@ func AdoptableIPs(pod *corev1.Pod, ipv4Only bool) []netip.Addr {
 
 // MissingReserved returns the addresses that pool entries (held) or the FixedIP (reserved) give to an identity and that its
 // pod runs without, in those families of which the pod has an address. has are the addresses of the pod. The caller must not
-// adopt the addresses in has in place of the missing ones. node is a node whose pool has a missing address; it is empty if no
-// pool has one.
+// adopt the addresses in has in place of the missing ones. node is a node whose pool has a missing address; it is empty if
+// no pool has one.
 func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address, has []netip.Addr) (node string, missing []netip.Addr) {
 	lacks := func(a netip.Addr) bool {
 		return !slices.Contains(has, a) && slices.ContainsFunc(has, func(b netip.Addr) bool { return address.Of(a) == address.Of(b) })
@@ -317,11 +317,11 @@ func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dy
 	return nil
 }
 
-// RestoreReleased returns the edits that restore the entries of a pod whose entries were released after the pod had
-// been bound to the node because of them. In each family in which the pod has no entry, it restores the entry that was
-// released last, if the address is in a subnet of the node, in no release handshake and not in use by another pod. may
-// reports whether the pod may have an IP. No other pod can have had an IP in this cooldown since the release, and an
-// agent that has seen the restored entry gives the pod no other IP.
+// RestoreReleased returns the edits that restore the released entries of a pod. The pod was bound to the node because the
+// pool had these entries, and they were released nevertheless. In each family in which the pod has no entry, it restores the
+// entry that was released last, if the address is in a subnet of the node, in no release handshake and not in use by another
+// pod. may reports whether the pod may have an IP. No other pod can have had an IP in this cooldown since the release, and
+// an agent that has seen the restored entry gives the pod no other IP.
 func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr) bool) []pool.EntryChange {
 	var edits []pool.EntryChange
 	for _, f := range address.Families {

@@ -53,7 +53,8 @@ func reported(ago time.Duration, reason, message string) *v1alpha1.FixedIP {
 	})
 }
 
-// withOtherAddress adds the condition Allocated to a FixedIP: its IP gets no entry while the pool has another IP for the pod.
+// withOtherAddress adds the condition Allocated to a FixedIP: its IP gets no entry while the pool has another IP for the
+// pod.
 func withOtherAddress(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
 	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated"})
 	return r

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conformance compares a running pod with its FixedIP, its pool entries and its CiliumEndpoint, and decides how to
-// handle a difference: report it in the condition AsReserved of the FixedIP, evict the pod, adopt the IPs that the pod runs with,
-// or restore an entry that the pod has lost.
+// handle a difference: report it in the condition AsReserved of the FixedIP, evict the pod, adopt the IPs that the pod runs
+// with, or restore an entry that the pod has lost.
 //
-// If a pod runs with other IPs than its FixedIP names, the FixedIP takes precedence: unless the mismatch policy is Report, the
-// pod is evicted, and the next pod starts with the fixed IPs. Only the IPs of pods that another scheduler placed and that have
-// no FixedIP yet are adopted.
+// If a pod runs with other IPs than its FixedIP names, the FixedIP takes precedence: the pod is evicted, and the next pod
+// starts with the fixed IPs. The mismatch is only reported if the mismatch policy is Report, if the pod is a bare pod, or if
+// a restart does not help. Only the IPs of pods that another scheduler placed and that have no FixedIP yet are adopted.
 //
 // The condition identifies its pod by UID and never by time, because the clocks of an API server, a kubelet and a controller
 // differ. Times are used only for grace periods, which begin and end on the clock of the controller. If a replica with

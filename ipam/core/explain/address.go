@@ -21,19 +21,20 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// AddressInputs contains the objects that may have something to do with an address.
+// AddressInputs are the inputs of Address.
 type AddressInputs struct {
 	Addr netip.Addr
 	// Pools are the pools of all nodes, sorted by name.
 	Pools   []pool.NodePool
 	Records []v1alpha1.FixedIP
-	// Pods are the pods that may have the address in their status. Others are left out.
+	// Pods contains every pod that has the address in its status. Address ignores the other pods in it.
 	Pods []corev1.Pod
 	Now  time.Time
 }
 
-// Address reports who has an address, and since when: the node whose subnet contains it, its pool entries, the FixedIPs that
-// reserve it, the pods that run with it, and its users according to the agents.
+// Address reports the use of an address, and since when it is used: the node whose subnet contains the address, its pool
+// entries, the FixedIPs that reserve it, the pods that run with it, and its users according to the agents. A finding reports
+// a conflict about the address, or that the address has no user.
 func Address(in AddressInputs) Report {
 	var r Report
 	r.fact("Address", "%s", in.Addr)

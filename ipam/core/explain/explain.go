@@ -35,7 +35,7 @@ type Inputs struct {
 	Namespace, Name string
 	Pod             *corev1.Pod
 	Record          *v1alpha1.FixedIP
-	// Workload is the workload, of any kind, that the pod or the FixedIP names.
+	// Workload is the workload, of any kind, that the FixedIP names.
 	Workload *identity.Workload
 	// Unread is the reason why it is unknown whether the workload exists; empty if it is known.
 	Unread string
@@ -67,7 +67,7 @@ type Finding struct {
 	Help string
 }
 
-// Report is the result of Explain. Drain returns one with Findings only.
+// Report is the result of Explain and of Address. Drain returns a Report with Findings only.
 type Report struct {
 	Facts    []Fact
 	Findings []Finding
@@ -115,7 +115,7 @@ func Explain(in Inputs) Report {
 type explanation struct {
 	Inputs
 	*Report
-	// held are the addresses of all owned entries of the pod. claims are those of fixed addresses: without the entries
+	// held contains the addresses of all owned entries of the pod. claims leaves out the entries
 	// that a pod without a fixed address has on a strict node.
 	held, claims []ledger.NodeAddresses
 	// reserved are the addresses of the identity.
@@ -155,7 +155,7 @@ func (e *explanation) findReserved() {
 	}
 }
 
-// recordsOther reports whether the FixedIP names another address of the family of one of addrs, and not that one.
+// recordsOther reports whether the FixedIP lacks one of addrs although it names another address of the same family.
 func (e *explanation) recordsOther(addrs []netip.Addr) bool {
 	return e.Record != nil && len(address.Additional(addrs, e.Record.Spec.IPs)) > 0
 }

@@ -130,7 +130,7 @@ func (e *explanation) bound() {
 	}
 }
 
-// whereabouts returns where the reserved addresses belong, as the end of a sentence whose subject they are.
+// whereabouts returns the place of the reserved addresses, as the end of a sentence whose subject is the addresses.
 func (e *explanation) whereabouts() string {
 	switch {
 	case e.owner != "":
@@ -212,8 +212,8 @@ func (e *explanation) returnHelp() string {
 	return fmt.Sprintf("%s; the next pod is placed on node %s, or waits if that node cannot take it", e.deleteHelp(), e.owner)
 }
 
-// failoverHelp returns the advice for a pod whose node cannot take it: how the pod, or another one, can run on
-// another node. It is empty for a bare pod without a FixedIP.
+// failoverHelp returns the advice for a pod whose node cannot take it: change the failover policy or, for a slot, delete the
+// pod. It is empty for a bare pod without a FixedIP.
 func (e *explanation) failoverHelp() string {
 	const policy = "Reassign (another address) or, if the routing carries single addresses, to Migrate"
 	switch {
@@ -268,7 +268,7 @@ func (e *explanation) waiting() {
 	e.schedulerMessage()
 }
 
-// blockedHelp returns how to see what blocks the release of the addresses.
+// blockedHelp returns the command that shows the blocker of the release of the addresses.
 func (e *explanation) blockedHelp() string {
 	return fmt.Sprintf("if the release takes long: kubectl -n %s describe fixedip %s shows what blocks it", e.Namespace, e.Record.Name)
 }
@@ -282,8 +282,8 @@ func (e *explanation) schedulerMessage() {
 	}
 }
 
-// ownerNode reports the state of the node that has the pod's address, and what helps if that node takes no pods. what
-// is the beginning of a sentence; it names the address.
+// ownerNode reports the state of the node that has the pod's address, with advice if that node takes no pods. The argument
+// what is the beginning of a sentence; it names the address.
 func (e *explanation) ownerNode(what string) {
 	text := fmt.Sprintf("%s %s, which ", what, e.whereabouts())
 	node := e.Nodes[e.owner]
@@ -396,7 +396,7 @@ func (e *explanation) withoutPod() {
 		e.fineWithHelp(e.releaseCommand()+" releases "+plural(ips, "the address", "the addresses"), text+fmt.Sprintf(why, args...))
 	}
 	released := func(why string, args ...any) { e.wrong(e.blockedHelp(), text+"about to be released: "+why, args...) }
-	// The last pod of a slot may still run after it was deleted by force.
+	// If the last pod of a slot was deleted by force, it may still run.
 	vacated := ", when the Cilium agent has confirmed that pod " + rec.Spec.PodName + " has stopped"
 	if rec.Status.VacatedBy == rec.Spec.PodName {
 		vacated = ""
@@ -434,7 +434,7 @@ func (e *explanation) withoutPod() {
 }
 
 // withoutRecord reports on the pool entries of a pod that does not exist and has no FixedIP. The rules of package
-// reclaim for claims without a FixedIP decide what becomes of the entries.
+// reclaim for claims without a FixedIP decide whether the entries are kept or released.
 func (e *explanation) withoutRecord() {
 	const text = "A pool has an entry for the pod, but neither the pod nor a FixedIP exists"
 	if len(e.claims) == 0 {

@@ -66,7 +66,7 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// parseSelector returns the selector that ParseSelector returns in the form that selects pods.
+// parseSelector converts the result of ParseSelector to a labels.Selector, which can select pods. It returns nil for nil.
 func parseSelector(text string) (labels.Selector, error) {
 	s, err := identity.ParseSelector(text)
 	if s == nil || err != nil {

@@ -92,8 +92,8 @@ func (i Identity) Entry() pool.Entry {
 	return pool.OwnedEntry(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
-// Controllers is a function that returns the controller of an object that controls a pod, usually a ReplicaSet; nil if the
-// object has none. seen is false if no object with that name and UID is known.
+// Controllers is a function that returns the controller of an object; by is nil if the object has none. The object controls a
+// pod and is usually a ReplicaSet. seen is false if no object with that name and UID is known.
 type Controllers func(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, seen bool)
 
 // NoControllers is a Controllers function that knows no object. It is for callers that ignore pods with slots.

@@ -126,7 +126,8 @@ func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v
 		if err != nil || ttl < 0 {
 			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write a duration that is not negative, such as 30m or 24h", AnnotationTTL, v)
 		}
-		// The address is not released earlier than the annotation says. A time.Duration has at most maxTTLSeconds.
+		// Seconds are rounded up, so that the address is not released earlier than the annotation says, but not beyond the
+		// maximum of a time.Duration.
 		policy.TTLSeconds = min(int64(math.Ceil(ttl.Seconds())), maxTTLSeconds)
 	}
 	return policy, nil

@@ -124,7 +124,8 @@ func (k Kind) GroupKind() schema.GroupKind { return schema.GroupKind{Group: k.AP
 var (
 	// StatefulSets are always among the Kinds.
 	StatefulSets = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
-	// ReplicaSets control the pods of Deployments and of other kinds. Their pods belong to the controller of the ReplicaSet.
+	// ReplicaSets control the pods of Deployments and of other kinds. The owner of such a pod is the controller of the
+	// ReplicaSet.
 	ReplicaSets = schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}
 )
 

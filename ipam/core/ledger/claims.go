@@ -289,8 +289,8 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	return nil
 }
 
-// blocker returns the reason why owner can't claim an address on a node; nil if owner can. An address in a claim in flight is
-// not available, even if its entry belongs to owner. from is the owner whose entries the claim takes over; empty: none.
+// blocker returns the reason why owner can't claim an address on a node; nil if owner can. An address in a claim in flight
+// is not available, even if its entry belongs to owner. from is the owner whose entries the claim takes over; empty: none.
 func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocker {
 	_, exists := n.pool.Entries[a]
 	takesOver := func(e pool.Entry) bool { return from != "" && e.OwnedBy(from) }
@@ -332,9 +332,9 @@ func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	return n, nil
 }
 
-// mayMove returns those of an owner's addresses that have another home than n. It returns an error if an address has its home
-// on n and can't be moved: the subnets of n overlap those of another node, or the pool of n has an entry for the address that
-// is not a Cooldown entry and does not name the owner.
+// mayMove returns those of an owner's addresses that have another home than n. It returns an error if an address has its
+// home on n and can't be moved: the subnets of n overlap those of another node, or the pool of n has an entry for the
+// address that is not a Cooldown entry and does not name the owner.
 func (n *node) mayMove(owner string, addrs []netip.Addr) (remote []netip.Addr, err error) {
 	for _, a := range addrs {
 		if !n.pool.Home(a) {
@@ -375,8 +375,8 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	return home, nil
 }
 
-// Carries returns an error, for the events of the pod, if the pool of a node can't have the addresses of an owner, whether or
-// not the node is their home.
+// Carries returns an error, for the events of the pod, if the pool of a node can't have the addresses of an owner, whether
+// or not the node is their home.
 func (l *Ledger) Carries(name, owner string, addrs []netip.Addr) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

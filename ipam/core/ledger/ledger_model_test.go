@@ -29,7 +29,8 @@ type model struct {
 	records map[string]ledger.Reservation
 }
 
-// decides reports whether claims on the node are possible: the node is known, and its subnets overlap those of no other node.
+// decides reports whether claims on the node are possible: the node is known, and its subnets overlap those of no other
+// node.
 func (m *model) decides(name string) bool {
 	n, ok := m.nodes[name]
 	for other, o := range m.nodes {
@@ -87,9 +88,9 @@ func (m *model) reservationOf(a netip.Addr) (oldest ledger.Reservation, ok bool)
 	return oldest, ok
 }
 
-// ownAddresses returns the addresses of a family from which a claim of the owner on the node must choose: those of the owner's
-// entries on the node, or else that of the owner's reservation. ok is false if there are none, so that the claim may choose a
-// free address. If ok is true and choice is empty, the claim must fail.
+// ownAddresses returns the addresses of a family from which a claim of the owner on the node must choose: those of the
+// owner's entries on the node, or else that of the owner's reservation. ok is false if there are none, so that the claim may
+// choose a free address. If ok is true and choice is empty, the claim must fail.
 func (m *model) ownAddresses(owner, name string, f address.Family) (choice []netip.Addr, ok bool) {
 	ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
 	if held := slices.DeleteFunc(m.heldOn(owner, name), func(a netip.Addr) bool { return !ofFamily(a) }); len(held) > 0 {
@@ -210,8 +211,8 @@ func (m *model) compareFreed(t *rapid.T, got []string, before, after []netip.Add
 	}
 }
 
-// compareClaim checks the result of Assume: the claim must contain the exact addresses, and in every other family one of the
-// owner's addresses, or else a free address. Assume must fail if that is not possible.
+// compareClaim checks the result of Assume: the claim must contain all addresses in exact, and in every other family one of
+// the owner's addresses, or else a free address. Assume must fail if that is not possible.
 func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name string, families []address.Family, exact []netip.Addr, requested request.Addresses) {
 	possible, size := m.decides(name), len(exact)
 	for _, a := range exact {

@@ -56,8 +56,8 @@ func (n *node) choosable() [2]int64 {
 	return [2]int64{n.available[0].Load(), n.available[1].Load()}
 }
 
-// freedSince returns the increase of the result of choosable since before, in the family with the larger increase; 0 if there
-// is no increase.
+// freedSince returns the increase of the result of choosable since before, in the family with the larger increase; 0 if
+// there is no increase.
 func (n *node) freedSince(before [2]int64) int {
 	now := n.choosable()
 	return int(max(0, now[0]-before[0], now[1]-before[1]))
@@ -115,7 +115,7 @@ func (n *node) count() {
 	}
 }
 
-// usable reports whether the address is one of those in the subnets of the node that pods may have (address.Usable).
+// usable reports whether the address is in a subnet of the node and is one that pods may have (address.Usable).
 func (n *node) usable(a netip.Addr) bool {
 	return slices.ContainsFunc(n.pool.Subnets, func(s netip.Prefix) bool { return address.Usable(s, a) })
 }
@@ -127,11 +127,11 @@ func (n *node) claimed(a netip.Addr) bool {
 	return assumed || reserved
 }
 
-// pick returns the free address of a family for the next claim: the highest of the requested ones, or, if none are
-// requested in the family, the highest of the first subnet that has a free one. The result is false if there is none.
-// pick chooses only addresses without an entry, because a dynamic entry may be in use before the agent reports that.
-// The search ends at the first free address, so its length depends on the number of addresses that are taken, and not
-// on the number of requested ones.
+// pick returns the free address of a family for the next claim: the highest of the requested ones, or, if none are requested
+// in the family, the highest of the first subnet that has a free one. The result is false if there is none. pick chooses
+// only addresses without an entry, because an address with a dynamic entry may be in use although the agent has not reported
+// the use yet. The search ends at the first free address, so its length depends on the number of addresses that are taken,
+// and not on the number of requested ones.
 func (n *node) pick(f address.Family, requested request.Addresses) (netip.Addr, bool) {
 	if n.choosable()[familyIndex(f)] == 0 {
 		return netip.Addr{}, false

@@ -21,8 +21,8 @@ func version(uid, resourceVersion string, generation int64, entries map[netip.Ad
 	}
 }
 
-// TestObserveWrite checks that an entry that this program has written counts at once, and that an older version from
-// the watch does not replace it (finding S2).
+// TestObserveWrite checks that an entry that this program has written counts at once, and that an older version from the
+// watch does not replace it (finding S2 in docs/project/findings.md).
 func TestObserveWrite(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.14")
 	claimed := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}

@@ -82,7 +82,8 @@ func (x index) holdings(owner string) []NodeAddresses {
 }
 
 // indexEntry adds an entry of a node's pool to the indexes by owner and by workload, or removes it if add is false. A
-// removal removes all addresses of the owner on the node, so it must be done for all entries of the pool.
+// removal removes all addresses of the owner on the node, so the caller must remove all entries of the pool before it adds
+// entries again.
 func (l *Ledger) indexEntry(name string, a netip.Addr, e pool.Entry, add bool) {
 	in := l.owners
 	switch e.Kind {

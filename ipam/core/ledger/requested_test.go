@@ -86,8 +86,8 @@ func (m *model) heldOn(owner, name string) []netip.Addr {
 	return nil
 }
 
-// requestedFree returns the free addresses of a node in a family that are among the requested ones; all free ones if none are
-// requested in the family.
+// requestedFree returns the free addresses of a node in a family that are among the requested ones; all free ones if none
+// are requested in the family.
 func (m *model) requestedFree(name string, f address.Family, requested request.Addresses) []netip.Addr {
 	return slices.DeleteFunc(m.free(name, f), func(a netip.Addr) bool { return len(requested.Ranges(f)) > 0 && !requested.Contains(a) })
 }

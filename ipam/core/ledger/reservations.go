@@ -20,7 +20,7 @@ import (
 )
 
 // Reservation contains the addresses that one FixedIP reserves for its pod. They need not have entries: the FixedIP may have
-// been created beforehand or restored from a backup, or an entry may have been lost.
+// been created before its pod or restored from a backup, or an entry may have been lost.
 type Reservation struct {
 	// Record is the FixedIP, "namespace/name"; empty: there is no reservation.
 	Record string
@@ -90,6 +90,7 @@ func (k *reservationIndex) first(a netip.Addr) (r Reservation, ok bool) {
 }
 
 // of returns the address of a family that the FixedIP with the namespace and name of the pod owner reserves for that pod.
+// The result is false if there is none.
 func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool) {
 	if r := k.records[owner]; r.Owner == owner {
 		for _, a := range r.Addrs {
@@ -101,8 +102,8 @@ func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool)
 	return netip.Addr{}, false
 }
 
-// SetReservation replaces the reservation of a FixedIP. freed are the nodes whose subnets contain an address that the FixedIP no
-// longer reserves, sorted: other pods may get that address now.
+// SetReservation replaces the reservation of a FixedIP. freed are the nodes whose subnets contain an address that the
+// FixedIP no longer reserves, sorted: other pods may get that address now.
 func (l *Ledger) SetReservation(r Reservation) (freed []string) { return l.replace(r.Record, r) }
 
 // RemoveReservation removes the reservation of a FixedIP that was deleted. freed is as for SetReservation.

@@ -255,8 +255,8 @@ func (n *node) allocates(a netip.Addr) bool {
 	return ok && e.Allocatable()
 }
 
-// HasEntryOnOtherNode reports whether the pool of any node other than except has an entry of any kind for the address, or the
-// agent of such a node reports the address as used.
+// HasEntryOnOtherNode reports whether the pool of any node other than except has an entry of any kind for the address, or
+// the agent of such a node reports the address as used.
 func (l *Ledger) HasEntryOnOtherNode(a netip.Addr, except string) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -172,9 +172,9 @@ func (a *agent) offered() []netip.Addr {
 	return offered
 }
 
-// controller makes the next writes of a controller whose cache has the version believed of the node. A write has an effect
-// only if its preconditions hold for the actual node, as with the tests in the patches. The result is false if the controller
-// had nothing to write.
+// controller makes the next writes of a controller. believed is the node in the cache of that controller, which may be
+// outdated. A write has an effect only if its preconditions hold for the actual node, like a patch with tests. The result is
+// false if the controller had nothing to write.
 func (a *agent) controller(t *rapid.T, believed pool.NodePool, w nodepool.Watermark, overdue func(netip.Addr) bool) bool {
 	edits := nodepool.RemoveReleased(believed, address.IPv4, w, never, never, overdue)
 	more, _ := nodepool.FillDynamic(believed.With(edits), address.IPv4, w, never)

@@ -207,9 +207,9 @@ func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 //
 // On a node that is not ready no cooldown ends: a pod that was deleted by force may still run there with an address that the
 // agent never reported. A cooldown counts at the earliest from the time at which the node became ready, since earlier
-// reports prove nothing. A cooldown does not end before the agent has acknowledged it, because an agent that is behind would
-// give the address to the next pod with the name of the previous owner. For the same reason a cooldown at the home of the
-// address does not end while another node still has the address.
+// reports prove nothing. A cooldown does not end before the agent has acknowledged it: an agent that still has the previous
+// entry would give the address to the next pod with the name of the previous owner. For the same reason a cooldown at the
+// home of the address does not end while another node still has the address.
 func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next time.Time) {
 	if s.NotReady {
 		return nil, time.Time{}
@@ -254,7 +254,7 @@ const minFenceCooldown = 5 * time.Second
 
 // restoreDeadline returns the time before which a cooldown must not end because a pod with the name of the previous
 // owner waits for an IP; zero if there is no such pod. That pod may have been bound because of the entry before its
-// release: then the entry is restored. Or the pod may have got the address from an agent that was behind.
+// release: then the entry is restored. Or the pod may have got the address from an agent that still had that entry.
 func (s *State) restoreDeadline(e pool.Entry) time.Time {
 	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(s.Waiting, e.Pod) {
 		return time.Time{}

@@ -75,7 +75,7 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(n
 
 // ReleaseExcess returns the next changes of the release handshakes of a family. It marks (MarkedForRelease) the free
 // dynamic entries that exceed the watermark, from the top of the subnets downwards. It withdraws the marks of entries
-// that are needed again or in use. It sets the key of a removed entry to released. No state is kept between calls, so
+// that are needed again or in use. It sets the key of a removed entry to released. It stores no state between calls, so
 // that a handshake continues after an interruption.
 //
 // held reports whether a pod has an address even if the agent does not report it. reserved reports whether a FixedIP reserves

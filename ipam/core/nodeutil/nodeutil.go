@@ -72,7 +72,8 @@ func readyCondition(node *corev1.Node) *corev1.NodeCondition {
 	return &node.Status.Conditions[i]
 }
 
-// PodCIDRs returns spec.podCIDRs of the Node: the subnets that Kubernetes has assigned. The error names the node.
+// PodCIDRs returns spec.podCIDRs of the Node: the subnets that Kubernetes has assigned. If address.ParseSubnet refuses one
+// of them, it returns an error that names the node.
 func PodCIDRs(node *corev1.Node) ([]netip.Prefix, error) {
 	var own []netip.Prefix
 	for _, s := range node.Spec.PodCIDRs {

@@ -17,8 +17,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// IsTerminal reports whether the pod has succeeded or failed. The Pod object may still exist, but the pod no longer holds the
-// IPs in its status.
+// IsTerminal reports whether the pod has succeeded or failed. The Pod object may still exist, but the pod no longer holds
+// the IPs in its status.
 func IsTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -26,7 +26,7 @@ func IsTerminal(pod *corev1.Pod) bool {
 // HasIPs reports whether the status of the pod has IPs. Those of a pod in the host network count too.
 func HasIPs(pod *corev1.Pod) bool { return len(pod.Status.PodIPs) > 0 }
 
-// IPs returns the IPs in the status of the pod. Values that are not IPs are left out.
+// IPs returns the IPs in the status of the pod. Values that address.Parse refuses are left out.
 func IPs(pod *corev1.Pod) []netip.Addr {
 	var ips []netip.Addr
 	for _, ip := range pod.Status.PodIPs {

@@ -28,12 +28,13 @@ func (e takenError) Error() string { return string(e) }
 // Is reports whether target is ErrTaken.
 func (takenError) Is(target error) bool { return target == ErrTaken }
 
-// Reason is a reason why an address is not available. It becomes the reason of the FixedIP's condition Allocated.
+// Reason is a reason why an address is not available. Some of the reasons are also reasons of the FixedIP's condition
+// Allocated.
 type Reason string
 
 // The reasons why an address is not available.
 const (
-	// SubnetNotFound means that the address is in no subnet of the node or, without Node, that it has no home
+	// SubnetNotFound means that the address is in no subnet of Node. If Node is empty, the address has no home
 	// (Ledger.Home).
 	SubnetNotFound Reason = "SubnetNotFound"
 	// SubnetOverlap means that the subnets of the nodes Node and Who overlap, so that no address in them is claimed.
@@ -117,13 +118,14 @@ func (b *Blocker) Error() string {
 	return b.fill(text)
 }
 
-// fill returns a template with the values of the Blocker.
+// fill returns the template with its placeholders replaced by values of the Blocker.
 func (b *Blocker) fill(template string) string {
 	return strings.NewReplacer("{ip}", "IP "+b.Addr.String(), "{node}", b.Node, "{subnets}", JoinSubnets(b.Subnets),
 		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{requester}", b.Requester).Replace(template)
 }
 
-// OverlapHelp is the advice for overlapping subnets. A subnet whose NodeSubnet names the node would be assigned again.
+// OverlapHelp is the advice for overlapping subnets. The NodeSubnet has to be deleted as well: as long as it names the node,
+// the controller assigns the subnet to the node again.
 const OverlapHelp = "remove the subnet from spec.ipam.podCIDRs of one of the two CiliumNodes and delete its NodeSubnet; if both have the same CIDR, change the CiliumNode that the NodeSubnet does not name, and keep the NodeSubnet"
 
 // problems contains the templates of Error. Key: the Reason. Value: the problem and the object.
@@ -158,7 +160,7 @@ var help = map[Reason]string{
 	ReservedByNode:            "request another address",
 	CoolingDown:               "it becomes available when the cooldown is over and the Cilium agent has confirmed that no pod uses it",
 	InUseByPod:                "it becomes available when no pod has it and the Cilium agent no longer reports it as used",
-	NotReported:               "whether it is available is known when the agent has reported; check the cilium pod of the node",
+	NotReported:               "it becomes available when the agent has reported and no pod uses it; check the cilium pod of the node",
 	Releasing:                 "it becomes available when the handshake has ended; if that takes minutes, check the cilium pod of the node",
 	ClaimInFlight:             "wait until that claim has ended, and request another address if the IP belongs to another pod then",
 	ReservedByOtherFixedIP:    "request another address, or have that FixedIP deleted if its addresses are no longer needed",
@@ -219,8 +221,8 @@ func JoinSubnets[T any](subnets []T) string {
 	return strings.Join(out, ", ")
 }
 
-// Blocker returns the reason why the entry e of address a in the pool of node n prevents owner from having the address there;
-// nil if owner owns the entry.
+// Blocker returns the reason why the entry e of address a in the pool of node n prevents owner from having the address
+// there; nil if owner owns the entry.
 func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
 	b := &Blocker{Addr: a, Node: n, Requester: owner, Who: e.Owner}
 	switch e.Kind {
@@ -292,8 +294,8 @@ func (n NodePool) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
 // strict node. The agent matches entries by the name of the pod alone (Cilium fact 1): if a planned entry is missing, it
 // assigns any free address, and it may assign the address of an entry that is not planned.
 //
-// entries are the addresses of the entries on the node that name the pod, planned the addresses that the pod should have. The
-// error matches ErrTaken.
+// entries are the addresses of the entries on the node that name the pod, planned the addresses that the pod should have.
+// The error matches ErrTaken.
 func CheckBinding(owner, node string, entries, planned []netip.Addr) error {
 	if unexpected := without(entries, planned); len(unexpected) > 0 {
 		return Taken("the pool of node %s has %s for pod %s that the pod should not have: IP %s", node, entryOrEntries(unexpected), owner, address.Join(unexpected))

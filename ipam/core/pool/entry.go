@@ -67,8 +67,8 @@ type Entry struct {
 	Workload string
 	// Node is the node whose pool carries the address of a Moved entry. It is empty if the resource can't be read.
 	Node string
-	// Since is the time at which the address of a Cooldown entry was released, in Unix seconds. 0 means unknown and counts as
-	// long ago.
+	// Since is the time at which the address of a Cooldown entry was released, in Unix seconds. 0 means unknown and counts
+	// as long ago.
 	Since int64
 }
 
@@ -136,8 +136,9 @@ func MoveTargetEntry(owner string) Entry { return Entry{Kind: MoveTarget, Pod: o
 // OwnerKey returns the owner text of a pod, "namespace/name": the CNI plugin sends it to the agent (Cilium fact 1).
 func OwnerKey(namespace, podName string) string { return namespace + "/" + podName }
 
-// SplitOwnerKey is the inverse of OwnerKey. ok is false for owners that are not pods. A semicolon is refused, because it
-// separates the fields of a resource.
+// SplitOwnerKey is the inverse of OwnerKey. ok is false for owners that are not pods. A dot before the slash is refused,
+// because owners such as fixedip.io/cooldown have one; a semicolon is refused, because it separates the fields of a
+// resource.
 func SplitOwnerKey(owner string) (namespace, podName string, ok bool) {
 	namespace, podName, ok = strings.Cut(owner, "/")
 	if !ok || namespace == "" || podName == "" || strings.ContainsAny(namespace, ".;") || strings.ContainsAny(podName, "/;") {

@@ -50,8 +50,8 @@ type Move struct {
 	Down bool
 }
 
-// inUse returns an error that matches ErrOldPodRunning if the agent of From, whose pool is n, reports the address as used. It
-// returns nil if From is down.
+// inUse returns an error that matches ErrOldPodRunning if the agent of From, whose pool is n, reports the address as used.
+// It returns nil if From is down.
 func (m Move) inUse(n NodePool, a netip.Addr) error {
 	if !m.Down && n.InUse(a) {
 		return fmt.Errorf("the Cilium agent of node %s still reports IP %s as used: %w", n.Name, a, ErrOldPodRunning)
@@ -89,10 +89,10 @@ func (m Move) MarkLeaving(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// undecided returns the error, which matches ErrUndecided, of a step that relies on another entry of an address of the
-// owner than n has. want describes the expected entry.
+// undecided returns an error that matches ErrUndecided: the entry of a in n is not the one that a step of the move of owner
+// relies on. want describes the expected entry.
 func (n NodePool) undecided(a netip.Addr, owner, want string) error {
-	return fmt.Errorf("the entry of IP %s on node %s is %s instead of %s: %w", a, n.Name, n.describe(a, owner), want, ErrUndecided)
+	return fmt.Errorf("the entry of IP %s on node %s is %s, not %s as expected: %w", a, n.Name, n.describe(a, owner), want, ErrUndecided)
 }
 
 // describe returns the text for the entry of an address of the owner. It does not name another pod, which may be in
@@ -174,7 +174,8 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
-			// The agent must not report the address as used at the write either. The report of a node that is down is outdated.
+			// The agent must not report the address as used at the write either. The report of a node that is down is
+			// outdated.
 			edit.RequireUnused = !m.Down
 		}
 		edits = append(edits, edit)
@@ -182,7 +183,8 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// CheckCommitted returns an error that matches ErrUndecided unless all addresses have entries at the home that are Moved to To.
+// CheckCommitted returns an error that matches ErrUndecided unless all addresses have entries at the home that are Moved to
+// To.
 func (m Move) CheckCommitted(home NodePool) error {
 	for _, a := range m.Addrs {
 		switch {

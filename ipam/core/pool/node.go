@@ -49,8 +49,8 @@ type NodePool struct {
 	Probes []netip.Addr
 	// Tracked is true if the CiliumNode has managedFields, which repeat the key of every entry.
 	Tracked bool
-	// Malformed describes the keys of spec.ipam.pool that are not addresses, and the elements of podCIDRs that are not subnets
-	// or lie within a larger one. They are reported and never changed.
+	// Malformed describes the keys of spec.ipam.pool that are not addresses, and the elements of podCIDRs that are not
+	// subnets or lie within a larger one. They are reported and never changed.
 	Malformed []string
 	// Resources contains the resource text of the entries whose text differs from the one that fixedip would write. A patch
 	// tests the entry with this text. Key: the address. Value: the resource.
@@ -103,13 +103,13 @@ type EntryChange struct {
 	To *Entry
 	// ReadyForRelease requires that the handshake of the address is in the state ReadyForRelease.
 	ReadyForRelease bool
-	// RequireUnused requires that the agent does not report the address as used. It guards against a report between the decision
-	// and the write.
+	// RequireUnused requires that the agent does not report the address as used. It guards against a report between the
+	// decision and the write.
 	RequireUnused bool
 }
 
-// Set returns the edit that writes an entry for an address. It requires that the current entry is still the one in n, or that
-// there is still no entry if n has none.
+// Set returns the edit that writes an entry for an address. It requires that the current entry is still the one in n, or
+// that there is still no entry if n has none.
 func (n NodePool) Set(a netip.Addr, to Entry) EntryChange {
 	edit := EntryChange{Addr: a, To: &to}
 	if now, ok := n.Entries[a]; ok {
@@ -118,8 +118,8 @@ func (n NodePool) Set(a netip.Addr, to Entry) EntryChange {
 	return edit
 }
 
-// Drop returns the edit that removes the entry of an address. It requires that the current entry is still the one in n. ok is
-// false if n has no entry for the address.
+// Drop returns the edit that removes the entry of an address. It requires that the current entry is still the one in n. ok
+// is false if n has no entry for the address.
 func (n NodePool) Drop(a netip.Addr) (edit EntryChange, ok bool) {
 	now, ok := n.Entries[a]
 	return EntryChange{Addr: a, From: &now}, ok
@@ -183,8 +183,8 @@ type Handshake string
 const (
 	// NoHandshake means that there is no key.
 	NoHandshake Handshake = ""
-	// MarkedForRelease means that the controller wants to release the entry. Once the agent has seen that, it does not give
-	// the address to a pod without an owner match.
+	// MarkedForRelease means that the controller wants to release the entry. Once the agent has seen this state, it does not
+	// give the address to a pod without an owner match.
 	MarkedForRelease Handshake = "marked-for-release"
 	// ReadyForRelease means that the agent has not allocated the address, and does not give the address to a pod without an
 	// owner match as long as the key exists.
@@ -217,7 +217,7 @@ func (n NodePool) IsReleasing(a netip.Addr) bool {
 	return state != NoHandshake && state != DoNotRelease
 }
 
-// AwaitsAgent reports whether the next step of the handshake is that of the agent: to answer the mark of an existing
+// AwaitsAgent reports whether the next step of the handshake is that of the agent: to answer MarkedForRelease of an existing
 // entry, or to remove the key of an entry that was removed.
 func (n NodePool) AwaitsAgent(a netip.Addr) bool {
 	_, exists := n.Entries[a]
@@ -257,8 +257,8 @@ func IsProbe(a netip.Addr) bool { return probes.Contains(a) }
 // State is the state of an entry as metrics and commands show it.
 type State string
 
-// The states. StateFree and StateUsed are dynamic entries, according to the last report of the agent. StateFixed are Owned
-// entries, StateNode NodeOwned ones, and StateOther those of all remaining kinds.
+// The states. StateUsed are dynamic entries whose addresses the agent reported as used, StateFree all other dynamic entries.
+// StateFixed are Owned entries, StateNode NodeOwned ones, and StateOther those of all remaining kinds.
 const (
 	StateFree     State = "free"
 	StateUsed     State = "used"

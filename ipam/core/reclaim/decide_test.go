@@ -47,7 +47,8 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return gen.FixedIP("mysql-0", append([]func(*v1alpha1.FixedIP){inUse}, change...)...)
 }
 
-// reservedRecord returns a FixedIP in state Reserved with the reclaim policy p, and with status.expiresAt if expires is given.
+// reservedRecord returns a FixedIP in state Reserved with the reclaim policy p, and with status.expiresAt if expires is
+// given.
 func reservedRecord(p v1alpha1.ReclaimPolicy, expires ...time.Time) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
 		r.Spec.Reclaim = p

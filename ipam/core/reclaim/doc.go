@@ -4,9 +4,8 @@
 // Package reclaim decides what the controller does next about one FixedIP and the pool entries of its pod: record a
 // claim, write the entries of recorded addresses, report, and release.
 //
-// The package is pure: the result of Decide depends only on its argument. It may not read a cache, call an API or read
-// a clock. Each action is at most one write, so that an interrupted controller continues from the state in the API
-// server.
+// The package is pure: the result of Decide depends only on its argument. It must not read a cache, call an API or read a
+// clock. Each action is at most one write, so that an interrupted controller continues from the state in the API server.
 //
 // The FixedIP of a StatefulSet pod always names the same pod. The FixedIP of a slot names the holder of the slot: when
 // the scheduler writes the entries for the next pod, State.Holder becomes that pod, and the FixedIP is updated. Both
@@ -59,7 +58,7 @@
 //	  release            release every entry except those that the pod may rely on at its node
 //	  blocked            an entry must not be released, because another pod uses its address: wait
 //	  move pending       the pod does not run yet, and a move is prepared for it on its node: wait
-//	  home missing       another node may use the addresses, and their home has no CiliumNode: wait for it
+//	  home missing       another node may use the addresses, and their home has no CiliumNode with the subnet: wait
 //	  done               no pod is bound, or the pod has entries for other addresses instead: remove the finalizer
 //	  in use             the pod may use the addresses of its entries: report
 //	  maybe in use       the pod may run with the addresses, although its node has no entry for them: wait until the
@@ -78,7 +77,7 @@
 // of them counts. If a user requested the addresses, the bind is enough. The rules "vacant claim" and "recordable"
 // (Migrate) also record claims whose pod is gone or was never bound.
 //
-// An address is released only if the pod is gone too: deleting a StatefulSet with --cascade=orphan keeps the addresses
-// of its pods. A FixedIP whose owner has no UID was created by a user beforehand, or restored before its workload: that
-// workload does not count as deleted.
+// If a workload is deleted, an address is released only when its pod is gone as well: deleting a StatefulSet with
+// --cascade=orphan keeps the addresses of its pods. A FixedIP whose owner has no UID was created by a user, or restored from
+// a backup, before its workload exists: that workload does not count as deleted.
 package reclaim

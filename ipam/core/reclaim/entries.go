@@ -52,7 +52,7 @@ func allocation(s State) (node string, addrs []netip.Addr, blocker *pool.Blocker
 	return node, addrs, nil
 }
 
-// blockerAt returns why the entry of an address can't be written at its home now; nil: nothing prevents it.
+// blockerAt returns the reason why the entry of an address can't be written at its home now; nil: there is none.
 func blockerAt(s State, h AddressHome) *pool.Blocker {
 	owner := ownerOf(s)
 	switch {
@@ -229,8 +229,9 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 //
 // A bound pod may rely on such entries: see the rule "beside". The scheduler places a waiting pod on the node that has
 // entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the
-// other entries. If the scheduler has found no node for the pod, no claim is in flight, and the pod may wait for ever, for example
-// because its volume is on the node of the other entries: they are released at once. A pod that opts out counts as no pod.
+// other entries. If the scheduler has found no node for the pod, no claim is in flight, and the pod may wait for ever, for
+// example because its volume is on the node of the other entries: they are released at once. A pod that opts out counts as
+// no pod.
 func (v *evaluation) unexpected() (a Action, ok bool) {
 	waits := v.Pod != nil && !identity.OptsOut(v.Pod)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {

@@ -81,8 +81,8 @@ func TestClaimOfABarePod(t *testing.T) {
 	}
 }
 
-// TestEntryOfAUser checks that an entry that a user wrote before the workload exists is not released, and that it is recorded
-// when its pod runs.
+// TestEntryOfAUser checks that an entry that a user wrote before the workload exists is not released, and that it is
+// recorded when its pod runs.
 func TestEntryOfAUser(t *testing.T) {
 	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone, OwnerInferred: true}
 	if next := decide(at(s)); next.Type != reclaim.Nothing {

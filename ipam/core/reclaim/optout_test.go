@@ -137,8 +137,8 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 	}
 }
 
-// TestBriefGap checks that a FixedIP is no longer reported as in use only if its pod has been gone for Gap, so that a restart of
-// the pod costs one write of the status.
+// TestBriefGap checks that a FixedIP is no longer reported as in use only if its pod has been gone for Gap, so that a
+// restart of the pod costs one write of the status.
 func TestBriefGap(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	reserve := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}

@@ -37,8 +37,8 @@ type State struct {
 	Reported []netip.Addr
 	// Pod is the pod named Holder; nil: it does not exist. A terminal pod of a slot is nil too.
 	Pod *corev1.Pod
-	// Idle is the time since which no bound pod of the identity was observed; zero if a pod is bound, if there is no FixedIP,
-	// and for a slot.
+	// Idle is the time since which no bound pod of the identity was observed; zero if a pod is bound, if there is no
+	// FixedIP, and for a slot.
 	Idle time.Time
 	// Workload is the owner of the identity, as the FixedIP or the entries name it.
 	Workload Workload
@@ -50,8 +50,9 @@ type State struct {
 	OwnerInferred bool
 	// Homes are the homes of the recorded addresses; empty while the FixedIP is being deleted.
 	Homes []AddressHome
-	// HomeMissing is a node that exists and has the subnet of a recorded address, but no CiliumNode. It is set only while
-	// the FixedIP is being deleted and its pod may have moved the addresses to another node; empty: none.
+	// HomeMissing is an existing node to which a NodeSubnet assigns the subnet of a recorded address, but which has no
+	// CiliumNode with that subnet. It is set only while the FixedIP is being deleted and its pod may have moved the
+	// addresses to another node; empty: none.
 	HomeMissing string
 	// Now is the time of the decision.
 	Now time.Time
@@ -177,8 +178,8 @@ type Action struct {
 	Spec v1alpha1.FixedIPSpec
 	// Status is the status to write, for UpdateStatus, Vacate and AllowMove.
 	Status v1alpha1.FixedIPStatus
-	// Node is the node whose pool is written, or whose agent provides the evidence. Addrs are the addresses of the entries. For
-	// ReleaseEntries, empty Addrs stand for all addresses of the identity on Node.
+	// Node is the node whose pool is written, or whose agent provides the evidence. Addrs are the addresses of the entries.
+	// For ReleaseEntries, empty Addrs stand for all addresses of the identity on Node.
 	Node  string
 	Addrs []netip.Addr
 	// From is the node that the addresses were moved to, for MarkLeaving and ReleaseHome.

@@ -45,7 +45,7 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 
 // mayBeAway reports whether a pod may use the addresses on a node other than their home: the homes are unknown, or one of
 // them is not the node that the FixedIP names. A pod that was deleted by force may still run on that node although no pool
-// shows it, because a pool is lost with its CiliumNode.
+// has an entry for the pod, because a pool is lost with its CiliumNode.
 func (v *evaluation) mayBeAway() bool {
 	away := func(h AddressHome) bool { return h.Node != v.Record.Spec.NodeName }
 	return len(v.Homes) == 0 || slices.ContainsFunc(v.Homes, away)
@@ -62,7 +62,8 @@ func (v *evaluation) afterGap(a Action) Action {
 	return Action{At: due}
 }
 
-// withoutUse returns the conditions without the reason and message of Ready if these depend only on the use of the addresses.
+// withoutUse returns the conditions without the reason and message of Ready if these depend only on the use of the
+// addresses.
 func withoutUse(conditions []metav1.Condition) []metav1.Condition {
 	same := slices.Clone(conditions)
 	if c := meta.FindStatusCondition(same, v1alpha1.ConditionReady); c != nil && (c.Reason == v1alpha1.ReasonInUse || c.Reason == v1alpha1.ReasonReserved) {
@@ -71,15 +72,17 @@ func withoutUse(conditions []metav1.Condition) []metav1.Condition {
 	return same
 }
 
-// positive are the conditions that other controllers change, with the message that they have until one of them does.
+// positive are the conditions that other controllers change. message is the message of the condition until another
+// controller changes it.
 var positive = []struct{ kind, message string }{
 	{v1alpha1.ConditionSubnetAvailable, "No problem with the subnet of the addresses is known"},
 	{v1alpha1.ConditionExclusive, "No other pod, FixedIP or pool is known to have the addresses"},
 	{v1alpha1.ConditionAsReserved, "The pod is not known to run with other addresses"},
 }
 
-// conditions returns the conditions that the FixedIP should have. The conditions of other controllers are unchanged, except for the
-// generation of those that are True; those that the FixedIP lacks are True. user is the pod that uses the addresses; nil: none.
+// conditions returns the conditions that the FixedIP should have. The conditions of other controllers are unchanged, except
+// for the generation of those that are True; those that the FixedIP lacks are True. user is the pod that uses the addresses;
+// nil: none.
 func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 	want := slices.Clone(v.Record.Status.Conditions)
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
@@ -94,8 +97,8 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 		case have == nil:
 			set(c.kind, metav1.ConditionTrue, v1alpha1.ReasonNothingKnown, c.message)
 		case have.Status == metav1.ConditionTrue:
-			// kubectl wait does not accept a condition of an earlier generation, and no controller writes a condition that stays
-			// True.
+			// kubectl wait does not accept a condition of an earlier generation, and no controller writes a condition that
+			// stays True.
 			have.ObservedGeneration = v.Record.Generation
 		}
 	}
@@ -117,8 +120,8 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 	return want
 }
 
-// mismatched reports whether the condition AsReserved is about the current pod. No controller updates that condition when its pod
-// is deleted or opts out.
+// mismatched reports whether the condition AsReserved is about the current pod. No controller updates that condition when
+// its pod is deleted or opts out.
 func (v *evaluation) mismatched() bool {
 	return v.Pod != nil && v.Pod.UID == v.Record.Status.MismatchPodUID && !identity.OptsOut(v.Pod)
 }

@@ -109,9 +109,9 @@ func HasAddressesElsewhere(n pool.NodePool, running []Running) bool {
 // replaces an entry that names another pod than the one that runs with the address. The agent assigns an address by the
 // owner of its entry alone (Cilium fact 2), and would give the address to that other pod too.
 //
-// A fixed address that is in no subnet of the node gets the entry of its pod in two cases only. In the first, the home
-// of the address has a moved entry that names this node. In the second, a FixedIP reserves the address for the pod and
-// no node is its home now: the node that inherits the subnet will find the address here.
+// A fixed address that is in no subnet of the node gets the entry of its pod in two cases only: the pool of its home node
+// has a moved entry that names this node and the pod; or a FixedIP reserves the address for the pod, and the address has no
+// home node now. In the second case the node that inherits the subnet will find the address in the pool of this node.
 func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.NodePool, at time.Time) pool.NodePool {
 	running = slices.Clone(running)
 	slices.SortStableFunc(running, func(x, y Running) int { return strings.Compare(x.Owner, y.Owner) })

@@ -111,7 +111,7 @@ func (o OrphanedSubnets) Chosen(h CandidateNode) bool {
 //   - a node to which the scheduler has nominated one of the waiting pods;
 //   - a node without subnets, which runs no pods yet, if no pod waits or if its labels and taints admit one of the waiting
 //     pods;
-//   - a node that joined late, if no pod waits.
+//   - a node that joined late (see joinedLate), if no pod waits.
 //
 // A node to which no pod is nominated has to suit the pods of the node that is gone. A node that cannot use one of the Volumes
 // may not inherit, even if pods without volumes are nominated to it: the pods with these volumes could never run again.

@@ -15,7 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Excludes returns the first volume that a node cannot use; nil if the node can use all.
+// Excludes returns the first of Volumes that a node cannot use; nil if the node can use all of them.
 func (o OrphanedSubnets) Excludes(h CandidateNode) *Volume {
 	for i, v := range o.Volumes {
 		if volume.CheckNodeAffinity(v.Volume, h.Labels) != nil {

@@ -23,7 +23,8 @@ const confirmTries = 4
 // state.
 var ErrUndone = errors.New("the change was undone, at least in part, because the cluster has changed meanwhile")
 
-// Change is a request that takes an entry from a pod, or gives one to a pod that already runs with the address.
+// Change is a request that takes an entry from a pod, or gives an entry to a pod that already runs with the address of that
+// entry.
 //
 // A restart in place writes nothing: a scheduler may bind a pod that relies on an entry between the decision to take that
 // entry and the write. No precondition of the write can exclude that, because the pod is another object. Confirm therefore
@@ -40,9 +41,9 @@ type Change struct {
 // not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. The error matches
 // ErrUndone if any edit was undone.
 //
-// A process that dies between the write and the confirmation leaves a cooldown entry that names the previous owner, and so
-// does a Write whose last try had an unknown outcome. The controller restores the entry for a pod with that name that waits
-// for an IP on the node.
+// If the process dies between the write of a release and its confirmation, a cooldown entry that names the previous owner
+// remains. The same can happen if the outcome of the last try of the write is unknown. The controller restores the entry for
+// a pod with that name that waits for an IP on the node.
 func (w *Writer) Apply(ctx context.Context, c Change) (remaining []pool.EntryChange, err error) {
 	// written contains the latest edit of each address. Decide is called again after a failed try. After a write whose
 	// response was lost, Decide returns no edits, and the edits of the earlier try count.

@@ -119,8 +119,8 @@ func TestForCacheOfOtherObject(t *testing.T) {
 type apiServer struct {
 	mu   sync.Mutex
 	node []byte
-	// fail returns the error with which the nth patch fails, from 1, and whether the patch is applied nevertheless. If
-	// fail is nil or returns a nil error, the patch is handled as by the API server.
+	// fail returns the error with which patch n fails, and whether the patch is applied nevertheless. The first patch has
+	// n = 1. If fail is nil or returns a nil error, the patch is handled as by the API server.
 	fail    func(n int) (response error, applied bool)
 	patches int
 	reads   int

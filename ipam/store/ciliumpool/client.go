@@ -41,8 +41,8 @@ type API interface {
 type Client struct {
 	api API
 	// StripManagedFields makes every write of a spec also remove the managedFields of the CiliumNode. They are as large as the
-	// rest of the object, and only server-side apply uses them; the API server does not write them again until a client
-	// applies. Set StripManagedFields before the first write.
+	// rest of the object, and only server-side apply uses them; the API server does not write them again until a client uses
+	// server-side apply. Set StripManagedFields before the first write.
 	StripManagedFields bool
 }
 
@@ -95,7 +95,7 @@ func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []poo
 
 // Publish adds subnets to a node, together with the first entries in these subnets, so that every reader that sees the
 // subnets also sees their reserved addresses. It returns the node after the write. It returns ErrChanged if the node no
-// longer has the subnets of n.
+// longer has the subnets of n. The other errors are those of ChangeEntries.
 func (p *Client) Publish(ctx context.Context, n pool.NodePool, subnets []netip.Prefix, edits []pool.EntryChange) (pool.NodePool, error) {
 	podCIDRs := append([]string{}, n.PodCIDRs...)
 	for _, s := range subnets {

@@ -281,9 +281,9 @@ func Reference(n pool.NodePool) *ciliumv2.CiliumNode {
 }
 
 // handshakes returns the release handshakes in release-ips; nil if there are none. It leaves out keys that are not
-// addresses, and the probes that used has too: the agent has not acknowledged them yet. A probe that only release-ips has
-// was left there when a write of the labels made the agent lose that key (Cilium fact 28). It counts as a handshake, so
-// that the controller withdraws it like any other handshake that the agent does not process.
+// addresses, and the probes that are also in used: the agent has not acknowledged them yet. If a probe is in release-ips
+// only, a write of the labels has made the agent lose that key (Cilium fact 28). Such a probe counts as a handshake, so that
+// the controller withdraws it like any other handshake that the agent does not process.
 func handshakes(keys map[string]ipamtypes.IPReleaseStatus, probes []netip.Addr) map[netip.Addr]pool.Handshake {
 	var states map[netip.Addr]pool.Handshake
 	for key, status := range keys {

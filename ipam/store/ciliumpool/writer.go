@@ -82,7 +82,7 @@ type Writer struct {
 	served  sync.WaitGroup
 }
 
-// queue is guarded by the Writer's mu.
+// queue contains the requests that wait for the next patch of one node. The mutex of the Writer guards it.
 type queue struct {
 	waiting []*queued
 	// skipRateLimit is closed when a request with SkipRateLimit waits.
@@ -123,17 +123,18 @@ func (w *Writer) observePool(n pool.NodePool) {
 	}
 }
 
-// observePatch calls OnPatch, unless it is not known whether the patch was applied or the API server refused the patch for
-// another reason than a conflict.
+// observePatch calls OnPatch if the patch was applied or failed with a conflict. It does not call OnPatch if the API server
+// refused the patch for another reason, or if it is not known whether the patch was applied.
 func (w *Writer) observePatch(requests int, err error) {
 	if conflict := errors.Is(err, ErrChanged); w.OnPatch != nil && (err == nil || conflict) {
 		w.OnPatch(requests, conflict)
 	}
 }
 
-// Write returns when the request is fulfilled. It returns an error of Decide as it is. After such an error, ErrGone or
-// ErrRefused, the last try wrote nothing for the request, except that the edits of a request with Handshakes may have
-// been written. After any other error the request may have been written, or may be written later.
+// Write writes a request into the pool. It returns when the request is fulfilled, when it has failed, or when ctx ends. It
+// returns an error of Decide unchanged. After such an error, ErrGone or ErrRefused, the last try wrote nothing for the
+// request, except that the edits of a request with Handshakes may have been written. After any other error the request may
+// have been written, or may be written later.
 func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
 	q := &queued{WriteRequest: r, done: make(chan error, 1)}
 	w.mu.Lock()
@@ -223,7 +224,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 	for try := range writeTries {
 		// The first conflict was most likely caused by one other write, which is complete: the next try needs no pause.
 		if again := try > 1 || try == 1 && !errors.Is(err, ErrChanged); again && !pause(w.ctx, retry.Step()) {
-			finish(batch, fmt.Errorf("write to CiliumNode %s not confirmed: %w", node, context.Cause(w.ctx)))
+			finish(batch, fmt.Errorf("write to CiliumNode %s was stopped and may have been applied nevertheless: %w", node, context.Cause(w.ctx)))
 			return pool.NodePool{}, false
 		}
 		var after pool.NodePool
@@ -247,7 +248,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 		known = false
 		logger.V(2).Info("Write of the pool failed", "try", try+1, "requests", len(batch), "err", err)
 	}
-	finish(batch, fmt.Errorf("write to CiliumNode %s not confirmed within %d tries: %w", node, writeTries, err))
+	finish(batch, fmt.Errorf("write to CiliumNode %s failed in %d tries and may have been applied nevertheless: %w", node, writeTries, err))
 	return pool.NodePool{}, false
 }
 

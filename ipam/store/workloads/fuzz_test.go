@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// FuzzDecode checks that decode accepts any object and does not change the object, that decoded numbers are not negative, and
-// that the first pod of a workload with replicas is not excluded.
+// FuzzDecode checks that decode accepts any object and does not change the object, that decoded numbers are not negative,
+// and that the first pod of a workload with replicas and without reserved ordinals is not excluded.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"db","name":"web"},"spec":{"replicas":3,"strategy":{"rollingUpdate":{"maxSurge":"25%"}}}}`,

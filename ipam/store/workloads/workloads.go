@@ -117,7 +117,7 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	lookups := wait.Backoff{Duration: firstLookup, Factor: 2, Jitter: 0.2, Cap: lastLookup, Steps: 10}.DelayFunc()
 	err := lookups.Until(ctx, true, false, func(context.Context) (found bool, err error) {
 		if mapping, err = s.mapper.RESTMapping(gk); err != nil && !logged {
-			logger.Info("The API of this kind of workload is not available; it is looked up again until it is", "err", err)
+			logger.Info("The API of this kind of workload is not available; the lookup is repeated until the API is available", "err", err)
 			logged = true
 		}
 		return err == nil, nil

@@ -16,8 +16,8 @@ import (
 )
 
 func init() {
-	// The scheme that reads the configuration file already exists. The scheme that converts plugin arguments is built from
-	// the builder when it is first used.
+	// The scheme that reads the configuration file is built already, so the type is added to it directly. The scheme that
+	// converts plugin arguments is built from SchemeBuilder when it is first used.
 	schedconfigv1.SchemeBuilder.Register(addToScheme)
 	utilruntime.Must(addToScheme(schedscheme.Scheme))
 }

@@ -34,9 +34,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// ErrNotReady is the error of Find, and of Fits on strict nodes, until the cache has all CiliumNodes and FixedIPs: a decision
-// from a part of the cluster could be wrong.
-var ErrNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; the pod is tried again; if this does not change, check that their CRDs are installed, and that the scheduler may list and watch them")
+// ErrNotReady is the error of Find, and of Fits on strict nodes, until the cache has all CiliumNodes and FixedIPs: a
+// decision from a part of the cluster could be wrong.
+var ErrNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; the pod is tried again; if the listing does not complete, check that the CRDs of both kinds are installed, and that the scheduler may list and watch them")
 
 // Refusal is the error for a pod that cannot be placed now. WakeOn contains the causes that may help the pod.
 type Refusal struct {
@@ -213,12 +213,11 @@ func (b *Binder) HasFreeAddress(pod *corev1.Pod, wanted requeue.FreeAddress, nam
 	if len(wanted.Carried) > 0 {
 		return b.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), wanted.Carried) == nil
 	}
-	// On a node that is not strict, an unreserved pod needs no address.
 	return wanted.Strict && !b.onStrictNode(name) || b.Cache.Ledger.CanAllocate(name, b.families, wanted.Requested)
 }
 
-// FreeSlots counts the free slots of a workload and the pods that search for one, and returns the nodes of the slots that can
-// be taken over now.
+// FreeSlots counts the free slots of a workload and the pods that search for one, and returns the nodes of the slots that
+// can be taken over now.
 func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
 	free, err := b.freeSlots(workload, "")
 	if err != nil {
@@ -231,8 +230,8 @@ func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
 	return found, nil
 }
 
-// MayUse reports whether a node that was just created may take a refused pod. A queueing hint calls MayUse: the framework
-// calls hints after it has added the node to its own cache, while an event of the watch of nodes may come earlier.
+// MayUse reports whether a node that was just created may take a refused pod. A queueing hint calls MayUse, because the
+// framework calls hints after it has added the node to its own cache. An event of the watch of nodes may come earlier.
 func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	switch {

@@ -27,15 +27,16 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// LostError is the error of Bind if the addresses that were chosen for the pod are not available any more or may be in
-// use. It is also the error if the addresses have moved to the node and the controller has not recorded the move yet.
-// The next cycle decides again.
+// LostError is the error of Bind in these cases: the addresses that were chosen for the pod are not available any more or
+// may be in use; the pool has entries for the pod's name that were not planned; the addresses have moved to the node, and
+// the controller has not recorded the move yet; or the addresses have returned to their home node, and the pod needs an
+// additional address there. The next cycle decides again.
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return e.Reason }
 
-// Assume reserves the addresses for the pod on the node, in the ledger only. It reserves none for an unreserved pod unless
-// the node is strict. The error is a *Refusal.
+// Assume counts a claim of addresses for the pod on the node, in the ledger only. It makes no claim for an unreserved pod
+// unless the node is strict. The error is a *Refusal.
 func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	owner, r := p.id.Key(), p.reservation
 	claim := ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: node}, Families: b.families}
@@ -94,8 +95,8 @@ func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	return nil
 }
 
-// newEntries returns the addresses that the pool of a node gives to a pod, if that node is not among the known nodes.
-// It returns false if there is no such node.
+// newEntries returns a node that is not in known and whose pool has entries of the pod owner, with the addresses of
+// these entries. It returns false if there is no such node.
 func (b *Binder) newEntries(owner string, known []string) (ledger.NodeAddresses, bool) {
 	for _, h := range b.Cache.Ledger.Held(owner) {
 		if !slices.Contains(known, h.Node) {
@@ -141,7 +142,6 @@ func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 		return false
 	}
 	if b.Cache.Ledger.IsClaimed(claim) && p.certain() {
-		// The caller does not call Bind, which counts all other claims.
 		metrics.ClaimEnded(metrics.Existing, 0)
 		return true
 	}
@@ -188,7 +188,7 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 		return fmt.Errorf("claim %s on node %s for pod %s/%s: %w", addressText(claim.Addrs), node, pod.Namespace, pod.Name, err)
 	}
 	if p.moves(node) && !p.reservation.recordedOn(node) {
-		return &LostError{fmt.Sprintf("its %s %s moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod", addressText(claim.Addrs), verb(claim.Addrs, "has", "have"), node)}
+		return &LostError{fmt.Sprintf("its %s %s moved to node %s; the pod is tried again there when the controller has recorded that node in the FixedIP of the pod", addressText(claim.Addrs), verb(claim.Addrs, "has", "have"), node)}
 	}
 	klog.FromContext(ctx).V(2).Info("Address claimed", "pod", klog.KObj(pod), "node", node, "ips", claim.Addrs)
 	if p.Unreserved {

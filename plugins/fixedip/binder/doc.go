@@ -20,13 +20,13 @@
 //     cannot take the pod, the failover policy allows another node and the former pod has stopped, the next Find plans with
 //     other nodes.
 //  4. Score prefers the nodes with a larger share of free addresses, so that subnets fill evenly.
-//  5. Assume reserves the addresses on the chosen node in memory, so that no other pod gets them.
+//  5. Assume counts a claim of the addresses on the chosen node in memory, so that no other pod gets them.
 //  6. Bind writes the claim into the node's pool, with one patch that succeeds only if the spec of the CiliumNode is
 //     unchanged since the decision read it. The claim counts in the cache as soon as the API server has responded, even
 //     if the watch is late: if binding the pod fails afterwards, the next Find plans with the node of the claim. For a
 //     pod that migrates, Bind moves the addresses (see pool.Move). The pod is then bound in a later cycle, when its
 //     FixedIP names the node (ADR 0031). For a restart in place, Bind writes no claim: see Claimed.
-//  7. Forget drops the reservation that Assume made in memory. An entry that was written stays in the pool.
+//  7. Forget drops the claim that Assume made in memory. An entry that was written stays in the pool.
 //
 // Binding invariant: a pod is bound to a node only if the entries of the node that name the pod are exactly those
 // planned for the pod. For an unreserved pod no entry is planned, unless the node is strict. If addresses have moved

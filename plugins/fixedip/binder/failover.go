@@ -21,8 +21,9 @@ import (
 )
 
 // policyOf returns the failover policy of a pod: that of its FixedIP or, before the FixedIP exists, that of the
-// annotations of its workload, or of the pod itself if it has no workload. If neither defines a policy, policyOf returns the
-// scheduler's default. It returns Wait if the annotations are invalid, the workload is not known, or the pod has a slot.
+// annotations of its workload, or of the pod itself if it has no workload. If that object defines no policy, policyOf
+// returns the scheduler's default. It returns Wait if the annotations are invalid, the workload is not known, or the pod
+// has a slot.
 func (b *Binder) policyOf(pod *corev1.Pod, p *Plan) v1alpha1.Failover {
 	if p.id.Slot {
 		// The pod has claimed its slot, but has never run with it.
@@ -110,8 +111,8 @@ func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 }
 
 // nodeUnavailable returns why the node of the reservation cannot take the pod, whatever resources it has free, as the
-// end of the sentence that ownedByPrefix begins. reason is empty if that depends on the filters. remedy is the event
-// that helps a pod that may not leave its node; empty if it depends on the reason.
+// end of the sentence that ownedByPrefix begins. reason is empty if only the filters decide about the node. remedy is the
+// event that helps a pod that may not leave its node; it is empty if the node exists.
 func (b *Binder) nodeUnavailable(p *Plan) (reason, remedy string) {
 	r := p.reservation
 	if b.node(r.node) == nil {
@@ -135,9 +136,9 @@ func (b *Binder) widens(pod *corev1.Pod, node string) bool {
 	return next || before && nominated != "" && nominated != node
 }
 
-// widenSearch changes the plan to nodes other than that of the reservation. If home is not empty, home is the only
-// node. If the policy is Reassign and the pod requests addresses, the plan has the nodes whose subnets contain these
-// addresses. Otherwise the plan has all nodes.
+// widenSearch changes the plan so that the pod may leave the node of the reservation. If home is not empty, home is the
+// only node of the plan. If the policy is Reassign and the pod requests addresses, the plan has the nodes whose subnets
+// contain these addresses. Otherwise the plan has all nodes.
 func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover, home string) (*Plan, error) {
 	b.remember(&b.widened, pod)
 	p.failover, p.home, p.Nodes = policy, home, nil
@@ -223,8 +224,8 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + whyNot, WakeOn: b.wakeOnOwnNode(p)}, false
 }
 
-// unavailableReason returns why neither the node of the reservation nor another node of the plan can take the pod, as the end
-// of the sentence that ownedByPrefix begins. unavailable is the reason that nodeUnavailable returns.
+// unavailableReason returns why neither the node of the reservation nor another node of the plan can take the pod, as the
+// end of the sentence that ownedByPrefix begins. unavailable is the reason that nodeUnavailable returns.
 func (b *Binder) unavailableReason(p *Plan, unavailable string, refused func(string) []string) string {
 	home := b.node(p.home)
 	if home == nil {
@@ -234,8 +235,8 @@ func (b *Binder) unavailableReason(p *Plan, unavailable string, refused func(str
 	return fmt.Sprintf("does not exist; the address was migrated to that node and returns to its home node %s, which %s%s", p.home, reason, remedy)
 }
 
-// hindrance returns why a node cannot take a pod. refused contains the reasons of the filters. remedy is the action or event
-// that helps; empty if it depends on the cluster.
+// hindrance returns why a node cannot take a pod. refused contains the reasons of the filters. remedy is the action or
+// event that helps; empty if the reasons of the filters suggest none.
 func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
 	switch {
 	case !nodeutil.IsReady(node):

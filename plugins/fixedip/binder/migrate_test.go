@@ -104,8 +104,8 @@ func TestMoveUndone(t *testing.T) {
 	}
 }
 
-// TestMoveUndoneInSecondTry checks that a move is undone completely if the first try has taken the addresses away and the pod is
-// bound during the second one, which finds nothing to take.
+// TestMoveUndoneInSecondTry checks that a move is undone completely if the first try has taken the addresses away and the
+// pod is bound during the second one, which finds nothing to take.
 func TestMoveUndoneInSecondTry(t *testing.T) {
 	pod, clients := movedPod()
 	bound := pod.DeepCopy()
@@ -138,7 +138,7 @@ func TestMoveUndoneInSecondTry(t *testing.T) {
 // node that has them now. That holds after a move by Bind and after a move that the pools show.
 func TestMoveIsRecordedFirst(t *testing.T) {
 	const waits = "its addresses 10.0.1.9, fd00:1::9 belong to node %s, which the FixedIP of the pod does not name yet; the pod is placed there when the controller has recorded that node in the FixedIP"
-	const again = "its addresses 10.0.1.9, fd00:1::9 have moved to node %s; the pod is tried again there when the controller has recorded that in the FixedIP of the pod"
+	const again = "its addresses 10.0.1.9, fd00:1::9 have moved to node %s; the pod is tried again there when the controller has recorded that node in the FixedIP of the pod"
 	for name, c := range map[string]struct {
 		pools map[string]pool.Entry
 		// recorded is spec.nodeName of the FixedIP; "none": there is no FixedIP.

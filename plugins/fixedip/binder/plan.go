@@ -89,8 +89,8 @@ func verb(addrs []netip.Addr, singular, plural string) string {
 	return plural
 }
 
-// Find returns the plan for a pod. The error is a *Refusal if a change may help the pod. Find changes no state except that of
-// the pod in the Binder: whether the pod searches for a slot, is orphaned, or has had a plan with other nodes.
+// Find returns the plan for a pod. The error is a *Refusal if a change may help the pod. Find changes no state except that
+// of the pod in the Binder: whether the pod searches for a slot, is orphaned, or has had a plan with other nodes.
 func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	if err != nil {
@@ -187,7 +187,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 			return &Refusal{Reason: "node(s) couldn't carry the pod's address: " + err.Error()}
 		}
 		if missing := b.missing(r.addrs); len(missing) > 0 && !b.atHome(node.Name, r.addrs) && b.onStrictNode(node.Name) {
-			// Without an address of each family, the agent of a strict node cannot start the pod.
+			// The agent of a strict node has no address for the pod in a family in which the pod has no entry.
 			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %s, which the pod gets only on the home node of its address", address.JoinFamilies(missing))
 		}
 		return nil
@@ -256,7 +256,7 @@ func (b *Binder) workloadOf(id identity.Identity) (*identity.Workload, error) {
 	workload, err := b.Cache.Workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
 	switch {
 	case errors.Is(err, workloads.ErrUnknown):
-		return nil, fmt.Errorf("its %s %s/%s, which may request addresses, has not been seen by the scheduler yet; the pod waits until the scheduler sees it; if this does not change, check that the scheduler may list and watch all objects of that kind", id.Owner.Kind, id.Namespace, id.Owner.Name)
+		return nil, fmt.Errorf("its %s %s/%s, which may request addresses, has not been seen by the scheduler yet; the pod waits until the scheduler sees it; if the pod keeps waiting, check that the scheduler may list and watch all objects of that kind", id.Owner.Kind, id.Namespace, id.Owner.Name)
 	case err != nil:
 		return nil, fmt.Errorf("read %s %s/%s from the cache: %w", id.Owner.Kind, id.Namespace, id.Owner.Name, err)
 	case workload == nil || workload.UID != id.Owner.UID:
@@ -296,9 +296,9 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	existing := slices.DeleteFunc(slices.Clone(serving), func(name string) bool { return b.node(name) == nil })
 	switch {
 	case len(serving) == 0 && len(requested.Families()) > 1:
-		return nil, refuse(b.wakeOnFreeAddress(p).AndAnySubnet(), "requests %s, but no node can give a pod addresses of both families of this list; request addresses from the subnets of one node, and check that they overlap the subnets of no other node", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p).AndAnySubnet(), "requests %s, but no node can give a pod addresses of both families of this list; request addresses from the subnets of one node, and check that these subnets overlap those of no other node", requested)
 	case len(serving) == 0:
-		return nil, refuse(b.wakeOnFreeAddress(p).AndAnySubnet(), "requests %s, but no node can give a pod an address of this list; request addresses that pods may have in the subnets of a node, and check that these overlap the subnets of no other node", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p).AndAnySubnet(), "requests %s, but no node can give a pod an address of this list; request addresses that pods may have in the subnets of a node, and check that these subnets overlap those of no other node", requested)
 	case len(existing) == 0:
 		// The queueing hint for new nodes requeues the pod (see MayUse), unless the new node gets the subnet later.
 		return nil, refuse(wake.AndAnySubnet(), "requests %s, but node %s, which has such addresses in its subnets, does not exist; the pod waits until a node with such addresses exists", requested, serving[0])

@@ -45,8 +45,8 @@ func TestWakeOnRequestedAddress(t *testing.T) {
 	}
 }
 
-// TestRequestedSubnetChanges checks that a pod waits for changes of all subnets if one that does not contain its requested
-// address may make the address available.
+// TestRequestedSubnetChanges checks that a pod waits for changes of all subnets if a change of a subnet that does not
+// contain its requested address may make the address available.
 func TestRequestedSubnetChanges(t *testing.T) {
 	in := func(name, cidr string) pool.NodePool {
 		return pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}}

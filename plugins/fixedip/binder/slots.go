@@ -25,8 +25,8 @@ import (
 
 // A workload whose pods have no stable names has a set of slots. A slot contains the addresses of one pod on one node.
 // A new pod takes over a slot whose pod has stopped. If too few slots are free, the new pod gets a slot of its own, as
-// in a first placement, so there are as many slots as pods that existed at the same time. A new pod also waits for the
-// slot of a pod that is being deleted; otherwise each rollout would need one more address.
+// in a first placement, so a workload gets at most as many slots as it has had pods at the same time. A new pod also
+// waits for the slot of a pod that is being deleted; otherwise each rollout would need one more address.
 //
 // At most as many pods search for a slot as slots are free. So a free slot whose node cannot take a pod makes only one
 // pod wait.
@@ -137,10 +137,10 @@ func available(free []freeSlot) []freeSlot {
 	return slices.DeleteFunc(slices.Clone(free), func(f freeSlot) bool { return f.blocked != "" })
 }
 
-// findSlot plans for a pod without a slot. A slot is free if no living pod has it, and available if it can also be taken over now.
-// The plan has the nodes with an available slot. If the other pods that search already need all free slots, the pod gets a new
-// slot, as in a first placement. If slots are free but none is available, or no node with an available slot exists, findSlot
-// returns a Refusal, and the pod waits.
+// findSlot plans for a pod without a slot. A slot is free if its pod does not exist any more, has ended, or is being
+// deleted. A free slot is available if it can be taken over now. The plan has the nodes with an available slot. If the
+// other pods that search already need all free slots, the pod gets a new slot, as in a first placement. If slots are free
+// but none is available, or no node with an available slot exists, findSlot returns a Refusal, and the pod waits.
 func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	workload := p.id.Resource()
 	if _, err := b.workloadOf(p.id); err != nil {
@@ -181,8 +181,8 @@ func counted(free int) string {
 // shownSlots is the maximum number of slots that a message names.
 const shownSlots = 3
 
-// describe returns the text about free slots that cannot be taken over: the first shownSlots of them with their nodes and the
-// reasons, and the number of the others.
+// describe returns the text about free slots that cannot be taken over: the first shownSlots of them with their nodes and
+// the reasons, and the number of the others.
 func describe(free []freeSlot) string {
 	var parts []string
 	for _, f := range free[:min(shownSlots, len(free))] {
@@ -225,7 +225,7 @@ func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
 type slotWaiters struct {
 	mu sync.Mutex
 	// workloads contains the workload of each searching pod, named as in pool entries. Key: the UID of a pod that the watch
-	// shows. search adds a pod; a pod is removed when Assume has reserved its address, or when the pod is deleted.
+	// shows. search adds a pod; a pod is removed when Assume has claimed its address, or when the pod is deleted.
 	workloads map[types.UID]string
 }
 

@@ -88,8 +88,8 @@ func (b *Binder) wakeOnWorkload(pod *corev1.Pod) requeue.WakeOn {
 
 // blockedBy returns the nodes that cannot take the unreserved pod, and the causes that may help the pod. A node whose
 // pool has an entry with the pod's name for another workload is blocked. Any other entry with the pod's name is for
-// this pod: it names the pod's own workload or an unreserved pod, or it names no workload because a user wrote it. Such
-// an entry blocks the node only while another pod uses the address.
+// this pod: it names the pod's own workload or an unreserved pod, or it names no workload, because it is for a bare pod
+// or a user wrote it. Such an entry blocks the node only while another pod uses the address.
 func (b *Binder) blockedBy(p *Plan, pod *corev1.Pod) (blocked []blockedNode, wake requeue.WakeOn) {
 	owner := b.controllerOf(pod)
 	wake = p.wakeOn()

@@ -57,8 +57,8 @@ type Cache struct {
 	// Pools reads pools from the API server, and Writer writes them.
 	Pools  *ciliumpool.Client
 	Writer *ciliumpool.Writer
-	// synced contains a function for each watch that reports whether the watch has delivered all objects that existed at the
-	// start. Key: the plural name of the resource.
+	// synced contains a function for each watch that reports whether the watch has delivered all objects that existed at
+	// the start. Key: the plural name of the resource.
 	synced map[string]toolscache.InformerSynced
 
 	mu sync.Mutex
@@ -67,8 +67,8 @@ type Cache struct {
 }
 
 // Start returns a Cache and starts its watches, which end with ctx. It does not wait for the watches, so that the scheduler
-// starts even if the API server is not reachable: see addSyncOnlyInformer. shared contains the informers of the scheduler, and
-// kinds the kinds of workloads whose pods may have fixed addresses.
+// starts even if the API server is not reachable: see addSyncOnlyInformer. shared contains the informers of the scheduler,
+// and kinds the kinds of workloads whose pods may have fixed addresses.
 func Start(ctx context.Context, base *restclient.Config, shared informers.SharedInformerFactory, args *config.FixedIPArgs, kinds identity.Kinds, newCache cache.NewCacheFunc) (*Cache, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration uses protobuf, which custom resources do not support.
@@ -121,8 +121,8 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 	return c, nil
 }
 
-// WritePools sets Pools, and a Writer that works until ctx ends. The ledger has every pool that the Writer reads or writes
-// before the call of Writer.Write returns.
+// WritePools sets Pools, and a Writer that works until ctx ends. When a call of Writer.Write returns, the ledger contains
+// each pool that the API server has returned for the call, or a newer version.
 func (c *Cache) WritePools(ctx context.Context, api *ciliumpool.Client) {
 	c.Pools, c.Writer = api, ciliumpool.NewWriter(ctx, api, c.Ledger.Node)
 	c.Writer.OnPatch = metrics.PoolWrite

@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestSyncOnlyInformer checks that waiting for the scheduler's informers, as the scheduler does before it is ready, also waits
-// for the cache. Finding S12.
+// TestSyncOnlyInformer checks that waiting for the scheduler's informers, as the scheduler does before it is ready, also
+// waits for the cache. Finding S12.
 func TestSyncOnlyInformer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var nodes, records atomic.Bool

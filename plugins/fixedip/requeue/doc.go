@@ -9,9 +9,9 @@
 // of a workload are free. A Domain makes both. One goroutine calls the Domain, without the lock of the queue.
 //
 // A pod leaves the queue when it is requeued, gets an address, or is deleted. To requeue a pod, the queue activates it
-// (framework.Handle.Activate), which skips the scheduler's backoff. So the queue has limits of its own: it requeues a
-// pod at most once per second, and only one pod for each address that becomes free. Identifiers with the word wake are
-// about requeueing.
+// (framework.Handle.Activate), which skips the scheduler's backoff. So the queue has limits of its own: except for
+// Queue.Retry, it requeues a pod at most once per second, and only one pod for each address that becomes free.
+// Identifiers with the word wake are about requeueing.
 //
 // The package makes no decision about addresses, and calls no API.
 package requeue

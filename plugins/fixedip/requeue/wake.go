@@ -13,10 +13,10 @@ import (
 
 // Key is one cause that pods wait for and that events are about.
 type Key struct {
-	// Cause determines the meaning of Name. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, or which ends.
-	// Workload: a workload, named as in pool entries, that becomes known or whose annotations change. Node: a node whose
-	// pool or readiness changes. Slot: a workload, named as in pool entries, of which a slot becomes free. Quota: a
-	// namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
+	// Cause determines the meaning of Name. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, or
+	// which ends. Workload: a workload, named as in pool entries, that becomes known or whose annotations change. Node: a
+	// node whose pool or readiness changes. Slot: a workload, named as in pool entries, of which a slot becomes free.
+	// Quota: a namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
 	Cause metrics.Cause
 	Name  string
 	// Addr is an address whose home changes, because a node gets or loses a subnet that contains it. Name is empty then.
@@ -115,7 +115,7 @@ type Event struct {
 // AllFreeAddresses is the value of Event.Freed that requeues every pod that can use the node.
 const AllFreeAddresses = int(^uint(0) >> 1)
 
-// about reports whether the event concerns a key, other than the keys for free addresses.
+// about reports whether the event concerns a key. It returns false for the keys of pods that wait for a free address.
 func (e Event) about(k Key) bool {
 	return slices.Contains(e.Keys, k) || e.Node != "" && k == Key{Cause: metrics.Node, Name: e.Node} || len(e.Subnets) > 0 && k == anySubnet ||
 		slices.ContainsFunc(e.Subnets, func(s netip.Prefix) bool { return s.Contains(k.Addr) })

@@ -31,7 +31,8 @@ const startTimeout = 10 * time.Minute
 
 // Options configure an API server.
 type Options struct {
-	// Bin is the folder of the programs, and Manifests that of the manifests. Dir is the work folder, which is emptied first.
+	// Bin is the folder of the programs, and Manifests that of the manifests. Dir is the work folder, which is emptied
+	// first.
 	Bin, Dir, Manifests string
 	World               *world.World
 	// SaveMemory makes the API server collect garbage more often. In a benchmark with a large cluster, the API server
@@ -90,7 +91,7 @@ func Start(ctx context.Context, o Options) (*cluster.Cluster, *rest.Config, erro
 }
 
 // awaitWatchCaches waits until the API server has read the custom resources into its watch caches. The API server is ready
-// before that. Reading 150,000 CiliumEndpoints takes minutes, and the measured times must not include them.
+// before that. Reading 150,000 CiliumEndpoints takes minutes, and the measured times must not include this time.
 func awaitWatchCaches(ctx context.Context, cfg *rest.Config) error {
 	api, err := NewClient(cfg)
 	if err != nil {

@@ -30,8 +30,8 @@ import (
 // releaseNodes is the maximum number of nodes on which addresses are released.
 const releaseNodes = 1000
 
-// watchNodes watches the changes of CiliumNodes from now on. The API server ends the watch of a client that reads too slowly;
-// the result then continues where that watch ended.
+// watchNodes watches the changes of CiliumNodes from now on. The API server ends the watch of a client that reads too
+// slowly; the result then continues where that watch ended.
 func (b *bench) watchNodes(ctx context.Context) (watch.Interface, error) {
 	var now ciliumv2.CiliumNodeList
 	if err := b.api.List(ctx, &now, client.Limit(1)); err != nil {
@@ -59,8 +59,8 @@ func (b *bench) join(ctx context.Context, s *step) error {
 		return err
 	}
 	defer watcher.Stop()
-	// created contains the time at which the CiliumNode of each joining node was created, and joined how long it took from
-	// then until its pool had an entry. Key: the name of the node.
+	// created contains the time just before the CiliumNode of each joining node was created, and joined the time from that
+	// moment until its pool had an entry. Key: the name of the node.
 	var created sync.Map
 	joined := map[string]time.Duration{}
 	creating := make(chan error, 1)
@@ -140,9 +140,9 @@ func (b *bench) restart(ctx context.Context, s *step) error {
 	return b.settle(ctx, s, began)
 }
 
-// release deletes StatefulSets with pods on at most releaseNodes nodes. As in a cluster, all pods are terminating before the
-// kubelets end them, each its pods one after another. release measures for each address the time from the end of its pod until
-// its entry does not name the pod any more.
+// release deletes StatefulSets with pods on at most releaseNodes nodes. As in a real cluster, all pods are terminating
+// before the first one ends, and the pods of a node end one after another. release measures for each address the time from
+// the end of its pod until its entry does not name the pod any more.
 func (b *bench) release(ctx context.Context, s *step) error {
 	began := time.Now()
 	var pods []world.Place
@@ -234,8 +234,8 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	return nil
 }
 
-// endPod removes a pod and its CiliumEndpoint, and its address from status.ipam.used, as the kubelet and the agent would. It sets
-// gone to the time at which the pod was removed.
+// endPod removes a pod and its CiliumEndpoint, and its address from status.ipam.used, as the kubelet and the agent would. It
+// sets gone to the time at which the pod was removed.
 func (b *bench) endPod(ctx context.Context, p world.Place, gone *time.Time) error {
 	meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
 	if err := b.api.Delete(ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)); err != nil {

@@ -73,8 +73,8 @@ func Save(ctx context.Context, from *http.Client, url, path string) error {
 	return os.WriteFile(path, data, 0o600)
 }
 
-// Each calls visit with the labels and the value of each counter, gauge or histogram of a metric; the value of a histogram is
-// its sum.
+// Each calls visit with the labels and the value of each time series of a metric. The value of a histogram is the sum of its
+// observations.
 func (m Metrics) Each(name string, visit func(labels map[string]string, value float64)) {
 	for _, metric := range m[name].GetMetric() {
 		labels := map[string]string{}

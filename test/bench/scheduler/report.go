@@ -36,8 +36,8 @@ type result struct {
 	// Resident is the memory of the scheduler after the last bind, and Peak its maximum, in bytes.
 	Resident int64 `json:"residentBytes"`
 	Peak     int64 `json:"peakBytes"`
-	// Attempt is the time from the moment at which the scheduler takes a pod from its queue until the pod is bound, and Claim
-	// the part of that time that the claim takes.
+	// Attempt is the time from the moment at which the scheduler takes a pod from its queue until the pod is bound, and
+	// Claim the part of that time that the claim takes.
 	Attempt measure.Latency `json:"attempt"`
 	Claim   measure.Latency `json:"claim"`
 	// Requests contains the requests to the API server per pod, without lists and watches. Key: verb and resource.
@@ -69,9 +69,9 @@ const watchBytes = "apiserver_watch_events_sizes"
 
 var ofCiliumNodes = map[string]string{"group": "cilium.io", "resource": "ciliumnodes"}
 
-// requestsPerPod returns the number of requests per pod between two readings of the metrics of the API server, without
-// values below half a request for all pods. reported is the number of status patches of CiliumNodes by the simulated
-// agents in that time, which do not count.
+// requestsPerPod returns the number of requests per pod between two readings of the metrics of the API server. It leaves
+// out requests whose total for all pods is less than 0.5. reported is the number of status patches of CiliumNodes by the
+// simulated agents in that time, which do not count. Key: see measure.RequestKey.
 func requestsPerPod(before, after measure.Metrics, pods int, reported int64) map[string]float64 {
 	found, former := after.Requests(), before.Requests()
 	found[measure.RequestKey("PATCH", "ciliumnodes", "status")] -= float64(reported)

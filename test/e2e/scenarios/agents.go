@@ -121,7 +121,7 @@ func ciliumNodeDeleted(ctx context.Context, s *scene) error {
 	if err := errors.Join(node.WaitReady(ctx), node.WaitEndpoints(ctx)); err != nil {
 		return err
 	}
-	// The agent has answered a barrier, so its report is about the new pool.
+	// Wait for an agent barrier, so that the report of the agent is about the new pool.
 	if _, err := s.nodeAddresses(ctx, calmNode); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func ciliumNodeDeleted(ctx context.Context, s *scene) error {
 	}
 	for name, addresses := range unreserved {
 		if !slices.Equal(after[name], addresses) {
-			return fmt.Errorf("the unreserved pod %s has %v, want %v as before; no addresses: it was replaced", name, after[name], addresses)
+			return fmt.Errorf("the unreserved pod %s has %v, want %v as before; an empty list means that the pod was replaced", name, after[name], addresses)
 		}
 	}
 	if err := s.deletePods(ctx, false, before.names()...); err != nil {

@@ -86,7 +86,7 @@ func (a *archive) add(name string, data []byte) {
 	}
 }
 
-// maxLog is the maximum size of a log in the archive, in bytes. Of a longer log the archive has only the end.
+// maxLog is the maximum size of a log in the archive, in bytes. The archive contains only the end of a longer log.
 const maxLog = 20 << 20
 
 func (a *archive) addFolder(as, dir string) error {

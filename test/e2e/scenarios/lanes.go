@@ -112,7 +112,7 @@ func (t *trial) runLane(ctx context.Context, kills bool, m *killer, n need) {
 	}
 }
 
-// runOne restarts the programs of the nodes that have exited, and then runs a scenario in its own namespace. If m is not
+// runOne restarts each program of the nodes that has exited, and then runs a scenario in its own namespace. If m is not
 // nil, the scenario starts shortly before m kills our programs.
 func (t *trial) runOne(parent context.Context, s scenario, m *killer, nodes []string) {
 	if s.name == ratioScenario {
@@ -165,8 +165,8 @@ func (t *trial) runOne(parent context.Context, s scenario, m *killer, nodes []st
 // killed returns the name of a scenario that runs while our programs are killed.
 func killed(name string) string { return name + ", our programs killed" }
 
-// supervise restarts the programs of nodes that have exited, so that the next scenario finds them running. It returns an
-// error for each of them.
+// supervise restarts each program of the nodes that has exited, so that the next scenario finds it running. It returns
+// an error for each such program, and if a restart fails or the node does not become ready afterwards.
 func (t *trial) supervise(ctx context.Context, nodes []string) error {
 	var errs []error
 	for _, name := range nodes {

@@ -253,8 +253,8 @@ func deploymentSlots(ctx context.Context, s *scene) error {
 // yet.
 const goneFor = 2 * time.Second
 
-// mostAtOnce counts the pods of the namespace until ctx ends, and then returns the maximum. Terminating pods count,
-// because they still have their addresses.
+// mostAtOnce counts the pods of the namespace until ctx ends, and then sends the maximum to the returned channel.
+// Terminating pods count, because they still have their addresses.
 func (s *scene) mostAtOnce(ctx context.Context) <-chan int {
 	most := make(chan int, 1)
 	go func() {

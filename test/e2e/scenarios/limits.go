@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Scenarios in which a quota or a volume limits where pods run.
+// Scenarios in which a quota or a volume limits whether or where a pod can run.
 
 const fixedIPCount corev1.ResourceName = "count/fixedips.fixedip.io"
 

@@ -8,7 +8,7 @@
 //	e2e -cilium 1.19                          one version
 //	e2e -cilium 1.18,1.19,1.20 -table FILE    one after the other, and a table of the results
 //	e2e -cilium 1.18,1.19,1.20 -beside 3      all at the same time
-//	e2e -cilium 1.18,1.19 -last -table FILE   the table, of the last complete runs
+//	e2e -cilium 1.18,1.19 -last -table FILE   only the table, from the last complete runs
 //	e2e -cilium 1.19/native,1.20/1.35         one without tunnels between the nodes, one with Kubernetes 1.35
 //	e2e -run 'drained|rebooted'               some scenarios only
 //	e2e -kills none                           each scenario once, without kills
@@ -86,7 +86,7 @@ func run() error {
 	flag.StringVar((*string)(&o.routing), "routing", string(layout.Tunnel), "how packets reach pods of other nodes: tunnel, or native (routes to the subnets of nodes; scenarios whose addresses leave their subnet are left out)")
 	flag.StringVar(&o.kubernetes, "kubernetes", layout.OwnKubernetes, "minor version of the control plane and the kubelets: 1.34 or 1.35")
 	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
-	flag.StringVar((*string)(&o.kills), "kills", string(killsToo), "whether our programs are killed in scenarios that allow it: too (in a second run of each), only (in its only run) or none")
+	flag.StringVar((*string)(&o.kills), "kills", string(killsToo), "whether our programs are killed in scenarios that allow it: too (each of them runs a second time, with kills), only (each runs once, with kills) or none (each runs once, without kills)")
 	flag.IntVar(&o.parallel, "beside", 1, "number of clusters that run at the same time; each takes 3 GB of memory and one core")
 	flag.StringVar(&o.table, "table", "", "file for a table of the last complete runs on these versions")
 	flag.StringVar(&o.compatibility, "compatibility", "", "file for the versions of the last complete runs; needs -table")

@@ -55,8 +55,8 @@ patches:
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --v=2}
 `
 
-// settings is the format of the settings of both programs. Its argument is the value of allowAddressMigration. Times are short to
-// shorten the run.
+// settings is the format of the settings of both programs. Its argument is the value of allowAddressMigration. Times
+// are short to shorten the run.
 var settings = `apiVersion: config.fixedip.io/v1alpha1
 kind: FixedIPConfiguration
 subnets:

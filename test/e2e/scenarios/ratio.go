@@ -74,7 +74,7 @@ func ratio(ctx context.Context, s *scene) error {
 			enough *= secondLook
 			s.printLines(fmt.Sprintf("       the ratio is %.3f after %d replacements each; measuring until there are %d\n", r, len(seen["ours"]), enough))
 		}
-		// Multiples of the golden ratio are spread evenly, whatever their number.
+		// The fractional parts of the multiples of the golden ratio are spread evenly, whatever their number.
 		_, moment := math.Modf(float64(i) * math.Phi)
 		for _, set := range []string{"ours", "stock"} {
 			if !wait(ctx, time.Duration(moment*float64(time.Second))) {
@@ -91,7 +91,7 @@ func ratio(ctx context.Context, s *scene) error {
 		return err
 	}
 	placing := func(c replacement) time.Duration { return c.bound - c.created }
-	s.note = fmt.Sprintf("the median time of %d replacements each is %s with a fixed address and %s without, a ratio of %.3f; the median time from the creation to the bind of a pod is %s and %s of that",
+	s.note = fmt.Sprintf("the median time of %d replacements each is %s with a fixed address and %s without, a ratio of %.3f; the median time from the creation of a pod to its bind is %s with a fixed address and %s without",
 		len(seen["ours"]), ours, stock, r, median(seen["ours"], placing), median(seen["stock"], placing))
 	if r > maxRatio {
 		return fmt.Errorf("the ratio is %.3f, want at most %.2f", r, maxRatio)
@@ -140,7 +140,8 @@ func (s *scene) timeReplacements(ctx context.Context, names []string) ([]replace
 	return slices.Collect(maps.Values(found)), err
 }
 
-// median returns the median of the times that of returns, rounded to milliseconds; 0 for an empty list.
+// median calls of for each element of list and returns the median of the results, rounded to milliseconds; 0 for an
+// empty list.
 func median(list []replacement, of func(replacement) time.Duration) time.Duration {
 	var sorted []time.Duration
 	for _, c := range list {

@@ -23,9 +23,9 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// Names of the nodes. The first two are the calm nodes: of their kubelet, containerd and agent, scenarios restart only
-// the agent, and the control pods there must answer throughout. Scenarios about nodes use the third node, and the
-// fourth node replaces it.
+// Names of the nodes. The first two are the calm nodes: scenarios may restart the agents of these nodes, but neither
+// the kubelets nor containerd, and the control pods there must answer throughout. Scenarios about nodes use the third
+// node, and the fourth node replaces it.
 const (
 	calmNode, otherNode, victimNode, spareNode = "node-1", "node-2", "node-3", "node-4"
 )

@@ -136,7 +136,8 @@ func (s *scene) remove(ctx context.Context, obj client.Object, options ...client
 	})
 }
 
-// change updates an object. It retries after errors, such as conflicts, with a time limit of a minute.
+// change updates an object. It retries after errors, such as conflicts, until there is no progress for a minute (see
+// within).
 func change[T client.Object](ctx context.Context, s *scene, obj T, f func(T)) error {
 	err := within(ctx, time.Minute, func() error {
 		if err := s.api.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {

@@ -53,7 +53,7 @@ type watch struct {
 	sums      sums
 	found     []string
 	// differs contains the pods whose sources of addresses differ. Key: the UID, and the source that differs from the
-	// status. Value: the time since which it differs, or was last reported.
+	// status. Value: the time at which the difference was first seen or last reported.
 	differs map[string]time.Time
 }
 
@@ -178,7 +178,7 @@ func (w *watch) checkWire(boxes []sandbox) {
 			if !stillHas(other, a) || !stillHas(b, a) {
 				continue
 			}
-			// A force-deleted pod is replaced before its node learns of the deletion.
+			// A pod that was deleted by force may be replaced before its kubelet has seen the deletion.
 			if other.key() == b.key() && other.node == b.node {
 				w.count(func(s *sums) { s.overlaps++ })
 				continue

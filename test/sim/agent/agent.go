@@ -80,7 +80,8 @@ func (a *Allocator) isReleasing(ip string) bool {
 	return false
 }
 
-// Take allocates the address ip for an owner (Allocate).
+// Take allocates the address ip for an owner (Allocate). It returns an error if the address is in use, has no entry in
+// the pool, or is in a release handshake, and if there is no CiliumNode or no pool.
 func (a *Allocator) Take(ip, owner string) error {
 	_, used := a.Allocated[ip]
 	switch {
@@ -101,7 +102,8 @@ func (a *Allocator) Take(ip, owner string) error {
 }
 
 // Next allocates an address of one family for an owner (AllocateNext). It takes an address whose entry has that owner,
-// even if the address is in use. If there is none, it takes any address that Offered returns.
+// even if the address is in use. If there is none, it takes any address that Offered returns. If there is none either,
+// or no CiliumNode, it returns an error.
 func (a *Allocator) Next(owner string, v6 bool) (string, error) {
 	if a.Node == nil {
 		return "", fmt.Errorf("CiliumNode for own node is not available")
@@ -149,7 +151,8 @@ func (a *Allocator) entries(v6 bool, which func(string, ipamtypes.AllocationIP) 
 	return found
 }
 
-// Release frees an address, regardless of the owner for which it is allocated (Release).
+// Release frees an address, regardless of the owner for which it is allocated (Release). It returns an error if the
+// address is not allocated.
 func (a *Allocator) Release(ip string) error {
 	if _, used := a.Allocated[ip]; !used {
 		return fmt.Errorf("IP %s is not allocated", ip)

@@ -208,8 +208,8 @@ func status(used ipamtypes.AllocationMap, handshakes map[string]ipamtypes.IPRele
 
 const timeout = 60 * time.Second
 
-// until waits until holds returns true, which depends on goroutines of Cilium. After timeout it fails the test with what, which
-// describes the condition, and the texts of why.
+// until waits until holds returns true, which depends on goroutines of Cilium. After timeout it fails the test. The
+// message contains what, a description of the condition, and the texts in why.
 func until(t *testing.T, what string, holds func() bool, why ...*string) {
 	t.Helper()
 	for deadline := time.Now().Add(timeout); !holds(); time.Sleep(time.Millisecond) {

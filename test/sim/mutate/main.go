@@ -21,9 +21,9 @@ import (
 	"time"
 )
 
-// mutation is a bug: the text from in file is replaced with to. Each mutation breaks a promise, some of them only
-// together with a second place in the map also. The model could not notice a change for which another check of the
-// product compensates.
+// mutation is a bug. The text in the field from, which occurs once in the file, is replaced with the text in the field
+// to. Each mutation breaks a promise. If two places of the product prevent a bug independently, the map also contains
+// the second place: the model could not notice a change of only one of them.
 type mutation struct{ name, file, from, to string }
 
 var mutations = []mutation{
@@ -43,7 +43,7 @@ var mutations = []mutation{
 		"return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs)", "return v.isHeld && len(v.held.Addrs) == 0"},
 	{"let moved entries expire", "ipam/core/nodepool/state.go",
 		"if e.Kind != pool.Cooldown {", "if e.Kind != pool.Cooldown && e.Kind != pool.Moved {"},
-	{"trust used: free an address at once that the agent does not report", "ipam/core/nodepool/state.go",
+	{"trust used: free at once an address that the agent does not report", "ipam/core/nodepool/state.go",
 		"due := at.Add(cooldown)", "none := func(netip.Addr) bool { return false }\n\t\tdue, s := at.Add(0*cooldown), &State{Now: s.Now, Cooldown: s.Cooldown, OnOtherNode: none, Held: none, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}"},
 	{"end a cooldown that the agent has not seen", "ipam/core/nodepool/state.go",
 		"case s.Acknowledged(n, a):", "default:"},
@@ -53,7 +53,7 @@ var mutations = []mutation{
 		"n.AwaitsAgent(a) && overdue(a):", "false:"},
 	{"move an address without a fence", "ipam/core/pool/move.go",
 		"if !m.Down && n.InUse(a) {", "if false {"},
-	{"bind a pod where its address has moved before the FixedIP says so", "plugins/fixedip/binder/reservation.go",
+	{"bind a pod to the node to which its address has moved before the FixedIP names that node", "plugins/fixedip/binder/reservation.go",
 		"return !r.hasFixedIP || r.recordedNode == node", "return node != \"\""},
 	{"let addresses move without an answer of the agent", "ipam/controller/internal/gather/prove.go",
 		"if answered.IsZero() {", "if false {"},
@@ -65,7 +65,7 @@ var mutations = []mutation{
 		"n.Unreported = !pool.ReportsNode(n.Used)", "n.Unreported = false"},
 	{"never make a pod the owner of its withdrawn address", "ipam/controller/conformance/adopt.go",
 		"if err := c.Allocator.Allocate(ctx, r); err != nil {", "if err := error(errNotReported); err != nil {"},
-	{"make a pod the owner of an address that is offered to all pods at once", "ipam/core/reclaim/entries.go",
+	{"make a pod at once the owner of an address that is offered to all pods", "ipam/core/reclaim/entries.go",
 		"n.Set(a, pool.CooldownEntry(\"\", at))", "n.Set(a, pool.ForOwner(owner))"},
 	{"do not mark moved addresses in the first pool of their home node", "ipam/core/subnetplan/firstpool.go",
 		"if node, ok := runningOn[k.Addr]; ok {", "if node, ok := runningOn[k.Addr]; ok && false {"},
@@ -187,7 +187,7 @@ func run(checks int, only []string) error {
 	return nil
 }
 
-// verdict returns the first violation in the output of the model.
+// verdict returns the first violation in the output of the model; "?" if there is none.
 func verdict(out string) string {
 	for line := range strings.Lines(out) {
 		if _, text, ok := strings.Cut(line, "!! "); ok {

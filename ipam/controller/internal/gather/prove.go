@@ -39,7 +39,7 @@ func (e *NotProvedError) Error() string { return "the evidence is not sufficient
 const minRetry = 5 * time.Second
 
 // RetryAfter returns the time after which the pods of the node should be read again: the age of the answer, at least
-// minRetry. So the interval doubles each time, because a pod that cannot start may have no address for hours.
+// minRetry. The interval therefore doubles each time: a pod that cannot start may have no address for hours.
 func (e *NotProvedError) RetryAfter(now time.Time) time.Duration {
 	return max(minRetry, now.Sub(e.Answered))
 }
@@ -52,9 +52,9 @@ func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, o
 	n, _ := g.Ledger.Node(node)
 	for _, a := range addrs {
 		if user := n.Used[a]; owner != "" && user != "" && user != owner {
-			// The agent reports the end of that use by itself, and a pod that cannot start may wait for hours: a request
-			// would write into the CiliumNode again and again.
-			return agentview.Evidence{}, &NotProvedError{Why: fmt.Sprintf("the agent on node %s reports %s as used by pod %s", node, a, user), Answered: g.Clock.Now()}
+			// The agent reports the end of that use without a request. A pod that cannot start may wait for hours, and
+			// repeated requests would write the CiliumNode again and again.
+			return agentview.Evidence{}, &NotProvedError{Why: fmt.Sprintf("the agent of node %s reports IP %s as used by %s", node, a, user), Answered: g.Clock.Now()}
 		}
 	}
 	parts := append(about, n.UID)

@@ -31,7 +31,7 @@ func TestRetryAfter(t *testing.T) {
 // countingAgents answers every barrier request with the same evidence, and counts the new requests.
 type countingAgents struct {
 	evidence agentview.Evidence
-	// answered contains the keys of the requests that are answered. asked is the number of requests that were not.
+	// answered contains the keys of the earlier requests, which are answered now. asked is the number of new requests.
 	answered map[string]bool
 	asked    int
 }

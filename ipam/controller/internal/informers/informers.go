@@ -51,9 +51,9 @@ func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	return o
 }
 
-// Synced contains a function for each resource that reports whether the cache has every object that existed at the start. Key:
-// the plural name of the resource. A replica that does not lead fills its caches as well, so that it does not have to list all
-// objects when it takes over.
+// Synced contains a function for each resource. The function reports whether the cache has every object of the resource that
+// existed at the start. Key: the plural name of the resource. A replica that is not the leader fills its caches as well, so
+// that it does not have to list all objects when it becomes the leader.
 type Synced map[string]func() bool
 
 // Start starts the informers of NodeSubnets and of every kind in o, and adds a readiness check that waits for all of them.
@@ -133,7 +133,7 @@ func transform[T any](trim func(T) T) func(obj any) (any, error) {
 }
 
 // podTransform returns a transform that keeps the fields of a pod that the controller reads. It keeps the labels only
-// if adoption depends on labels, and the scheduler name only if it is that of one of our schedulers.
+// if adoption depends on labels, and the scheduler name only if adoption.Schedulers contains it.
 func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 	return transform(func(pod *corev1.Pod) *corev1.Pod {
 		trimmed := &corev1.Pod{
@@ -193,8 +193,8 @@ var nodeTransform = transform(func(node *corev1.Node) *corev1.Node {
 	return trimmed
 })
 
-// endpointTransform keeps the owner, the addresses and the node of a CiliumEndpoint. The other fields would need much
-// memory: a cluster has one CiliumEndpoint for each pod.
+// endpointTransform keeps the owner references, the addresses and the node IP of a CiliumEndpoint. The other fields would
+// need much memory: a cluster has one CiliumEndpoint for each pod.
 var endpointTransform = transform(func(e *ciliumv2.CiliumEndpoint) *ciliumv2.CiliumEndpoint {
 	trimmed := &ciliumv2.CiliumEndpoint{TypeMeta: e.TypeMeta, ObjectMeta: trimMeta(e.ObjectMeta)}
 	if n := e.Status.Networking; n != nil {

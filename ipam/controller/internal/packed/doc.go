@@ -8,9 +8,10 @@
 // decodes it for each reader and each event handler. Readers and event handlers get objects of the API type, and may
 // change them.
 //
-// The indexes by field, of all kinds, find objects only over all namespaces. controller-runtime would also keep the values for
-// each namespace, most of which have one object: a set for one object needs more memory than a packed pod.
+// An index by field supports only lists over all namespaces, whatever the kind of the objects. controller-runtime would also
+// store each value once more for its namespace. Most of these values have one object, and a set with one object needs more
+// memory than a packed pod.
 //
-// The transform of the cache decides which fields are kept, before an object is packed. Of a CiliumEndpoint only the metadata
-// and status.networking can be packed.
+// Before an object is packed, the transform of the cache removes the fields that are not needed. Of a CiliumEndpoint only
+// the metadata and status.networking can be packed.
 package packed

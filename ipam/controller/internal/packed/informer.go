@@ -16,7 +16,7 @@ import (
 )
 
 // NewInformer returns an informer of client-go. If it is for pods or CiliumEndpoints, its store contains records. NewInformer
-// is for the field of this name in the options of controller-runtime's cache, which sets the transform of each informer.
+// is for the field of this name in the options of controller-runtime's cache. The cache sets the transform of each informer.
 func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	i := informer{SharedIndexInformer: cache.NewSharedIndexInformer(from, of, resync, smaller(indexers))}
 	switch of.(type) {
@@ -26,7 +26,7 @@ func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Durati
 	return i
 }
 
-// informer is an informer whose users get objects. If packs is true, its store contains records.
+// informer is an informer whose readers and event handlers get objects. If packs is true, its store contains records.
 type informer struct {
 	cache.SharedIndexInformer
 	packs bool
@@ -75,14 +75,16 @@ func (h handler) OnUpdate(before, after any)          { h.of.OnUpdate(unpack(bef
 func (h handler) OnDelete(obj any)                    { h.of.OnDelete(unpack(obj)) }
 
 const (
-	// fieldIndex begins the names of the indexes that users add to a cache of controller-runtime. Such an index contains each
-	// object twice: under the namespace and the value, and under allNamespaces and the value.
+	// fieldIndex is the prefix of the names of the indexes that IndexField of controller-runtime adds. Without smaller, such
+	// an index would contain a namespaced object twice: under the namespace and the value, and under allNamespaces and the
+	// value.
 	fieldIndex    = "field:"
 	allNamespaces = "__all_namespaces/"
 )
 
-// smaller returns indexers that unpack a record before they compute its values. Those of fields return only the values for
-// lists over all namespaces. The others would need a set with one element for most pods.
+// smaller returns indexers that unpack a record before they compute its values. The indexers of fields return only the
+// values for lists over all namespaces, because the values for one namespace would need a set with one element for most
+// pods.
 func smaller(indexers cache.Indexers) cache.Indexers {
 	all := cache.Indexers{}
 	for name, values := range indexers {

@@ -26,7 +26,7 @@ type record interface {
 type podRecord string
 
 // endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the length of the encoded metadata as
-// a varint, the metadata in the encoding of protocol buffers, and status.networking as JSON. Other fields are not kept.
+// a varint, the metadata in the encoding of protocol buffers, and status.networking as JSON. Other fields are dropped.
 type endpointRecord string
 
 // pack returns the record of a pod or of a CiliumEndpoint. It returns any other object unchanged, such as a record or a
@@ -64,8 +64,8 @@ func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
 }
 
 // unpack returns the object of a record, and any other object unchanged. pack has encoded every record in this
-// process, so an error of the decoder would be a bug of this package. unpack panics then, because the controller
-// could release the addresses of an object that it does not see.
+// process, so an error of the decoder would be a bug of this package. In that case unpack panics: if it left the object
+// out, the controller could release the addresses of that object.
 func unpack(obj any) any {
 	switch o := obj.(type) {
 	case record:

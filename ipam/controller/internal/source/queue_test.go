@@ -47,8 +47,8 @@ func TestQueueReleasesWorkers(t *testing.T) {
 	}
 }
 
-// TestQueueOrder checks that the queue returns requests by priority, and that only one worker has a request at a
-// time. A request that is added while a worker has it is returned again.
+// TestQueueOrder checks that the queue returns requests by priority, and that it never gives one request to two workers
+// at the same time. If a request is added while a worker processes it, the queue returns the request again afterwards.
 func TestQueueOrder(t *testing.T) {
 	q := newQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()).(priorityqueue.PriorityQueue[reconcile.Request])
 	defer q.ShutDownWithDrain()

@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source adds requests to the queues of controllers: for changes of the ledger (Requests), in a periodic resync of
-// every identity (Resync), and for events of watches, through predicates that leave out the events that these two cover. It
-// also creates the queues.
+// Package source adds requests to the queues of controllers: for changes of the ledger (Requests), and in a periodic resync
+// of every identity (Resync). It also has predicates for watches, which leave out the events that Requests and Resync cover,
+// and it creates the queues.
 //
 // It may not read an object or decide the action of a controller for a request.
 package source
