@@ -77,12 +77,25 @@ func livingOnB(policy string) func(*scene) {
 		s.node("c", "10.3.0.0/29")
 		s.node("b", "10.2.0.0/29")
 		s.node("a", "10.1.0.0/29")
-		for node, entry := range map[string][2]string{"a": {"fixedip.io/moved", "node=b;pod=" + s.ns + "/web-0"}, "b": {s.ns + "/web-0", s.ns + "/StatefulSet/web"}} {
-			s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, entry[0], entry[1]))
-			s.want.entry(node, "10.1.0.6", entry[0], entry[1])
-		}
-		s.statefulSet("web", annotated("fixedip.io/failover", policy))
+		livesOnB(s, policy)
 	}
+}
+
+// secondFamilyOnB is livingOnB("Wait") on nodes that have a subnet of each family.
+func secondFamilyOnB(s *scene) {
+	s.node("b", "10.2.0.0/29", "fd00:2::/125")
+	s.node("a", "10.1.0.0/29", "fd00:1::/125")
+	livesOnB(s, "Wait")
+}
+
+// livesOnB creates web-0 with an address that was migrated from its home a to b.
+func livesOnB(s *scene, policy string) {
+	s.t.Helper()
+	for node, entry := range map[string][2]string{"a": {"fixedip.io/moved", "node=b;pod=" + s.ns + "/web-0"}, "b": {s.ns + "/web-0", s.ns + "/StatefulSet/web"}} {
+		s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, entry[0], entry[1]))
+		s.want.entry(node, "10.1.0.6", entry[0], entry[1])
+	}
+	s.statefulSet("web", annotated("fixedip.io/failover", policy))
 }
 
 // backAtHome changes want to the result of the return of web-0 to its home a after CiliumNode b was deleted.
@@ -355,6 +368,36 @@ func TestFailover(t *testing.T) {
 				{at: preBind, then: backAtHome},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"a moved address gets no address of a second family until it is at home": {
+			families: []string{"IPv4", "IPv6"},
+			world:    secondFamilyOnB,
+			steps: []step{
+				{at: preBind},
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}, before: func(s *scene) {
+					s.deleteNode("b")
+					s.removes("web-0")
+				}},
+				{at: preBind, then: backAtHome, answer: "Unschedulable: its address 10.1.0.6 returned to home node a; the pod is tried again there, with an additional address of family IPv6"},
+				{at: preBind, then: claimed("a", "fd00:1::7")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"a moved address gets no address of a second family on a strict node": {
+			families: []string{"IPv4", "IPv6"},
+			world: func(s *scene) {
+				secondFamilyOnB(s)
+				s.patch(&corev1.Node{}, "b", `{"metadata":{"labels":{"fixedip.io/strict":"true"}}}`)
+			},
+			steps: []step{
+				{rest: map[string]string{"web-0": unschedulable}, before: expectReason("1 node(s) were strict, and the pod has no fixed address of family IPv6, which the pod gets only on the home node of its address", func(s *scene) {
+					s.patch(&corev1.Node{}, "b", `{"metadata":{"labels":{"fixedip.io/strict":null}}}`)
+				})},
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}},
 			},
 		},
 		"Migrate without allowAddressMigration: a moved address returns home when its cordoned node is deleted": {

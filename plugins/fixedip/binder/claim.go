@@ -64,6 +64,10 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	case r.onlyInFixedIP && r.node == node:
 		wake = p.wakeOn()
 		c.Addrs = r.addrs
+	case r.node == node && !b.atHome(node, r.addrs):
+		// The addresses were moved to the node. The pod gets no additional address there; see fitsAwayFromHome.
+		wake = p.wakeOn()
+		c.Addrs, c.Carry = r.addrs, true
 	default:
 		c.Requested, c.Reassign = p.requested.Addresses, p.failover == v1alpha1.Reassign && r.node != node
 	}

@@ -180,17 +180,13 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 			return nil
 		}
 	case r.node == node.Name && !r.moving:
-		return nil
+		return b.fitsAwayFromHome(p, node.Name)
 	case r.node == node.Name, p.failover == v1alpha1.Migrate && (p.home == "" || p.home == node.Name):
 		if err := b.Cache.Ledger.Carries(node.Name, p.id.Key(), r.addrs); err != nil {
 			p.lacked.Store(true)
 			return &Refusal{Reason: "node(s) couldn't carry the pod's address: " + err.Error()}
 		}
-		if missing := b.missing(r.addrs); len(missing) > 0 && !b.atHome(node.Name, r.addrs) && b.onStrictNode(node.Name) {
-			// The agent of a strict node has no address for the pod in a family in which the pod has no entry.
-			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %s, which the pod gets only on the home node of its address", address.JoinFamilies(missing))
-		}
-		return nil
+		return b.fitsAwayFromHome(p, node.Name)
 	default:
 		return refuse(requeue.WakeOn{}, "node(s) didn't own %s of the pod (owned by node %s)", ipText(r.addrs), r.node)
 	}
@@ -198,6 +194,21 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 		return p.fitsSlot(node.Name)
 	}
 	return b.fitsRequested(p, node.Name)
+}
+
+// fitsAwayFromHome returns a *Refusal if the node is strict and is not the home of the pod's addresses, and the pod has no
+// address of one of the families: the agent of a strict node has no address for the pod in that family. A pod gets an
+// additional address only on the home node of its other address, because addresses with different home nodes cannot move
+// together.
+func (b *Binder) fitsAwayFromHome(p *Plan, node string) error {
+	addrs := p.reservation.addrs
+	if b.strictNodes.Load() == 0 || b.atHome(node, addrs) || !b.onStrictNode(node) {
+		return nil
+	}
+	if missing := b.missing(addrs); len(missing) > 0 {
+		return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %s, which the pod gets only on the home node of its address", address.JoinFamilies(missing))
+	}
+	return nil
 }
 
 // missing returns the families of the profile of which addrs has no address, such as a family that was added to the
