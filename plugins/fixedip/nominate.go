@@ -24,9 +24,9 @@ const (
 	rememberedNominations = 1024
 )
 
-// candidateEvents are the events after which a node may be able to run an orphaned pod that no node could run.
+// candidateEvents are the events after which a node may be able to run an orphaned pod that no node could run. Changes of Nodes
+// are not among them: see nodeChanged.
 var candidateEvents = []fwk.ClusterEvent{
-	{Resource: fwk.Node, ActionType: fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition},
 	{Resource: fwk.Pod, ActionType: fwk.Delete},
 	{Resource: fwk.PersistentVolume, ActionType: fwk.Add | fwk.Update},
 	{Resource: fwk.PersistentVolumeClaim, ActionType: fwk.Add | fwk.Update},

@@ -249,8 +249,8 @@ func statusOf(err error) *fwk.Status {
 	return fwk.AsStatus(err)
 }
 
-// EventsToRegister returns the framework events that the plugin needs: the creation of a Node, and candidateEvents, which
-// may allow a node to run an orphaned pod. The plugin watches all other changes itself. The scheduler calls EventsToRegister
+// EventsToRegister returns the framework events that the plugin needs: the creation and changes of Nodes, and candidateEvents,
+// which may allow a node to run an orphaned pod. The plugin watches all other changes itself. The scheduler calls EventsToRegister
 // when its profiles are complete, so EventsToRegister also checks the order of the plugins of the profile.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	if err := checkOrder(p.handle); err != nil {
@@ -259,6 +259,9 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	hints := []fwk.ClusterEventWithHint{{
 		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add},
 		QueueingHintFn: p.nodeAdded,
+	}, {
+		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition},
+		QueueingHintFn: p.nodeChanged,
 	}}
 	for _, e := range candidateEvents {
 		hints = append(hints, fwk.ClusterEventWithHint{Event: e, QueueingHintFn: p.candidateChanged})
@@ -276,6 +279,21 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 	}
 	metrics.Requeued(metrics.Node)
 	logger.V(5).Info("A node that may take the pod was created", "pod", klog.KObj(pod), "node", node.Name)
+	return fwk.Queue, nil
+}
+
+// nodeChanged is the queueing hint for changes of Nodes. It queues orphaned pods, and pods that may use the node now because it
+// was uncordoned or its labels changed.
+func (p *Plugin) nodeChanged(logger klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	old, node, err := util.As[*corev1.Node](before, after)
+	switch {
+	case err != nil, p.binder.IsOrphaned(pod):
+		return fwk.Queue, err
+	case old == nil || node == nil || !p.binder.MayUseAfter(pod, old, node):
+		return fwk.QueueSkip, nil
+	}
+	metrics.Requeued(metrics.Node)
+	logger.V(5).Info("A node that may take the pod has changed so that the pod can run there", "pod", klog.KObj(pod), "node", node.Name)
 	return fwk.Queue, nil
 }
 

@@ -154,6 +154,13 @@ func (s *scene) patch(o client.Object, name, data string) {
 // node creates a ready node with one CPU, and its CiliumNode with the given subnets.
 func (s *scene) node(name string, subnets ...string) {
 	s.t.Helper()
+	s.nodeOnly(name)
+	s.ciliumNode(name, subnets...)
+}
+
+// nodeOnly creates a Node without a CiliumNode.
+func (s *scene) nodeOnly(name string) {
+	s.t.Helper()
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
 		Status: corev1.NodeStatus{
@@ -165,7 +172,6 @@ func (s *scene) node(name string, subnets ...string) {
 	s.create(n)
 	// Admission taints every new node, and the node lifecycle controller removes the taint only later.
 	s.patch(&corev1.Node{}, name, `{"spec":{"taints":null}}`)
-	s.ciliumNode(name, subnets...)
 }
 
 // ciliumNode creates a CiliumNode with an empty pool whose agent has reported.

@@ -40,6 +40,17 @@ func (s *scene) labels(node, key, value string) {
 	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, key, value))
 }
 
+// fullNode creates a node without a free address, and a StatefulSet.
+func fullNode(s *scene) {
+	s.node("a", "10.1.0.0/30")
+	s.takes("other-0", "a", "10.1.0.1")
+	s.takes("other-1", "a", "10.1.0.2")
+	s.statefulSet("web")
+}
+
+// onlyNodeFull is the outcome of a pod for which the only node has no address.
+const onlyNodeFull = "Unschedulable: 0/1 nodes are available: 1 node(s) had no IPv4 address available for a pod with a fixed address*"
+
 // onBoth is the outcome of a pod that both nodes refuse.
 const onBoth = "Unschedulable: 0/2 nodes are available: *"
 
@@ -111,6 +122,30 @@ func TestWake(t *testing.T) {
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
+		},
+		"an address that became free on a cordoned node requeues the pod when the node is uncordoned": {
+			world: fullNode,
+			steps: append([]step{
+				{rest: map[string]string{"web-0": onlyNodeFull}, before: func(s *scene) {
+					s.cordon("a", true)
+					s.frees("a", "10.1.0.2")
+					s.seesFreeAddress("a", true)
+				}},
+				{rest: map[string]string{"web-0": onlyNodeFull}, before: func(s *scene) { s.cordon("a", false) }},
+				{at: preBind, then: claimed("a", "10.1.0.2")},
+			}, onA...),
+		},
+		"a Node that is created after its CiliumNode requeues the pod": {
+			world: func(s *scene) {
+				fullNode(s)
+				s.ciliumNode("b", "10.2.0.0/30")
+			},
+			steps: []step{
+				{rest: map[string]string{"web-0": onlyNodeFull}, before: func(s *scene) { s.nodeOnly("b") }},
+				{at: preBind, then: claimed("b", "10.2.0.2")},
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}},
+			},
 		},
 		// See finding S3 in docs/project/findings.md.
 		"a freed address on a node that the pod cannot use does not requeue the pod": {

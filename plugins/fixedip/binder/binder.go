@@ -198,11 +198,21 @@ var _ requeue.Domain = &Binder{}
 // affinity. A free address requeues no pod that cannot run on the node of the address.
 func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 	node, err := b.Nodes.Get(name)
-	if err != nil || node.Spec.Unschedulable {
+	return err == nil && canRun(pod, node)
+}
+
+func canRun(pod *corev1.Pod, node *corev1.Node) bool {
+	if node.Spec.Unschedulable {
 		return false
 	}
 	match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	return err == nil && match
+}
+
+// MayUseAfter reports whether a change of a node may allow a refused pod to run there. The queue of waiting pods offers no
+// free address or slot of a node to a pod that cannot run on the node, so such a change has to requeue the pod.
+func (b *Binder) MayUseAfter(pod *corev1.Pod, before, after *corev1.Node) bool {
+	return !canRun(pod, before) && canRun(pod, after) && b.MayUse(pod, after.Name)
 }
 
 // HasFreeAddress reports whether the pod, which waits for wanted, can be placed on the node as far as addresses are
@@ -230,8 +240,9 @@ func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
 	return found, nil
 }
 
-// MayUse reports whether a node that was just created may take a refused pod. A queueing hint calls MayUse, because the
-// framework calls hints after it has added the node to its own cache. An event of the watch of nodes may come earlier.
+// MayUse reports whether a refused pod may use a node that was just created, or that has changed so that the pod can run there.
+// Queueing hints call MayUse, because the framework calls hints after it has changed its own cache, while an event of the watch
+// of nodes may come earlier.
 func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	switch {
@@ -252,7 +263,11 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	case r.node != "":
 		return r.node == node || b.homeNodeIfMoved(id, r) == node
 	}
-	if requested, err := b.requestOf(pod, id); err == nil && len(requested.Families()) > 0 && slices.Contains(b.Cache.Ledger.NodesServing(requested.Addresses), node) {
+	requested, err := b.requestOf(pod, id)
+	switch {
+	case err != nil:
+	case len(requested.Families()) > 0 && slices.Contains(b.Cache.Ledger.NodesServing(requested.Addresses), node),
+		b.Cache.Ledger.CanAllocate(node, b.families, requested.Addresses):
 		return true
 	}
 	return id.Slot && b.hasSlots(id, node)
