@@ -208,6 +208,10 @@ func (c *checks) checkOwner(node, ip, owner string) {
 // checkBind checks that the claim precedes the bind. It counts the pods that are bound after their entry was removed.
 func (c *checks) checkBind(e event, by string) {
 	pod, ok := e.after.(*corev1.Pod)
+	if before, existed := e.before.(*corev1.Pod); existed && before.Spec.NodeName != "" {
+		// The write is not the bind: the controller also evicts bound pods, for example a pod whose entry is gone.
+		return
+	}
 	if !ok || !isProduct(by) || pod.Spec.NodeName == "" || pod.Annotations[identity.AnnotationEnabled] != "" {
 		return
 	}
@@ -255,9 +259,13 @@ func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 }
 
 // checkFixedIP checks that no two FixedIPs name one address, and that the product deletes a FixedIP only for a reason
-// (promises 1 and 5 of docs/project/proof.md).
+// (promises 1 and 5 of docs/project/proof.md). The product must not change the finalizers of other programs.
 func (c *checks) checkFixedIP(e event, by string) {
 	now, ok := e.after.(*v1alpha1.FixedIP)
+	if before, existed := e.before.(*v1alpha1.FixedIP); existed && isProduct(by) &&
+		slices.Contains(before.Finalizers, otherFinalizer) != (ok && slices.Contains(now.Finalizers, otherFinalizer)) {
+		c.violate("finalizer: %s adds or removes the finalizer of another program on FixedIP %s", by, e.key())
+	}
 	if !ok {
 		if before := e.before.(*v1alpha1.FixedIP); before.DeletionTimestamp == nil {
 			c.checkDeletion(before, by)

@@ -15,6 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
 const (
@@ -109,6 +112,16 @@ func (w *world) clusterActions(now time.Time) []action {
 		}
 		if node, ok := one[*corev1.Node](w.server, nodes, cn.Name); !ok || node.UID != cn.OwnerReferences[0].UID {
 			add("garbage collector deletes CiliumNode "+cn.Name, func() { _ = w.server.remove(ciliumNodes, cn.Name, nil, true, "gc") })
+		}
+	}
+	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
+		if r.DeletionTimestamp != nil && slices.Contains(r.Finalizers, otherFinalizer) {
+			add("another program removes its finalizer from FixedIP "+r.Name, func() {
+				next := r.DeepCopy()
+				controllerutil.RemoveFinalizer(next, otherFinalizer)
+				_, err := w.server.update(fixedIPs, next, "", "other-program")
+				must(err)
+			})
 		}
 	}
 	return d

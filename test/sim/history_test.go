@@ -111,7 +111,7 @@ func aspects(o client.Object) map[string]string {
 		}
 		a["policy"] = fmt.Sprint(o.Spec.Reclaim.WhenDeleted, " ", o.Spec.Reclaim.WhenScaled, " ", o.Spec.Reclaim.TTLSeconds, " ", o.Spec.Failover)
 		if len(o.Finalizers) > 0 {
-			a["finalizers"] = ""
+			a["finalizers"] = fmt.Sprint(o.Finalizers)
 		}
 		for _, c := range o.Status.Conditions {
 			a[c.Type] = fmt.Sprintf("%s %s", c.Status, c.Reason)

@@ -224,7 +224,8 @@ func (w *world) moveUnrecorded(name string) {
 	if pod, ok = one[*corev1.Pod](w.server, pods, key); !ok || pod.Spec.NodeName == "" || home == nil {
 		return
 	}
-	if m := w.machine(pod.Spec.NodeName); m != nil && m != home && m.sandboxes[pod.UID] != nil {
+	m := w.machine(pod.Spec.NodeName)
+	if m != nil && m != home && m.sandboxes[pod.UID] != nil && m.reported() && !m.cut && home.reported() && !home.cut {
 		m.stopsAfter = time.Now().Add(4 * actLasts)
 		m.loseCiliumNode()
 		home.loseCiliumNode()

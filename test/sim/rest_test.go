@@ -36,6 +36,9 @@ const (
 func (w *world) rest() error {
 	w.logf("** all faults end")
 	w.faultsEnded = true
+	// Only do counts down the steps of a spell. In a spell that did not end, a process that has lost its lease would never
+	// notice that.
+	w.spell = spell{}
 	w.endFormerLeaders()
 	for _, p := range w.live() {
 		p.cut = false

@@ -70,7 +70,7 @@ func (w *world) replicaSetActions() []action {
 		// of that pod.
 		return []action{{"replicaset makes a pod", func() { w.makeReplica(s) }}}
 	case len(live) > int(*s.Spec.Replicas):
-		return []action{{"replicaset deletes " + live[0].Name, func() { w.deletePod(live[w.choose(len(live))], "replicaset") }}}
+		return []action{{"replicaset deletes a pod", func() { w.deletePod(live[w.choose(len(live))], "replicaset") }}}
 	}
 	for _, pod := range live {
 		if pod.Annotations[identity.AnnotationEnabled] != s.Spec.Template.Annotations[identity.AnnotationEnabled] {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -27,6 +28,9 @@ const (
 	maxSets     = 3
 	maxMachines = 4
 	maxJobs     = 4
+	// otherFinalizer is the finalizer of another program, which users add to FixedIPs. That program removes it if a FixedIP is
+	// being deleted.
+	otherFinalizer = "example.com/hold"
 )
 
 // userActions returns the possible actions of users. stats counts them by the part of the name before the colon.
@@ -89,7 +93,11 @@ func (w *world) userActions() []action {
 				})
 			}
 			add("edit FixedIP: "+r.Name, func() {
-				change(w.server, fixedIPs, keyOf(r), "user", func(r *v1alpha1.FixedIP) { r.Finalizers = append(r.Finalizers[:0:0], r.Finalizers...) })
+				change(w.server, fixedIPs, keyOf(r), "user", func(r *v1alpha1.FixedIP) {
+					if !controllerutil.RemoveFinalizer(r, otherFinalizer) {
+						controllerutil.AddFinalizer(r, otherFinalizer)
+					}
+				})
 				change(w.server, fixedIPs, keyOf(r), "user", func(r *v1alpha1.FixedIP) { r.Labels = map[string]string{"edited": fmt.Sprint(w.choose(100))} })
 			})
 		}

@@ -202,7 +202,7 @@ func (w *world) actions(sort int) []action {
 			ready, _ := s.ready(now)
 			for _, p := range ready {
 				d = append(d, action{"cycle", func() {
-					if p.starved && p.refused {
+					if p.starved && p.refused && !p.requeued {
 						w.stats["requeued by the flush only"]++
 					}
 					s.cycle(p)
