@@ -204,10 +204,20 @@ func TestOptedOut(t *testing.T) {
 	retain := func(s *appsv1.StatefulSet) { s.Annotations = map[string]string{"fixedip.io/when-deleted": "Retain"} }
 	e.create(statefulSet("web", 2), statefulSet("retained", 1, retain))
 	before := e.awaitRunning(nil, "web-0", "web-1", "retained-0")
-	for _, name := range []string{"web", "retained"} {
+	optOut := func(name string) {
 		e.must(e.api.Patch(within(t), statefulSet(name, 0), client.RawPatch(types.MergePatchType,
 			[]byte(`{"spec":{"template":{"metadata":{"annotations":{"fixedip.io/enabled":"false"}}}}}`))))
 	}
+	// On its home node the next retained-0 would run with the reserved address, which is not released while a pod uses it.
+	e.cordon(before["retained-0"].Node, true)
+	optOut("retained")
+	e.await("wait for retained-0 to run on the other node", func(rows []witness.Row) bool {
+		return slices.ContainsFunc(rows, func(r witness.Row) bool {
+			return r.Pod == "retained-0" && r.Running && r.UID != before[r.Pod].UID && r.Node != before[r.Pod].Node
+		})
+	})
+	// The addresses of web are released later than that of retained-0 would be, if its StatefulSet did not have Retain.
+	optOut("web")
 	e.await("wait for the pods to run without fixed addresses", func(rows []witness.Row) bool {
 		without := 0
 		for _, r := range rows {
@@ -224,5 +234,8 @@ func TestOptedOut(t *testing.T) {
 	}
 	if got := e.witness.Entries(namespace, "retained-0"); !slices.Equal(got, before["retained-0"].Entries) {
 		t.Errorf("retained-0 has the entries %v, want %v", got, before["retained-0"].Entries)
+	}
+	if r := e.witness.Record(namespace, "retained-0"); r == nil || r.DeletionTimestamp != nil {
+		t.Errorf("the FixedIP of retained-0 is %+v, want one that is not being deleted", r)
 	}
 }

@@ -168,22 +168,17 @@ func TestG6CEPKeeper(t *testing.T) {
 	// before the controller corrects it. So the API server refuses its deletions.
 	former.Name = "misowned-0"
 	e.keepCollectorFrom("misowned-0")
-	for limit := within(t); ; {
+	e.eventually("CiliumEndpoint misowned-0 to get its owner reference back without being replaced", func() bool {
 		mis := e.ownEndpoint("misowned-0", "")
 		mine := mis.DeepCopy()
 		mis.OwnerReferences = []metav1.OwnerReference{former}
-		if err := e.api.Patch(within(t), mis, client.MergeFrom(mine)); apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			t.Fatal(err)
+		err := e.api.Patch(within(t), mis, client.MergeFrom(mine))
+		if apierrors.IsNotFound(err) {
+			return false
 		}
-		if now := e.ownEndpoint("misowned-0", ""); now.UID == mine.UID {
-			break
-		}
-		if limit.Err() != nil {
-			t.Fatal("the CiliumEndpoint was replaced each time, want its owner reference to be corrected")
-		}
-	}
+		e.must(err)
+		return e.ownEndpoint("misowned-0", "").UID == mine.UID
+	})
 	e.awaitMetric(port, "fixedip_ciliumendpoint_ownerref_fixes_total", nil, func(v float64) bool { return v > 0 })
 
 	for name, r := range e.awaitRunning(nil, append(young, "witness-0")...) {

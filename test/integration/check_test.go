@@ -84,7 +84,7 @@ func TestCheck(t *testing.T) {
 	// Three of them can be repaired without a decision.
 	repaired := []string{"CiliumEndpoint default/lone-0: WrongEndpoint", "CiliumNode node-1: LeakedEntry", "Pod default/other-0: WrongAddress"}
 	remaining := slices.DeleteFunc(slices.Clone(want), func(p string) bool { return slices.Contains(repaired, p) })
-	if diff := cmp.Diff(remaining, e.foundByCheck("", "--fix")); diff != "" {
+	if diff := cmp.Diff(remaining, e.foundByCheck("", "--fix", "--mismatch-policy=Restart")); diff != "" {
 		t.Errorf("problems that check --fix does not repair (-want +got):\n%s", diff)
 	}
 	after := e.foundByCheck(viewer)

@@ -42,8 +42,6 @@ type env struct {
 	controller *cluster.Process
 	// provoked reports whether the test caused a violation on purpose. If it is nil, the test causes none.
 	provoked func(violation string) bool
-	// rounds counts the calls of awaitProcessed.
-	rounds int
 	// plain is true if the test uses the programs without the race detector.
 	plain bool
 }

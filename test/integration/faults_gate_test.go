@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -53,6 +54,10 @@ func (f fault) String() string {
 // faultGate is a proxy in front of the API server for both programs, which makes one write of each run fail. The runs share
 // the programs and are executed in parallel: a write belongs to the run whose namespace or node it names. Events, and the
 // Leases of leader election, are not counted.
+//
+// Deletions of NodeSubnets are not counted either, and never fail: they name only the subnet. The scenarios need none,
+// because their orphaned subnets are inherited or are still in the grace period when the test ends. In the model (test/sim)
+// any request may fail, including these deletions.
 type faultGate struct {
 	// kubeconfigs contains the kubeconfigs that use the gate. Key: the user of the program.
 	kubeconfigs map[string]string
@@ -132,11 +137,13 @@ func (g *faultGate) begin(run string, f fault) {
 	g.runs[run] = &gatedRun{fault: f, writes: map[string][]string{}, last: time.Now()}
 }
 
-// of returns a shallow copy of the state of a run: the map writes is the one that the gate updates.
+// of returns a copy of the state of a run, which later writes do not change.
 func (g *faultGate) of(run string) gatedRun {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return *g.runs[run]
+	state := *g.runs[run]
+	state.writes = maps.Clone(state.writes)
+	return state
 }
 
 // runIn finds the run that a path or a text names.

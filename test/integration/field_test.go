@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,32 +62,36 @@ func (e *env) rowsOf(workload, what string, condition func([]witness.Row) bool) 
 
 func nothingLeft(rows []witness.Row) bool { return len(rows) == 0 }
 
-// TestFieldBugs replays failures of similar systems in one cluster, each with its own workload.
+// TestFieldBugs replays failures of similar systems in one cluster, each with its own workload. If a part fails, the others
+// still run.
 func TestFieldBugs(t *testing.T) {
 	t.Parallel()
 	e, f := startFakes(t, 3, func(pod string) string { return fakeName(len(pod) % 3) }, "--force-finalize-after=3s")
-	restart := func() {
+	// whileDown calls do while the controller is down. It restarts the controller even if do fails the part.
+	whileDown := func(e *env, do func()) {
+		e.t.Helper()
 		e.must(e.controller.Kill())
-		e.must(e.controller.Restart(within(t)))
+		defer func() { e.must(e.controller.Restart(within(e.t))) }()
+		do()
 	}
 
-	t.Run("F1", func(t *testing.T) {
+	e.part("F1", func(e *env) {
 		// The controller starts and sees other UIDs than those recorded: the pods were restarted, and their StatefulSet was
 		// created again.
 		e.create(statefulSet("f1", 2, placedByFakes))
 		before := e.awaitRunning(nil, names("f1", 2)...)
-		e.must(e.controller.Kill())
-		e.delete(statefulSet("f1", 2), client.PropagationPolicy(metav1.DeletePropagationOrphan))
-		e.createAgain(statefulSet("f1", 2, placedByFakes))
-		e.deletePods(names("f1", 2)...)
-		e.rowsOf("f1", "wait for the pods to run again", func(rows []witness.Row) bool {
-			return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return !r.Running || r.UID == before[r.Pod].UID })
+		whileDown(e, func() {
+			e.delete(statefulSet("f1", 2), client.PropagationPolicy(metav1.DeletePropagationOrphan))
+			e.createAgain(statefulSet("f1", 2, placedByFakes))
+			e.deletePods(names("f1", 2)...)
+			e.rowsOf("f1", "wait for the pods to run again", func(rows []witness.Row) bool {
+				return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return !r.Running || r.UID == before[r.Pod].UID })
+			})
 		})
-		e.must(e.controller.Restart(within(t)))
 		e.sameAddresses(before, e.awaitRunning(before, names("f1", 2)...))
 	})
 
-	t.Run("F2", func(t *testing.T) {
+	e.part("F2", func(e *env) {
 		// A StatefulSet is scaled down and up faster than its address is released: the new pod gets the former or a new
 		// address. The witness checks that the pod runs with the address of its FixedIP, and that no other pod has it.
 		e.create(statefulSet("f2", 2, placedByFakes, annotatedWith("fixedip.io/when-scaled", "Delete")))
@@ -102,63 +107,62 @@ func TestFieldBugs(t *testing.T) {
 		}
 		for name, r := range now {
 			if !slices.Equal(r.Entries, []string{r.Node + "/" + r.Address}) {
-				t.Errorf("pod %s has %s on node %s and the entries %v, want one entry with that address", name, r.Address, r.Node, r.Entries)
+				e.t.Errorf("pod %s has %s on node %s and the entries %v, want one entry with that address", name, r.Address, r.Node, r.Entries)
 			}
 		}
 	})
 
-	t.Run("F3", func(t *testing.T) {
+	e.part("F3", func(e *env) {
 		// A terminating pod that does not stop keeps its address.
 		e.create(statefulSet("f3", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f3-0")
 		f.keepPods(true)
+		defer f.keepPods(false) // if the part fails
 		e.delete(statefulSet("f3", 1))
 		e.await("wait for f3-0 to be terminating", func([]witness.Row) bool {
 			p := e.witness.Pod(namespace, "f3-0")
 			return p != nil && p.DeletionTimestamp != nil
 		})
-		restart()
-		e.awaitProcessed(t)
+		whileDown(e, func() {})
+		e.awaitProcessed()
 		if got := e.witness.Entries(namespace, "f3-0"); !slices.Equal(got, before["f3-0"].Entries) || e.witness.Record(namespace, "f3-0") == nil {
-			t.Errorf("f3-0 still runs: got the entries %v and the FixedIP %v, want the entries %v and a FixedIP", got, e.witness.Record(namespace, "f3-0"), before["f3-0"].Entries)
+			e.t.Errorf("f3-0 still runs: got the entries %v and the FixedIP %v, want the entries %v and a FixedIP", got, e.witness.Record(namespace, "f3-0"), before["f3-0"].Entries)
 		}
 		f.keepPods(false)
 		e.rowsOf("f3", "wait for nothing to be left", nothingLeft)
 	})
 
-	t.Run("F4", func(t *testing.T) {
+	e.part("F4", func(e *env) {
 		// All pods and the controller restart at once: each pod has its own address again.
 		pods := names("f4", 60)
 		e.create(statefulSet("f4", 60, placedByFakes))
 		before := e.awaitRunning(nil, pods...)
-		e.must(e.controller.Kill())
-		e.deletePods(pods...)
-		e.must(e.controller.Restart(within(t)))
+		whileDown(e, func() { e.deletePods(pods...) })
 		e.sameAddresses(before, e.awaitRunning(before, pods...))
 		e.delete(statefulSet("f4", 60))
 		e.rowsOf("f4", "wait for nothing to be left", nothingLeft)
 	})
 
-	t.Run("F5", func(t *testing.T) {
+	e.part("F5", func(e *env) {
 		// The controller is down while one StatefulSet is deleted and created again, and another is deleted.
 		e.create(statefulSet("f5", 1, placedByFakes), statefulSet("f5gone", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f5-0", "f5gone-0")
-		e.must(e.controller.Kill())
-		e.delete(statefulSet("f5", 1))
-		e.delete(statefulSet("f5gone", 1))
-		e.await("wait for the pods to be gone", func([]witness.Row) bool {
-			return e.witness.Pod(namespace, "f5-0") == nil && e.witness.Pod(namespace, "f5gone-0") == nil
+		whileDown(e, func() {
+			e.delete(statefulSet("f5", 1))
+			e.delete(statefulSet("f5gone", 1))
+			e.await("wait for the pods to be gone", func([]witness.Row) bool {
+				return e.witness.Pod(namespace, "f5-0") == nil && e.witness.Pod(namespace, "f5gone-0") == nil
+			})
+			e.createAgain(statefulSet("f5", 1, placedByFakes))
 		})
-		e.createAgain(statefulSet("f5", 1, placedByFakes))
-		e.must(e.controller.Restart(within(t)))
 		after := e.awaitRunning(before, "f5-0")
 		if after["f5-0"].Address != before["f5-0"].Address {
-			t.Errorf("f5-0 has %s, want %s", after["f5-0"].Address, before["f5-0"].Address)
+			e.t.Errorf("f5-0 has %s, want %s", after["f5-0"].Address, before["f5-0"].Address)
 		}
 		e.rowsOf("f5gone", "wait for nothing to be left", nothingLeft)
 	})
 
-	t.Run("F6", func(t *testing.T) {
+	e.part("F6", func(e *env) {
 		// The reserved addresses of pods that do not exist are given to no other pod, although many pods need addresses.
 		e.create(statefulSet("f6", 2, placedByFakes))
 		before := e.awaitRunning(nil, names("f6", 2)...)
@@ -170,7 +174,7 @@ func TestFieldBugs(t *testing.T) {
 		for name, other := range e.awaitRunning(nil, names("f6others", 20)...) {
 			for owner, r := range before {
 				if other.Address == r.Address {
-					t.Errorf("pod %s has %s, which is reserved for pod %s", name, other.Address, owner)
+					e.t.Errorf("pod %s has %s, which is reserved for pod %s", name, other.Address, owner)
 				}
 			}
 		}
@@ -178,38 +182,39 @@ func TestFieldBugs(t *testing.T) {
 		e.sameAddresses(before, e.awaitRunning(before, names("f6", 2)...))
 	})
 
-	t.Run("F8", func(t *testing.T) {
+	e.part("F8", func(e *env) {
 		// The address is edited in the FixedIP, and requested on the workload: the reservation does not change.
 		e.create(statefulSet("f8", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f8-0")
 		fip := e.records("f8")["f8-0"]
 		for _, ips := range []string{`["10.77.0.99"]`, `[]`, `["10.77.0.99","` + before["f8-0"].Address + `"]`, `null`} {
-			if err := e.api.Patch(within(t), fip.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"ips":`+ips+`}}`))); !apierrors.IsInvalid(err) {
-				t.Errorf("change the IPs of the FixedIP to %s: got %v, want Invalid", ips, err)
+			if err := e.api.Patch(within(e.t), fip.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"ips":`+ips+`}}`))); !apierrors.IsInvalid(err) {
+				e.t.Errorf("change the IPs of the FixedIP to %s: got %v, want Invalid", ips, err)
 			}
 		}
 		e.annotate(statefulSet("f8", 1), "fixedip.io/ips", "10.77.0.99")
 		e.deletePods("f8-0")
 		after := e.awaitRunning(before, "f8-0")
-		e.awaitProcessed(t)
+		e.awaitProcessed()
 		e.sameAddresses(before, after)
 		if got := e.witness.Entries(namespace, "f8-0"); len(got) != 1 || len(e.records("f8")) != 1 {
-			t.Errorf("f8-0 has the entries %v and %d FixedIPs, want one of each", got, len(e.records("f8")))
+			e.t.Errorf("f8-0 has the entries %v and %d FixedIPs, want one of each", got, len(e.records("f8")))
 		}
 	})
 
-	t.Run("F9", func(t *testing.T) {
+	e.part("F9", func(e *env) {
 		// Ordinals start at 5. A pod beyond the replicas keeps its address while it runs.
 		e.create(statefulSet("f9", 2, placedByFakes, annotatedWith("fixedip.io/when-scaled", "Delete"), func(s *appsv1.StatefulSet) {
 			s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5}
 		}))
 		before := e.awaitRunning(nil, "f9-5", "f9-6")
 		f.keepPods(true)
+		defer f.keepPods(false) // if the part fails
 		e.scale("f9", 1)
 		e.await("wait for f9-6 to be terminating", func([]witness.Row) bool { return e.witness.Pod(namespace, "f9-6").DeletionTimestamp != nil })
-		e.awaitProcessed(t)
+		e.awaitProcessed()
 		if got := e.witness.Entries(namespace, "f9-6"); !slices.Equal(got, before["f9-6"].Entries) {
-			t.Errorf("f9-6 still runs: got the entries %v, want %v", got, before["f9-6"].Entries)
+			e.t.Errorf("f9-6 still runs: got the entries %v, want %v", got, before["f9-6"].Entries)
 		}
 		f.keepPods(false)
 		e.rowsOf("f9", "wait for f9-5 to be the only pod and in use", func(rows []witness.Row) bool {
@@ -217,7 +222,7 @@ func TestFieldBugs(t *testing.T) {
 		})
 	})
 
-	t.Run("F10", func(t *testing.T) {
+	e.part("F10", func(e *env) {
 		// A pod name has one FixedIP, even if the pod is deleted and created repeatedly, and keeps the FixedIP while the
 		// workload is scaled down.
 		e.create(statefulSet("f10", 3, placedByFakes))
@@ -231,48 +236,48 @@ func TestFieldBugs(t *testing.T) {
 		e.rowsOf("f10", "wait for the pods to be gone", func(rows []witness.Row) bool {
 			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.State != "Reserved" })
 		})
-		restart()
-		e.awaitProcessed(t)
+		whileDown(e, func() {})
+		e.awaitProcessed()
 		if got := e.records("f10"); len(got) != 3 {
-			t.Errorf("got %d FixedIPs of 3 pods, want 3", len(got))
+			e.t.Errorf("got %d FixedIPs of 3 pods, want 3", len(got))
 		}
 		e.scale("f10", 3)
 		e.sameAddresses(before, e.awaitRunning(now, names("f10", 3)...))
 	})
 
-	t.Run("F13", func(t *testing.T) {
+	e.part("F13", func(e *env) {
 		// The pod keeps its address while its preStop hook runs, and the finalizer of another program is not removed.
 		e.create(statefulSet("f13", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f13-0")
 		fip := e.records("f13")["f13-0"]
-		e.must(e.api.Patch(within(t), fip, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.com/mine"}]`))))
+		e.must(e.api.Patch(within(e.t), fip, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.com/mine"}]`))))
 		f.keepPods(true)
+		defer f.keepPods(false) // if the part fails
 		e.delete(statefulSet("f13", 1))
 		e.delete(fip)
 		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Releasing })
 		// The deadline of --force-finalize-after passes, and the pod keeps its address because it still runs.
-		e.overdue(t)
+		e.overdue()
 		if got := e.witness.Entries(namespace, "f13-0"); !slices.Equal(got, before["f13-0"].Entries) {
-			t.Errorf("f13-0 still runs: got the entries %v, want %v", got, before["f13-0"].Entries)
+			e.t.Errorf("f13-0 still runs: got the entries %v, want %v", got, before["f13-0"].Entries)
 		}
 		f.keepPods(false)
 		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return slices.Equal(f.Finalizers, []string{"example.com/mine"}) })
-		e.must(e.api.Patch(within(t), fip, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		e.must(e.api.Patch(within(e.t), fip, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 		e.rowsOf("f13", "wait for nothing to be left", nothingLeft)
 	})
 
-	t.Run("F15", func(t *testing.T) {
+	e.part("F15", func(e *env) {
 		// The node is gone before the TTL ends: the FixedIP still expires in time.
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}, func() *ciliumv2.CiliumNode {
 			cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}
 			cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(15)}
 			return cn
 		}())
-		e.must(f.report(within(t), "fake-15"))
-		place := f.placing(onFake(15))
+		e.must(f.report(within(e.t), "fake-15"))
+		defer f.placing(f.placing(onFake(15)))
 		e.create(statefulSet("f15", 1, placedByFakes, annotatedWith("fixedip.io/retention-ttl", "3s")))
 		e.awaitRunning(nil, "f15-0")
-		f.placing(place)
 		e.delete(statefulSet("f15", 1))
 		e.awaitRecord("f15-0", func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt != nil })
 		e.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}})
@@ -280,7 +285,7 @@ func TestFieldBugs(t *testing.T) {
 		e.rowsOf("f15", "wait for nothing to be left", nothingLeft)
 	})
 
-	t.Run("F17", func(t *testing.T) {
+	e.part("F17", func(e *env) {
 		// A release affects only the entries of the former pod. The next pod with the name keeps its entry, although
 		// the FixedIP of the former pod was deleted and the former address is being released.
 		e.create(statefulSet("f17", 1, placedByFakes))
@@ -288,9 +293,9 @@ func TestFieldBugs(t *testing.T) {
 		e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "f17-0"}})
 		e.deletePods("f17-0")
 		after := e.awaitRunning(before, "f17-0")
-		e.awaitProcessed(t)
+		e.awaitProcessed()
 		if got := e.witness.Entries(namespace, "f17-0"); !slices.Equal(got, []string{after["f17-0"].Node + "/" + after["f17-0"].Address}) {
-			t.Errorf("f17-0 runs with %s on node %s and has the entries %v, want one entry with that address", after["f17-0"].Address, after["f17-0"].Node, got)
+			e.t.Errorf("f17-0 runs with %s on node %s and has the entries %v, want one entry with that address", after["f17-0"].Address, after["f17-0"].Node, got)
 		}
 	})
 }
@@ -307,12 +312,14 @@ func (e *env) createAgain(o client.Object) {
 	}))
 }
 
+// rounds counts the calls of awaitProcessed in all tests and parts, so that each call has its own FixedIP.
+var rounds atomic.Int64
+
 // awaitProcessed waits until the controller has processed all earlier events. It creates a FixedIP and deletes it, and waits
 // until the controller has processed both.
-func (e *env) awaitProcessed(t *testing.T) {
-	t.Helper()
-	e.rounds++
-	name := fmt.Sprintf("round%d", e.rounds)
+func (e *env) awaitProcessed() {
+	e.t.Helper()
+	name := fmt.Sprintf("round%d", rounds.Add(1))
 	e.create(&v1alpha1.FixedIP{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"},
 		Spec:       v1alpha1.FixedIPSpec{PodName: name + "-0", Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name}},
@@ -323,8 +330,8 @@ func (e *env) awaitProcessed(t *testing.T) {
 }
 
 // overdue waits until more than 3 s, the value of --force-finalize-after, have passed on the clock of the API server.
-func (e *env) overdue(t *testing.T) {
-	t.Helper()
+func (e *env) overdue() {
+	e.t.Helper()
 	stamp := func() metav1.Time {
 		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "clock-"}}
 		e.create(probe)
@@ -333,6 +340,6 @@ func (e *env) overdue(t *testing.T) {
 	}
 	begin := stamp()
 	for stamp().Sub(begin.Time).Seconds() < 4 {
-		e.awaitProcessed(t)
+		e.awaitProcessed()
 	}
 }

@@ -45,7 +45,7 @@ func TestFieldBugsTable(t *testing.T) {
 			if !strings.Contains(source.String(), "func "+test+"(t *testing.T)") {
 				t.Errorf("%s: test %s does not exist", number, test)
 			}
-			if isPart && !strings.Contains(source.String(), `t.Run("`+part+`", `) {
+			if isPart && !strings.Contains(source.String(), `e.part("`+part+`", `) {
 				t.Errorf("%s: test %s has no part %s", number, test, part)
 			}
 		}

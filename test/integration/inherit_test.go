@@ -275,6 +275,7 @@ func (e *env) controllerMetrics(port int, want map[string]float64) {
 		if err := testutil.ParseMetrics(string(body), &samples); err != nil {
 			return false, err
 		}
+		clear(got)
 		for _, list := range samples {
 			for _, sample := range list {
 				got[sample.Metric.String()] = float64(sample.Value)

@@ -125,14 +125,16 @@ func (c *churn) awaitWanted() map[string]witness.Row {
 	var wanted []string
 	podsOf := map[string][]string{}
 	for name := range churned {
-		sts := c.workload(name)
-		err := e.api.Create(within(e.t), sts)
-		for apierrors.IsAlreadyExists(err) {
-			if err = e.api.Get(within(e.t), client.ObjectKeyFromObject(sts), sts); err == nil && sts.DeletionTimestamp != nil {
-				err = e.api.Create(within(e.t), c.workload(name))
+		var sts *appsv1.StatefulSet
+		e.eventually("StatefulSet "+name+" to exist and not be deleted", func() bool {
+			sts = c.workload(name)
+			err := e.api.Create(within(e.t), sts)
+			if apierrors.IsAlreadyExists(err) {
+				err = e.api.Get(within(e.t), client.ObjectKeyFromObject(sts), sts)
 			}
-		}
-		e.must(err)
+			e.must(client.IgnoreNotFound(err))
+			return err == nil && sts.DeletionTimestamp == nil
+		})
 		podsOf[name] = names(name, int(*sts.Spec.Replicas))
 		wanted = append(wanted, podsOf[name]...)
 	}

@@ -64,15 +64,14 @@ func herd(name string, replicas int64, annotations map[string]any) *unstructured
 // createHerd creates a herd as soon as the API server serves its kind.
 func (e *env) createHerd(h *unstructured.Unstructured) {
 	e.t.Helper()
-	for {
+	e.eventually("the API server to serve the kind Herd", func() bool {
 		err := e.api.Create(within(e.t), h)
-		if err == nil {
-			return
+		if apierrors.IsNotFound(err) || apimeta.IsNoMatchError(err) {
+			return false
 		}
-		if !apierrors.IsNotFound(err) && !apimeta.IsNoMatchError(err) {
-			e.t.Fatal(err)
-		}
-	}
+		e.must(err)
+		return true
+	})
 }
 
 // herdPods returns pods with the given names that a herd controls. If of, which is the herd, is nil, it returns bare

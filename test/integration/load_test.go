@@ -33,17 +33,13 @@ func (e *env) poolByHand(node, subnet string, entries map[string]string) {
 		pool = append(pool, fmt.Sprintf("%q:{%s}", addr, ownerField(owner)))
 	}
 	patch := fmt.Sprintf(`{"spec":{"ipam":{"podCIDRs":[%q],"pool":{%s}}}}`, subnet, strings.Join(pool, ","))
-	for {
+	// The agent creates the CiliumNode when it starts.
+	e.eventually("CiliumNode "+node+" to exist", func() bool {
 		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
 		err := e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch)))
-		if err == nil {
-			return
-		}
-		// The agent creates the CiliumNode when it starts.
-		if client.IgnoreNotFound(err) != nil {
-			e.t.Fatal(err)
-		}
-	}
+		e.must(client.IgnoreNotFound(err))
+		return err == nil
+	})
 }
 
 func ownerField(owner string) string {

@@ -60,7 +60,7 @@ func (e *env) orphanedFixedIP(t *testing.T, pod, node, addr string) {
 }
 
 // inherit lets nodes inherit the orphaned subnets, as the controller does. candidates are the nodes that may inherit,
-// and inheriting are the nodes that have inherited a subnet.
+// and inheriting are the nodes that have inherited a subnet. It may be called in any goroutine.
 func (e *env) inherit(t *testing.T, a *subnet.Controller, candidates ...string) (inheriting []string, err error) {
 	t.Helper()
 	list, err := a.List(within(t))
@@ -76,7 +76,10 @@ func (e *env) inherit(t *testing.T, a *subnet.Controller, candidates ...string) 
 		if node == "" {
 			continue
 		}
-		n := e.readPool(t, node)
+		n, err := ciliumpool.New(e.api).Get(within(t), node)
+		if err != nil {
+			return inheriting, err
+		}
 		if _, err := a.Take(within(t), o, subnetplan.Assignee{Node: node, CiliumNodeUID: types.UID(n.UID)}); err != nil {
 			return inheriting, err
 		}
@@ -146,7 +149,12 @@ func (e *env) racingInheritance(t *testing.T) {
 				}
 				// The other controller may not have written all inherited subnets to CiliumNodes yet.
 				for _, name := range append(slices.Clone(existing), "joins-0", "joins-1", "joins-2") {
-					if assigned, err := a.Assign(within(t), e.readPool(t, name), nil); len(assigned.Subnets) > 0 || err != nil {
+					n, err := ciliumpool.New(e.api).Get(within(t), name)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if assigned, err := a.Assign(within(t), n, nil); len(assigned.Subnets) > 0 || err != nil {
 						done = false
 					}
 				}

@@ -10,7 +10,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,16 +46,8 @@ func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 3)...)
 	e.delete(statefulSet("web", 3), client.PropagationPolicy(metav1.DeletePropagationOrphan))
 	again := statefulSet("web", 3)
-	for {
-		// The garbage collector orphans the pods first, and then deletes the StatefulSet.
-		err := e.api.Create(within(t), again)
-		if err == nil {
-			break
-		}
-		if !apierrors.IsAlreadyExists(err) {
-			t.Fatal(err)
-		}
-	}
+	// The garbage collector orphans the pods first, and then deletes the StatefulSet.
+	e.createAgain(again)
 	for _, name := range names("web", 3) {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.Owner.UID == again.UID })
 	}

@@ -80,11 +80,11 @@ func TestVolumeAndAddress(t *testing.T) {
 }
 
 // TestVolumeInAZone (findings R1 and R2) checks which node inherits the subnet of a node that is gone: a node in the zone of
-// a waiting pod's volume, and not a node of another zone that joined earlier and to which another waiting pod is nominated.
-// As long as the node in the zone is cordoned, the FixedIPs explain why no node inherits.
+// a waiting pod's volume, and not a node of another zone to which another waiting pod is nominated. As long as the node in
+// the zone is cordoned, the FixedIPs explain why no node inherits.
 func TestVolumeInAZone(t *testing.T) {
 	t.Parallel()
-	nodes := []string{"home", "far", "near"} // They are started in this order.
+	nodes := []string{"home", "far", "near"}
 	e := start(t, options{nodes: nodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/20", "--cluster-pool-ipv4-mask-size=25", "--orphaned-subnet-grace-period=3s"}})
 	for node, zone := range map[string]string{"home": "a", "far": "b", "near": "a"} {
 		e.label(node, corev1.LabelTopologyZone, zone)
