@@ -346,7 +346,7 @@ FIXEDIPS ?= 50000
 bench-controller: NODES := 5000
 
 .PHONY: bench-controller
-bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (PROFILES=folder: heap profiles; ADOPT=1: adoption)
+bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (PROFILES=folder: CPU and heap profiles of each step; ADOPT=1: adoption)
 	@$(BIN)/bench/controller -bin $(BIN) -dir $(CURDIR)/.bench/cluster -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) -adopt=$(if $(ADOPT),true,false) \
 	  -commit $(VERSION) -out $(FIGURES)/controller$(if $(ADOPT),-adoption).json $(if $(PROFILES),-profiles $(PROFILES))
 

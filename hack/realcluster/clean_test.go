@@ -42,3 +42,15 @@ func TestIsWorkFolder(t *testing.T) {
 		})
 	}
 }
+
+// TestCheckFolder checks that a work folder is refused if its path is no literal in a configuration or a file name pattern.
+func TestCheckFolder(t *testing.T) {
+	for dir, want := range map[string]bool{
+		"/tmp/cluster-1": true, "/tmp/c:1": false, "/tmp/my cluster": false,
+		"/tmp/c*": false, "/tmp/c?": false, "/tmp/c[1]": false,
+	} {
+		if err := checkFolder(dir); (err == nil) != want {
+			t.Errorf("folder %s: got error %v, want it to be allowed: %t", dir, err, want)
+		}
+	}
+}

@@ -50,11 +50,12 @@ func reserve(dir string) (int, error) {
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
-		if err == nil {
-			err = netlink.LinkSetAlias(pair, dir)
-		}
 		if err != nil {
-			return 0, fmt.Errorf("create the link %s and set its alias: %w", name, err)
+			return 0, fmt.Errorf("create the link %s: %w", name, err)
+		}
+		if err := netlink.LinkSetAlias(pair, dir); err != nil {
+			// The function release does not find a link without the alias.
+			return 0, errors.Join(fmt.Errorf("set the alias of the link %s: %w", name, err), netlink.LinkDel(pair))
 		}
 		return i, nil
 	}

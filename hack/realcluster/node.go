@@ -169,11 +169,14 @@ func (n *Node) boot(ctx context.Context) error {
 		return err
 	}
 	starter, err := enter(init.PID(), nodeNamespaces)
-	if err == nil {
-		err = n.cluster.hub.connectNode(n.Name, init.PID())
-	}
 	if err != nil {
 		return errors.Join(err, init.Kill())
+	}
+	if err := n.cluster.hub.connectNode(n.Name, init.PID()); err != nil {
+		err = errors.Join(err, init.Kill())
+		// The thread of the starter would keep the namespaces of the node.
+		starter.Stop()
+		return err
 	}
 	n.init, n.starter = init, starter
 	return nil
@@ -262,9 +265,9 @@ func (n *Node) Partition() error { return n.cluster.hub.unplug(n.Name) }
 func (n *Node) Heal() error { return n.cluster.hub.plug(n.Name) }
 
 // Run runs a command in the namespaces of the node and returns its standard output. program is the path of a program that
-// the node can see, or a name that is looked up in the PATH of this process.
+// the node can see, or a name that is looked up in searchPath.
 func (n *Node) Run(ctx context.Context, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, lookUp(program), args...)
 	cmd.Env = n.environment()
 	cmd.Dir = "/"
 	var out, problems strings.Builder

@@ -21,6 +21,20 @@ import (
 // searchPath is the PATH of programs. The PATH of a user may lack the sbin folders.
 const searchPath = "/usr/sbin:/usr/bin:/sbin:/bin"
 
+// lookUp returns the path of a program in searchPath. A program with a slash, or that is not found, is returned unchanged.
+// Without lookUp, package exec would look only in the PATH of this process, even if the command gets another PATH.
+func lookUp(program string) string {
+	if strings.Contains(program, "/") {
+		return program
+	}
+	for _, dir := range filepath.SplitList(searchPath) {
+		if path, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
+			return path
+		}
+	}
+	return program
+}
+
 // loopbackPlugin is the path of the CNI plugin loopback in Debian. containerd needs it in addition to cilium-cni.
 const loopbackPlugin = preflight.LoopbackPlugin
 
@@ -61,7 +75,7 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 // runApt runs a command that changes the installed packages, and logs its progress. If the command fails, the error contains
 // the whole output. The command cannot be cancelled, because a package could then be partly installed.
 func runApt(step []string, log func(string, ...any)) error {
-	cmd := exec.Command(step[0], step[1:]...)
+	cmd := exec.Command(lookUp(step[0]), step[1:]...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath)
 	output, err := cmd.StdoutPipe()
 	if err != nil {

@@ -293,10 +293,11 @@ func (c *Cluster) ciliumBin() string {
 }
 
 // checkFolder returns an error if the path of the work folder contains a character that has a special meaning in the
-// configuration of a program.
+// configuration of a program or in a pattern of filepath.Glob.
 func checkFolder(dir string) error {
-	if i := strings.IndexAny(dir, ",:;\"'\\ \t\n"); i >= 0 {
-		return fmt.Errorf("the path of the work folder %q contains %q, which has a special meaning in the configuration of a program; use another folder", dir, dir[i])
+	if i := strings.IndexAny(dir, ",:;\"'\\ \t\n*?["); i >= 0 {
+		return fmt.Errorf("the path of the work folder %q contains %q, which has a special meaning in the configuration of a "+
+			"program or in a file name pattern; use another folder", dir, dir[i])
 	}
 	return nil
 }

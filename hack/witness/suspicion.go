@@ -19,6 +19,9 @@ import (
 // A cleared suspicion is no violation: the scheduler sees the state with a delay, so it may bind a pod to an address
 // that is being released. The pod then gets another address, and neither of the two addresses can belong to another
 // pod.
+//
+// Every deletion of the FixedIP counts, because the API does not show who requested it. The model in test/sim, which knows
+// the author of each write, checks that the product deletes a FixedIP only for a reason.
 type suspicion struct {
 	text string
 	// bound is the revision in which the pod was bound. seen is the revision of the apparent violation: of the running pod,

@@ -38,7 +38,7 @@ func main() {
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs")
 	flag.StringVar(&b.dir, "dir", "", "work folder; it is emptied first")
 	flag.StringVar(&b.manifests, "manifests", "manifests", "folder of the manifests")
-	flag.StringVar(&b.profiles, "profiles", "", "folder for profiles of the controller's heap; if empty, no profiles are written")
+	flag.StringVar(&b.profiles, "profiles", "", "folder for profiles of the controller's CPU time and heap in each step; if empty, no profiles are written")
 	flag.StringVar(&b.out, "out", "", "file for the figures as JSON; if empty, they are only printed")
 	flag.StringVar(&b.commit, "commit", "", "commit of the programs, for the report")
 	flag.Parse()

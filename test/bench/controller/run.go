@@ -46,7 +46,7 @@ type bench struct {
 	api        client.WithWatch
 	requests   *requests
 	controller *program
-	// profileURL is the address of the heap profile of the controller.
+	// profileURL is the URL at which the controller serves its profiles.
 	profileURL string
 	steps      []step
 }
@@ -121,7 +121,7 @@ func (b *bench) run(ctx context.Context) error {
 	return os.WriteFile(b.out, append(data, '\n'), 0o644)
 }
 
-// measure runs a step and adds its figures.
+// measure runs a step and adds its figures. Figures with profiles are not comparable with figures without profiles.
 func (b *bench) measure(ctx context.Context, name string, do func(context.Context, *step) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.idle+3*waitTimeout, fmt.Errorf("not done after %s", b.idle+3*waitTimeout))
 	defer cancel()
@@ -130,7 +130,11 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 		return err
 	}
 	s := step{Name: name}
+	profiled := b.profileCPU(ctx, name)
 	if err := do(ctx, &s); err != nil {
+		return err
+	}
+	if err := profiled(); err != nil {
 		return err
 	}
 	after, err := b.requests.written(ctx)
@@ -154,7 +158,34 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 	if b.profiles == "" {
 		return nil
 	}
-	return measure.Save(ctx, http.DefaultClient, b.profileURL, filepath.Join(b.profiles, name+".heap"))
+	return measure.Save(ctx, http.DefaultClient, b.profileURL+"heap?gc=1", filepath.Join(b.profiles, name+".heap"))
+}
+
+// cpuProfileSeconds is the length of a CPU profile. It is fixed, because the controller sends nothing if the request for a
+// profile ends early.
+const cpuProfileSeconds = 10
+
+// profileCPU writes CPU profiles of the controller, one after the other, if profiles are wanted: STEP-1.cpu, STEP-2.cpu and
+// so on, which go tool pprof merges if it gets all of them. The returned function ends this and waits for the last profile,
+// which may continue for cpuProfileSeconds after the step.
+func (b *bench) profileCPU(ctx context.Context, step string) func() error {
+	if b.profiles == "" {
+		return func() error { return nil }
+	}
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 1; err == nil && running.Err() == nil; i++ {
+			url := fmt.Sprintf("%sprofile?seconds=%d", b.profileURL, cpuProfileSeconds)
+			err = measure.SaveServed(ctx, http.DefaultClient, url, filepath.Join(b.profiles, fmt.Sprintf("%s-%d.cpu", step, i)))
+		}
+		done <- err
+	}()
+	return func() error {
+		stop()
+		return <-done
+	}
 }
 
 // start starts the API server on an etcd with all objects of the world.
@@ -190,7 +221,7 @@ func (b *bench) startController(ctx context.Context) error {
 	}
 	if b.profiles != "" {
 		args = append(args, "--pprof-bind-address="+loopback(2))
-		b.profileURL = "http://" + loopback(2) + "/debug/pprof/heap?gc=1"
+		b.profileURL = "http://" + loopback(2) + "/debug/pprof/"
 	}
 	b.controller = &program{began: time.Now(), metrics: "http://" + loopback(0) + "/metrics", health: "http://" + loopback(1) + "/readyz"}
 	var err error

@@ -5,6 +5,7 @@ package measure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,10 +14,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/component-base/metrics/testutil"
 )
 
@@ -71,6 +75,17 @@ func Save(ctx context.Context, from *http.Client, url, path string) error {
 		return err
 	}
 	return os.WriteFile(path, data, 0o600)
+}
+
+// SaveServed is like Save, but first waits until a program listens at the URL.
+func SaveServed(ctx context.Context, from *http.Client, url, path string) error {
+	return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := Save(ctx, from, url, path)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return false, nil
+		}
+		return true, err
+	})
 }
 
 // Each calls visit with the labels and the value of each time series of a metric. The value of a histogram is the sum of its

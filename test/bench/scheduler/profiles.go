@@ -8,10 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"syscall"
-	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"fixedip.io/fixedip/test/bench/measure"
 )
@@ -37,13 +33,8 @@ func (b *bench) profileCPU(ctx context.Context, served string, a arm, round int)
 	go func() {
 		var errs []error
 		for _, p := range cpuProfiles {
-			errs = append(errs, wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-				err := measure.Save(ctx, b.http, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", served, p.seconds), path(p.kind))
-				if errors.Is(err, syscall.ECONNREFUSED) {
-					return false, nil
-				}
-				return true, err
-			}))
+			url := fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", served, p.seconds)
+			errs = append(errs, measure.SaveServed(ctx, b.http, url, path(p.kind)))
 		}
 		done <- errors.Join(errs...)
 	}()

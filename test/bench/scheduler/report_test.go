@@ -54,6 +54,7 @@ func TestLimits(t *testing.T) {
 		{"a limit of its own", "- ratio: B/A\n  nodes: 500\n  atLeast: 0.98\n" + runs, rounds([2]float64{100, 97}), "want at least 0.98"},
 		{"another size", "- ratio: B/A\n  nodes: 5000\n" + runs, rounds([2]float64{100, 100}), "there are no limits for 500-nodes"},
 		{"another load", "- ratio: B/A\n  nodes: 500\n  reports: true\n" + runs, rounds([2]float64{100, 100}), "there are no limits for 500-nodes"},
+		{"an arm that did not run", "- ratio: D/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 100}), "run all arms of one of D/A (arms A,D)"},
 		{"an unknown ratio", "- ratio: X/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 100}), `there is no ratio "X/A"`},
 		{"no runs", "- ratio: B/A\n  nodes: 500\n  runs: []\n", rounds([2]float64{100, 100}), "has neither atLeast nor runs"},
 		{"an unknown field", "- ratio: B/A\n  node: 500\n" + runs, rounds([2]float64{100, 100}), "unknown field"},

@@ -132,7 +132,9 @@ func (b *bench) start(ctx context.Context) error {
 func (b *bench) measure(ctx context.Context, a arm, round int) (result, error) {
 	r := result{Arm: a.name, Round: round, Pods: a.count}
 	if a.program == "" {
-		return r, errors.Join(b.patchPools(ctx, &r), b.restorePools(ctx))
+		// Not in the return statement: Go does not specify whether r is read before patchPools changes it.
+		err := b.patchPools(ctx, &r)
+		return r, errors.Join(err, b.restorePools(ctx))
 	}
 	pods := make([]*corev1.Pod, a.count)
 	for i := range pods {

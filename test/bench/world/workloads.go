@@ -19,23 +19,32 @@ func (w *World) record(p Place) *v1alpha1.FixedIP {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.Namespace, Name: p.Name, UID: uid('f', p.serial), CreationTimestamp: w.since, Finalizers: []string{v1alpha1.Finalizer}, Generation: 1,
 			Annotations:   map[string]string{"fixedip.io/uid": string(uid('f', p.serial))},
-			ManagedFields: []metav1.ManagedFieldsEntry{fields("fixedip-controller", "Update", "", w.since, `"f:metadata":{"f:finalizers":{".":{},"v:\"fixedip.io/pool-entry\"":{}}},"f:spec":{".":{},"f:ips":{},"f:nodeName":{},"f:owner":{".":{},"f:apiVersion":{},"f:kind":{},"f:name":{},"f:uid":{}},"f:podName":{},"f:reclaim":{".":{},"f:whenDeleted":{},"f:whenScaled":{}}}`)},
+			ManagedFields: []metav1.ManagedFieldsEntry{fields("fixedip-controller", "Update", "", w.since, `"f:metadata":{"f:finalizers":{".":{},"v:\"fixedip.io/pool-entry\"":{}}},"f:spec":{".":{},"f:assignedTo":{},"f:ips":{},"f:nodeName":{},"f:owner":{".":{},"f:apiVersion":{},"f:kind":{},"f:name":{},"f:uid":{}},"f:podName":{},"f:reclaim":{".":{},"f:whenDeleted":{},"f:whenScaled":{}}}`)},
 		},
 		Spec: v1alpha1.FixedIPSpec{
 			IPs: []string{p.Address.String()}, NodeName: NodeName(p.Node), PodName: p.Name,
-			Owner:   v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: p.Kind, Name: p.Workload, UID: p.workloadUID},
-			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
+			AssignedTo: v1alpha1.PodName,
+			Owner:      v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: p.Kind, Name: p.Workload, UID: p.workloadUID},
+			Reclaim:    v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 		},
-		Status: v1alpha1.FixedIPStatus{
-			PodUID: uid('p', p.serial),
-			Conditions: []metav1.Condition{
-				{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", ObservedGeneration: 1, Message: "Every address has its entry in the pool of a node", LastTransitionTime: w.since},
-				{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInUse, ObservedGeneration: 1, Message: "A pod uses the addresses, and no problem is known", LastTransitionTime: w.since},
-			},
-		},
+		Status: v1alpha1.FixedIPStatus{ObservedGeneration: 1},
 	}
-	if p.serial >= w.Fixed {
-		r.Status.PodUID = ""
+	condition := func(kind, reason, message string) {
+		r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{
+			Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message,
+			ObservedGeneration: 1, LastTransitionTime: w.since,
+		})
+	}
+	// TestFixedIPs checks that the controller would write the same status.
+	condition(v1alpha1.ConditionSubnetAvailable, v1alpha1.ReasonNothingKnown, "No problem with the subnet of the addresses is known")
+	condition(v1alpha1.ConditionExclusive, v1alpha1.ReasonNothingKnown, "No other pod, FixedIP or pool is known to have the addresses")
+	condition(v1alpha1.ConditionAsReserved, v1alpha1.ReasonNothingKnown, "The pod is not known to run with other addresses")
+	condition(v1alpha1.ConditionAllocated, "Allocated", "Every address has its entry in the pool of a node")
+	if p.serial < w.Fixed {
+		r.Status.PodUID = uid('p', p.serial)
+		condition(v1alpha1.ConditionReady, v1alpha1.ReasonInUse, "A pod uses the addresses, and no problem is known")
+	} else {
+		condition(v1alpha1.ConditionReady, v1alpha1.ReasonReserved, "The addresses are reserved, no pod uses them, and no problem is known")
 	}
 	return r
 }

@@ -11,8 +11,14 @@ import (
 	"time"
 )
 
-// report prints a table with one line for each disturbance, and returns an error if an answer was wrong or missing.
+// report prints the barriers without an answer and a table with one line for each disturbance. It returns an error if an
+// answer was wrong or missing.
 func report(results []result) error {
+	for _, r := range results {
+		if !r.Answered {
+			fmt.Printf("UNANSWERED: %s, %s: %s\n", r.Node, r.Disturbance, r.Last)
+		}
+	}
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nDISTURBANCE\tBARRIERS\tANSWERED\tP50\tP99\tMAX\tAFTER P50\tAFTER MAX\tWRITES\tCONFLICTS\tINCOMPLETE\tNO POOL\tCLEAR\tIN USE\tUNKNOWN\tWRONG")
 	wrong, missing := 0, 0
@@ -35,8 +41,6 @@ func report(results []result) error {
 			if r.Answered {
 				sum.answered++
 				latencies, after = append(latencies, r.Latency), append(after, r.After)
-			} else {
-				fmt.Printf("UNANSWERED: %s, %s: %s\n", r.Node, r.Disturbance, r.Last)
 			}
 		}
 		if sum.n == 0 {

@@ -128,7 +128,7 @@ func (t *trial) addObjects(a *archive) error {
 		"pods": &corev1.PodList{}, "nodes": &corev1.NodeList{}, "events": &corev1.EventList{},
 		"statefulsets": &appsv1.StatefulSetList{}, "deployments": &appsv1.DeploymentList{},
 		"ciliumnodes": &ciliumv2.CiliumNodeList{}, "ciliumendpoints": &ciliumv2.CiliumEndpointList{},
-		"fixedips": &v1alpha1.FixedIPList{},
+		"fixedips": &v1alpha1.FixedIPList{}, "nodesubnets": &v1alpha1.NodeSubnetList{},
 	} {
 		if err := t.api.List(ctx, list); err != nil {
 			errs = append(errs, fmt.Errorf("list %s: %w", kind, err))

@@ -60,11 +60,12 @@ func runTarget(ctx context.Context, o options, at target) (results, error) {
 	t := &trial{options: o, at: at, dir: o.folder(at.line), results: results{at: at, updateRate: o.updateRate, began: time.Now()}}
 	t.printLines(fmt.Sprintf("Cilium %s, Kubernetes %s, %s routing, agents report every %s\n", at.line, o.kubernetes, o.routing, o.updateRate))
 	if err := t.setUp(ctx); err != nil {
+		err = fmt.Errorf("set up the cluster with Cilium %s: %w", at, err)
 		if t.cluster != nil {
-			t.saveArchive("set-up")
+			err = fmt.Errorf("%w\nlogs and objects: %s", err, t.saveArchive("set-up"))
 			t.cluster.Stop()
 		}
-		return t.results, fmt.Errorf("set up the cluster with Cilium %s: %w", at, err)
+		return t.results, err
 	}
 	defer t.cluster.Stop()
 	t.runAll(ctx)
