@@ -247,6 +247,24 @@ func TestErrorSource(t *testing.T) {
 			`--config config.yaml: subnets.clusterPools[1].cidr: Invalid value: "10.0.1.0/24": overlaps 10.0.0.0/16`},
 		"file and flag": {given{args: []string{"--failover=Move"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}]}\nfailover: Wait\n"},
 			`--failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
+		"mask size of the file, and a flag of the other family": {given{args: []string{"--cluster-pool-ipv4-mask-size=25"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: \"fd00::/48\", maskSize: 47}]}\n"},
+			"--config config.yaml: subnets.clusterPools[1].maskSize: Invalid value: 47: mask size 47 is smaller than that of the CIDR fd00::/48: a subnet would be larger than the cluster pool"},
+		"mask size of the file, and a CIDR of the other family by a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.1.0.0/16"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: \"fd00::/48\", maskSize: 47}]}\n"},
+			"--config config.yaml: subnets.clusterPools[1].maskSize: Invalid value: 47: mask size 47 is smaller than that of the CIDR fd00::/48: a subnet would be larger than the cluster pool"},
+		"mask size of a flag for a CIDR of the file": {given{args: []string{"--cluster-pool-ipv6-mask-size=47"}, file: head + "subnets: {clusterPools: [{cidr: \"fd00::/48\"}, {cidr: 10.0.0.0/16}]}\n"},
+			"--cluster-pool-ipv6-mask-size: Invalid value: 47: mask size 47 is smaller than that of the CIDR fd00::/48: a subnet would be larger than the cluster pool"},
+		"default mask size for a CIDR of a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/25"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}]}\n"},
+			"--cluster-pool-ipv4-mask-size: Invalid value: 24: mask size 24 is smaller than that of the CIDR 10.0.0.0/25: a subnet would be larger than the cluster pool"},
+		"overlapping CIDRs of the file, and a mask size of the same family by a flag": {given{args: []string{"--cluster-pool-ipv4-mask-size=25"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: \"fd00::/48\"}, {cidr: 10.0.1.0/24}]}\n"},
+			`--config config.yaml: subnets.clusterPools[2].cidr: Invalid value: "10.0.1.0/24": overlaps 10.0.0.0/16`},
+		"an invalid CIDR of the file, and a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.1.0.0/16"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: 10.0.0.0}]}\n"},
+			`--config config.yaml: subnets.clusterPools[1].cidr: Invalid value: "10.0.0.0": "10.0.0.0" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
+		"no cluster pool in the file, and a mask size": {given{args: []string{"--cluster-pool-ipv4-mask-size=25"}, file: head},
+			"--config config.yaml: subnets.clusterPools: Required value: must be the CIDRs from which nodes get their subnets, unless subnets.source is Node"},
+		"an IPv6 cluster pool although the subnets are those of Kubernetes": {given{args: []string{"--subnet-source=Node", "--cluster-pool-ipv6-cidr=fd00::/48", "--cluster-pool-ipv6-mask-size=64"}},
+			"--cluster-pool-ipv6-cidr: Forbidden: if subnets.source is Node, the subnets come from spec.podCIDRs of the Nodes"},
+		"cluster pools of the file although the subnets are those of Kubernetes": {given{args: []string{"--subnet-source=Node", "--cluster-pool-ipv6-mask-size=64"}, file: head + "subnets: {clusterPools: [{cidr: \"fd00::/48\"}]}\n"},
+			"--config config.yaml: subnets.clusterPools: Forbidden: if subnets.source is Node, the subnets come from spec.podCIDRs of the Nodes"},
 		"mask sizes": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}},
 			"--cluster-pool-ipv4-cidr: mask sizes [24 25] do not match the CIDRs [10.0.0.0/16]; give one mask size for all CIDRs, or one for each"},
 		"selector": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", `--label-selector={"matchLables":{}}`}}, `--label-selector: not a LabelSelector in JSON: unknown field "matchLables"`},
@@ -344,10 +362,6 @@ func TestGuideFlags(t *testing.T) {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	o.addFlags(fs)
 	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), fs)
-	// The alias cepTerminationTimeout needs this flag.
-	if fs.Lookup("cep-termination-timeout") == nil {
-		fs.Duration("cep-termination-timeout", 0, "")
-	}
 	addAliases(fs)
 	for _, name := range []string{
 		"labelSector", "ipRateNum", "maxAllocatedIP", "enableIPv6", "enableStaticPodIPv6", "excludeDbbranchPrefixs",

@@ -62,6 +62,9 @@ func (v *sharedValues) addFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&v.workloadKinds, "workload-kind", nil, "Further kind of workload whose pods may have fixed addresses, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot. Only pods with the annotation "+identity.AnnotationEnabled+": \"true\" have fixed addresses, unless :ByDefault follows. May be repeated")
 }
 
+// clusterPools is the path of the field with the cluster pools, which four flags set.
+const clusterPools = "subnets.clusterPools"
+
 // sharedFlags are the flags that set fields of the configuration. Flags of the same field are applied in this order.
 var sharedFlags = []struct {
 	flag string
@@ -69,16 +72,16 @@ var sharedFlags = []struct {
 	field string
 	set   func(c *configuration.Configuration, v sharedValues) error
 }{
-	{"cluster-pool-ipv4-cidr", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
+	{"cluster-pool-ipv4-cidr", clusterPools, func(c *configuration.Configuration, v sharedValues) error {
 		return setPools(c, address.IPv4, v.ipv4CIDRs, v.ipv4MaskSizes)
 	}},
-	{"cluster-pool-ipv4-mask-size", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
+	{"cluster-pool-ipv4-mask-size", clusterPools, func(c *configuration.Configuration, v sharedValues) error {
 		return setPools(c, address.IPv4, v.ipv4CIDRs, v.ipv4MaskSizes)
 	}},
-	{"cluster-pool-ipv6-cidr", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
+	{"cluster-pool-ipv6-cidr", clusterPools, func(c *configuration.Configuration, v sharedValues) error {
 		return setPools(c, address.IPv6, v.ipv6CIDRs, v.ipv6MaskSizes)
 	}},
-	{"cluster-pool-ipv6-mask-size", "subnets.clusterPools", func(c *configuration.Configuration, v sharedValues) error {
+	{"cluster-pool-ipv6-mask-size", clusterPools, func(c *configuration.Configuration, v sharedValues) error {
 		return setPools(c, address.IPv6, v.ipv6CIDRs, v.ipv6MaskSizes)
 	}},
 	{"subnet-source", "subnets.source", func(c *configuration.Configuration, v sharedValues) error {
@@ -157,10 +160,7 @@ var sharedFlags = []struct {
 // setPools sets the cluster pools of one family to the CIDRs and mask sizes of the flags. If cidrs is empty, it keeps the
 // CIDRs of the file, with the mask sizes of the flags.
 func setPools(c *configuration.Configuration, family address.Family, cidrs []string, maskSizes []int) error {
-	isFamily := func(p configuration.ClusterPool) bool {
-		cidr, err := address.ParseSubnet(p.CIDR)
-		return err == nil && address.Of(cidr.Addr()) == family
-	}
+	isFamily := func(p configuration.ClusterPool) bool { return familyOf(p) == family }
 	if len(cidrs) == 0 {
 		for _, p := range c.Subnets.ClusterPools {
 			if isFamily(p) {
@@ -178,7 +178,7 @@ func setPools(c *configuration.Configuration, family address.Family, cidrs []str
 			return err
 		}
 		if of := address.Of(cidr.Addr()); of != family {
-			return fmt.Errorf("%q is an %s CIDR; write it in --cluster-pool-%s-cidr", s, of, strings.ToLower(of.String()))
+			return fmt.Errorf("%q is an %s CIDR; write it in --%s", s, of, poolFlag(of, "cidr"))
 		}
 		pools = append(pools, configuration.ClusterPool{CIDR: s, MaskSize: maskSizes[min(i, len(maskSizes)-1)]})
 	}
@@ -206,36 +206,78 @@ func (o *options) configuration(changed func(flag string) bool) (configuration.C
 	return c, o.located(errs[0], c, changed)
 }
 
-// located returns an error about a field that names the flag that has set it, or the file if no flag has.
+// located returns an error about a field that names the source of its value: the flag that has set it, or the field of the
+// file if no flag has.
 func (o *options) located(e *field.Error, c configuration.Configuration, changed func(flag string) bool) error {
-	var flags []string
-	for _, f := range sharedFlags {
-		if (e.Field == f.field || strings.HasPrefix(e.Field, f.field+".") || strings.HasPrefix(e.Field, f.field+"[")) && (o.configFile == "" || changed(f.flag)) {
-			flags = append(flags, f.flag)
+	flag, inFile := "", e.Field
+	if strings.HasPrefix(e.Field, clusterPools) {
+		flag, inFile = o.poolSource(e.Field, c.Subnets.ClusterPools, changed)
+	} else {
+		for _, f := range sharedFlags {
+			if (e.Field == f.field || strings.HasPrefix(e.Field, f.field+".") || strings.HasPrefix(e.Field, f.field+"[")) && (o.configFile == "" || changed(f.flag)) {
+				flag = f.flag
+			}
 		}
 	}
-	if len(flags) == 0 {
-		return fmt.Errorf("--config %s: %w", o.configFile, e)
+	if flag != "" {
+		return fmt.Errorf("--%s: %s", flag, e.ErrorBody())
 	}
-	flag := flags[0]
-	if len(flags) > 1 {
-		flag = poolFlag(e.Field, c)
-	}
-	return fmt.Errorf("--%s: %s", flag, e.ErrorBody())
+	e.Field = inFile
+	return fmt.Errorf("--config %s: %w", o.configFile, e)
 }
 
-// poolFlag returns the flag of the cluster pool that a field names.
-func poolFlag(path string, c configuration.Configuration) string {
-	family, what := address.IPv4, "cidr"
-	for i, p := range c.Subnets.ClusterPools {
-		if cidr, err := address.ParseSubnet(p.CIDR); err == nil && strings.Contains(path, fmt.Sprintf("[%d]", i)) {
-			family = address.Of(cidr.Addr())
+// poolSource returns the source of the list of cluster pools, or of a field of one of them: the flag that has set it or, if
+// no flag has, its path in the file. The flags set the CIDRs or the mask sizes of all cluster pools of one family (see
+// setPools). path is the path in the configuration, and pools are its cluster pools.
+func (o *options) poolSource(path string, pools []configuration.ClusterPool, changed func(flag string) bool) (flag, inFile string) {
+	// cidrs contains the families whose CIDRs a flag has set.
+	cidrs := map[address.Family]bool{address.IPv4: len(o.shared.ipv4CIDRs) > 0, address.IPv6: len(o.shared.ipv6CIDRs) > 0}
+	var i int
+	var name string
+	if n, _ := fmt.Sscanf(path, clusterPools+"[%d].%s", &i, &name); n < 2 {
+		// The error is about the list: it is empty, or must be empty.
+		switch {
+		case cidrs[address.IPv4], o.configFile == "" && !cidrs[address.IPv6]:
+			return poolFlag(address.IPv4, "cidr"), ""
+		case cidrs[address.IPv6]:
+			return poolFlag(address.IPv6, "cidr"), ""
+		}
+		return "", path
+	}
+	family := familyOf(pools[i])
+	switch {
+	case name == "cidr" && cidrs[family]:
+		return poolFlag(family, "cidr"), ""
+	case name == "maskSize" && (cidrs[family] || changed(poolFlag(family, "mask-size"))):
+		return poolFlag(family, "mask-size"), ""
+	}
+	// setPools keeps the order of the cluster pools of the file only within a family.
+	nth := slices.Index(indexesOf(family, pools), i)
+	return "", fmt.Sprintf("%s[%d].%s", clusterPools, indexesOf(family, o.file.Subnets.ClusterPools)[nth], name)
+}
+
+// poolFlag returns the flag that sets the CIDRs (cidr) or the mask sizes (mask-size) of the cluster pools of a family.
+func poolFlag(family address.Family, what string) string {
+	return "cluster-pool-" + strings.ToLower(family.String()) + "-" + what
+}
+
+// familyOf returns the family of a cluster pool; 0 if its CIDR is invalid.
+func familyOf(p configuration.ClusterPool) address.Family {
+	cidr, err := address.ParseSubnet(p.CIDR)
+	if err != nil {
+		return 0
+	}
+	return address.Of(cidr.Addr())
+}
+
+// indexesOf returns the indexes of the cluster pools of a family.
+func indexesOf(family address.Family, pools []configuration.ClusterPool) (indexes []int) {
+	for i, p := range pools {
+		if familyOf(p) == family {
+			indexes = append(indexes, i)
 		}
 	}
-	if strings.HasSuffix(path, ".maskSize") {
-		what = "mask-size"
-	}
-	return "cluster-pool-" + strings.ToLower(family.String()) + "-" + what
+	return indexes
 }
 
 // hasField reports whether a file, decoded as JSON, has a field.

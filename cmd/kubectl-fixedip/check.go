@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -20,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,12 +26,17 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/check"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// errSkipped means that a repair was not made, because the cluster has changed since it was checked.
+// errSkipped means that a repair was not made, because the cluster has changed since it was checked, or because the mismatch
+// policy of the pod does not allow the eviction.
 var errSkipped = errors.New("the repair was skipped")
+
+// errPodGone means that a pod was not evicted, because it is gone or another pod has its name.
+var errPodGone = fmt.Errorf("not evicted, because the pod that was checked no longer exists: %w", errSkipped)
 
 // errProblems means that check has found problems. The exit code is then 1; it is 2 after any other error.
 var errProblems = errors.New("problems found")
@@ -41,6 +44,9 @@ var errProblems = errors.New("problems found")
 func checkCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	var fix bool
 	var output string
+	// The plugin does not know the configuration: the name of its ConfigMap depends on the installation, and flags of the
+	// controller take precedence over it. With the default, only an annotation allows an eviction.
+	mismatchPolicy := string(identity.Report)
 	again, stuckAfter := 5*time.Second, check.DefaultStuckAfter
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -55,13 +61,17 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 			if err := validFormat(output); err != nil {
 				return err
 			}
+			policy, err := identity.ParseOnMismatch(mismatchPolicy)
+			if err != nil {
+				return fmt.Errorf("--mismatch-policy: %w", err)
+			}
 			problems, err := c.check(ctx, again, stuckAfter)
 			if err != nil {
 				return err
 			}
 			var failed error
 			if fix {
-				problems, failed = c.repair(ctx, streams.ErrOut, problems)
+				problems, failed = c.repair(ctx, streams.ErrOut, problems, policy)
 			}
 			if err := write(streams.Out, output, problems, func(out io.Writer) error { return writeProblems(out, problems) }); err != nil {
 				return err
@@ -75,7 +85,8 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&fix, "fix", false, "Repair the problems that need no decision of a person: evict pods with a wrong address, delete wrong CiliumEndpoints, release leaked entries")
+	cmd.Flags().BoolVar(&fix, "fix", false, "Repair the problems that need no decision of a person: evict pods with a wrong address whose mismatch policy is Restart, delete wrong CiliumEndpoints, release leaked entries")
+	cmd.Flags().StringVar(&mismatchPolicy, "mismatch-policy", mismatchPolicy, "Mismatch policy of a pod if neither its workload nor the pod has the annotation "+identity.AnnotationOnMismatch+": Restart or Report; has to equal mismatchPolicy of the configuration")
 	cmd.Flags().DurationVar(&again, "recheck-after", again, "Time between the two readings")
 	cmd.Flags().DurationVar(&stuckAfter, "stuck-after", stuckAfter, "Age after which the deletion of a FixedIP or a cooldown is reported as a problem; has to be longer than --address-cooldown and --force-finalize-after of the controller")
 	outputFlag(cmd, &output)
@@ -121,18 +132,11 @@ func (c *cluster) objects(ctx context.Context) (o check.Objects, err error) {
 	if o.Pools, o.FixedIPs, err = c.pools(ctx); err != nil {
 		return o, err
 	}
-	nodes, err := c.nodes(ctx)
-	if err != nil {
-		return o, err
-	}
 	var subnets v1alpha1.NodeSubnetList
 	if err := c.api.List(ctx, &subnets); err != nil {
 		return o, fmt.Errorf("list NodeSubnets: %w", err)
 	}
-	o.Pods, o.NodeSubnets, o.Nodes, o.Now = pods.Items, subnets.Items, map[string]bool{}, time.Now()
-	for name := range nodes {
-		o.Nodes[name] = true
-	}
+	o.Pods, o.NodeSubnets, o.Now = pods.Items, subnets.Items, time.Now()
 	for i := range endpoints.Items {
 		e := check.Endpoint{
 			Pod: pool.OwnerKey(endpoints.Items[i].Namespace, endpoints.Items[i].Name),
@@ -157,7 +161,8 @@ func (c *cluster) objects(ctx context.Context) (o check.Objects, err error) {
 
 // repair performs the repairs of the problems, and returns the problems that remain. It writes the result of each repair to
 // log. It evicts at most one pod of each workload: the eviction of another one is safe only when the first pod is replaced.
-func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Problem) (remaining []check.Problem, err error) {
+// policy is the mismatch policy of pods without an annotation.
+func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Problem, policy identity.OnMismatch) (remaining []check.Problem, err error) {
 	// evicted contains the workloads of which a pod was evicted. Key: Repair.Workload.
 	evicted := map[string]bool{}
 	for _, p := range problems {
@@ -170,7 +175,7 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 			remaining = append(remaining, p)
 			continue
 		}
-		done, failed := c.perform(ctx, *p.Repair)
+		done, failed := c.perform(ctx, *p.Repair, policy)
 		if errors.Is(failed, errSkipped) {
 			fmt.Fprintf(log, "%s of %s: %v.\n", p.Kind, p.Object, failed)
 			remaining = append(remaining, p)
@@ -189,17 +194,21 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 }
 
 // perform performs one repair on the object that was checked, and returns a description of the change. The error matches
-// errSkipped if the repair is no longer possible or needed, because the cluster has changed.
-func (c *cluster) perform(ctx context.Context, r check.Repair) (done string, err error) {
+// errSkipped if the repair is no longer possible or needed, because the cluster has changed, or if the mismatch policy does
+// not allow it. policy is the mismatch policy of pods without an annotation.
+func (c *cluster) perform(ctx context.Context, r check.Repair, policy identity.OnMismatch) (done string, err error) {
 	namespace, name, _ := pool.SplitOwnerKey(r.Pod)
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
 	switch {
 	case r.Evict:
+		if err := c.mayEvict(ctx, r, policy); err != nil {
+			return "", err
+		}
 		eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))}}
 		err := c.api.SubResource("eviction").Create(ctx, &corev1.Pod{ObjectMeta: meta}, eviction)
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-			return "", fmt.Errorf("not evicted, because the pod that was checked no longer exists: %w", errSkipped)
+			return "", errPodGone
 		case err != nil:
 			return "", fmt.Errorf("evict pod %s: %w", r.Pod, err)
 		}
@@ -215,6 +224,36 @@ func (c *cluster) perform(ctx context.Context, r check.Repair) (done string, err
 		return "deleted CiliumEndpoint " + r.Pod, nil
 	}
 	return c.release(ctx, r)
+}
+
+// mayEvict returns nil if the mismatch policy of a pod is Restart. otherwise is the policy if neither the workload nor the
+// pod has an annotation. The error matches errSkipped if the policy is Report or the pod does not exist.
+func (c *cluster) mayEvict(ctx context.Context, r check.Repair, otherwise identity.OnMismatch) error {
+	namespace, name, _ := pool.SplitOwnerKey(r.Pod)
+	pod, err := get(ctx, c, namespace, name, &corev1.Pod{})
+	switch {
+	case err != nil:
+		return err
+	case pod == nil:
+		return errPodGone
+	}
+	workload, err := c.workloadOf(ctx, r)
+	if err != nil {
+		return fmt.Errorf("pod %s is not evicted, because the mismatch policy of its workload is unknown: %w", r.Pod, err)
+	}
+	var annotations map[string]string
+	if workload != nil {
+		annotations = workload.GetAnnotations()
+	}
+	switch policy, err := identity.MismatchPolicy(annotations, pod.Annotations, ""); {
+	case err != nil:
+		return fmt.Errorf("not evicted, because %w: %w", err, errSkipped)
+	case policy == "" && otherwise != identity.Restart:
+		return fmt.Errorf("not evicted, because neither its workload nor the pod has the annotation %s; if mismatchPolicy of the configuration is Restart, use --mismatch-policy=Restart: %w", identity.AnnotationOnMismatch, errSkipped)
+	case policy == identity.Report:
+		return fmt.Errorf("not evicted, because its mismatch policy is Report; delete the pod, or set the annotation %s of its workload to Restart: %w", identity.AnnotationOnMismatch, errSkipped)
+	}
+	return nil
 }
 
 // release releases the entry of a pod of a workload. It reads the pool first, and then checks that neither the pod nor its FixedIP
@@ -253,21 +292,37 @@ func (c *cluster) neededBy(ctx context.Context, r check.Repair) (string, error) 
 	if record, err := get(ctx, c, namespace, name, &v1alpha1.FixedIP{}); err != nil || record != nil {
 		return "FixedIP " + r.Pod, err
 	}
-	label, workload, _ := pool.SplitWorkloadKey(r.Workload)
-	kind, group, _ := strings.Cut(label, ".")
-	if group == "" {
-		group = "apps"
+	workload, err := c.workloadOf(ctx, r)
+	if err != nil || workload == nil {
+		return "", err
 	}
-	mapping, err := c.api.RESTMapper().RESTMapping(schema.GroupKind{Group: group, Kind: kind})
-	if err != nil {
-		return "", fmt.Errorf("find the kind %s of the workload of %s: %w", label, r.Address, err)
+	return workload.GetKind() + " " + namespace + "/" + workload.GetName(), nil
+}
+
+// workloadOf reads the workload that a repair names, of any kind; nil if the workload does not exist.
+func (c *cluster) workloadOf(ctx context.Context, r check.Repair) (*unstructured.Unstructured, error) {
+	namespace, _, _ := pool.SplitOwnerKey(r.Pod)
+	label, name, _ := pool.SplitWorkloadKey(r.Workload)
+	served := false
+	for _, gk := range identity.LabelledKinds(label) {
+		mapping, err := c.api.RESTMapper().RESTMapping(gk)
+		switch {
+		case meta.IsNoMatchError(err):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("look up the kind %s: %w", gk, err)
+		}
+		served = true
+		obj := &unstructured.Unstructured{}
+		obj.SetGroupVersionKind(mapping.GroupVersionKind)
+		if found, err := get(ctx, c, namespace, name, obj); err != nil || found != nil {
+			return found, err
+		}
 	}
-	obj := &unstructured.Unstructured{}
-	obj.SetGroupVersionKind(mapping.GroupVersionKind)
-	if found, err := get(ctx, c, namespace, workload, obj); err != nil || found != nil {
-		return kind + " " + namespace + "/" + workload, err
+	if !served {
+		return nil, fmt.Errorf("it is unknown whether workload %s exists, because the API server does not serve the kind %s", r.Workload, label)
 	}
-	return "", nil
+	return nil, nil
 }
 
 // writeProblems writes each problem with its advice, and the number of problems.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/explain"
@@ -44,14 +43,9 @@ func (c *cluster) addressInputs(ctx context.Context, a netip.Addr) (in explain.A
 		return in, err
 	}
 	var pods corev1.PodList
-	if err := c.api.List(ctx, &pods, client.MatchingFields{"status.podIP": a.String()}); err != nil {
-		return in, fmt.Errorf("list the pods with IP %s: %w", a, err)
-	}
-	if a.Is6() && len(pods.Items) == 0 {
-		// The field selector compares only the first IP of a pod.
-		if err := c.api.List(ctx, &pods); err != nil {
-			return in, fmt.Errorf("list pods: %w", err)
-		}
+	// The field selector status.podIP compares only the first IP of a pod, which may be of either family.
+	if err := c.api.List(ctx, &pods); err != nil {
+		return in, fmt.Errorf("list pods: %w", err)
 	}
 	return explain.AddressInputs{Addr: a, Pools: l.Nodes(), Records: records, Pods: pods.Items, Now: time.Now()}, nil
 }

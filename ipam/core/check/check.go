@@ -31,9 +31,7 @@ type Endpoint struct {
 // Objects are the inputs of Run: the objects of a cluster.
 type Objects struct {
 	// Pools contains the pools of all nodes.
-	Pools *ledger.Ledger
-	// Nodes contains the names of all Nodes. Value: always true.
-	Nodes       map[string]bool
+	Pools       *ledger.Ledger
 	FixedIPs    []v1alpha1.FixedIP
 	NodeSubnets []v1alpha1.NodeSubnet
 	Pods        []corev1.Pod
@@ -93,7 +91,7 @@ const (
 
 // Repair is an action that ends a problem.
 type Repair struct {
-	// Evict is true if the pod has to be evicted.
+	// Evict is true if the pod has to be evicted. Its mismatch policy may forbid that.
 	Evict bool `json:"evict,omitempty"`
 	// DeleteEndpoint is true if the CiliumEndpoint has to be deleted, so that its agent creates it again.
 	DeleteEndpoint bool `json:"deleteEndpoint,omitempty"`
@@ -103,7 +101,8 @@ type Repair struct {
 	// are preconditions: another object with that name has not been checked.
 	UID             types.UID `json:"uid,omitempty"`
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
-	// Workload is the UID of the pod's controller, or the workload of a pool entry. Only one pod of a workload is evicted at a time.
+	// Workload is the workload of the FixedIP or the pool entry, "namespace/Kind/name". Only one pod of a workload is
+	// evicted at a time.
 	Workload string `json:"workload,omitempty"`
 	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if none has to.
 	ReleaseOn string     `json:"releaseOn,omitempty"`

@@ -45,7 +45,6 @@ func healthy() *cluster {
 		}, gen.UsedBy("db/web-1", "10.0.1.7")),
 	}}
 	c.Now = now
-	c.Nodes = map[string]bool{"node-1": true, "node-2": true}
 	for _, r := range []struct{ name, ip string }{{"web-0", "10.0.1.6"}, {"web-1", "10.0.1.7"}, {"web-2", "10.0.2.8"}} {
 		c.FixedIPs = append(c.FixedIPs, *gen.FixedIP(r.name, gen.Owner("web"), func(f *v1alpha1.FixedIP) { f.Spec.IPs = []string{r.ip} }))
 	}
@@ -117,7 +116,7 @@ func TestRun(t *testing.T) {
 			plant: func(c *cluster) {
 				c.Pods[0].Status.PodIPs[0].IP, c.Endpoints[0].Addrs = "10.0.1.1", []netip.Addr{netip.MustParseAddr("10.0.1.1")}
 			},
-			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it", Repair: &Repair{Evict: true, Pod: "db/web-0", UID: "uid-web-0", Workload: "1"}}},
+			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it", Repair: &Repair{Evict: true, Pod: "db/web-0", UID: "uid-web-0", Workload: "db/StatefulSet/web"}}},
 		},
 		"a pod runs with a wrong address, and its pool does not have the entry": {
 			plant: func(c *cluster) {
@@ -129,12 +128,14 @@ func TestRun(t *testing.T) {
 				{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it"},
 			},
 		},
-		"the wrong address of a pod is only to be reported": {
+		"a pod with a slot runs with a wrong address": {
 			plant: func(c *cluster) {
 				c.Pods[0].Status.PodIPs[0].IP, c.Endpoints[0].Addrs = "10.0.1.1", []netip.Addr{netip.MustParseAddr("10.0.1.1")}
-				c.Pods[0].Annotations = map[string]string{identity.AnnotationOnMismatch: "Report"}
+				c.Pods[0].OwnerReferences[0].Kind, c.Pods[0].OwnerReferences[0].Name = "ReplicaSet", "web-5d4f"
+				c.FixedIPs[0].Spec.Owner.Kind, c.FixedIPs[0].Spec.AssignedTo = "Deployment", v1alpha1.Slot
+				c.pools["node-1"].Entries[netip.MustParseAddr("10.0.1.6")] = pool.OwnedEntry("db", "web-0", "Deployment", "web")
 			},
-			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it"}},
+			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it", Repair: &Repair{Evict: true, Pod: "db/web-0", UID: "uid-web-0", Workload: "db/Deployment/web"}}},
 		},
 		"a pod that has opted out has another address": {
 			plant: func(c *cluster) {

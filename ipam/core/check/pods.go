@@ -78,10 +78,10 @@ func (s *scan) checkPods() {
 			if len(missing) == 0 || f.DeletionTimestamp != nil {
 				continue
 			}
-			help, repair := "look at the condition AsReserved of the FixedIP; check --fix does not evict the pod, because it is a bare pod, its mismatch policy is Report, or the pool of its node has no entry that gives it the address", (*Repair)(nil)
-			controller := metav1.GetControllerOfNoCopy(pod)
-			if controller != nil && s.hasEntries(pod, missing) && pod.Annotations[identity.AnnotationOnMismatch] != string(identity.Report) {
-				help, repair = "evict the pod: the next pod gets the reserved address", &Repair{Evict: true, Pod: key, UID: pod.UID, Workload: string(controller.UID)}
+			help, repair := "look at the condition AsReserved of the FixedIP; check --fix does not evict the pod, because it is a bare pod or the pool of its node has no entry that gives it the address", (*Repair)(nil)
+			if metav1.GetControllerOfNoCopy(pod) != nil && s.hasEntries(pod, missing) {
+				help = "evict the pod: the next pod gets the reserved address; check --fix evicts it if its mismatch policy is Restart"
+				repair = &Repair{Evict: true, Pod: key, UID: pod.UID, Workload: identity.OwnerOf(f).Resource(f.Namespace)}
 			}
 			s.add(WrongAddress, "Pod "+key, help, repair, "The pod runs with %s, but %s is reserved for it", address.Join(podutil.IPs(pod)), list(missing))
 		}

@@ -27,7 +27,7 @@ type AddressInputs struct {
 	// Pools are the pools of all nodes, sorted by name.
 	Pools   []pool.NodePool
 	Records []v1alpha1.FixedIP
-	// Pods contains every pod that has the address in its status. Address ignores the other pods in it.
+	// Pods are the pods of all nodes. Address ignores those that do not have the address.
 	Pods []corev1.Pod
 	Now  time.Time
 }

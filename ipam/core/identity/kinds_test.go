@@ -4,6 +4,7 @@
 package identity_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -94,6 +95,19 @@ func TestLabel(t *testing.T) {
 	}
 	if k, ok := kinds.Labelled("DaemonSet"); ok {
 		t.Errorf("Labelled returns %+v for DaemonSet, which is not configured; want false", k)
+	}
+}
+
+// TestLabelledKinds checks that a kind is among the kinds of its label.
+func TestLabelledKinds(t *testing.T) {
+	for _, gk := range []schema.GroupKind{
+		identity.StatefulSets, identity.ReplicaSets, {Kind: "ReplicationController"}, {Group: "batch", Kind: "Job"}, {Group: "apps.kruise.io", Kind: "StatefulSet"},
+		{Group: "foo", Kind: "Pod"},
+	} {
+		label := identity.Label(gk)
+		if got := identity.LabelledKinds(label); !slices.Contains(got, gk) {
+			t.Errorf("LabelledKinds(%s) returns %v, want kinds with %s", label, got, gk)
+		}
 	}
 }
 

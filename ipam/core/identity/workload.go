@@ -199,6 +199,23 @@ func Label(gk schema.GroupKind) string {
 	return gk.Kind
 }
 
+// dotlessGroups are the API groups of Kubernetes whose names have no dot and that have kinds of workloads. The group of a
+// CustomResourceDefinition has a dot.
+var dotlessGroups = []string{"apps", "", "batch"}
+
+// LabelledKinds returns the kinds that may have the given label in pool entries, for callers that do not know which kinds
+// are configured.
+func LabelledKinds(label string) (kinds []schema.GroupKind) {
+	gk := schema.ParseGroupKind(label)
+	if gk.Group != "" {
+		return []schema.GroupKind{gk}
+	}
+	for _, group := range dotlessGroups {
+		kinds = append(kinds, schema.GroupKind{Group: group, Kind: gk.Kind})
+	}
+	return kinds
+}
+
 // ParseKind parses a kind as written in a flag: Kind.group=Identity or Kind.group=Identity:Enabled, such as
 // Deployment.apps=Slot. The result has to pass ValidateKinds.
 func ParseKind(text string) (Kind, error) {
