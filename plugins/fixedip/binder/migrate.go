@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,9 +108,12 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, made *[]pool.EntryChange, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := decide(n)
-		if len(edits) > 0 {
-			// After a write whose response was lost, decide is called again and returns no edits.
-			*made = edits
+		// After a write whose response was lost, decide is called again and returns no edits.
+		for _, e := range edits {
+			// The first edit of an address has the entry that an undo restores.
+			if !slices.ContainsFunc(*made, func(m pool.EntryChange) bool { return m.Addr == e.Addr }) {
+				*made = append(*made, e)
+			}
 		}
 		return edits, err
 	})

@@ -105,8 +105,14 @@ func TestMoveUndone(t *testing.T) {
 }
 
 // TestMoveUndoneInSecondTry checks that a move is undone completely if the first try has taken the addresses away and the
-// pod is bound during the second one, which finds nothing to take.
+// pod is bound during the second one. The second try finds nothing to take, or an address whose cooldown entry is gone.
 func TestMoveUndoneInSecondTry(t *testing.T) {
+	for name, cooldownGone := range map[string]bool{"nothing to take": false, "the cooldown entries are gone": true} {
+		t.Run(name, func(t *testing.T) { moveUndoneInSecondTry(t, cooldownGone) })
+	}
+}
+
+func moveUndoneInSecondTry(t *testing.T, cooldownGone bool) {
 	pod, clients := movedPod()
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = "a"
@@ -121,6 +127,13 @@ func TestMoveUndoneInSecondTry(t *testing.T) {
 			home.Spec.IPAM.Pool["10.0.1.200"] = ipamtypes.AllocationIP{}
 			home.Generation++
 			home.ResourceVersion = "changed"
+			if from := s.nodes["a"]; cooldownGone {
+				for _, addr := range movedAddrs {
+					delete(from.Spec.IPAM.Pool, addr.String())
+				}
+				from.Generation++
+				from.ResourceVersion = "changed"
+			}
 			return true, pod, nil
 		}
 		return true, bound, nil
