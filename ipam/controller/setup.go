@@ -226,6 +226,8 @@ func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *request
 			to.joining.Add(source.ForName(node))
 			to.protected.Add(source.ForName(node))
 			to.orphans.Add(subnet.All)
+		}
+		if change.Appeared || len(change.Subnets) > 0 || change.Fixed {
 			to.identities.Add(r.OfNode(node)...)
 		}
 		owners := source.ForOwner(change.Owners...)

@@ -54,7 +54,7 @@ func TestOrderIsChecked(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		}
-		if !strings.HasPrefix(got, tc.want) || (got == "") != (tc.want == "") || (len(events) == 1+len(candidateEvents)) != (tc.want == "") {
+		if !strings.HasPrefix(got, tc.want) || (got == "") != (tc.want == "") || (len(events) == 2+len(candidateEvents)) != (tc.want == "") {
 			t.Errorf("%s: got error %q, want %q; got %d events", name, got, tc.want, len(events))
 		}
 	}

@@ -375,3 +375,25 @@ func TestFinish(t *testing.T) {
 		})
 	}
 }
+
+// TestAddressOfAnotherFixedIP checks that no FixedIP is created with, or gets, an address that another FixedIP still names.
+func TestAddressOfAnotherFixedIP(t *testing.T) {
+	first, second := controllertest.Record(0, false), controllertest.Record(1, false)
+	other := second.Spec.IPs[0]
+	spec := first.Spec
+	spec.IPs = append(slices.Clone(spec.IPs), "fd00::1", other)
+	for name, records := range map[string][]client.Object{"a new FixedIP": {second}, "a FixedIP that gets an address": {first, second}} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, controllertest.Objects(records...), controllertest.Objects(records...))
+			key := client.ObjectKeyFromObject(first)
+			a := reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}
+			var state reclaim.State
+			if len(records) > 1 {
+				a.Type, state.Record = reclaim.UpdateRecord, first
+			}
+			if err := s.fixedips.perform(t.Context(), reconcile.Request{NamespacedName: key}, state, a); !errors.Is(err, gather.ErrSuperseded) || !strings.Contains(err.Error(), "FixedIP db/web-1 still has IP "+other) {
+				t.Errorf("got error %v, want ErrSuperseded and FixedIP db/web-1", err)
+			}
+		})
+	}
+}

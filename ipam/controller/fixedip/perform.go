@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -100,14 +102,8 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s r
 		if i == 0 && a.Spec.AssignedTo == v1alpha1.Slot {
 			key.Name = identity.SlotName(a.Spec.Owner.Name, addr)
 		}
-		// A claim may take an address whose former FixedIP is still being removed. Two FixedIPs must not name the same
-		// address.
-		records, err := index.FixedIPsWithIP(ctx, c.Cached, addr)
-		if err != nil {
+		if err := c.notNamed(ctx, addr, ""); err != nil {
 			return err
-		}
-		if len(records) > 0 {
-			return fmt.Errorf("FixedIP %s still has IP %s: %w", client.ObjectKeyFromObject(records[0]), ip, gather.ErrSuperseded)
 		}
 	}
 	record := &v1alpha1.FixedIP{Spec: a.Spec}
@@ -119,14 +115,46 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s r
 			c.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "FixedIPRefused", "RecordClaim", "No FixedIP reserves IP %s: %v. If node %s is deleted, the pod loses the IP; fixedip-controller retries every %v", strings.Join(a.Spec.IPs, ", "), err, a.Spec.NodeName, whileRefused)
 		}
 		return fmt.Errorf("%w: %w", errRefused, err)
-	case err != nil && !apierrors.IsAlreadyExists(err):
+	case apierrors.IsAlreadyExists(err):
+		// The cache did not show the FixedIP yet. Its event queues the identity again.
+		return nil
+	case err != nil:
 		return err
 	}
 	klog.FromContext(ctx).Info("Claim recorded", "ips", a.Spec.IPs, "node", a.Spec.NodeName)
 	return nil
 }
 
+// notNamed returns an error that matches gather.ErrSuperseded if a FixedIP other than the one with the given UID names the
+// address. A claim may take an address whose former FixedIP is still being removed, and two FixedIPs must not name the same
+// address.
+func (c *Controller) notNamed(ctx context.Context, addr netip.Addr, except types.UID) error {
+	records, err := index.FixedIPsWithIP(ctx, c.Cached, addr)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		if r.UID != except {
+			return fmt.Errorf("FixedIP %s still has IP %s: %w", client.ObjectKeyFromObject(r), addr, gather.ErrSuperseded)
+		}
+	}
+	return nil
+}
+
 func (c *Controller) updateRecord(ctx context.Context, s reclaim.State, a reclaim.Action) error {
+	for _, ip := range a.Spec.IPs {
+		if slices.Contains(s.Record.Spec.IPs, ip) {
+			continue
+		}
+		// The pod has got an address of a further family.
+		addr, err := address.Parse(ip)
+		if err != nil {
+			return err
+		}
+		if err := c.notNamed(ctx, addr, s.Record.UID); err != nil {
+			return err
+		}
+	}
 	record := s.Record.DeepCopy()
 	record.Spec = a.Spec
 	controllerutil.AddFinalizer(record, v1alpha1.Finalizer)

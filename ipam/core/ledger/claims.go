@@ -274,7 +274,7 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	if n.overlapsNode != "" {
 		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetOverlap, Who: n.overlapsNode, Requester: owner}
 	}
-	if !n.usable(a) {
+	if !n.pool.Usable(a) {
 		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetEdge, Requester: owner}
 	}
 	if n.pool.Entries[a].OwnedBy(owner) {
@@ -301,20 +301,16 @@ func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocke
 	}
 	by, assumed := n.assumed[a]
 	reservation, reserved := l.reserved.first(a)
-	poolBlocker := n.pool.Blocker(a, owner, takesOver)
+	poolBlocker := n.pool.ClaimBlocker(a, owner, takesOver)
 	switch {
 	case assumed:
 		b.Reason, b.Who = pool.ClaimInFlight, l.claims[by].Owner
-	case poolBlocker != nil && poolBlocker.Reason != pool.InUseByPod:
+	case poolBlocker != nil && poolBlocker.Reason != pool.InUseByPod && poolBlocker.Reason != pool.Releasing:
 		return poolBlocker
 	case reserved && reservation.Owner != owner && reservation.Owner != from && !exists:
 		b.Reason, b.Who = pool.ReservedByOtherFixedIP, reservation.Record
-	case poolBlocker != nil:
-		return poolBlocker
-	case n.pool.IsReleasing(a) && !n.pool.Entries[a].OwnedBy(owner):
-		b.Reason = pool.Releasing
 	default:
-		return nil
+		return poolBlocker
 	}
 	return b
 }

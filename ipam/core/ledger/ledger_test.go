@@ -211,7 +211,7 @@ func TestConcurrentClaims(t *testing.T) {
 	for i := range 64 {
 		wg.Go(func() {
 			uid := types.UID(fmt.Sprint(i))
-			for l.Available("n", address.IPv4) == 0 {
+			if l.Available("n", address.IPv4) == 0 {
 				t.Error("got Available 0 on a node with 254 addresses and at most 64 claims, want more")
 			}
 			claim, err := l.Assume(uid, ledger.ClaimRequest{Claim: ledger.Claim{Owner: fmt.Sprintf("db/mysql-%d", i), Node: "n"}, Families: v4})

@@ -76,7 +76,7 @@ func (n *node) count() {
 		available = size
 		// Each address is subtracted once: each loop skips the addresses that an earlier loop has subtracted.
 		taken := func(a netip.Addr) {
-			if n.usable(a) {
+			if n.pool.Usable(a) {
 				available[familyIndex(address.Of(a))]--
 			}
 		}
@@ -113,11 +113,6 @@ func (n *node) count() {
 		n.available[i].Store(max(0, available[i]))
 		n.size[i].Store(size[i])
 	}
-}
-
-// usable reports whether the address is in a subnet of the node and is one that pods may have (address.Usable).
-func (n *node) usable(a netip.Addr) bool {
-	return slices.ContainsFunc(n.pool.Subnets, func(s netip.Prefix) bool { return address.Usable(s, a) })
 }
 
 // claimed reports whether the address is in a claim in flight or reserved by a FixedIP.

@@ -182,10 +182,7 @@ func (b *Blocker) Message() string {
 
 // pod returns the text for Who in messages about the pod that has an address.
 func (b *Blocker) pod() string {
-	switch {
-	case b.Who == "" || b.Who == UnknownUser:
-		return "an unknown pod"
-	case b.Who == b.Requester && (b.Reason == InUseByPod || b.Reason == ClaimInFlight):
+	if b.Who != "" && b.Who == b.Requester && (b.Reason == InUseByPod || b.Reason == ClaimInFlight) {
 		return "the former pod " + b.Who
 	}
 	return userText(b.Who, b.Requester)
@@ -198,6 +195,8 @@ const UnknownUser = "(unknown)"
 // requester.
 func userText(owner, requester string) string {
 	switch shown := RedactOwner(owner, requester); {
+	case owner == "" || owner == UnknownUser:
+		return "an unknown pod"
 	case shown != owner:
 		return shown
 	case IsPodKey(owner):
@@ -314,7 +313,7 @@ func (n NodePool) CheckBinding(owner string, planned []netip.Addr) error {
 		return err
 	}
 	for _, a := range planned {
-		if user := n.Used[a]; user != "" && user != owner {
+		if user, used := n.Used[a]; used && user != owner {
 			return Taken("the Cilium agent of node %s reports IP %s as used by %s", n.Name, a, userText(user, owner))
 		}
 	}

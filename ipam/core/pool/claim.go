@@ -20,18 +20,32 @@ func (n NodePool) Claim(addrs []netip.Addr, entry Entry) ([]EntryChange, error) 
 	}
 	var edits []EntryChange
 	for _, a := range addrs {
-		if b := n.Blocker(a, entry.Owner, nil); b != nil {
+		if b := n.ClaimBlocker(a, entry.Owner, nil); b != nil {
 			return nil, b
 		}
-		switch {
-		case n.Entries[a].OwnedBy(entry.Owner):
-			continue
-		case n.IsReleasing(a):
-			return nil, &Blocker{Addr: a, Node: n.Name, Reason: Releasing, Requester: entry.Owner}
+		if !n.Entries[a].OwnedBy(entry.Owner) {
+			edits = append(edits, n.Set(a, entry))
 		}
-		edits = append(edits, n.Set(a, entry))
 	}
 	return edits, nil
+}
+
+// ClaimBlocker returns the reason why an entry of owner can't be written for the address now; nil if it can, or exists already.
+// replaces is as in Blocker.
+func (n NodePool) ClaimBlocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
+	if b := n.Blocker(a, owner, replaces); b != nil {
+		return b
+	}
+	e, exists := n.Entries[a]
+	switch {
+	case e.OwnedBy(owner):
+	case n.IsReleasing(a):
+		return &Blocker{Addr: a, Node: n.Name, Reason: Releasing, Requester: owner}
+	case !exists && !n.Usable(a):
+		// An entry of such an address was written by hand. A pod may have the address then.
+		return &Blocker{Addr: a, Node: n.Name, Reason: SubnetEdge, Requester: owner}
+	}
+	return nil
 }
 
 // ErrOnOtherNode returns the error of a claim whose owner already has addrs on another node. It matches ErrTaken.

@@ -26,7 +26,8 @@ func TestClaim(t *testing.T) {
 			addr("10.0.1.1"): {}, addr("fd00::2"): mine, addr("10.0.1.3"): pool.ForOwner("db/other-0"),
 			addr("10.0.1.4"): pool.CooldownEntry("", time.Unix(1, 0)), addr("10.0.1.5"): pool.CooldownEntry("", time.Unix(1, 0)), addr("10.0.1.6"): pool.ForOwner("router"),
 		},
-		Used: map[netip.Addr]string{addr("10.0.1.5"): "db/other-1", addr("10.0.1.7"): "db/other-2", addr("10.0.1.8"): "db/mysql-0"},
+		Used:       map[netip.Addr]string{addr("10.0.1.5"): "db/other-1", addr("10.0.1.7"): "db/other-2", addr("10.0.1.8"): "db/mysql-0"},
+		Handshakes: map[netip.Addr]pool.Handshake{addr("10.0.1.9"): pool.Released},
 	}
 	for name, c := range map[string]struct {
 		want  []string
@@ -45,6 +46,8 @@ func TestClaim(t *testing.T) {
 		"an entry of another pod":                               {[]string{"10.0.1.3"}, 0, true},
 		"the address of the router":                             {[]string{"10.0.1.6"}, 0, true},
 		"an address of another node":                            {[]string{"10.0.2.1"}, 0, true},
+		"an address in a release handshake":                     {[]string{"10.0.1.9"}, 0, true},
+		"the last address of the subnet":                        {[]string{"10.0.1.255"}, 0, true},
 		"a free address and an entry of another pod":            {[]string{"10.0.1.200", "10.0.1.3"}, 0, true},
 	} {
 		var want []netip.Addr

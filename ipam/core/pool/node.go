@@ -147,9 +147,13 @@ func (n NodePool) Owns(owner string) []netip.Addr {
 	return owned
 }
 
+// Usable reports whether the address is in a subnet of the node and is one that pods may have (address.Usable).
+func (n NodePool) Usable(a netip.Addr) bool {
+	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return address.Usable(s, a) })
+}
+
 // Unused reports whether the address is in a subnet of the node, has no entry, is not reported as used, and is not
-// withheld by the agent for a release handshake. Callers have to check Unreported themselves, and whether pods may have
-// the address (address.Usable).
+// withheld by the agent for a release handshake. Callers have to check Unreported and Usable themselves.
 func (n NodePool) Unused(a netip.Addr) bool {
 	_, exists := n.Entries[a]
 	return n.Home(a) && !exists && !n.InUse(a) && !n.IsReleasing(a)

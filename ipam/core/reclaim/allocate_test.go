@@ -38,6 +38,13 @@ func entry(e pool.Entry) func(*reclaim.AddressHome) {
 
 func reported(p *reclaim.AddressHome) { p.Reported = true }
 
+// blocked sets the reason for which the pool of the home node allows no entry.
+func blocked(reason pool.Reason) func(*reclaim.AddressHome) {
+	return func(p *reclaim.AddressHome) {
+		p.Blocker = &pool.Blocker{Addr: p.Addr, Node: p.Node, Reason: reason, Requester: "db/mysql-0"}
+	}
+}
+
 // running returns a pod on node-1 in the phase Running, with the IPs if any are given.
 func running(ips ...string) *corev1.Pod {
 	return gen.Pod("mysql-0", gen.On("node-1", ips...), gen.Running)
@@ -117,6 +124,12 @@ func TestMissingEntries(t *testing.T) {
 			waiting("ReservedByNode", `IP 10.0.1.6 on node node-1 is reserved for the node itself (router); request another address`)},
 		"another pod uses the address": {reclaim.State{Record: without, Homes: homes(func(p *reclaim.AddressHome) { p.User = "db/other-0" }), Workload: existing},
 			waiting("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when no pod has it and the Cilium agent no longer reports it as used")},
+		"the agent of the home node has not reported": {reclaim.State{Record: without, Homes: homes(blocked(pool.NotReported)), Workload: existing},
+			waiting("NotReported", "IP 10.0.1.6 on node node-1 may be in use: the Cilium agent has not reported yet which addresses its pods use; it becomes available when the agent has reported and no pod uses it; check the cilium pod of the node")},
+		"the agent withholds the address": {reclaim.State{Record: without, Homes: homes(blocked(pool.Releasing)), Workload: existing},
+			waiting("Releasing", "IP 10.0.1.6 on node node-1 is withheld by the Cilium agent, because a release handshake has not ended; it becomes available when the handshake has ended; if that takes minutes, check the cilium pod of the node")},
+		"no pod can have the address": {reclaim.State{Record: without, Homes: homes(blocked(pool.SubnetEdge)), Workload: existing},
+			waiting("SubnetEdge", "IP 10.0.1.6 is the first or last address of a subnet of node node-1, which no pod can have; request another address")},
 		"another FixedIP takes precedence": {reclaim.State{Record: without, Homes: homes(func(p *reclaim.AddressHome) { p.ConflictingFixedIP = "db/older" }), Workload: existing},
 			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; request another address, or have that FixedIP deleted if its addresses are no longer needed")},
 		"cooldown, no pod exists": {reclaim.State{Record: without, Homes: homes(entry(pool.CooldownEntry("", now))), Workload: existing},

@@ -62,6 +62,8 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.ReservedByOtherFixedIP, Who: h.ConflictingFixedIP, Requester: owner}
 	case h.User != "":
 		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.InUseByPod, Who: h.User, Requester: owner}
+	case h.Entry == nil && h.Blocker != nil:
+		return h.Blocker
 	case h.Entry == nil:
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Cooldown && RunsOn(s.Pod, h.Node, h.Addr):

@@ -84,6 +84,9 @@ type AddressHome struct {
 	Node string
 	// Entry is the entry in that pool; nil: there is none.
 	Entry *pool.Entry
+	// Blocker is the reason why the pool of the home node does not allow an entry (pool.NodePool.ClaimBlocker); nil if the pool
+	// allows one, or if Entry is not nil.
+	Blocker *pool.Blocker
 	// Reported is true if the agent of the home node reports the address as used by the pod of the FixedIP.
 	Reported bool
 	// User is another pod, "namespace/name", that uses the address there, by its own status or by the report of the agent;

@@ -4,6 +4,7 @@
 package binder
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -234,8 +235,8 @@ func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) 
 	}
 	n, _ := b.Cache.Ledger.Node(node)
 	for _, a := range addrs {
-		if user := n.Used[a]; user != "" && user != owner {
-			return refuse(wake, "the agent of node %s reports IP %s as used by %s; the pod can be placed there when the agent no longer reports that", node, a, pool.RedactOwner(user, owner))
+		if user, used := n.Used[a]; used && user != owner {
+			return refuse(wake, "the agent of node %s reports IP %s as used by %s; the pod can be placed there when the agent no longer reports that", node, a, cmp.Or(pool.RedactOwner(user, owner), "an unknown pod"))
 		}
 	}
 	return nil

@@ -101,7 +101,7 @@ fixedip_requeues_total{reason="owner"} 1
 fixedip_requeues_total{reason="free_address"} 1
 `
 	err := testutil.GatherAndCompare(legacyregistry.DefaultGatherer, strings.NewReader(want),
-		"fixedip_claim_batch_size", "fixedip_claims_in_flight", "fixedip_claims_total", "fixedip_cache_entries", "fixedip_cache_nodes",
+		"fixedip_claim_batch_size", "fixedip_claims_in_flight", "fixedip_claims_total", "fixedip_config_info", "fixedip_cache_entries", "fixedip_cache_nodes",
 		"fixedip_pool_write_conflicts_total", "fixedip_prefilter_total", "fixedip_requeues_total", "fixedip_informer_synced")
 	if err != nil {
 		t.Error(err)

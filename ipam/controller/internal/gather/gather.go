@@ -299,6 +299,8 @@ func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) (
 			n, _ := g.Ledger.Node(node)
 			if e, exists := n.Entries[reserved.Addr]; exists {
 				h.Entry = &e
+			} else {
+				h.Blocker = n.ClaimBlocker(reserved.Addr, owner, nil)
 			}
 			user, used := n.Used[reserved.Addr]
 			h.Reported = used && user == owner
