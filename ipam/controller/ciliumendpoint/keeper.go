@@ -168,6 +168,11 @@ func (k *Keeper) remember(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEnd
 	if was.missing {
 		k.missing--
 		metrics.EndpointsMissingNow.Dec()
+		if k.missing <= fewMissing {
+			// No remaining pod may call Confirm, which ends the pause otherwise.
+			k.paused = false
+			metrics.EndpointEvictionsPaused.Set(0)
+		}
 		k.MissingRequests.Add(ctrl.Request{NamespacedName: key})
 	}
 	if i == Healthy {

@@ -12,6 +12,7 @@ import (
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/test/gen"
 )
@@ -220,12 +222,18 @@ func TestManyMissingPauseEvictions(t *testing.T) {
 	if e := <-recorder.Events; !strings.HasPrefix(e, "Warning EvictionsPaused 6 pods have no CiliumEndpoint") {
 		t.Errorf("got event %q, want reason EvictionsPaused and 6 pods", e)
 	}
-	// The agent has created one CiliumEndpoint again.
+	if paused := testutil.ToFloat64(metrics.EndpointEvictionsPaused); paused != 1 {
+		t.Errorf("six CiliumEndpoints are missing: got %v for the metric of paused evictions, want 1", paused)
+	}
+	// The agent has created one CiliumEndpoint again. That ends the pause even if nothing asks about a further pod.
 	if err := api.Create(t.Context(), cep("web-5")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := k.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod("web-5"))}); err != nil {
 		t.Fatal(err)
+	}
+	if paused := testutil.ToFloat64(metrics.EndpointEvictionsPaused); paused != 0 {
+		t.Errorf("five CiliumEndpoints are missing: got %v for the metric of paused evictions, want 0", paused)
 	}
 	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "" {
 		t.Errorf("five CiliumEndpoints are missing: got missing = %v, blocker %q and error %v; want true and no blocker", missing, blocker, err)

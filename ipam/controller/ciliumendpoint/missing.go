@@ -130,7 +130,7 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	k.mu.Lock()
 	missing, was := k.missing, k.paused
 	k.mu.Unlock()
-	paused, gauge := false, 0.0
+	paused := false
 	if missing > fewMissing {
 		var all ciliumv2.CiliumEndpointList
 		if err := k.Cached.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -140,11 +140,8 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	}
 	k.mu.Lock()
 	k.paused = paused
+	metrics.EndpointEvictionsPaused.Set(map[bool]float64{true: 1}[paused])
 	k.mu.Unlock()
-	if paused {
-		gauge = 1
-	}
-	metrics.EndpointEvictionsPaused.Set(gauge)
 	if paused && !was {
 		klog.FromContext(ctx).Error(nil, "Too many CiliumEndpoints are missing; evictions of pods without a CiliumEndpoint are paused until fewer are missing", "pods", missing)
 		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionsPaused", "KeepEndpoints", "%d pods have no CiliumEndpoint; evictions of such pods are paused until there are fewer; check the Cilium agents, and clients that delete CiliumEndpoints", missing)

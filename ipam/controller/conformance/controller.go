@@ -214,7 +214,8 @@ const (
 // errBlocked means that a PodDisruptionBudget does not allow the eviction now.
 var errBlocked = errors.New("the API server refused the eviction")
 
-// restart is a restart in progress: the pod was evicted, and the next pod does not run with its reserved IPs yet.
+// restart is a restart in progress: the pod was evicted, and the next pod does not run with its reserved IPs yet. If a pod that
+// should have a slot had no FixedIP, nothing shows which pod is the next one, and the restart counts until restartTimeout.
 type restart struct {
 	at time.Time
 	// owner is the workload as in pool entries: "namespace/Kind/name".

@@ -50,23 +50,25 @@ func TestFeasibleNodes(t *testing.T) {
 		pod  *corev1.Pod
 		node *corev1.Node
 		want []string
+		// cached is true if the pod was read from the caches, which have no tolerations of bound pods.
+		cached bool
 	}{
-		"a ready node":               {pod(), node("other"), []string{"other"}},
-		"the node of the pod":        {pod(), node("its-own"), nil},
-		"a node that does not exist": {pod(), node("third"), nil},
-		"a cordoned node":            {pod(), node("other", func(n *corev1.Node) { n.Spec.Unschedulable = true }), nil},
-		"a node that is not ready":   {pod(), node("other", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), nil},
-		"a taint NoSchedule":         {pod(), node("other", tainted(corev1.TaintEffectNoSchedule)), nil},
-		"a taint NoExecute":          {pod(), node("other", tainted(corev1.TaintEffectNoExecute)), nil},
-		"a taint PreferNoSchedule": {
-			pod(), node("other", tainted(corev1.TaintEffectPreferNoSchedule)), []string{"other"}},
+		"a ready node":               {pod: pod(), node: node("other"), want: []string{"other"}},
+		"the node of the pod":        {pod: pod(), node: node("its-own")},
+		"a node that does not exist": {pod: pod(), node: node("third")},
+		"a cordoned node":            {pod: pod(), node: node("other", func(n *corev1.Node) { n.Spec.Unschedulable = true })},
+		"a node that is not ready":   {pod: pod(), node: node("other", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })},
+		"a taint NoSchedule":         {pod: pod(), node: node("other", tainted(corev1.TaintEffectNoSchedule))},
+		"a taint NoExecute":          {pod: pod(), node: node("other", tainted(corev1.TaintEffectNoExecute))},
+		"a taint PreferNoSchedule":   {pod: pod(), node: node("other", tainted(corev1.TaintEffectPreferNoSchedule)), want: []string{"other"}},
 		"a taint NoSchedule that the pod tolerates": {
-			pod(func(p *corev1.Pod) {
+			pod: pod(func(p *corev1.Pod) {
 				p.Spec.Tolerations = []corev1.Toleration{{Key: "disk", Operator: corev1.TolerationOpExists}}
 			}),
-			node("other", tainted(corev1.TaintEffectNoSchedule)), []string{"other"}},
-		"a node that the node selector matches":        {pod(in("a")), node("other"), []string{"other"}},
-		"a node that the node selector does not match": {pod(in("b")), node("other"), nil},
+			node: node("other", tainted(corev1.TaintEffectNoSchedule)), want: []string{"other"}},
+		"a taint NoSchedule, the pod is from the caches": {pod: pod(), cached: true, node: node("other", tainted(corev1.TaintEffectNoSchedule)), want: []string{"other"}},
+		"a node that the node selector matches":          {pod: pod(in("a")), node: node("other"), want: []string{"other"}},
+		"a node that the node selector does not match":   {pod: pod(in("b")), node: node("other")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registered, err := scheme.New()
@@ -78,7 +80,7 @@ func TestFeasibleNodes(t *testing.T) {
 			for _, n := range []string{"its-own", "other"} {
 				held = append(held, ledger.NodeAddresses{Node: n, Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.200")}})
 			}
-			got, err := feasibleNodes(t.Context(), api, c.pod, held)
+			got, err := feasibleNodes(t.Context(), api, c.pod, held, !c.cached)
 			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
 				t.Errorf("got error %v, want none; nodes (-want +got): %s", err, diff)
 			}

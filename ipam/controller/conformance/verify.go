@@ -110,7 +110,7 @@ func (c *Controller) observe(ctx context.Context, from client.Reader, key client
 	s.Policy = c.policy(pod, workload)
 	if _, ours := c.Adoption.Placed(pod, c.Kinds, identity.NoControllers); ours && !isSlot {
 		s.Ours = true
-		if s.Returns, err = feasibleNodes(ctx, from, pod, s.Held); err != nil {
+		if s.Returns, err = feasibleNodes(ctx, from, pod, s.Held, from == client.Reader(c.Live)); err != nil {
 			return s, err
 		}
 	}
@@ -194,9 +194,10 @@ func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workl
 // feasibleNodes returns the nodes, except that of the pod, whose pools have entries for the pod and which can run the pod. If no
 // such node exists, the next pod would stay Pending after an eviction.
 //
-// The caches have no tolerations, node selectors or affinity of bound pods, so that a result from the caches may contain too
-// many or too few nodes. verify makes every decision from the caches except None again from the API server.
-func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses) ([]string, error) {
+// The caches have no tolerations, node selectors or affinity of bound pods. If live is false, feasibleNodes therefore ignores
+// all of them, so that the result may contain too many nodes, but never too few: verify decides again from the API server
+// whether a pod is evicted, but not whether it is not.
+func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses, live bool) ([]string, error) {
 	var nodes []string
 	for _, h := range held {
 		if h.Node == pod.Spec.NodeName {
@@ -210,7 +211,7 @@ func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, hel
 			continue
 		}
 		_, tainted := schedulinghelpers.FindMatchingUntoleratedTaint(node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
-			return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+			return live && (t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute)
 		})
 		match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 		if err != nil {

@@ -42,7 +42,7 @@ type memory struct {
 	unreported time.Time
 	// timeouts counts the timeouts in a row without any answer.
 	timeouts int
-	// stripped is true after shouldStrip has returned true. The controller tries only once to write the CiliumNode for the
+	// stripped is true after hasStripped. The controller writes the CiliumNode only once for the
 	// sole purpose of removing its managedFields: if another client uses server-side apply, the fields return, and the writes
 	// would never end.
 	stripped bool
@@ -129,15 +129,19 @@ func (r *Reconciler) restart(n pool.NodePool, overdue []netip.Addr) {
 }
 
 // shouldStrip reports whether the CiliumNode has to be written to remove its managedFields even if its pool needs no
-// edit. It returns true at most once for each CiliumNode, because the fields may return after each write.
+// edit. It returns true until the first such write of this process, because the fields may return after each write.
 func (r *Reconciler) shouldStrip(n pool.NodePool) bool {
 	if !r.StripManagedFields || !n.Tracked {
 		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := r.remember(n)
-	first := !m.stripped
-	m.stripped = true
-	return first
+	return !r.remember(n).stripped
+}
+
+// hasStripped records that the CiliumNode was written without managedFields.
+func (r *Reconciler) hasStripped(n pool.NodePool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.remember(n).stripped = true
 }

@@ -141,6 +141,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, fmt.Errorf("bring the pool of node %s up to date: %w", n.Name, err)
 		}
 		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits), "handshakes", len(handshakes))
+		if strip {
+			r.hasStripped(n)
+		}
 		n = n.With(edits)
 	}
 	r.reportShortages(n, s)

@@ -5,14 +5,17 @@ package nodepool
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -92,6 +95,37 @@ func TestAgentWithoutReportIsAsked(t *testing.T) {
 		}
 		if requeue := step.want == nil; requeue != (result.RequeueAfter > 0) {
 			t.Errorf("%s: got RequeueAfter %v, want a requeue: %t", step.name, result.RequeueAfter, requeue)
+		}
+	}
+}
+
+// TestManagedFieldsAreRemovedOnce checks that a pool that needs no edit is written once to remove the managedFields of its
+// CiliumNode: a write that fails is tried again, and fields that return after a successful write stay.
+func TestManagedFieldsAreRemovedOnce(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
+	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.3": pool.ForOwner("router")}, map[string]string{"10.0.1.3": "router"})
+	r := s.reconciler(func(o *Reconciler) {
+		o.Watermark, o.StripManagedFields = nodepool.Watermark{Free: 1, Max: 9}, true
+	})
+	for _, step := range []struct {
+		name    string
+		failure error
+		patches int
+	}{
+		{"the write fails", apierrors.NewForbidden(schema.GroupResource{Resource: "ciliumnodes"}, "n", errors.New("no")), 1},
+		{"the write succeeds", nil, 1},
+		{"the fields have returned", nil, 0},
+	} {
+		cn := s.node()
+		cn.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+		s.update(cn)
+		s.syncLedger()
+		s.OnPatch = func() (func(), error) { return func() {}, step.failure }
+		before := s.Patches
+		if _, err := r.Reconcile(t.Context(), source.ForName("n")); (err != nil) != (step.failure != nil) || s.Patches-before != step.patches {
+			t.Errorf("%s: got %d patches and error %v, want %d patches and error %v", step.name, s.Patches-before, err, step.patches, step.failure)
 		}
 	}
 }

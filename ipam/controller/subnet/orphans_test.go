@@ -133,6 +133,27 @@ func TestExistingNodeInherits(t *testing.T) {
 	}
 }
 
+// TestOverlapIsReported checks that the condition SubnetAvailable of a FixedIP names overlapping subnets even if the other
+// address of the FixedIP has no home node yet.
+func TestOverlapIsReported(t *testing.T) {
+	s := newScene(t)
+	for _, name := range []string{"a", "b"} {
+		s.create(node(name), gen.CiliumNode(name, "10.0.0.0/28"))
+	}
+	record := s.record("web-0", "a", "10.0.0.3")
+	record.Spec.IPs = append(record.Spec.IPs, "fd00::3")
+	s.create(record)
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	c.pass(s)
+	var got v1alpha1.FixedIP
+	if err := s.api.Get(t.Context(), client.ObjectKeyFromObject(record), &got); err != nil {
+		t.Fatal(err)
+	}
+	if condition := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionSubnetAvailable); condition == nil || condition.Reason != v1alpha1.ReasonSubnetOverlap {
+		t.Errorf("got condition %+v, want reason %s", condition, v1alpha1.ReasonSubnetOverlap)
+	}
+}
+
 // TestVolumesExcludeNode checks that a node does not inherit a subnet if it cannot use the volume of a waiting pod, although
 // another waiting pod is nominated to the node. The condition of the FixedIPs gives this reason, with the same message in
 // each pass, and the volume is not read in every pass. When a pod is nominated to a node that can use the volume, that node

@@ -114,7 +114,10 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 // does not change, because that node is about to get the subnet.
 func (c *Controller) addOrphans(ctx context.Context, s *snapshot, reserved []reservation.Address) error {
 	for _, k := range reserved {
-		delete(s.available, k.Record)
+		// The other address of the FixedIP may be in overlapping subnets, which the condition reports first.
+		if s.available[k.Record].Reason != v1alpha1.ReasonSubnetOverlap {
+			delete(s.available, k.Record)
+		}
 	}
 	gone := func(name string) bool {
 		_, pooled := c.Ledger.Node(name)
