@@ -275,7 +275,8 @@ func TestFieldBugs(t *testing.T) {
 			return cn
 		}())
 		e.must(f.report(within(e.t), "fake-15"))
-		defer f.placing(f.placing(onFake(15)))
+		former := f.placing(onFake(15))
+		defer func() { f.placing(former) }()
 		e.create(statefulSet("f15", 1, placedByFakes, annotatedWith("fixedip.io/retention-ttl", "3s")))
 		e.awaitRunning(nil, "f15-0")
 		e.delete(statefulSet("f15", 1))
