@@ -116,7 +116,8 @@ func watchedFactory(g *gate, made func(*fixedip.Plugin)) frameworkruntime.Plugin
 	}
 }
 
-// firstFilter is part of the state of a cycle, and is shared by the clones of the state.
+// firstFilter lets the first call of Filter in a scheduling cycle pass through the gate, and no other. It is stored in the
+// CycleState, whose clones share it.
 type firstFilter struct{ sync.Once }
 
 func (f *firstFilter) Clone() fwk.StateData { return f }

@@ -70,7 +70,7 @@ type scene struct {
 	flockUID types.UID
 	// failing contains the message with which a point fails for a pod. Key: see key.
 	failing map[string]string
-	// reads is the number of reads of a CiliumNode that a row has stored for a later comparison.
+	// reads is the number of reads of CiliumNode a up to the time at which the row stored it, for a later comparison.
 	reads int
 	// requeues is the number of pods that the plugin had requeued when the row last called storesRequeues.
 	requeues int

@@ -149,7 +149,7 @@ func TestGang(t *testing.T) {
 	late := e.awaitRunning(nil, append(names("late", 3), "late-last-0")...)
 	for _, name := range names("late", 3) {
 		if a, b := e.addr(late[name].Address), e.addr(single.Address); !b.Less(a) {
-			t.Errorf("pod %s has %s, want an address above %s of single-0, which was chosen later", name, a, b)
+			t.Errorf("pod %s has IP %s, want an IP higher than %s of pod single-0: fixed IPs are taken from the top, and single-0 got its IP later", name, a, b)
 		}
 	}
 	// Seven claims were written before. The single pod and these four add five, without a conflict.

@@ -131,7 +131,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 	t.Logf("killed at %d writes:\n%s", len(writes), strings.Join(writes, "\n"))
 	// Two FixedIPs are created, used and released, each in several writes, and the pool is written too.
 	if len(writes) < 20 {
-		t.Errorf("the controller was stopped at %d writes, want at least 20", len(writes))
+		t.Errorf("the controller was killed %d times before or after a write, want at least 20 times", len(writes))
 	}
 }
 

@@ -210,9 +210,9 @@ func (w *world) isEvictable(pod *corev1.Pod) bool {
 // endpointWorld is the state of a run that concerns CiliumEndpoints.
 type endpointWorld struct {
 	endpointIDs int64
-	// reported are the pods that, according to an event of the product, have no CiliumEndpoint. advised are the pods
-	// without a CiliumEndpoint that, according to such an event, the product does not evict. restarted are the pods whose
-	// agent a user has restarted for that reason. Key: the UID. w.mu guards reported, advised and agentsAdvised.
+	// reported contains the pods about which the product has recorded an event NoCiliumEndpoint that does not say that the
+	// pod is not evicted, and advised the pods about which such an event says that. restarted contains the pods without a
+	// CiliumEndpoint whose agent a user has restarted. Key: the UID. w.mu guards reported, advised and agentsAdvised.
 	reported, advised, restarted map[types.UID]bool
 	// agentsAdvised is true if the product has reported that the agents are the cause.
 	agentsAdvised bool

@@ -49,7 +49,8 @@ func (w *world) longScripts() []action {
 			w.forceDelete(pod)
 			w.mute(m)
 		})
-		// The address moves before the pod has run, so that no FixedIP records the move: only the moved entry does.
+		// The pod is deleted before it has run, so that it has no FixedIP. The controller creates one when the next pod is
+		// unschedulable, and the address moves. Then other pods are placed on the home node.
 		add("other pods placed on home of an unrecorded move: StatefulSet "+name, func() {
 			for _, m := range w.machines {
 				m.startsAfter = time.Now().Add(time.Minute + 10*actLasts)

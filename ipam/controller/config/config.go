@@ -49,8 +49,8 @@ type Config struct {
 	Watermark nodepool.Watermark
 	// StrictNodes selects the nodes whose pools have no dynamic entries. The scheduler needs the same value.
 	StrictNodes labels.Selector
-	// WritesPerMinute is the maximum number of writes to one CiliumNode in any minute. Urgent writes count, but the limit does
-	// not delay them.
+	// WritesPerMinute is the maximum number of writes to one CiliumNode in any minute. Writes that undo a change or restore an
+	// entry count, but the limit does not delay them.
 	WritesPerMinute int
 	// StripManagedFields is true if the controller removes the managedFields of CiliumNodes.
 	StripManagedFields bool

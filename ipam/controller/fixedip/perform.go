@@ -248,7 +248,7 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 			case slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.From.Kind == pool.Owned && !s.HoldsOn(a.Node, e.Addr) }):
 				// In the state, the move of this address to the node is only prepared. The move has been completed meanwhile, so
 				// that no other pool has an owned entry for the address.
-				return nil, fmt.Errorf("pod %s has got an entry on node %s: %w", key, a.Node, gather.ErrSuperseded)
+				return nil, fmt.Errorf("the pool of node %s now has an owned entry for pod %s: %w", a.Node, key, gather.ErrSuperseded)
 			}
 			return edits, nil
 		}},

@@ -31,8 +31,8 @@ const (
 type memory struct {
 	// uid is the UID of the CiliumNode. A CiliumNode that is created again has handshakes of its own.
 	uid string
-	// resumed is true after the first call of resumeHandshakes for the CiliumNode: this process starts all later handshakes
-	// itself.
+	// resumed is true after the first call of resumeHandshakes for the CiliumNode. Later calls do nothing, because this
+	// process has started all later handshakes itself, and knows since when their answers are pending.
 	resumed bool
 	// since contains the handshakes in which the agent has to act next. Value: the time at which the handshake was first
 	// seen in that state, or at which its last timeout was reported.

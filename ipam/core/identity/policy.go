@@ -25,7 +25,7 @@ func Failover(workload, template map[string]string) (v1alpha1.Failover, error) {
 	}
 	f, err := ParseFailover(v)
 	if err != nil {
-		return "", fmt.Errorf("annotation %s is %w", AnnotationFailover, err)
+		return "", fmt.Errorf("annotation %s is %q; write Wait, Migrate or Reassign", AnnotationFailover, v)
 	}
 	return f, nil
 }
@@ -36,7 +36,7 @@ func ParseFailover(word string) (v1alpha1.Failover, error) {
 	case v1alpha1.Wait, v1alpha1.Migrate, v1alpha1.Reassign:
 		return f, nil
 	}
-	return "", fmt.Errorf("%q; write Wait, Migrate or Reassign", word)
+	return "", fmt.Errorf("%q is not a failover policy; write Wait, Migrate or Reassign", word)
 }
 
 // AnnotationOnMismatch on a workload or on its pods is the policy for pods that run with another address than their

@@ -110,7 +110,7 @@ func TestApply(t *testing.T) {
 					t.Errorf("got error %v, want %v", err, c.err)
 				}
 				if took > 5*time.Second {
-					t.Errorf("Apply took %v because the undo waited for the rate limit, want no wait", took)
+					t.Errorf("Apply took %v, want at most 5s: the undo must not wait for the rate limit", took)
 				}
 				var at []netip.Addr
 				for _, e := range remaining {

@@ -250,8 +250,8 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 		// A new node neither corrects an invalid annotation nor makes a workload known.
 		return false
 	case !fixed:
-		// The nodes that the plugin refused for this unreserved pod are blocked for it, or strict without a free
-		// address. The new node may be neither.
+		// For an unreserved pod, the plugin refuses a node only if its pool has an entry for the name of the pod that the pod
+		// must not use (blockedNode), or if the node is strict and has no free address. Neither may be true of this node.
 		return true
 	}
 	r, err := b.reservationOf(context.Background(), id)

@@ -30,7 +30,7 @@ type Size struct {
 	// Fixed is the number of pods that belong to StatefulSets and have a FixedIP, Ordinary that of all other pods. Each of
 	// these pods runs and has a CiliumEndpoint.
 	Fixed, Ordinary int
-	// Expected is the number of ReplicaSet pods that have never existed.
+	// Expected is the number of ReplicaSet pods without a Pod object. The benchmark creates them.
 	Expected int
 	// Absent is the number of FixedIPs whose pod does not exist, as during a restart.
 	Absent int
@@ -40,7 +40,8 @@ type Size struct {
 	// Deployment. No pod can take them over, because the controller has not confirmed that their former pods have
 	// stopped.
 	Searching int
-	// Unplaced is the number of StatefulSet pods that have never existed.
+	// Unplaced is the number of StatefulSet pods without a Pod object and without a FixedIP. The benchmark creates them, so
+	// that they are first placements.
 	Unplaced int
 }
 

@@ -219,9 +219,9 @@ func (w *watch) stalled(pinging, ctx context.Context, p pair) bool {
 	}
 }
 
-// measureStall reports whether the machine is stalled rather than the pod network. The machine is stalled if the pod does
-// not answer in time within its own network, where no packet is lost, or if the kubelet of its node does not accept a
-// connection in time, without a tunnel.
+// measureStall reports whether the machine, and not the pod network, delays the pings of a pair. The machine is stalled if the
+// pod p.to does not answer in time over the loopback interface of its own network namespace, where no packet is lost, or if the
+// kubelet of its node does not accept in time a connection from the node of p.from, which uses no tunnel.
 func (w *watch) measureStall(ctx context.Context, p pair) bool {
 	late := make(chan bool, 2)
 	began := time.Now()

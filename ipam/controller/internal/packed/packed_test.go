@@ -55,7 +55,7 @@ func endpoint(name, nodeIP string, pairs ...*ciliumv2.AddressPair) *ciliumv2.Cil
 	return e
 }
 
-// byNode is an index function for pods and CiliumEndpoints, by their node or its IP.
+// byNode is an index function. It returns the node name of a pod, and the node IP of a CiliumEndpoint.
 func byNode(obj any) ([]string, error) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
