@@ -80,7 +80,7 @@ func (e *env) inherit(t *testing.T, a *subnet.Controller, candidates ...string) 
 		if err != nil {
 			return inheriting, err
 		}
-		if _, err := a.Take(within(t), o, subnetplan.Assignee{Node: node, CiliumNodeUID: types.UID(n.UID)}); err != nil {
+		if _, err := a.Take(within(t), o, candidateNodes(node)[0], subnetplan.Assignee{Node: node, CiliumNodeUID: types.UID(n.UID)}); err != nil {
 			return inheriting, err
 		}
 		if _, err := a.Assign(within(t), n, nil); err != nil {

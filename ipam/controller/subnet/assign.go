@@ -96,8 +96,9 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 			given.Origin, given.From = inheritedBy(n), claims[i].Previous
 		}
 	}
-	if orphan, ok := c.orphanForNewNode(ctx, candidate(n.Name, len(n.Subnets)+len(claims), node), orphans); ok {
-		taken, err := c.Take(ctx, orphan, h)
+	inheritor := candidate(n.Name, len(n.Subnets)+len(claims), node)
+	if orphan, ok := c.orphanForNewNode(ctx, inheritor, orphans); ok {
+		taken, err := c.Take(ctx, orphan, inheritor, h)
 		if err != nil {
 			return nil, err
 		}
@@ -238,15 +239,15 @@ func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// Take makes the node of h inherit the orphaned subnets o. If their node still exists, Take changes nothing and
-// returns no subnets. If another controller changed one of the NodeSubnets, Take returns ErrChanged; the NodeSubnets
-// that Take changed before still name the node of h.
-func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h subnetplan.Assignee) (taken []subnetplan.Subnet, err error) {
+// Take makes a node inherit those of the orphaned subnets o that are needed. inheritor and h describe that node. If the node of
+// o still exists, Take changes nothing and returns no subnets. If another controller changed one of the NodeSubnets, Take
+// returns ErrChanged; the NodeSubnets that Take changed before still name the node of h.
+func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, inheritor subnetplan.CandidateNode, h subnetplan.Assignee) (taken []subnetplan.Subnet, err error) {
 	// The NodeSubnets were read before this check: if another controller has written one since then, bind fails.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {
 		return nil, err
 	}
-	return c.bind(ctx, o.Subnets, h)
+	return c.bind(ctx, o.Needed(inheritor), h)
 }
 
 // claimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: the CiliumNode is older

@@ -235,8 +235,10 @@ func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.N
 			continue
 		}
 		want := s.Object.Status.DeepCopy()
-		// OrphanedSince stays set until the node has inherited all subnets of the previous node.
-		if s.Previous == "" || !slices.ContainsFunc(list, func(o subnetplan.Subnet) bool { return o.Node == s.Previous }) {
+		// OrphanedSince stays set until the node has inherited all subnets of the previous node that are needed.
+		if s.Previous == "" || !slices.ContainsFunc(list, func(o subnetplan.Subnet) bool {
+			return o.Node == s.Previous && len(c.Ledger.ReservationsIn(o.CIDR)) > 0
+		}) {
 			want.OrphanedSince, want.GracePeriodEnd = nil, nil
 		}
 		if node != nil {

@@ -27,7 +27,6 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -243,7 +242,7 @@ func (c *Controller) chooseInheritors(ctx context.Context, s *snapshot) error {
 		s.soon(at)
 		if o.inheritor = name; name != "" {
 			// Count the subnets, so that another node that is equally suitable inherits the next orphan.
-			s.candidate(name).Subnets += len(o.Subnets)
+			s.candidate(name).Subnets += len(o.Needed(*s.candidate(name)))
 		}
 	}
 	return nil
@@ -265,11 +264,11 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 		if !ok {
 			continue
 		}
-		switch _, err := c.Take(ctx, o.OrphanedSubnets, assignee(n, s.nodes[o.inheritor])); {
+		switch _, err := c.Take(ctx, o.OrphanedSubnets, *s.candidate(o.inheritor), assignee(n, s.nodes[o.inheritor])); {
 		case err == nil:
 			c.Nodes.Add(source.ForName(o.inheritor))
 		case !errors.Is(err, ErrChanged):
-			return fmt.Errorf("assign orphaned subnets %s to node %s: %w", pool.JoinSubnets(subnetplan.CIDRs(o.Subnets)), o.inheritor, err)
+			return fmt.Errorf("assign orphaned subnets of node %s to node %s: %w", o.Node, o.inheritor, err)
 		}
 	}
 	return nil

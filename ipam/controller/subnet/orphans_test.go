@@ -154,6 +154,33 @@ func TestOverlapIsReported(t *testing.T) {
 	}
 }
 
+// TestOnlyNeededSubnetsAreInherited checks that, if nodes are replaced again and again, a node inherits only the subnet of the
+// lost node in which a FixedIP reserves an address, and that the other subnets of the lost node are released.
+func TestOnlyNeededSubnetsAreInherited(t *testing.T) {
+	s := newScene(t)
+	s.create(node("node-0"), gen.CiliumNode("node-0"))
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	c.pass(s)
+	reserved := s.pools()["node-0"].Subnets[0]
+	s.create(s.record("web-0", "node-0", reserved.Addr().Next().String()))
+	for i := 1; i <= 5; i++ {
+		// The replacement joins before the node that it replaces is deleted.
+		before, name := fmt.Sprintf("node-%d", i-1), fmt.Sprintf("node-%d", i)
+		joined := node(name, func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(s.clock.Now()) })
+		s.create(joined, gen.CiliumNode(name))
+		c.pass(s)
+		s.delete(node(before), gen.CiliumNode(before))
+		for range 4 {
+			c.pass(s)
+			s.clock.SetTime(s.clock.Now().Add(time.Minute))
+		}
+		c.pass(s)
+		if got := s.claims(); got[reserved.String()] != name || len(got) != 2 {
+			t.Fatalf("replacement %d: got NodeSubnets %v, want that of %s and one more, both of %s", i, got, reserved, name)
+		}
+	}
+}
+
 // TestVolumesExcludeNode checks that a node does not inherit a subnet if it cannot use the volume of a waiting pod, although
 // another waiting pod is nominated to the node. The condition of the FixedIPs gives this reason, with the same message in
 // each pass, and the volume is not read in every pass. When a pod is nominated to a node that can use the volume, that node

@@ -105,8 +105,8 @@ func (o OrphanedSubnets) Chosen(h CandidateNode) bool {
 // mayInherit reports whether a node may inherit an orphan now. If not, at is the time from which it may; zero if that depends
 // on an event.
 //
-// An orphan without a NodeSubnet is not inherited. If the orphan has a Candidate, only that node may inherit; otherwise a
-// FixedIP must reserve an address in the subnets. A chosen node may inherit at once. Any other node that has subnets must be
+// An orphan without a NodeSubnet is not inherited, nor is one in whose subnets no FixedIP reserves an address. If the orphan has
+// a Candidate, only that node may inherit. A chosen node may inherit at once. Any other node that has subnets must be
 // ready. If the policy is Inherit, these nodes may inherit after the grace period:
 //   - a node to which the scheduler has nominated one of the waiting pods;
 //   - a node without subnets, which runs no pods yet, if no pod waits or if its labels and taints admit one of the waiting
@@ -121,7 +121,7 @@ func (o OrphanedSubnets) Chosen(h CandidateNode) bool {
 func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok bool, at time.Time) {
 	gracePeriod := r.GracePeriod
 	switch {
-	case len(o.Subnets) == 0 || o.Node == h.Name, o.Candidate == "" && len(o.Reserved) == 0, o.Candidate != "" && o.Candidate != h.Name:
+	case len(o.Subnets) == 0 || o.Node == h.Name, len(o.Reserved) == 0, o.Candidate != "" && o.Candidate != h.Name:
 		return false, time.Time{}
 	case o.Chosen(h):
 		return true, time.Time{}

@@ -4,6 +4,7 @@
 package subnetplan_test
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -130,35 +131,65 @@ func TestOrphanForNewNode(t *testing.T) {
 		// want is the node whose subnets the node inherits; empty if there is none.
 		want string
 	}{
-		"a new node inherits":                              {inherit, newNode, []subnetplan.OrphanedSubnets{lost(time.Minute, mine)}, "node-1"},
-		"the orphan that waits longest is inherited first": {inherit, newNode, []subnetplan.OrphanedSubnets{older, lost(time.Minute, mine)}, "node-0"},
-		"within the grace period":                          {inherit, newNode, []subnetplan.OrphanedSubnets{lost(29*time.Second, mine)}, ""},
-		"the loss is not recorded":                         {inherit, newNode, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Since = time.Time{} })}, ""},
-		"policy Hold":                                      {hold, newNode, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
-		"no FixedIP reserves an address":                   {inherit, successor, []subnetplan.OrphanedSubnets{lost(time.Hour)}, ""},
-		"the node itself joins again":                      {inherit, subnetplan.CandidateNode{Name: "node-1"}, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
-		"the node has other subnets":                       {inherit, subnetplan.CandidateNode{Name: "node-5", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
-		"the successor inherits at once, policy Hold":      {hold, successor, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
-		"the successor has other subnets":                  {hold, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
-		"the successor prefers its orphan to an older one": {inherit, successor, []subnetplan.OrphanedSubnets{older, lost(0, mine)}, "node-1"},
-		"NodeSubnet.spec.successor names the node":         {hold, newNode, []subnetplan.OrphanedSubnets{with(lost(0, mine), func(o *subnetplan.OrphanedSubnets) { o.Successor = "node-5" })}, "node-1"},
-		"the node has inherited one of the subnets":        {hold, newNode, []subnetplan.OrphanedSubnets{with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-5" })}, "node-1"},
-		"another node has inherited one of the subnets":    {inherit, successor, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-6" })}, ""},
-		"another zone":                                     {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
-		"same zone":                                        {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, "node-1"},
-		"a taint that the pods may not tolerate":           {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
-		"no waiting pod can run on the node":               {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "hdd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, ""},
-		"a waiting pod can run on the node":                {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, "node-1"},
-		"a taint that no waiting pod tolerates":            {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}, Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), tainted)}, ""},
-		"the taint of the previous node":                   {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), tainted)}, "node-1"},
-		"a volume that the node cannot use":                {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "b"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeOn("zone", "a"))}, ""},
-		"a volume that the node can use":                   {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "a"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeOn("zone", "a"))}, "node-1"},
-		"the successor cannot use a volume":                {hold, successor, []subnetplan.OrphanedSubnets{with(lost(0, mine), volumeOn("zone", "a"))}, "node-1"},
-		"the successor is in another zone":                 {hold, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(0, mine), inZoneA)}, "node-1"},
+		"a new node inherits":                                {inherit, newNode, []subnetplan.OrphanedSubnets{lost(time.Minute, mine)}, "node-1"},
+		"the orphan that waits longest is inherited first":   {inherit, newNode, []subnetplan.OrphanedSubnets{older, lost(time.Minute, mine)}, "node-0"},
+		"within the grace period":                            {inherit, newNode, []subnetplan.OrphanedSubnets{lost(29*time.Second, mine)}, ""},
+		"the loss is not recorded":                           {inherit, newNode, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Since = time.Time{} })}, ""},
+		"policy Hold":                                        {hold, newNode, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
+		"no FixedIP reserves an address":                     {inherit, successor, []subnetplan.OrphanedSubnets{lost(time.Hour)}, ""},
+		"the node itself joins again":                        {inherit, subnetplan.CandidateNode{Name: "node-1"}, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
+		"the node has other subnets":                         {inherit, subnetplan.CandidateNode{Name: "node-5", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
+		"the successor inherits at once, policy Hold":        {hold, successor, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
+		"the successor has other subnets":                    {hold, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
+		"the successor prefers its orphan to an older one":   {inherit, successor, []subnetplan.OrphanedSubnets{older, lost(0, mine)}, "node-1"},
+		"NodeSubnet.spec.successor names the node":           {hold, newNode, []subnetplan.OrphanedSubnets{with(lost(0, mine), func(o *subnetplan.OrphanedSubnets) { o.Successor = "node-5" })}, "node-1"},
+		"the node has inherited one of the subnets":          {hold, newNode, []subnetplan.OrphanedSubnets{with(lost(0, mine), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-5" })}, "node-1"},
+		"the node has inherited all subnets that are needed": {hold, newNode, []subnetplan.OrphanedSubnets{with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-5" })}, ""},
+		"another node has inherited one of the subnets":      {inherit, successor, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-6" })}, ""},
+		"another zone":                                       {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
+		"same zone":                                          {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, "node-1"},
+		"a taint that the pods may not tolerate":             {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
+		"no waiting pod can run on the node":                 {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "hdd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, ""},
+		"a waiting pod can run on the node":                  {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, "node-1"},
+		"a taint that no waiting pod tolerates":              {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}, Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), tainted)}, ""},
+		"the taint of the previous node":                     {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), tainted)}, "node-1"},
+		"a volume that the node cannot use":                  {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "b"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeOn("zone", "a"))}, ""},
+		"a volume that the node can use":                     {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd", "zone": "a"}}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), volumeOn("zone", "a"))}, "node-1"},
+		"the successor cannot use a volume":                  {hold, successor, []subnetplan.OrphanedSubnets{with(lost(0, mine), volumeOn("zone", "a"))}, "node-1"},
+		"the successor is in another zone":                   {hold, subnetplan.CandidateNode{Name: "node-5", ReplacesNode: "node-1", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(0, mine), inZoneA)}, "node-1"},
 	} {
 		o, ok := c.rules.OrphanForNewNode(c.node, c.orphans, clock)
 		if o.Node != c.want || ok != (c.want != "") {
 			t.Errorf("%s: the node inherits the subnets of %q, want those of %q", name, o.Node, c.want)
+		}
+	}
+}
+
+// TestNeeded checks which subnets of a lost node another node inherits.
+func TestNeeded(t *testing.T) {
+	subnet := func(cidr string) subnetplan.Subnet { return subnetplan.Subnet{CIDR: netip.MustParsePrefix(cidr)} }
+	subnets := []subnetplan.Subnet{subnet("10.0.0.0/28"), subnet("10.0.0.16/28"), subnet("10.0.0.32/28"), subnet("fd00::/120"), subnet("fd00::100/120")}
+	for name, c := range map[string]struct {
+		reserved []string
+		has      int
+		want     []string
+	}{
+		"a node with subnets":                                {[]string{"10.0.0.17"}, 1, []string{"10.0.0.16/28"}},
+		"a node with subnets, addresses of both families":    {[]string{"10.0.0.17", "10.0.0.18", "fd00::101"}, 1, []string{"10.0.0.16/28", "fd00::100/120"}},
+		"a node with subnets, two subnets of one family":     {[]string{"10.0.0.17", "10.0.0.33"}, 2, []string{"10.0.0.16/28", "10.0.0.32/28"}},
+		"a node without subnets":                             {[]string{"10.0.0.17"}, 0, []string{"10.0.0.16/28", "fd00::/120"}},
+		"a node without subnets, addresses of both families": {[]string{"10.0.0.17", "fd00::101"}, 0, []string{"10.0.0.16/28", "fd00::100/120"}},
+	} {
+		o := subnetplan.OrphanedSubnets{Node: "node-1", Subnets: subnets}
+		for _, ip := range c.reserved {
+			o.Reserved = append(o.Reserved, reservedAddress(ip, "node-1"))
+		}
+		got := []string{}
+		for _, s := range o.Needed(subnetplan.CandidateNode{Name: "node-2", Subnets: c.has}) {
+			got = append(got, s.CIDR.String())
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: subnets (-want +got):\n%s", name, diff)
 		}
 	}
 }
@@ -186,7 +217,7 @@ func TestPickExistingNode(t *testing.T) {
 		"the successor is preferred although it has more subnets": {subnetplan.Inherit, lost(time.Hour, follows),
 			[]subnetplan.CandidateNode{{Name: "a", Ready: true}, {Name: "b", ReplacesNode: "node-1", Subnets: 3}}, "b", time.Time{}},
 		"NodeSubnet.spec.successor names the node":                 {subnetplan.Hold, with(lost(0, waits), func(o *subnetplan.OrphanedSubnets) { o.Successor = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
-		"the node has inherited one of the subnets":                {subnetplan.Hold, with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
+		"the node has inherited one of the subnets":                {subnetplan.Hold, with(lost(0, reservedAddress("10.0.0.17", "node-1")), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
 		"a node joined after the loss":                             {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "b", time.Time{}},
 		"a node joined shortly before the loss":                    {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", at(-90*time.Second), none)}, "b", time.Time{}},
 		"a node joined long before the loss":                       {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},

@@ -19,8 +19,8 @@ import (
 )
 
 // OrphanedSubnets contains the subnets of a node that is gone; this package calls it an orphan for short. No pool
-// decides about the addresses in the subnets. One node inherits all of them, since a pod has its addresses of both
-// families on one node.
+// decides about the addresses in the subnets. One node inherits all of them that are needed (Needed), since a pod has its
+// addresses of both families on one node.
 type OrphanedSubnets struct {
 	// Node is the node that is gone; empty if the subnets never had a node.
 	Node string
@@ -52,6 +52,26 @@ func (o OrphanedSubnets) nominated(node string) (count int) {
 		}
 	}
 	return count
+}
+
+// Needed returns the subnets that node h inherits: those in which FixedIPs reserve addresses. If h has no subnet, it also inherits
+// one of each other family, in place of a new one. The other subnets are released after the grace period. If a node inherited
+// them too, it would pass them on, and each replacement of a node would use up one more subnet of the cluster pool.
+func (o OrphanedSubnets) Needed(h CandidateNode) []Subnet {
+	var needed, empty []Subnet
+	for _, s := range o.Subnets {
+		if len(ReservedIn([]netip.Prefix{s.CIDR}, o.Reserved)) > 0 {
+			needed = append(needed, s)
+		} else {
+			empty = append(empty, s)
+		}
+	}
+	for _, s := range empty {
+		if h.Subnets == 0 && !slices.ContainsFunc(needed, func(n Subnet) bool { return n.Family() == s.Family() }) {
+			needed = append(needed, s)
+		}
+	}
+	return needed
 }
 
 // waited reports whether at least gracePeriod has passed since the node was first observed to be gone.
