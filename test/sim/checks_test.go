@@ -40,6 +40,8 @@ type checks struct {
 	boundTooLate map[types.UID]bool
 	// claimed contains the owners that entries have had. Key: the IP and the owner.
 	claimed map[[2]string]bool
+	// written contains the entries that a user has written for pods. Key: the address and the pod, namespace/name.
+	written map[[2]string]bool
 	// byUser contains the FixedIPs that a user has created or deleted. Key: the UID.
 	byUser map[types.UID]bool
 	// lastWrite is the time of the last write of the product.
@@ -47,7 +49,7 @@ type checks struct {
 }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, workloadChanged: map[string]time.Time{}, had: map[[2]string]bool{}, claimed: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{}}
+	return &checks{w: w, included: map[string]time.Time{}, workloadChanged: map[string]time.Time{}, had: map[[2]string]bool{}, claimed: map[[2]string]bool{}, written: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{}}
 }
 
 func (c *checks) violate(format string, args ...any) {

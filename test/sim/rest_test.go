@@ -228,7 +228,7 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 		return w.mayWaitForSlot(owner)
 	}
 	r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, keyOf(pod))
-	return ok && (w.byUser[r.UID] || w.stranded(r) || w.waitsForVolume(r) || w.lostToUser(r)) || !ok && w.writtenOnFull(keyOf(pod))
+	return ok && (w.byUser[r.UID] || w.stranded(r) || w.waitsForVolume(r) || w.lostToUser(r)) || w.writtenOnFull(keyOf(pod))
 }
 
 // lostToUser reports whether a FixedIP has no address of one family because the FixedIP of a user reserves the address
@@ -241,17 +241,18 @@ func (w *world) lostToUser(r *v1alpha1.FixedIP) bool {
 	})
 }
 
-// writtenOnFull reports whether a full node has an entry of only one of two families for a pod. A user has written the
-// entry, and the pod waits for an address of the other family.
+// writtenOnFull reports whether a full node has an entry of only one of two families for a pod, which a user has written. The
+// pod waits for an address of the other family, also after a FixedIP has recorded the address of the entry.
 func (w *world) writtenOnFull(key string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
-		has := 0
-		for _, e := range cn.Spec.IPAM.Pool {
+		has, byUser := 0, false
+		for ip, e := range cn.Spec.IPAM.Pool {
 			if e.Owner == key {
 				has++
+				byUser = w.written[[2]string{ip, key}]
 			}
 		}
-		return has == 1 && len(w.setup.families()) == 2 && w.full(cn.Name)
+		return has == 1 && byUser && len(w.setup.families()) == 2 && w.full(cn.Name)
 	})
 }
 

@@ -349,6 +349,7 @@ func (w *world) writeEntry(node string) {
 	if w.isReserved(a.String()) {
 		return
 	}
+	w.written[[2]string{a.String(), namespace + "/" + name}] = true
 	change(w.server, ciliumNodes, node, "user", func(cn *ciliumv2.CiliumNode) {
 		pool := maps.Clone(cn.Spec.IPAM.Pool)
 		if pool == nil {
