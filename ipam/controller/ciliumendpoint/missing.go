@@ -130,7 +130,7 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	k.mu.Lock()
 	missing, was := k.missing, k.paused
 	k.mu.Unlock()
-	paused := false
+	paused, gauge := false, 0.0
 	if missing > fewMissing {
 		var all ciliumv2.CiliumEndpointList
 		if err := k.Cached.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -138,9 +138,13 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 		}
 		paused = tooManyMissing(missing, len(all.Items))
 	}
+	if paused {
+		gauge = 1
+	}
+	// The metric is set under mu, as in remember, so that it agrees with k.paused.
 	k.mu.Lock()
 	k.paused = paused
-	metrics.EndpointEvictionsPaused.Set(map[bool]float64{true: 1}[paused])
+	metrics.EndpointEvictionsPaused.Set(gauge)
 	k.mu.Unlock()
 	if paused && !was {
 		klog.FromContext(ctx).Error(nil, "Too many CiliumEndpoints are missing; evictions of pods without a CiliumEndpoint are paused until fewer are missing", "pods", missing)

@@ -108,14 +108,15 @@ func (c *Controller) observe(ctx context.Context, from client.Reader, key client
 		return s, err
 	}
 	s.Policy = c.policy(pod, workload)
+	live := from == client.Reader(c.Live)
 	if _, ours := c.Adoption.Placed(pod, c.Kinds, identity.NoControllers); ours && !isSlot {
 		s.Ours = true
-		if s.Returns, err = feasibleNodes(ctx, from, pod, s.Held, from == client.Reader(c.Live)); err != nil {
+		if s.Returns, err = feasibleNodes(ctx, from, pod, s.Held, live); err != nil {
 			return s, err
 		}
 	}
 	if c.Endpoints != nil {
-		if s.EndpointMissing = c.Endpoints.Missing(pod); s.EndpointMissing && from == client.Reader(c.Live) {
+		if s.EndpointMissing = c.Endpoints.Missing(pod); s.EndpointMissing && live {
 			s.EndpointMissing, s.EndpointBlocker, err = c.Endpoints.Confirm(ctx, pod)
 		}
 	}
@@ -195,8 +196,8 @@ func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workl
 // such node exists, the next pod would stay Pending after an eviction.
 //
 // The caches have no tolerations, node selectors or affinity of bound pods. If live is false, feasibleNodes therefore ignores
-// all of them, so that the result may contain too many nodes, but never too few: verify decides again from the API server
-// whether a pod is evicted, but not whether it is not.
+// all of them, and the result may contain too many nodes, but never too few. With too few, verify would decide from the caches
+// that nothing has to be done, and would not decide again from the API server.
 func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses, live bool) ([]string, error) {
 	var nodes []string
 	for _, h := range held {

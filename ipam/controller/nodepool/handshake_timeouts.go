@@ -42,9 +42,8 @@ type memory struct {
 	unreported time.Time
 	// timeouts counts the timeouts in a row without any answer.
 	timeouts int
-	// stripped is true after hasStripped. The controller writes the CiliumNode only once for the
-	// sole purpose of removing its managedFields: if another client uses server-side apply, the fields return, and the writes
-	// would never end.
+	// stripped is true after hasStripped. The controller writes the CiliumNode only once for the sole purpose of removing its
+	// managedFields: if another client uses server-side apply, the fields return, and the writes would never end.
 	stripped bool
 }
 

@@ -216,7 +216,7 @@ func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *
 	if given.Origin == subnetplan.ByNewNode || given.Origin == subnetplan.ByExistingNode {
 		reason, from = "SubnetInherited", ", including some that had no node yet"
 		if given.From != "" {
-			from = ", including those of node " + given.From + ", which is gone"
+			from = ", including subnets of node " + given.From + ", which is gone"
 		}
 		pods = "; pods with such an IP are placed on this node, unless the IP has moved to another node"
 	}

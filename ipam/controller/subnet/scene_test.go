@@ -17,11 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -313,6 +315,16 @@ type shelfStatus struct {
 func (s shelfStatus) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
 	s.f.subnets[o.GetName()] = o.(*v1alpha1.NodeSubnet).DeepCopy()
 	return nil
+}
+
+// available returns the condition SubnetAvailable of a FixedIP; the zero value if it has none.
+func (s *scene) available(key client.ObjectKey) metav1.Condition {
+	s.t.Helper()
+	var record v1alpha1.FixedIP
+	if err := s.api.Get(s.t.Context(), key, &record); err != nil {
+		s.t.Fatal(err)
+	}
+	return ptr.Deref(meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionSubnetAvailable), metav1.Condition{})
 }
 
 // claims returns the node that each NodeSubnet names. Key: the CIDR.

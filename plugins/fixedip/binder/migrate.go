@@ -83,7 +83,7 @@ func (b *Binder) unrecordedMove(p *Plan) *Refusal {
 // home.
 func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 	at := time.Now()
-	// taken contains the edits of the last try that took addresses away: the tries after it find nothing to take.
+	// taken contains the first edit of each address, over all tries: a later try may find the address already taken.
 	var taken []pool.EntryChange
 	return untilUnchanged(m.Home, func() error {
 		if err := b.write(ctx, m.Home, m.MarkLeaving); err != nil {
@@ -101,10 +101,10 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 	})
 }
 
-// takeAway writes a step that takes addresses away into the pool of node, stores its edits in made if there are any, and
-// then reads the pod. If a pod of this name is bound to from, the node that the addresses leave, takeAway undoes the edits
-// in made and returns an error: no other pod can have got the addresses in between. If the pod was replaced or bound to
-// another node, takeAway returns an error and undoes nothing.
+// takeAway writes a step that takes addresses away into the pool of node, adds its edit of each address to made unless made has
+// one, and then reads the pod. If a pod of this name is bound to from, the node that the addresses leave, takeAway undoes
+// the edits in made and returns an error: no other pod can have got the addresses in between. If the pod was replaced or
+// bound to another node, takeAway returns an error and undoes nothing.
 func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, made *[]pool.EntryChange, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := decide(n)
