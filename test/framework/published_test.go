@@ -117,7 +117,7 @@ func TestVacated(t *testing.T) {
 }
 
 // bothOccupied is the outcome of a pod of the flock that waits for one of two slots whose last holders do not exist.
-const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods have ended, were deleted or are being deleted; the pod waits until it can take over such an address: " +
+const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has the IPs of 2 pods that have ended, were deleted or are being deleted; the pod waits until it can take over such an IP: " +
 	"10.1.0.6 on node a (the controller and the agent there have not confirmed yet that pod NS/web-x has stopped), 10.1.0.5 on node a (the controller and the agent there have not confirmed yet that pod NS/web-w has stopped)*"
 
 // fixedIPOnA creates a cluster in which web-0 has a FixedIP with an address of node a and without a failover policy.

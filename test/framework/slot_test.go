@@ -75,7 +75,7 @@ func (s *scene) vacant(pod, addr string) {
 }
 
 // notVacated is the outcome of a pod of the flock before the controller has published that the slot of web-x is vacated.
-const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod has ended, was deleted or is being deleted; the pod waits until it can take over such an address: 10.1.0.6 on node a (the controller and the agent there have not confirmed yet that pod NS/web-x has stopped)*"
+const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has the IPs of one pod that has ended, was deleted or is being deleted; the pod waits until it can take over such an IP: 10.1.0.6 on node a (the controller and the agent there have not confirmed yet that pod NS/web-x has stopped)*"
 
 // slotted returns a function that adds the claim of a pod of the flock to want: of a new slot, or of a slot that the
 // pod takes over.
@@ -136,7 +136,7 @@ func TestSlots(t *testing.T) {
 					s.cordon("b", false)
 					s.joins("web-y")
 				}},
-				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod has ended, was deleted or is being deleted; the pod waits until it can take over such an address: 10.1.0.6 on node a (the agent there still reports the address as used by NS/web-x)*"},
+				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has the IPs of one pod that has ended, was deleted or is being deleted; the pod waits until it can take over such an IP: 10.1.0.6 on node a (the agent there still reports the address as used by NS/web-x)*"},
 					before: func(s *scene) { s.uses("a", "10.1.0.6", ""); s.vacates("web-x") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},

@@ -113,7 +113,7 @@ type outcome struct {
 	taken   int
 }
 
-// run makes the steps in a new world, and then lets the world come to rest. It counts actions and faults in stats.
+// run makes the steps in a new world, and then lets the world come to rest. It counts in stats what happens.
 func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	kinds, err := scheme.New()
 	if err != nil {

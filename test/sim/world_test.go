@@ -60,7 +60,8 @@ type world struct {
 	unordered []string
 	// history is the log of the run.
 	history []string
-	// stats counts the actions and faults of the run. Key: the name.
+	// stats counts actions, faults, enabled options of the setup, and observed results such as "slot taken over". TestModel
+	// uses one map for all its runs. Key: the name.
 	stats map[string]int
 }
 

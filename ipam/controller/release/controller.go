@@ -111,8 +111,8 @@ func (c *Controller) terminating(ctx context.Context, node string) (bool, error)
 	}), nil
 }
 
-// releaseBatch releases the addresses on a node of those identities for which the state at the API server confirms the
-// decision.
+// releaseBatch releases the addresses on a node of those identities for which the second decision, from the objects that
+// nodeReader returns, is to release them too.
 func (c *Controller) releaseBatch(ctx context.Context, node string, identities []client.ObjectKey) error {
 	objects := nodeReader{Reader: c.Cached, live: c.Live, node: node}
 	calls, callCtx := errgroup.WithContext(ctx)

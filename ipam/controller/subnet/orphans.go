@@ -36,8 +36,9 @@ import (
 const releaseInterval = 30 * time.Second
 
 // reconcileOrphans handles all orphaned subnets in one pass. It records in NodeSubnets and FixedIPs that their nodes
-// are gone, chooses nodes that inherit the subnets, and releases subnets and FixedIPs as the policy requires. The
-// time of the loss is in the NodeSubnets, so that the grace period continues if another replica takes over.
+// are gone, and chooses nodes that inherit the subnets. With policy Free it deletes FixedIPs whose grace period is over.
+// With every policy it releases subnets in which no FixedIP reserves an address. The time of the loss is in the
+// NodeSubnets, so that the grace period continues if another replica takes over.
 func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := c.Clock.Now()
 	if wait := c.lastPass.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {

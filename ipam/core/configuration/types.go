@@ -72,8 +72,9 @@ type Subnets struct {
 	// clusterPools are the CIDRs from which nodes get their subnets, in this order. Required if source is ClusterPool.
 	ClusterPools []ClusterPool `json:"clusterPools,omitempty"`
 	// orphanedPolicy is the policy for a subnet with fixed addresses whose node is gone: Inherit (another node takes over the
-	// subnet), Hold (the subnet waits for its node) or Free (the fixed addresses are released). Default: Inherit. If source is
-	// Node, Inherit acts like Hold.
+	// subnet), Hold (no other node takes it over) or Free (the fixed addresses are released). With Hold too, a node that is
+	// named as successor takes the subnet over, and another node may if the failover policy of an address in it is Migrate.
+	// Default: Inherit. If source is Node, Inherit acts like Hold.
 	OrphanedPolicy subnetplan.OrphanPolicy `json:"orphanedPolicy,omitempty"`
 	// orphanedGracePeriod is the time for which an orphaned subnet waits for its node before orphanedPolicy applies.
 	// Default: 1m.

@@ -93,8 +93,8 @@ const (
 	// is in the pool of the pod's node or of a node where the scheduler places the next pod, or it is written when the pod
 	// is gone.
 	ReasonWrongAddress = "WrongAddress"
-	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one, and that a restart does not help: no
-	// pool from which the next pod would get its IP has the entry.
+	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one, and that a restart does not help now: no
+	// pool has the entry, or the node whose pool has it cannot take the next pod now, or the next pod may be placed elsewhere.
 	ReasonNoPoolEntry = "NoPoolEntry"
 	// ReasonNoCiliumEndpoint means that the pod has no CiliumEndpoint and its agent does not create one, so that other nodes
 	// may not learn its IP (Cilium fact 17).

@@ -67,8 +67,8 @@ type Entry struct {
 	Workload string
 	// Node is the node whose pool carries the address of a Moved entry. It is empty if the resource can't be read.
 	Node string
-	// Since is the time at which the address of a Cooldown entry was released, in Unix seconds. 0 means unknown and counts
-	// as long ago.
+	// Since is the time at which the cooldown of a Cooldown entry began or was last restarted, in Unix seconds. 0 means
+	// unknown and counts as long ago.
 	Since int64
 }
 
@@ -116,7 +116,7 @@ func UnreservedEntry(namespace, podName string) Entry {
 	return Entry{Kind: Owned, Purpose: Unreserved, Owner: OwnerKey(namespace, podName)}
 }
 
-// CooldownEntry returns the entry of an address that was released at the given time. owner is the pod that had the
+// CooldownEntry returns the entry of an address whose cooldown began at the given time. owner is the pod that had the
 // address; empty: not recorded.
 func CooldownEntry(owner string, at time.Time) Entry {
 	return Entry{Kind: Cooldown, Pod: owner, Since: at.Unix()}

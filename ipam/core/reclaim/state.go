@@ -44,7 +44,8 @@ type State struct {
 	Workload Workload
 	// Failover is the failover policy for FixedIPs that have none.
 	Failover v1alpha1.Failover
-	// RequestsIPs is true if annotations of the pod or of its workload request addresses: the claim has these addresses.
+	// RequestsIPs is true if annotations of the pod or of its workload request addresses. The FixedIP is then created from the
+	// claim before the pod has IPs.
 	RequestsIPs bool
 	// OwnerInferred is true if there is no FixedIP and the entries do not name Workload, which was inferred: see InferOwner.
 	OwnerInferred bool

@@ -128,11 +128,11 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 		if err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Undo(*made), nil }); err != nil {
 			return fmt.Errorf("undo the migration of pod %s/%s, which was bound to node %s in the meantime: %w", pod.Namespace, pod.Name, from, err)
 		}
-		return fmt.Errorf("pod %s/%s was bound to node %s in the meantime, so the migration was undone: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
+		return pool.Taken("pod %s/%s was bound to node %s in the meantime, so the migration was undone", pod.Namespace, pod.Name, from)
 	case now.UID != pod.UID:
-		return fmt.Errorf("pod %s/%s was replaced by a new pod in the meantime: %w", pod.Namespace, pod.Name, pool.ErrTaken)
+		return pool.Taken("pod %s/%s was replaced by a new pod in the meantime", pod.Namespace, pod.Name)
 	case now.Spec.NodeName != "":
-		return fmt.Errorf("pod %s/%s was bound to node %s in the meantime: %w", pod.Namespace, pod.Name, now.Spec.NodeName, pool.ErrTaken)
+		return pool.Taken("pod %s/%s was bound to node %s in the meantime", pod.Namespace, pod.Name, now.Spec.NodeName)
 	}
 	return nil
 }

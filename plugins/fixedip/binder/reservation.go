@@ -327,5 +327,5 @@ func (b *Binder) formerGone(ctx context.Context, owner string) error {
 	case pod == nil || podutil.IsTerminal(pod):
 		return nil
 	}
-	return fmt.Errorf("pod %s, the former holder of the slot, exists and has not ended: %w", owner, pool.ErrTaken)
+	return pool.Taken("pod %s, the former holder of the slot, exists and has not ended", owner)
 }

@@ -156,7 +156,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	p.searching, p.slots = true, available(free)
 	if len(p.slots) == 0 {
-		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has %s; the pod waits until it can take over such an address: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
+		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has %s; the pod waits until it can take over such an IP: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
 	}
 	var nodes []string
 	for _, f := range p.slots {
@@ -173,9 +173,9 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 
 func counted(free int) string {
 	if free == 1 {
-		return "one address whose pod has ended, was deleted or is being deleted"
+		return "the IPs of one pod that has ended, was deleted or is being deleted"
 	}
-	return fmt.Sprintf("%d addresses whose pods have ended, were deleted or are being deleted", free)
+	return fmt.Sprintf("the IPs of %d pods that have ended, were deleted or are being deleted", free)
 }
 
 // shownSlots is the maximum number of slots that a message names.
