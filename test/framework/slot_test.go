@@ -149,7 +149,7 @@ func TestSlots(t *testing.T) {
 				step{before: func(s *scene) { s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
 				step{at: preBind, pod: "web-y", before: func(s *scene) { s.uses("a", "10.1.0.6", "web-x") },
 					answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 on node a is still in use by pod NS/web-x; the pod is tried again"},
-				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address*"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has the IPs of one pod*"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},
