@@ -226,7 +226,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 # The programs are built first, because their build shows progress and that of tests does not.
 .PHONY: test-unit
 test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
-	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
+	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests ./test/docs)
 	go test ./test/e2e/scenarios
 
 .PHONY: test-explore
@@ -362,10 +362,11 @@ test-e2e: preflight ## Runs the tests on real nodes, as root (CILIUM=1.18 or 1.2
 ##@ Maintenance
 
 .PHONY: generate
-generate: ## Generates deep copies, the CRD manifest, and the manifests that come from the chart
+generate: ## Generates deep copies, the CRD manifest, the manifests that come from the chart, and reference pages
 	$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt paths=./ipam/api/... paths=./plugins/apis/...
 	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
 	go run ./hack/render
+	go run ./hack/reference
 
 VULNDB ?= https://vuln.go.dev
 
