@@ -117,16 +117,24 @@ func (s *scene) restarted(before *corev1.Pod) *corev1.Pod {
 // awaitPod waits until a pod is ready and meets the condition.
 func (s *scene) awaitPod(name string, condition func(*corev1.Pod) bool) *corev1.Pod {
 	s.t.Helper()
+	return s.awaitPodStatus(name, func(pod *corev1.Pod) bool {
+		ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		return ready && condition(pod)
+	})
+}
+
+// awaitPodStatus waits until a pod meets the condition.
+func (s *scene) awaitPodStatus(name string, condition func(*corev1.Pod) bool) *corev1.Pod {
+	s.t.Helper()
 	var pod *corev1.Pod
 	err := wait.PollUntilContextCancel(within(s.t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		var err error
 		if pod, err = s.api.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return false, client.IgnoreNotFound(err)
 		}
-		ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
-		return ready && condition(pod), nil
+		return condition(pod), nil
 	})
 	if err != nil {
 		s.t.Fatalf("wait for pod %s: %v; last status: %+v", name, err, pod.Status)

@@ -1,0 +1,252 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/test/gen"
+)
+
+// update makes TestCommands write its files instead of comparing them: UPDATE_GOLDEN=1.
+var update = os.Getenv("UPDATE_GOLDEN") != ""
+
+// TestCommands runs every command of kubectl fixedip on a cluster where the chart is installed, and compares the output and
+// the exit code with a file of testdata. Node node-1 runs web-0 and web-1, node node-2 runs db-0, all with fixed addresses;
+// a pod waits for node-2, which is cordoned. What differs between runs, such as ages and versions, is replaced by a name in
+// angle brackets.
+func TestCommands(t *testing.T) {
+	i := installBy(t, func(o *realcluster.Options) {
+		o.Empty = true
+		o.Product = func(ctx context.Context, c *realcluster.Cluster) error { return helm(ctx, t, c, installCommand(c)...) }
+	})
+	for _, name := range programs {
+		i.rolledOut(name)
+	}
+	i.create("web", "node-1", 2)
+	i.create("db", "node-2", 1)
+	for _, name := range []string{"web-0", "web-1", "db-0"} {
+		i.awaitPod(name, func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil })
+	}
+	c := commands{installation: i, names: i.stableNames()}
+	// A new agent reports the addresses of its pods after some seconds.
+	c.kubectl("wait", "fixedips", "--all", "--for=condition=Ready", "--timeout=2m")
+
+	c.golden("version", 0, "version")
+	c.golden("status", 0, "status", "--wait=2m")
+	c.golden("get", 0, "get")
+	c.golden("get-wide", 0, "get", "-A", "-o", "wide")
+	c.golden("get-json", 0, "get", "-o", "json", "--workload", "StatefulSet/db")
+	c.golden("ip", 0, "ip", c.addressOf("web-0"))
+	c.golden("top", 0, "top")
+	c.golden("map", 0, "map", "node-1")
+	c.golden("explain", 0, "explain", "web-0")
+	c.golden("check", 0, "check")
+	c.golden("drain-check", 1, "drain-check", "node-2")
+	c.golden("adopt-preview", 0, "adopt", "--preview", "-A")
+	c.golden("reserve", 0, "reserve", "cache-0", "--ip", strings.Join(c.free("node-1"), ","))
+	c.golden("reserve-taken", 2, "reserve", "cache-1", "--ip", c.addressOf("web-0"))
+	c.golden("release-dry-run", 0, "release", "web-1", "--dry-run")
+	c.golden("release", 0, "release", "cache-0", "--yes")
+
+	c.kubectl("cordon", "node-2")
+	i.must(i.api.CoreV1().Pods("default").Delete(within(t), "db-0", metav1.DeleteOptions{}))
+	i.awaitUnschedulable("db-0")
+	c.golden("explain-waiting", 1, "explain", "db-0")
+	c.golden("drain-check-cordoned", 0, "drain-check", "node-2")
+	c.kubectl("uncordon", "node-2")
+	i.awaitPod("db-0", func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && p.Spec.NodeName == "node-2" })
+
+	c.report()
+	c.mapPage()
+}
+
+// create creates a StatefulSet whose pods run on one node.
+func (i installation) create(name, node string, replicas int32) {
+	i.t.Helper()
+	sts := gen.StatefulSet("default", name, replicas, ofTestPods, func(s *appsv1.StatefulSet) {
+		s.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+	})
+	_, err := i.api.AppsV1().StatefulSets("default").Create(within(i.t), sts, metav1.CreateOptions{})
+	i.must(err)
+}
+
+// commands runs commands on the cluster of an installation.
+type commands struct {
+	installation
+	// names contains names that differ between runs. Each is followed by what replaces it.
+	names []string
+}
+
+// stableNames returns names that differ between runs, each with its replacement: the subnets of the nodes, which are assigned
+// in the order in which the nodes join.
+func (i installation) stableNames() []string {
+	i.t.Helper()
+	var names []string
+	for n := 1; n <= 2; n++ {
+		prefix := i.subnetPrefix(fmt.Sprintf("node-%d", n))
+		// Two steps, because the subnet of one node may be the replacement of the other.
+		names = append(names, prefix, fmt.Sprintf("<subnet-%d>.", n), strings.ReplaceAll(prefix, ".", "-"), fmt.Sprintf("<subnet-%d>-", n))
+	}
+	return names
+}
+
+// subnetPrefix returns the first three bytes of the subnet of a node, with a dot at the end.
+func (i installation) subnetPrefix(node string) string {
+	i.t.Helper()
+	var cn struct {
+		Spec struct {
+			IPAM struct {
+				PodCIDRs []string `json:"podCIDRs"`
+			} `json:"ipam"`
+		} `json:"spec"`
+	}
+	data, err := i.api.CoreV1().RESTClient().Get().AbsPath("/apis/cilium.io/v2/ciliumnodes", node).DoRaw(within(i.t))
+	i.must(err)
+	i.must(json.Unmarshal(data, &cn))
+	if len(cn.Spec.IPAM.PodCIDRs) != 1 {
+		i.t.Fatalf("node %s has the subnets %v, want one", node, cn.Spec.IPAM.PodCIDRs)
+	}
+	cidr := cn.Spec.IPAM.PodCIDRs[0]
+	return cidr[:strings.LastIndex(cidr, ".")+1]
+}
+
+// addressOf returns the address of a pod.
+func (c commands) addressOf(pod string) string {
+	c.t.Helper()
+	p, err := c.api.CoreV1().Pods("default").Get(within(c.t), pod, metav1.GetOptions{})
+	c.must(err)
+	return p.Status.PodIP
+}
+
+// free returns an address of a node that no pod has: the addresses in the middle of a subnet are taken last.
+func (c commands) free(node string) []string { return []string{c.subnetPrefix(node) + "128"} }
+
+// awaitUnschedulable waits until the scheduler has found no node for a pod.
+func (i installation) awaitUnschedulable(pod string) {
+	i.t.Helper()
+	i.awaitPodStatus(pod, func(p *corev1.Pod) bool {
+		for _, condition := range p.Status.Conditions {
+			if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable {
+				return p.DeletionTimestamp == nil
+			}
+		}
+		return false
+	})
+}
+
+// kubectl runs kubectl, which has to succeed.
+func (c commands) kubectl(args ...string) {
+	c.t.Helper()
+	out, code, err := c.run(filepath.Join(bin, "fixedip-kubectl"), args...)
+	if err != nil || code != 0 {
+		c.t.Fatalf("kubectl %s: exit code %d, %v\n%s", strings.Join(args, " "), code, err, out)
+	}
+}
+
+// run runs a program as the administrator of the cluster. It returns the output of both streams and the exit code.
+func (c commands) run(program string, args ...string) (out string, code int, err error) {
+	command := exec.CommandContext(within(c.t), program, args...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+c.cluster.Kubeconfig(cluster.Admin), "NO_COLOR=1")
+	var b bytes.Buffer
+	command.Stdout, command.Stderr = &b, &b
+	err = command.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return b.String(), exit.ExitCode(), nil
+	}
+	return b.String(), 0, err
+}
+
+// variable matches what differs between runs. Each expression is followed by its replacement.
+var variable = []struct {
+	pattern *regexp.Regexp
+	name    string
+}{
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "<time>"},
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "<uid>"},
+	{regexp.MustCompile(`(fixedip-(?:controller|scheduler))-[0-9a-f]{6,10}-[0-9a-z]{5}\b`), "$1-<id>"},
+	{regexp.MustCompile(`(fixedip-(?:controller|scheduler)-<id>)_\w+(-\w+)*`), "$1"},
+	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "<hash>"},
+	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|s|m|h|d)(\d+(s|m|h))*\b`), "<age>"},
+	{regexp.MustCompile(`\bv1\.3\d\.\d+(-[\w.+-]+)?`), "<kubernetes>"},
+	{regexp.MustCompile(` {2,}`), "  "},
+	{regexp.MustCompile(`(?m) +$`), ""},
+}
+
+// golden runs a command of kubectl fixedip, and compares its exit code and its output with the file of that name.
+func (c commands) golden(file string, code int, args ...string) {
+	c.t.Helper()
+	out, got, err := c.run(filepath.Join(bin, "kubectl-fixedip"), args...)
+	if err != nil {
+		c.t.Fatalf("kubectl fixedip %s: %v", strings.Join(args, " "), err)
+	}
+	if got != code {
+		c.t.Errorf("kubectl fixedip %s: got exit code %d, want %d; output:\n%s", strings.Join(args, " "), got, code, out)
+	}
+	text := c.stable(fmt.Sprintf("$ kubectl fixedip %s\n%s", strings.Join(args, " "), out))
+	path := filepath.Join("testdata", file+".txt")
+	if update {
+		c.must(os.MkdirAll("testdata", 0o755))
+		c.must(os.WriteFile(path, []byte(text), 0o644))
+		return
+	}
+	want, err := os.ReadFile(path)
+	c.must(err)
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		c.t.Errorf("kubectl fixedip %s (-want +got):\n%s", strings.Join(args, " "), diff)
+	}
+}
+
+// stable replaces what differs between runs.
+func (c commands) stable(text string) string {
+	text = strings.NewReplacer(c.names...).Replace(text)
+	if version := os.Getenv("VERSION"); version != "" {
+		text = strings.ReplaceAll(text, version, "<version>")
+	}
+	for _, v := range variable {
+		text = v.pattern.ReplaceAllString(text, v.name)
+	}
+	return text
+}
+
+// report checks that the archive of kubectl fixedip report can be read and names no pod, node or address.
+func (c commands) report() {
+	c.t.Helper()
+	file := filepath.Join(c.t.TempDir(), "report.tar.gz")
+	out, code, err := c.run(filepath.Join(bin, "kubectl-fixedip"), "report", "-f", file)
+	if err != nil || code != 0 {
+		c.t.Fatalf("kubectl fixedip report: exit code %d, %v\n%s", code, err, out)
+	}
+	list, err := exec.CommandContext(within(c.t), "tar", "tzf", file).CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("list the archive: %v\n%s", err, list)
+	}
+	text, err := exec.CommandContext(within(c.t), "tar", "xzOf", file).CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("read the archive: %v", err)
+	}
+	for _, secret := range []string{"web-0", "db-0", "node-1", c.addressOf("web-0")} {
+		if at := bytes.Index(text, []byte(secret)); at >= 0 {
+			c.t.Errorf("the archive contains %q, want it redacted: …%s…\nfiles:\n%s", secret, text[max(0, at-200):min(len(text), at+100)], list)
+		}
+	}
+}
