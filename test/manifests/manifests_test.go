@@ -273,7 +273,7 @@ func TestDisruption(t *testing.T) {
 // enabled: images come from the named registry, both programs read the shown file, and the commented parts set the address
 // of the API server and one replica.
 func TestDocumentedInstallation(t *testing.T) {
-	files := documented(t, filepath.Join(root, "docs", "operating.md"))
+	files := documented(t, filepath.Join(root, "docs", "operate", "install.md"))
 	comment := regexp.MustCompile("(?m)^# (- |  |replicas:)")
 	for _, uncommented := range []bool{false, true} {
 		replicas := int32(2)
