@@ -236,7 +236,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 # The programs are built first, because their build shows progress and that of tests does not.
 .PHONY: test-unit
 test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
-	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
+	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests ./test/pages)
 	go test ./test/e2e/scenarios
 
 .PHONY: test-explore
@@ -376,7 +376,7 @@ PAGES ?=
 test-pages: NODES := 3
 test-pages: preflight ## Runs the commands of docs/start and docs/tasks, and manifests/examples, on real nodes, as root (PAGES='failover')
 	@$(MAKE) --no-print-directory cluster-programs
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CILIUM=$(CILIUM) FIXEDIP_PAGES='$(PAGES)' go test -v -count=1 -timeout 60m ./test/pages
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CILIUM=$(CILIUM) FIXEDIP_PAGES='$(PAGES)' go test -v -count=1 -timeout 60m ./test/pages/cluster
 
 ##@ Maintenance
 
