@@ -100,7 +100,7 @@ demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
 
 ##@ A cluster of real nodes
 
-# Its properties; see README.md.
+# Its properties; see docs/contributing/cluster.md.
 CILIUM      ?= 1.19
 KUBERNETES  ?= 1.34
 NODES       ?= 2
