@@ -100,13 +100,15 @@ demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
 
 ##@ A cluster of real nodes
 
-# Its properties; see README.md.
+# Its properties; see docs/contributing/cluster.md.
 CILIUM      ?= 1.19
 KUBERNETES  ?= 1.34
 NODES       ?= 2
 FAMILIES    ?= IPv4
 ROUTING     ?= tunnel
 UPDATE_RATE ?= 1s
+# processes, or none: the nodes have the images of fixedip and the image of manifests/examples, and wait until it is installed.
+PRODUCT     ?= processes
 CLUSTER_DIR ?= $(CURDIR)/.cluster
 
 REAL      := fixedip-nodeinit fixedip-testpod fixedip-kubelet fixedip-kubectl
@@ -117,9 +119,17 @@ PREFLIGHT := $(BIN)/realcluster-preflight
 
 .PHONY: cluster
 cluster: preflight ## Starts a cluster with containerd, kubelets and Cilium; replaces an earlier one
-	@$(MAKE) --no-print-directory cluster-programs
-	@$(BIN)/realcluster up --dir=$(CLUSTER_DIR) --bin=$(BIN) --cilium=$(CILIUM) --nodes=$(NODES) \
+	@$(MAKE) --no-print-directory cluster-programs $(if $(filter none,$(PRODUCT)),install-images)
+	@$(BIN)/realcluster up --product=$(PRODUCT) $(if $(filter none,$(PRODUCT)),$(INSTALL_IMAGES:%=--image=%)) --dir=$(CLUSTER_DIR) --bin=$(BIN) --cilium=$(CILIUM) --nodes=$(NODES) \
 	  --families=$(FAMILIES) --routing=$(ROUTING) --kubernetes=$(KUBERNETES) --update-rate=$(UPDATE_RATE)
+
+# The images that docs/start/quickstart.md installs, under the names that it uses, and the one of manifests/examples.
+INSTALL_IMAGES := $(BIN)/images/pages/fixedip-scheduler.tar $(BIN)/images/pages/fixedip-controller.tar $(BIN)/images/pages/example.tar
+
+.PHONY: install-images
+install-images: build $(BIN)/fixedip-testpod
+	@hack/build.sh $(BIN)/pageimages ./hack/pageimages/cmd
+	@$(BIN)/pageimages -bin $(BIN) -out $(BIN)/images/pages
 
 .PHONY: cluster-down
 cluster-down: $(BIN)/realcluster ## Stops it and deletes its files
@@ -226,7 +236,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 # The programs are built first, because their build shows progress and that of tests does not.
 .PHONY: test-unit
 test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
-	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests ./test/docs)
+	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests ./test/docs ./test/pages)
 	go test ./test/e2e/scenarios
 
 .PHONY: test-explore
@@ -358,6 +368,15 @@ claims: $(FAULT_PROGRAMS) ## Measures claims per second, compared with the guide
 test-e2e: preflight ## Runs the tests on real nodes, as root (CILIUM=1.18 or 1.20: on another Cilium)
 	@$(MAKE) --no-print-directory cluster-programs
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CILIUM=$(CILIUM) go test -v -count=1 -timeout 60m ./test/e2e
+
+# Pages and examples of the documentation, in the order of the pages. PAGES is a regular expression.
+PAGES ?=
+
+.PHONY: test-pages
+test-pages: NODES := 3
+test-pages: preflight ## Runs the commands of docs/start and docs/tasks, and manifests/examples, on real nodes, as root (PAGES='failover')
+	@$(MAKE) --no-print-directory cluster-programs
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CILIUM=$(CILIUM) FIXEDIP_PAGES='$(PAGES)' go test -v -count=1 -timeout 60m ./test/pages/cluster
 
 ##@ Maintenance
 

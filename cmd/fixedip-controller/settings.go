@@ -234,7 +234,7 @@ func (s *settings) useGuideDefaults() error {
 		used = append(used, fmt.Sprintf("--%s=%s", a.new, target.Value))
 	}
 	if len(used) > 0 {
-		s.warnings = append(s.warnings, fmt.Sprintf("Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operating.md): %s; set a flag to use another value", strings.Join(used, " ")))
+		s.warnings = append(s.warnings, fmt.Sprintf("Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operate/from-a-guide.md): %s; set a flag to use another value", strings.Join(used, " ")))
 	}
 	s.warnings = append(s.warnings, "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderElectionLost are FixedIPPoolLow and FixedIPNoLeader in manifests/prometheus/rules.yaml")
 	return nil

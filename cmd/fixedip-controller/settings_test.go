@@ -109,7 +109,7 @@ func TestSettings(t *testing.T) {
 				"Flag --ipRateNum is deprecated; use --min-free-ips",
 				"Flag --maxAllocatedIP is deprecated; use --max-dynamic-ips",
 				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
-				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operating.md): --label-selector={"matchLabels":{"noStatic":"true"}} --enable-static-pod-ipv6=false --v=2; set a flag to use another value`,
+				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operate/from-a-guide.md): --label-selector={"matchLabels":{"noStatic":"true"}} --enable-static-pod-ipv6=false --v=2; set a flag to use another value`,
 				guideAlerts,
 			},
 		},
@@ -135,7 +135,7 @@ func TestSettings(t *testing.T) {
 			},
 			warnings: []string{
 				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
-				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operating.md): --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-static-pod-ipv6=false --v=2; set a flag to use another value`,
+				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operate/from-a-guide.md): --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-static-pod-ipv6=false --v=2; set a flag to use another value`,
 				guideAlerts,
 			},
 		},
@@ -145,7 +145,7 @@ func TestSettings(t *testing.T) {
 			v:     "4",
 			warnings: []string{
 				"Flag --logLevel is deprecated; use --v",
-				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operating.md): --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-ipv6=false --enable-static-pod-ipv6=false; set a flag to use another value`,
+				`Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operate/from-a-guide.md): --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-ipv6=false --enable-static-pod-ipv6=false; set a flag to use another value`,
 				guideAlerts,
 			},
 		},

@@ -19,7 +19,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// workload and replicas are the name and the number of pods of the StatefulSet in manifests/example.
+// workload and replicas are the name and the number of pods of the StatefulSet in manifests/examples/web.yaml.
 const (
 	workload = "web"
 	replicas = 3
@@ -28,7 +28,7 @@ const (
 func (d *demo) firstPlacement(ctx context.Context) error {
 	d.act("first placement of a StatefulSet",
 		"the address is claimed in the CiliumNode before the pod is bound, so that the agent finds it")
-	if err := d.cluster.Apply(ctx, filepath.Join(d.manifests, "example", "statefulset.yaml")); err != nil {
+	if err := d.cluster.Apply(ctx, filepath.Join(d.manifests, "examples", "web.yaml")); err != nil {
 		return err
 	}
 	rows, err := d.awaitRunning(ctx, nil)

@@ -52,6 +52,8 @@ type Options struct {
 	Product func(context.Context, *Cluster) error
 	// Empty leaves out the manifests that StartProduct needs, so that Product can install everything.
 	Empty bool
+	// Unready leaves out the wait for ready nodes: without fixedip they do not become ready. Product must not wait either.
+	Unready bool
 	// Images are archives that every node imports into its containerd.
 	Images []string
 	// Detach lets the cluster outlive the process that starts it; Down stops it.
@@ -70,6 +72,10 @@ type Cluster struct {
 	// nodes contains the started nodes. Key: the name.
 	nodes map[string]*Node
 }
+
+// NoProduct is a value of Options.Product that starts nothing, for clusters with the options Empty and Unready: a user installs
+// fixedip later.
+func NoProduct(context.Context, *Cluster) error { return nil }
 
 // Start starts a cluster and returns when its nodes are ready. If the machine lacks a prerequisite it returns a
 // *preflight.Missing before it changes anything.
@@ -165,7 +171,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := nodes.Wait(); err != nil {
 		return err
 	}
-	c.options.Log("cluster ready after %s", time.Since(began).Round(100*time.Millisecond))
+	state := "ready"
+	if c.options.Unready {
+		state = "started"
+	}
+	c.options.Log("cluster %s after %s", state, time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 
@@ -230,7 +240,7 @@ func (c *Cluster) NodeAddress(name string) (netip.Addr, error) {
 	return addresses[0].Addr(), nil
 }
 
-// AddNode starts a node and returns when it is ready.
+// AddNode starts a node and returns when it is ready or, with the option Unready, when its programs are started.
 func (c *Cluster) AddNode(ctx context.Context, name string) error {
 	if _, err := c.options.NodeAddresses(name); err != nil {
 		return err
@@ -246,6 +256,9 @@ func (c *Cluster) AddNode(ctx context.Context, name string) error {
 	began := time.Now()
 	if err := n.PowerOn(ctx); err != nil {
 		return err
+	}
+	if c.options.Unready {
+		return nil
 	}
 	if err := n.WaitReady(ctx); err != nil {
 		return err

@@ -73,7 +73,7 @@ func deployments(t *testing.T, objects installed) []appsv1.Deployment {
 }
 
 // optional contains the chart, and the manifests that only some clusters need. The kustomization does not contain them.
-var optional = []string{"charts", "example", "prometheus", "controller-scale-down-rbac.yaml", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml"}
+var optional = []string{"charts", "examples", "prometheus", "controller-scale-down-rbac.yaml", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml"}
 
 // TestNothingIsForgotten checks that the installation contains every manifest that is not optional.
 func TestNothingIsForgotten(t *testing.T) {
@@ -273,7 +273,7 @@ func TestDisruption(t *testing.T) {
 // enabled: images come from the named registry, both programs read the shown file, and the commented parts set the address
 // of the API server and one replica.
 func TestDocumentedInstallation(t *testing.T) {
-	files := documented(t, filepath.Join(root, "docs", "operating.md"))
+	files := documented(t, filepath.Join(root, "docs", "operate", "install.md"))
 	comment := regexp.MustCompile("(?m)^# (- |  |replicas:)")
 	for _, uncommented := range []bool{false, true} {
 		replicas := int32(2)

@@ -17,15 +17,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the table of docs/configuration.md")
+var update = flag.Bool("update", false, "write the table of docs/reference/configuration.md")
 
 const (
-	page  = "../../../docs/configuration.md"
+	page  = "../../../docs/reference/configuration.md"
 	begin = "<!-- BEGIN: generated from ipam/core/configuration/types.go -->\n"
 	end   = "<!-- END: generated -->\n"
 )
 
-// TestReference checks that docs/configuration.md contains the fields of the configuration with their comments. Run it with -update
+// TestReference checks that docs/reference/configuration.md contains the fields of the configuration with their comments. Run it with -update
 // to write them.
 func TestReference(t *testing.T) {
 	data, err := os.ReadFile(page)

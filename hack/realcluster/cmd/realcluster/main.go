@@ -29,6 +29,12 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
+// Values of the flag product.
+const (
+	ownProduct = "processes"
+	noProduct  = "none"
+)
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -48,6 +54,7 @@ func main() {
 func command() *cobra.Command {
 	o := realcluster.Options{Options: layout.Defaults(), Detach: true, Log: progress(time.Now())}
 	families, routing := strings.Join(o.Families, ","), string(o.Routing)
+	product := ownProduct
 	root := &cobra.Command{
 		Use: "realcluster", Short: "Runs a cluster of real nodes on this machine",
 		SilenceUsage: true, SilenceErrors: true,
@@ -57,6 +64,13 @@ func command() *cobra.Command {
 		Use: "up", Short: "Starts a cluster and replaces an earlier cluster of the same work folder", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Families, o.Routing = strings.Split(families, ","), layout.Routing(routing)
+			switch product {
+			case ownProduct:
+			case noProduct:
+				o.Product, o.Empty, o.Unready = realcluster.NoProduct, true, true
+			default:
+				return fmt.Errorf("--product is %q; write %s or %s", product, ownProduct, noProduct)
+			}
 			running, err := realcluster.Start(c.Context(), o)
 			if err != nil {
 				return err
@@ -73,6 +87,7 @@ func command() *cobra.Command {
 	up.Flags().StringVar(&families, "families", families, "Families of addresses: IPv4, IPv6 or both, the preferred one first")
 	up.Flags().StringVar(&routing, "routing", routing, "Routing between nodes: tunnel (VXLAN) or native")
 	up.Flags().DurationVar(&o.UpdateRate, "update-rate", o.UpdateRate, "Minimum interval between two reports of an agent; Cilium's default is 15s")
+	up.Flags().StringVar(&product, "product", product, "processes: start the programs of fixedip as processes; none: start nodes that wait until fixedip is installed")
 	up.Flags().StringArrayVar(&o.Images, "image", nil, "Archive of images that every node imports; may be given more than once")
 	root.AddCommand(up,
 		&cobra.Command{

@@ -1,0 +1,134 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/test/pages"
+)
+
+// examples are the needs of the examples that need more than an installation. Key: the name of the file, without its extension.
+var examples = map[string]struct {
+	// families are those of the cluster; empty: IPv4.
+	families string
+	// before is a command that prepares the cluster, and after takes that back.
+	before, after string
+}{
+	"deployment-slots": {before: upgrade("'config.workloads[0].apiGroup=apps'", "'config.workloads[0].kind=Deployment'", "'config.workloads[0].identity=Slot'")},
+	"failover":         {before: upgrade("config.allowAddressMigration=true")},
+	"strict-nodes":     {before: "kubectl label node node-1 node-2 fixedip.io/strict=true --overwrite", after: "kubectl label node node-1 node-2 fixedip.io/strict-"},
+	"dual-stack": {families: "IPv4,IPv6", before: upgrade("'config.subnets.clusterPools[0].cidr=10.240.0.0/16'", "'config.subnets.clusterPools[1].cidr=fd00:10:240::/112'") +
+		" && kubectl wait node --all --for=condition=Ready --timeout=5m"},
+}
+
+// withoutGangs are the examples that TestExamples leaves out, because they need another profile of the scheduler. The page
+// docs/tasks/gangs.md applies them after it has changed the profile.
+var withoutGangs = []string{"gang"}
+
+// upgrade returns a command that changes values of the chart.
+func upgrade(values ...string) string {
+	return "helm upgrade fixedip manifests/charts/fixedip -n fixedip-system --reuse-values --wait --set " + strings.Join(values, " --set ")
+}
+
+// TestExamples applies each manifest of manifests/examples. Its pods become ready with the addresses of FixedIPs. When all of them are
+// deleted, the next pods have the same addresses.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "manifests", "examples", "*.yaml"))
+	must(t, err)
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		if slices.Contains(withoutGangs, name) || !selected(t, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			example := examples[name]
+			if example.families == "" {
+				example.families = pages.DefaultFamilies
+			}
+			s := on(t, example.families)
+			ctx, cancel := context.WithTimeout(t.Context(), pageTimeout)
+			defer cancel()
+			shell := s.shell(t, "example-"+name)
+			defer remove(t, shell, "example-"+name)
+			script := func(command string) {
+				t.Helper()
+				if command == "" {
+					return
+				}
+				if err := within(ctx, func(ctx context.Context) error { return shell.Run(ctx, pages.Step{Command: command}) }); err != nil {
+					t.Fatalf("%v\n%s", err, state(shell))
+				}
+			}
+			script(example.before)
+			defer script(example.after)
+			script("kubectl apply -f manifests/examples/" + filepath.Base(file))
+			script(rolledOut)
+			before := addresses(ctx, t, shell)
+			script("kubectl delete pods --all")
+			script(rolledOut)
+			after := addresses(ctx, t, shell)
+			want, got := slices.Sorted(maps.Values(before)), slices.Sorted(maps.Values(after))
+			if len(want) == 0 || !slices.Equal(want, got) {
+				t.Errorf("the pods had %v, and have %v after all of them were deleted", before, after)
+			}
+			if name != "deployment-slots" && !maps.Equal(before, after) {
+				t.Errorf("the pods had %v, and have %v after all of them were deleted; want each pod to have the same", before, after)
+			}
+		})
+	}
+}
+
+// rolledOut waits until all pods of the workloads of the namespace are ready.
+const rolledOut = "for w in $(kubectl get statefulsets,deployments -o name); do kubectl rollout status $w --timeout=4m; done"
+
+// addresses returns the addresses of the pods of the namespace, and checks that FixedIPs reserve exactly these. Key: the pod. Value:
+// its addresses, joined by a comma.
+func addresses(ctx context.Context, t *testing.T, shell pages.Shell) map[string]string {
+	t.Helper()
+	var pods corev1.PodList
+	get(ctx, t, shell, &pods, "pods")
+	found := map[string]string{}
+	for _, p := range pods.Items {
+		var ips []string
+		for _, ip := range p.Status.PodIPs {
+			ips = append(ips, ip.IP)
+		}
+		if p.DeletionTimestamp == nil {
+			found[p.Name] = strings.Join(ips, ",")
+		}
+	}
+	for pod, ips := range found {
+		step := pages.Step{
+			Command: fmt.Sprintf("kubectl get fixedips -o jsonpath='{range .items[?(@.spec.podName==%q)]}{.spec.ips}{\"\\n\"}{end}'", pod),
+			Output:  []string{fmt.Sprintf(`["%s"]`, strings.ReplaceAll(ips, ",", `","`))},
+		}
+		if err := shell.Run(ctx, step); err != nil {
+			t.Errorf("the FixedIP of pod %s: %v", pod, err)
+		}
+	}
+	return found
+}
+
+// get reads objects of the namespace with kubectl.
+func get(ctx context.Context, t *testing.T, shell pages.Shell, into any, kind string) {
+	t.Helper()
+	command := exec.CommandContext(ctx, "bash", "-c", "kubectl get "+kind+" -o json")
+	command.Env, command.Dir = shell.Env, shell.Dir
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("kubectl get %s: %v", kind, err)
+	}
+	must(t, json.Unmarshal(out, into))
+}

@@ -1,0 +1,57 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"time"
+)
+
+// Shell runs the steps of pages with bash.
+type Shell struct {
+	// Dir is the current folder of the commands.
+	Dir string
+	// Env are the variables of the commands.
+	Env []string
+	// Patience is how long a console command is run again until its output is as expected.
+	Patience time.Duration
+}
+
+// retryInterval is the time between two runs of a console command.
+const retryInterval = time.Second
+
+// Run runs a step. The error contains the output of the command.
+func (s Shell) Run(ctx context.Context, step Step) error {
+	if step.Output == nil {
+		out, err := s.run(ctx, step.Command)
+		if err != nil {
+			return fmt.Errorf("run the script of line %d: %w; it printed: %s", step.Line, err, out)
+		}
+		return nil
+	}
+	deadline := time.Now().Add(s.Patience)
+	for {
+		out, exit := s.run(ctx, step.Command)
+		err := Match(step.Output, out)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return fmt.Errorf("command %q of line %d (exit: %v): %w; it printed:\n%s", step.Command, step.Line, exit, err, out)
+		}
+		time.Sleep(retryInterval)
+	}
+}
+
+// run runs a text with bash, which stops at the first error, and returns what it prints.
+func (s Shell) run(ctx context.Context, text string) (string, error) {
+	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", text)
+	command.Dir, command.Env = s.Dir, s.Env
+	// A process that outlives bash, such as one in the background, would keep its output open.
+	command.WaitDelay = time.Second
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
