@@ -4,9 +4,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
+	"text/tabwriter"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -49,3 +52,14 @@ func write(out io.Writer, format string, value any, text func(io.Writer) error) 
 	_, err = fmt.Fprintln(out, string(encoded))
 	return err
 }
+
+// table writes rows as aligned columns, in the format of kubectl.
+func table(out io.Writer, rows [][]string) error {
+	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
+}
+
+func orDash(s string) string { return cmp.Or(s, "-") }
