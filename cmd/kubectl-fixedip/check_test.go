@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"net/netip"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func fakeCluster(t *testing.T, objects ...client.Object) *cluster {
 		t.Fatal(err)
 	}
 	firstIP := func(o client.Object) []string { return []string{o.(*corev1.Pod).Status.PodIPs[0].IP} }
-	api := fake.NewClientBuilder().WithScheme(kinds).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(kinds)).WithObjects(objects...)
+	api := fake.NewClientBuilder().WithScheme(kinds).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(kinds)).WithObjects(objects...).WithStatusSubresource(&ciliumv2.CiliumNode{})
 	return &cluster{api: api.WithIndex(&corev1.Pod{}, "status.podIP", firstIP).Build()}
 }
 
@@ -67,11 +68,11 @@ func pooled(entries map[string]string) *ciliumv2.CiliumNode {
 // fixed returns the lines that check --fix logs for a cluster, and the error of the repairs.
 func fixed(t *testing.T, c *cluster, policy identity.OnMismatch) (lines []string, failed error) {
 	t.Helper()
-	problems, err := c.check(t.Context(), 0, check.DefaultStuckAfter)
+	var log strings.Builder
+	problems, err := c.check(t.Context(), io.Discard, checkTimes{stuck: check.DefaultStuckAfter})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log strings.Builder
 	_, failed = c.repair(t.Context(), &log, problems, policy)
 	for line := range strings.Lines(log.String()) {
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
