@@ -29,6 +29,9 @@ const maxNamedNodes = 3
 
 // volumes reports the volumes that the node of the pod's address cannot use, and those that no node that takes pods can use.
 func (e *explanation) volumes() {
+	if e.Nodes == nil {
+		return
+	}
 	for _, v := range e.Volumes {
 		usable := func(node *corev1.Node) bool {
 			return node != nil && volume.CheckNodeAffinity(v.Volume, node.Labels) == nil
