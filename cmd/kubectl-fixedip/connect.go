@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -63,17 +64,13 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 
 // pools returns a ledger with the pools of all nodes and the reservations of all FixedIPs, and the FixedIPs.
 func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, []v1alpha1.FixedIP, error) {
-	var nodes ciliumv2.CiliumNodeList
-	if err := c.api.List(ctx, &nodes); err != nil {
-		return nil, nil, fmt.Errorf("list CiliumNodes: %w", err)
-	}
-	l := ledger.New()
-	for i := range nodes.Items {
-		l.SetNode(ciliumpool.FromCiliumNode(&nodes.Items[i]))
+	l, err := c.nodePools(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
 	var records v1alpha1.FixedIPList
 	if err := c.api.List(ctx, &records); err != nil {
-		return nil, nil, fmt.Errorf("list FixedIPs: %w", err)
+		return nil, nil, listError("FixedIPs", err)
 	}
 	for i := range records.Items {
 		l.SetReservation(fixedips.ReservationOf(&records.Items[i]))
@@ -81,11 +78,41 @@ func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, []v1alpha1.FixedIP
 	return l, records.Items, nil
 }
 
+// nodePools returns a ledger with the pools of all nodes and without reservations.
+func (c *cluster) nodePools(ctx context.Context) (*ledger.Ledger, error) {
+	var nodes ciliumv2.CiliumNodeList
+	if err := c.api.List(ctx, &nodes); err != nil {
+		return nil, listError("CiliumNodes", err)
+	}
+	l := ledger.New()
+	for i := range nodes.Items {
+		l.SetNode(ciliumpool.FromCiliumNode(&nodes.Items[i]))
+	}
+	return l, nil
+}
+
+// listError returns the error of a list request with the objects that were listed. If the API server does not serve them, the
+// error says what has to be installed.
+func listError(objects string, err error) error {
+	var missing string
+	switch objects {
+	case "CiliumNodes", "CiliumEndpoints":
+		missing = "Cilium"
+	case "FixedIPs", "NodeSubnets":
+		missing = "the CRDs of fixedip"
+	}
+	// A request for a kind without a CRD is answered NotFound if the client has not asked for the kinds before.
+	if missing != "" && (meta.IsNoMatchError(err) || apierrors.IsNotFound(err)) {
+		return fmt.Errorf("list %s: the API server does not serve this kind; install %s: %w", objects, missing, err)
+	}
+	return fmt.Errorf("list %s: %w", objects, err)
+}
+
 // nodes returns all Nodes. Key: the name of the node.
 func (c *cluster) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
 	var nodes corev1.NodeList
 	if err := c.api.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return nil, listError("nodes", err)
 	}
 	byName := map[string]*corev1.Node{}
 	for i := range nodes.Items {

@@ -51,7 +51,10 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(listCommand(flags, streams), explainCommand(flags, streams), ipCommand(flags, streams), nodesCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams))
+	root.AddCommand(
+		getCommand(flags, streams), topCommand(flags, streams),
+		explainCommand(flags, streams), ipCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams),
+	)
 	return root
 }
 

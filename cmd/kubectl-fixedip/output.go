@@ -17,32 +17,62 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// formats are the values of --output; empty means text.
-var formats = []string{"", "json", "yaml"}
+// Values of --output. The empty value means a table or text. Every command with the flag has inJSON and inYAML; inWide is a
+// table with more columns, and asNames writes one resource and name in each line.
+const (
+	inJSON  = "json"
+	inYAML  = "yaml"
+	inWide  = "wide"
+	asNames = "name"
+)
 
-func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "", "Format of the output: json or yaml; if empty, text")
-	// RegisterFlagCompletionFunc fails only if the flag does not exist or already has a completion.
-	utilruntime.Must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats[1:], cobra.ShellCompDirectiveNoFileComp)))
+// list is the shape of a command's output in JSON and YAML if the command prints several objects. Items is never null.
+type list[T any] struct {
+	Items []T `json:"items"`
 }
 
-func validFormat(output string) error {
-	if !slices.Contains(formats, output) {
-		return fmt.Errorf("--output: %q is not a format; write json or yaml", output)
+// listOf returns items as a list.
+func listOf[T any](items []T) list[T] {
+	if items == nil {
+		items = []T{}
+	}
+	return list[T]{Items: items}
+}
+
+// outputFlag adds the flag --output to a command. further are the formats of the command beside inJSON and inYAML.
+func outputFlag(cmd *cobra.Command, output *string, further ...string) {
+	formats := formatsOf(further)
+	cmd.Flags().StringVarP(output, "output", "o", "", "Format of the output: "+enumerate(formats)+"; if empty, text")
+	// RegisterFlagCompletionFunc fails only if the flag does not exist or already has a completion.
+	utilruntime.Must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// validFormat returns an error if output is not empty and not a format of the command. further is as for outputFlag.
+func validFormat(output string, further ...string) error {
+	if formats := formatsOf(further); output != "" && !slices.Contains(formats, output) {
+		return fmt.Errorf("--output: %q is not a format; write %s", output, enumerate(formats))
 	}
 	return nil
 }
 
-// write writes a value in the format, or calls text if the format is empty.
+func formatsOf(further []string) []string { return append([]string{inJSON, inYAML}, further...) }
+
+// enumerate returns at least two words as "a, b or c".
+func enumerate(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// write writes a value in the format inJSON or inYAML, or calls text if the format is another one.
 func write(out io.Writer, format string, value any, text func(io.Writer) error) error {
-	if format == "" {
+	if format != inJSON && format != inYAML {
 		return text(out)
 	}
 	encoded, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the output: %w", err)
 	}
-	if format == "yaml" {
+	if format == inYAML {
 		if encoded, err = yaml.JSONToYAML(encoded); err != nil {
 			return fmt.Errorf("encode the output: %w", err)
 		}

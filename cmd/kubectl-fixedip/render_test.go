@@ -74,30 +74,25 @@ func pods() []corev1.Pod {
 	return []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, stopping}
 }
 
-// TestListUnreserved checks that the entry of a pod without a fixed address is not listed as a claim.
-func TestListUnreserved(t *testing.T) {
-	l := ledger.New()
-	l.SetNode(pool.NodePool{Name: "node-1", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.2"): pool.UnreservedEntry("web", "web-0")}})
-	var got bytes.Buffer
-	if err := writeList(&got, nil, nil, l, "web", now); err != nil {
-		t.Fatal(err)
-	}
-	want := "NAME    ADDRESSES   NODE     STATE        POD   AGE\nweb-0   10.0.1.2    node-1   Unreserved   -     -\n"
-	if diff := cmp.Diff(want, got.String()); diff != "" {
-		t.Errorf("list (-want +got): %s", diff)
-	}
-}
-
 // TestGolden compares the output of the commands with golden files. If the environment variable UPDATE_GOLDEN is set, it
 // writes the files.
 func TestGolden(t *testing.T) {
 	nodes := map[string]*corev1.Node{"node-1": node(ready), "node-2": node(), "node-4": node(ready)}
 	nodes["node-1"].Spec.Unschedulable = true
+	rows := func(namespace string) []fixedAddress { return addressRows(records(), pods(), pools(), namespace) }
 	for name, write := range map[string]func(*bytes.Buffer) error{
-		"list-all":   func(b *bytes.Buffer) error { return writeList(b, records(), pods(), pools(), "", now) },
-		"list-db":    func(b *bytes.Buffer) error { return writeList(b, records(), pods(), pools(), "db", now) },
-		"list-empty": func(b *bytes.Buffer) error { return writeList(b, nil, nil, pools(), "none", now) },
-		"nodes":      func(b *bytes.Buffer) error { return writeNodes(b, pools(), nodes) },
+		"get-all":     func(b *bytes.Buffer) error { return writeAddresses(b, rows(""), "", true, now) },
+		"get-wide":    func(b *bytes.Buffer) error { return writeAddresses(b, rows(""), inWide, true, now) },
+		"get-db":      func(b *bytes.Buffer) error { return writeAddresses(b, rows("db"), "", false, now) },
+		"get-name":    func(b *bytes.Buffer) error { return writeAddresses(b, rows(""), asNames, true, now) },
+		"get-json":    func(b *bytes.Buffer) error { return write(b, inJSON, listOf(rows("")), nil) },
+		"get-yaml":    func(b *bytes.Buffer) error { return write(b, inYAML, listOf(rows("web")), nil) },
+		"get-empty":   func(b *bytes.Buffer) error { return writeAddresses(b, rows("none"), "", false, now) },
+		"get-no-json": func(b *bytes.Buffer) error { return write(b, inJSON, listOf(rows("none")), nil) },
+		"top":         func(b *bytes.Buffer) error { return writeNodes(b, nodeUses(pools(), nodes), "") },
+		"top-wide":    func(b *bytes.Buffer) error { return writeNodes(b, nodeUses(pools(), nodes), inWide) },
+		"top-name":    func(b *bytes.Buffer) error { return writeNodes(b, nodeUses(pools(), nodes), asNames) },
+		"top-json":    func(b *bytes.Buffer) error { return write(b, inJSON, listOf(nodeUses(pools(), nodes)), nil) },
 		"drain-check": func(b *bytes.Buffer) error {
 			here := pods()[:1]
 			here[0].Labels = map[string]string{"app": "mysql"}

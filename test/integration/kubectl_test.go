@@ -96,9 +96,11 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
 	web0 := before["web-0"].Address
-	e.checkOutput([]string{"list", "-A"}, "NAMESPACE NAME ADDRESSES NODE STATE POD AGE", "default web-0 "+web0+" node-1 InUse Running", "default web-1 ")
+	e.checkOutput([]string{"list", "-A"}, "NAMESPACE NAME IP NODE READY REASON POD STATE AGE", "default web-0 "+web0+" node-1 True InUse web-0 Running", "default web-1 ")
+	e.checkOutput([]string{"get", "-o", "name"}, "fixedip.fixedip.io/web-0 fixedip.fixedip.io/web-1")
+	e.checkOutput([]string{"get", "web-0", "--workload=StatefulSet/web", "--node=node-1", "-o", "json"}, `{ "items": [ { "namespace": "default", "name": "web-0", "ips": [ "`+web0+`" ], "node": "node-1", "ready": "True"`)
 	e.checkOutput([]string{"explain", "web-0"}, "Pod: default/web-0, Running on node node-1 with "+web0, "- The pod runs with its fixed address "+web0+".")
-	e.checkOutput([]string{"nodes"}, "NODE FAMILY SUBNETS AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
+	e.checkOutput([]string{"nodes"}, "NODE FAMILY SUBNETS USE% AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
 
 	e.checkOutput([]string{"ip", web0}, "Address: "+web0, "Entry: node node-1: owned by default/web-0 (StatefulSet web)", "Subnet: 10.240.", "FixedIP: default/web-0 for pod web-0, created ", "Pod: default/web-0 on node node-1, started ")
 	e.checkOutput([]string{"ip", "192.0.2.9"}, "Subnet: none", "- No pod has 192.0.2.9, and no FixedIP reserves it.")

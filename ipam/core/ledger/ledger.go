@@ -233,6 +233,16 @@ func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 	return float64(n.available[familyIndex(f)].Load()) / float64(n.size[familyIndex(f)].Load())
 }
 
+// Total returns the number of addresses of a family that pods may have in the subnets of a node, at most math.MaxInt64; 0 for an
+// unknown node. It does not lock the ledger.
+func (l *Ledger) Total(name string, f address.Family) int64 {
+	n, ok := l.node(name)
+	if !ok {
+		return 0
+	}
+	return n.size[familyIndex(f)].Load()
+}
+
 // node returns a node; false if it is not known. Callers that use fields of the node other than the atomics must hold mu.
 func (l *Ledger) node(name string) (*node, bool) {
 	v, ok := l.nodes.Load(name)
