@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -66,7 +67,7 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 			case fix:
 				problems, failed = c.repair(ctx, streams.ErrOut, problems, policy)
 			}
-			if err := write(streams.Out, output, problems, func(out io.Writer) error { return writeProblems(out, problems) }); err != nil {
+			if err := write(streams.Out, output, listOf(problems), func(out io.Writer) error { return writeProblems(out, problems) }); err != nil {
 				return err
 			}
 			switch {
@@ -167,21 +168,24 @@ func (c *cluster) objects(ctx context.Context) (o check.Objects, err error) {
 			Pod: pool.OwnerKey(endpoints.Items[i].Namespace, endpoints.Items[i].Name),
 			UID: endpoints.Items[i].UID, ResourceVersion: endpoints.Items[i].ResourceVersion,
 		}
-		if n := endpoints.Items[i].Status.Networking; n != nil {
-			for _, pair := range n.Addressing {
-				if pair == nil {
-					continue
-				}
-				for _, ip := range []string{pair.IPV4, pair.IPV6} {
-					if a, err := address.Parse(ip); err == nil {
-						e.Addrs = append(e.Addrs, a)
-					}
-				}
-			}
-		}
+		e.Addrs = endpointAddrs(&endpoints.Items[i])
 		o.Endpoints = append(o.Endpoints, e)
 	}
 	return o, nil
+}
+
+// endpointAddrs returns the addresses of a CiliumEndpoint; none if its agent has not written them yet.
+func endpointAddrs(e *ciliumv2.CiliumEndpoint) (addrs []netip.Addr) {
+	if e.Status.Networking == nil {
+		return nil
+	}
+	for _, pair := range e.Status.Networking.Addressing {
+		if pair == nil {
+			continue
+		}
+		addrs = append(addrs, address.ParseAll([]string{pair.IPV4, pair.IPV6})...)
+	}
+	return addrs
 }
 
 // writeProblems writes each problem with its advice, and the number of problems.

@@ -40,9 +40,17 @@ func fakeCluster(t *testing.T, objects ...client.Object) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	firstIP := func(o client.Object) []string { return []string{o.(*corev1.Pod).Status.PodIPs[0].IP} }
+	firstIP := func(o client.Object) (ips []string) {
+		for _, ip := range o.(*corev1.Pod).Status.PodIPs[:min(1, len(o.(*corev1.Pod).Status.PodIPs))] {
+			ips = append(ips, ip.IP)
+		}
+		return ips
+	}
 	api := fake.NewClientBuilder().WithScheme(kinds).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(kinds)).WithObjects(objects...).WithStatusSubresource(&ciliumv2.CiliumNode{})
-	return &cluster{api: api.WithIndex(&corev1.Pod{}, "status.podIP", firstIP).Build()}
+	eventOf := func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Name} }
+	nodeOf := func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }
+	return &cluster{api: api.WithIndex(&corev1.Pod{}, "status.podIP", firstIP).WithIndex(&corev1.Pod{}, "spec.nodeName", nodeOf).
+		WithIndex(&corev1.Event{}, "involvedObject.name", eventOf).Build()}
 }
 
 // mismatched returns a pod that runs with a wrong address, and its FixedIP, which reserves the address ip. kind is the kind

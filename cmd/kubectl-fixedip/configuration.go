@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -37,7 +38,7 @@ func (c *cluster) configuration(ctx context.Context, source configurationSource)
 	case err != nil:
 		return settings, err
 	case configMap == nil:
-		return settings, fmt.Errorf("ConfigMap %s does not exist", source)
+		return settings, fmt.Errorf("read ConfigMap %s: %w", source, apierrors.NewNotFound(corev1.Resource("configmaps"), name))
 	case configMap.Data[configurationKey] == "":
 		return settings, fmt.Errorf("ConfigMap %s has no key %s", source, configurationKey)
 	}

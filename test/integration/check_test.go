@@ -119,12 +119,12 @@ func (e *env) foundByCheck(user string, args ...string) []string {
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		e.t.Fatalf("check: got the error %v, want exit code 1; output: %s", err, out)
 	}
-	var problems []check.Problem
+	var problems struct{ Items []check.Problem }
 	if err := json.Unmarshal([]byte(out), &problems); err != nil {
 		e.t.Fatalf("check: %v in the output %s", err, out)
 	}
 	var found []string
-	for _, p := range problems {
+	for _, p := range problems.Items {
 		found = append(found, p.Object+": "+string(p.Kind))
 	}
 	slices.Sort(found)
