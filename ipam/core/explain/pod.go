@@ -25,7 +25,8 @@ import (
 
 // pod reports on a pod that exists.
 func (e *explanation) pod() {
-	_, fixed, err := identity.Of(e.Pod, identity.NewKinds(), identity.NoControllers)
+	e.Waits = !podutil.IsTerminal(e.Pod) && (e.Pod.Spec.NodeName == "" || !podutil.HasIPs(e.Pod))
+	fixed, err := e.isFixed()
 	switch {
 	case err != nil:
 		e.wrong("correct the annotation in the pod template or, for a bare pod, on the pod", "Whether the pod has a fixed address is unknown: %v", err)
@@ -38,6 +39,16 @@ func (e *explanation) pod() {
 	default:
 		e.bound()
 	}
+}
+
+// isFixed reports whether the pod has a fixed address, as far as the configured kinds are known.
+func (e *explanation) isFixed() (bool, error) {
+	kinds, controllers := e.Kinds, e.Controllers
+	if len(kinds.All()) == 0 || controllers == nil {
+		kinds, controllers = identity.NewKinds(), identity.NoControllers
+	}
+	_, fixed, err := identity.Of(e.Pod, kinds, controllers)
+	return fixed, err
 }
 
 // ended reports on a pod that has ended (podutil.IsTerminal).
@@ -103,12 +114,16 @@ func (e *explanation) bound() {
 	case len(e.reserved) == 0 && !e.placedByUs():
 		e.wrong(e.schedulerHelp()+", or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation "+identity.AnnotationEnabled+": \"true\"; events of the pod report problems of the adoption",
 			"The address of the pod is not fixed: its schedulerName is %s, and the controller has not adopted the address", e.Pod.Spec.SchedulerName)
+	case len(e.reserved) == 0 && e.unpooled:
+		e.fine("The pod is bound to node %s, and no FixedIP reserves an address for it; whether the pool of the node has one for the pod is unknown", node)
 	case len(e.reserved) == 0:
 		e.wrong("see the events of the pod: the controller restores a lost entry, or evicts the pod so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation "+identity.AnnotationEnabled+": \"true\" have fixed addresses",
 			"The pod is bound to node %s, but neither a pool entry nor a FixedIP reserves an address for it", node)
 	case slices.ContainsFunc(e.claims, func(h ledger.NodeAddresses) bool { return h.Node == node && e.recordsOther(h.Addrs) }):
 		e.wrong("", "The pool of node %s reserves %s for the pod, but FixedIP %s reserves %s; with the failover policy Reassign the controller replaces the FixedIP", node, address.Join(e.Pools.HeldOn(pool.OwnerKey(e.Namespace, e.Name), node)), e.Record.Name, strings.Join(e.Record.Spec.IPs, ", "))
-	case len(running) == 0 && e.owner == node && len(e.claims) == 0:
+	case len(has) == 0 && e.unpooled && (e.owner == node || e.owner == ""):
+		e.fine("The pod is bound to node %s and has no IP yet; FixedIP %s reserves %s for it", node, e.Record.Name, reserved)
+	case len(running) == 0 && e.owner == node && len(e.claims) == 0 && !e.unpooled:
 		e.wrong("", "The pod is bound to node %s, but the pool of the node has no entry for %s %s, which FixedIP %s reserves; without the entry, the pod may run with another address", node, its, reserved, e.Record.Name)
 	case len(has) == 0 && e.owner == node:
 		e.fine("The pod is bound to node %s and has no IP yet; the pool of the node has %s %s", node, its, reserved)
@@ -122,8 +137,12 @@ func (e *explanation) bound() {
 		e.wrong(e.deleteHelp()+"; the controller evicts the pod after --mismatch-grace-period, unless it is a bare pod or its mismatch policy is Report",
 			"The pod runs with %s, but %s %s reserved for the pod on this node; the agent probably had not seen the reservation when the pod started", address.Join(has), reserved, plural(e.reserved, "is", "are"))
 		e.usedByOther(e.reserved)
+		e.budgets()
 	default:
 		e.wrong(e.returnHelp(), "The pod runs with %s, but %s %s %s", address.Join(has), its, reserved, e.whereabouts())
+	}
+	if len(has) == 0 {
+		e.startFailures()
 	}
 	if e.Record == nil && len(e.claims) > 0 {
 		e.fine("The pod has no FixedIP yet; the controller creates one when the bound pod has IPs, if the kind of its workload is configured; an event of the pod reports if the API server refuses the FixedIP")
@@ -135,6 +154,8 @@ func (e *explanation) whereabouts() string {
 	switch {
 	case e.owner != "":
 		return plural(e.reserved, "belongs", "belong") + " to node " + e.owner
+	case e.unpooled:
+		return plural(e.reserved, "belongs", "belong") + " to a node that is unknown"
 	case e.overlappingNode() != "":
 		return fmt.Sprintf("%s in the subnets of node %s, which overlap those of another node", plural(e.reserved, "is", "are"), e.overlappingNode())
 	}
@@ -204,6 +225,8 @@ func (e *explanation) releaseCommand() string {
 // returnHelp returns the advice for a pod that is on another node than its address.
 func (e *explanation) returnHelp() string {
 	switch {
+	case e.owner == "" && e.unpooled:
+		return e.deleteHelp()
 	case e.owner == "":
 		return e.subnetHelp()
 	case !e.placedByUs():
@@ -245,6 +268,7 @@ func (e *explanation) usedByOther(addrs []netip.Addr) {
 
 // waiting reports why a pod is not bound.
 func (e *explanation) waiting() {
+	e.gates()
 	if !e.placedByUs() {
 		e.wrong(e.schedulerHelp(), "The pod waits for %s, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (%s)", e.Pod.Spec.SchedulerName, strings.Join(e.Schedulers, ", "))
 	}
@@ -252,6 +276,8 @@ func (e *explanation) waiting() {
 	switch {
 	case e.Record != nil && e.Record.DeletionTimestamp != nil && e.Record.Spec.AssignedTo != v1alpha1.Slot:
 		e.wrong(e.blockedHelp(), "FixedIP %s of the pod is being deleted; the pod gets a new address when the previous one (%s) is released and the FixedIP is gone", e.Record.Name, cmp.Or(strings.Join(e.Record.Spec.IPs, ", "), "none"))
+	case len(e.reserved) > 0 && e.unpooled && (e.owner == "" || e.Nodes == nil):
+		e.fine("%s %s reserved%s; the state of the node is unknown", what, plural(e.reserved, "is", "are"), e.formerNode())
 	case len(e.reserved) > 0 && e.owner == "" && e.overlappingNode() != "":
 		e.fine("%s %s", what, e.whereabouts())
 		e.overlap(e.overlappingNode())
@@ -261,6 +287,8 @@ func (e *explanation) waiting() {
 		e.wrong(e.subnetHelp(), "%s %s%s", what, e.whereabouts(), e.formerNode())
 	case len(e.reserved) > 0:
 		e.ownerNode(what)
+	case e.unpooled:
+		e.fine("The pod has no address yet; the free addresses of the nodes are unknown")
 	default:
 		e.firstAddress()
 	}
@@ -303,6 +331,8 @@ func (e *explanation) ownerNode(what string) {
 	}
 	home, _ := e.Pools.Home(e.reserved[0])
 	switch {
+	case e.Nodes == nil:
+		e.fine("%s %s; the state of the node is unknown", what, e.whereabouts())
 	case help == "":
 		e.fine("%sis ready and not cordoned", text)
 	case !e.isSlot() && (failover == v1alpha1.Migrate || failover == v1alpha1.Reassign):
