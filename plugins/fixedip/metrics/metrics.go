@@ -95,14 +95,67 @@ func histogram(name string, buckets []float64, help string) *k8smetrics.Histogra
 	return k8smetrics.NewHistogram(&k8smetrics.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets, StabilityLevel: k8smetrics.ALPHA})
 }
 
+// initial contains the label values that each counter has from the start, so that an increase from 0 is visible and an alert
+// can tell 0 from a program that is not scraped.
+var initial = map[*k8smetrics.CounterVec][]string{
+	claims:     texts(Written, Existing, Conflict, NodeGone, TimedOut, Failed),
+	migrations: texts(Migrated, OldPodRunning, Conflict, NodeGone, TimedOut, Failed),
+	prefilters: {"true", "false"},
+	requeues:   texts(Owner, Node, FreeAddress, Slot, Workload, Quota, Annotation, Failover, Missed),
+}
+
+func texts[T ~string](values ...T) (all []string) {
+	for _, v := range values {
+		all = append(all, string(v))
+	}
+	return all
+}
+
+// queues contains the queues of waiting pods, one for each profile.
+var queues struct {
+	sync.Mutex
+	// counts contains the argument of each call of AddQueue since the last call of Register.
+	counts []func() map[Cause]int
+}
+
+// awaited are the causes by which waiting pods are counted: those that can end a wait. Annotation stands for pods that only
+// a change of their annotations can help.
+var awaited = []Cause{Owner, Node, FreeAddress, Slot, Workload, Quota, Annotation}
+
+// AddQueue adds a queue of waiting pods to the gauge unplaced_pods. counts returns the number of pods in the queue by the cause
+// that they wait for; a pod that waits for several counts for each. Call it after Register.
+func AddQueue(counts func() map[Cause]int) {
+	queues.Lock()
+	defer queues.Unlock()
+	queues.counts = append(queues.counts, counts)
+}
+
+// unplaced returns the number of pods that wait for a cause, in all queues.
+func unplaced(c Cause) (pods int) {
+	queues.Lock()
+	defer queues.Unlock()
+	for _, counts := range queues.counts {
+		pods += counts()[c]
+	}
+	return pods
+}
+
 var register sync.Once
 
 // Register adds the metrics to those that the scheduler serves. The gauges read the argument of the last call, which
 // all profiles share.
 func Register(w Sources) {
 	sources.Store(&w)
+	queues.Lock()
+	queues.counts = nil
+	queues.Unlock()
 	register.Do(func() {
 		legacyregistry.MustRegister(claims, claimDuration, migrations, batchSize, conflicts, prefilters, requeues, configInfo, buildInfo)
+		for metric, values := range initial {
+			for _, value := range values {
+				metric.WithLabelValues(value)
+			}
+		}
 		buildInfo.WithLabelValues(version.Fixedip(), version.Kubernetes()).Set(1)
 		registerGauges()
 	})
@@ -165,6 +218,10 @@ func registerGauges() {
 	gauge("cache_nodes", "Nodes whose pool the scheduler knows.", nil, func(w Sources) int { return w.Size().Nodes })
 	gauge("cache_entries", "Pool entries, of all nodes, that name a pod as their owner.", nil, func(w Sources) int { return w.Size().Entries })
 	gauge("claims_in_flight", "Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, func(w Sources) int { return w.Size().Claims })
+	for _, c := range awaited {
+		gauge("unplaced_pods", "Pods that the plugin has refused and that wait in its queue, by the cause that they wait for: owner (the reservation, or the pod that uses the address), node (a node, its pool or its subnets), free_address, slot, workload (the workload is not known yet), quota (the quota of the namespace), annotation (only a change of the pod's annotations helps). A pod that waits for several causes counts for each.",
+			map[string]string{"reason": string(c)}, func(Sources) int { return unplaced(c) })
+	}
 	for _, resource := range []string{"ciliumnodes", "fixedips"} {
 		gauge("informer_synced", "1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready while this is 0.", map[string]string{"resource": resource}, func(w Sources) int {
 			if w.Synced()[resource] {

@@ -30,6 +30,8 @@ func TestMetrics(t *testing.T) {
 		size:   ledger.Size{Nodes: 3, Entries: 20, Claims: 2},
 		synced: map[string]bool{"ciliumnodes": true, "fixedips": false},
 	})
+	AddQueue(func() map[Cause]int { return map[Cause]int{Owner: 2, Annotation: 1} })
+	AddQueue(func() map[Cause]int { return map[Cause]int{Owner: 1} })
 	for _, r := range []Result{Written, Existing, Conflict, NodeGone, TimedOut, Failed} {
 		ClaimEnded(r, 125*time.Millisecond)
 	}
@@ -99,10 +101,23 @@ fixedip_requeues_total{reason="missed"} 1
 fixedip_requeues_total{reason="node"} 1
 fixedip_requeues_total{reason="owner"} 1
 fixedip_requeues_total{reason="free_address"} 1
+fixedip_requeues_total{reason="failover"} 0
+fixedip_requeues_total{reason="quota"} 0
+fixedip_requeues_total{reason="slot"} 0
+fixedip_requeues_total{reason="workload"} 0
+# HELP fixedip_unplaced_pods [ALPHA] Pods that the plugin has refused and that wait in its queue, by the cause that they wait for: owner (the reservation, or the pod that uses the address), node (a node, its pool or its subnets), free_address, slot, workload (the workload is not known yet), quota (the quota of the namespace), annotation (only a change of the pod's annotations helps). A pod that waits for several causes counts for each.
+# TYPE fixedip_unplaced_pods gauge
+fixedip_unplaced_pods{reason="annotation"} 1
+fixedip_unplaced_pods{reason="free_address"} 0
+fixedip_unplaced_pods{reason="node"} 0
+fixedip_unplaced_pods{reason="owner"} 3
+fixedip_unplaced_pods{reason="quota"} 0
+fixedip_unplaced_pods{reason="slot"} 0
+fixedip_unplaced_pods{reason="workload"} 0
 `
 	err := testutil.GatherAndCompare(legacyregistry.DefaultGatherer, strings.NewReader(want),
 		"fixedip_claim_batch_size", "fixedip_claims_in_flight", "fixedip_claims_total", "fixedip_config_info", "fixedip_cache_entries", "fixedip_cache_nodes",
-		"fixedip_pool_write_conflicts_total", "fixedip_prefilter_total", "fixedip_requeues_total", "fixedip_informer_synced")
+		"fixedip_pool_write_conflicts_total", "fixedip_prefilter_total", "fixedip_requeues_total", "fixedip_informer_synced", "fixedip_unplaced_pods")
 	if err != nil {
 		t.Error(err)
 	}

@@ -242,6 +242,29 @@ func (q *Queue) Retry(pod *corev1.Pod) {
 	q.activateLater(pod)
 }
 
+// Counts returns the number of pods in the queue by the cause that they wait for. A pod that waits for several causes counts
+// for each, and one that waits only for a change of its annotations counts for metrics.Annotation.
+func (q *Queue) Counts() map[metrics.Cause]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	counts := map[metrics.Cause]int{}
+	for _, w := range q.waiting {
+		var causes []metrics.Cause
+		for _, k := range w.on.index() {
+			if !slices.Contains(causes, k.Cause) {
+				causes = append(causes, k.Cause)
+			}
+		}
+		if len(causes) == 0 {
+			causes = []metrics.Cause{metrics.Annotation}
+		}
+		for _, c := range causes {
+			counts[c]++
+		}
+	}
+	return counts
+}
+
 // Remove forgets a pod that has an address now, or is deleted.
 func (q *Queue) Remove(uid types.UID) {
 	q.mu.Lock()

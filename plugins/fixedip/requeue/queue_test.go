@@ -152,6 +152,24 @@ func TestEachCauseWakes(t *testing.T) {
 	}
 }
 
+// TestCounts checks that pods are counted by the causes that they wait for, and no longer when they are requeued.
+func TestCounts(t *testing.T) {
+	c := newCluster()
+	c.waits("one", On(metrics.Owner, "db/a"))
+	c.waits("two", On(metrics.Owner, "db/a", "db/b").And(metrics.Node, "node-1"))
+	c.waits("free", WakeOn{FreeAddress: &FreeAddress{}})
+	c.waits("none", WakeOn{})
+	want := map[metrics.Cause]int{metrics.Owner: 2, metrics.Node: 1, metrics.FreeAddress: 1, metrics.Annotation: 1}
+	if got := c.Counts(); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	c.wakes(t, "a change of the node", Event{Node: "node-1"}, "db/two")
+	want = map[metrics.Cause]int{metrics.Owner: 1, metrics.FreeAddress: 1, metrics.Annotation: 1}
+	if got := c.Counts(); !maps.Equal(got, want) {
+		t.Errorf("after a change of the node: got %v, want %v", got, want)
+	}
+}
+
 // TestNoEventIsMissed checks that Add requeues a pod at once if an event since the decision helps the pod, and only
 // then. If more events occurred than the queue remembers, Add requeues the pod in any case.
 func TestNoEventIsMissed(t *testing.T) {
