@@ -242,27 +242,27 @@ func (q *Queue) Retry(pod *corev1.Pod) {
 	q.activateLater(pod)
 }
 
-// Counts returns the number of pods in the queue by the cause that they wait for. A pod that waits for several causes counts
-// for each, and one that waits only for a change of its annotations counts for metrics.Annotation.
-func (q *Queue) Counts() map[metrics.Cause]int {
+// Unplaced returns the pods in the queue by the cause that they wait for, one of metrics.Awaited.
+func (q *Queue) Unplaced() map[metrics.Cause]metrics.Unplaced {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	counts := map[metrics.Cause]int{}
+	all := map[metrics.Cause]metrics.Unplaced{}
 	for _, w := range q.waiting {
-		var causes []metrics.Cause
-		for _, k := range w.on.index() {
-			if !slices.Contains(causes, k.Cause) {
-				causes = append(causes, k.Cause)
+		of, keys := metrics.Annotation, w.on.index()
+		for _, c := range metrics.Awaited {
+			if slices.ContainsFunc(keys, func(k Key) bool { return k.Cause == c }) {
+				of = c
+				break
 			}
 		}
-		if len(causes) == 0 {
-			causes = []metrics.Cause{metrics.Annotation}
+		u, created := all[of], w.pod.CreationTimestamp.Time
+		u.Pods++
+		if u.Oldest.IsZero() || created.Before(u.Oldest) {
+			u.Oldest = created
 		}
-		for _, c := range causes {
-			counts[c]++
-		}
+		all[of] = u
 	}
-	return counts
+	return all
 }
 
 // Remove forgets a pod that has an address now, or is deleted.
