@@ -228,7 +228,7 @@ $(BIN)/barrier: FORCE
 ##@ Tests
 
 .PHONY: test
-test: test-unit test-explore test-sim test-framework test-integration ## Runs all tests
+test: test-unit test-monitoring test-explore test-sim test-framework test-integration ## Runs all tests
 
 # Go test compiles packages without tests too; those of the cluster take minutes.
 TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
@@ -238,6 +238,14 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
 	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests ./test/docs ./test/pages)
 	go test ./test/e2e/scenarios
+
+# promtool is built without service discovery, which would need hundreds of further packages.
+$(BIN)/promtool: FORCE
+	@hack/build.sh $@ github.com/prometheus/prometheus/cmd/promtool -modfile=hack/promtool/go.mod -tags remove_all_sd
+
+.PHONY: test-monitoring
+test-monitoring: $(BIN)/promtool ## Checks alerts, runbooks and dashboard, and runs each alert with promtool
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout 10m ./test/monitoring
 
 .PHONY: test-explore
 test-explore: ## Explores the address protocol exhaustively at small scope, as far as a minute allows
@@ -402,6 +410,7 @@ verify: generate ## Checks generated code, go.mod, format and lint
 	go mod tidy
 	cd hack/tools && go mod tidy
 	cd hack/helm && go mod tidy
+	cd hack/promtool && go mod tidy
 	$(TOOL) golangci-lint fmt
 	$(TOOL) golangci-lint run
 	@headless=$$(git grep -L SPDX-License-Identifier -- '*.sh' Makefile .ci/run); [ -z "$$headless" ] || { echo "no licence header: $$headless"; exit 1; }

@@ -34,7 +34,7 @@ var rules = []struct {
 	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core", "ipam/version"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
 	{"ipam/controller/subnet", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/internal", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/barrier", []string{"ipam/controller/internal/source", "ipam/core/agentview", "ipam/core/pool", "ipam/store/ciliumpool", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
-	{"ipam/controller/config", []string{"ipam/api", "ipam/controller/conformance", "ipam/controller/internal/source", "ipam/controller/scaledown", "ipam/core"}, []string{"k8s.io/kubernetes", "k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
+	{"ipam/controller/config", []string{"ipam/api", "ipam/controller/conformance", "ipam/controller/internal/source", "ipam/controller/metrics", "ipam/controller/scaledown", "ipam/core"}, []string{"k8s.io/kubernetes", "k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"ipam/controller/nodepool", []string{"ipam/api", "ipam/controller/internal", "ipam/core", "ipam/store/ciliumpool"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/internal", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/waiting", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core"}, []string{"k8s.io/kubernetes"}},

@@ -17,6 +17,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conformance"
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/configuration"
 )
 
@@ -79,6 +80,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "Interval between attempts to acquire or renew the lease")
 
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":9470", "Address for metrics; 0 disables them")
+	fs.StringVar((*string)(&o.MetricsPerNode), "metrics-per-node", string(metrics.PerNodeAuto), "Serve metrics for each node: on, off, or auto, which means up to 1000 nodes. Sums over all nodes are always served")
 	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", ":9471", "Address for /healthz and /readyz; 0 disables them")
 	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", "0", "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }

@@ -110,6 +110,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	metrics.Configured(cfg.Hash)
 	metrics.Register(metrics.Sources{
 		Ledger: p.Ledger, ClusterPools: cfg.ClusterPools, FixedIPs: states.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
+		PerNode: cfg.MetricsPerNode, MinFree: cfg.Watermark.Free, ResyncPeriod: cfg.ResyncPeriod, Now: p.Clock.Now,
+		Mismatched: states.Mismatched, OldestRelease: states.OldestRelease,
 		Waiting: func() []metrics.WaitingPods {
 			counts, err := waits.Counts(ctx)
 			if err != nil {

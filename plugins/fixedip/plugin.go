@@ -175,6 +175,7 @@ func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPA
 		return nil, err
 	}
 	shared.Cache.Subscribe(q.Notify)
+	metrics.AddQueue(q.Unplaced)
 	return &Plugin{handle: h, binder: b, queue: q, nominations: lru.New(rememberedNominations)}, nil
 }
 

@@ -73,9 +73,9 @@ func TestG5SubnetManagement(t *testing.T) {
 	e.agentless("late")
 	e.event("late", "SubnetsExhausted", "The cluster pools have no free subnet for node late (IPv4, IPv6); the controller retries; add a CIDR to subnets.clusterPools in the configuration")
 	e.controllerMetrics(port, map[string]float64{
-		`fixedip_nodes_without_subnet{family="IPv4"}`:             1,
-		`fixedip_nodes_without_subnet{family="IPv6"}`:             1,
-		`fixedip_cluster_pool_free_subnets{cidr="10.250.0.0/25"}`: 0,
+		`fixedip_nodes_without_subnet{family="IPv4"}`:                            1,
+		`fixedip_nodes_without_subnet{family="IPv6"}`:                            1,
+		`fixedip_cluster_pool_free_subnets{cidr="10.250.0.0/25", family="IPv4"}`: 0,
 	})
 	e.must(e.Process("pools").Kill())
 

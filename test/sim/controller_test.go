@@ -30,6 +30,7 @@ import (
 	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/conformance"
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/store/workloads"
@@ -53,6 +54,7 @@ func controllerConfig(s setup) ipamconfig.Config {
 		ResyncPeriod:       ipamconfig.DefaultResyncPeriod,
 		Namespace:          "kube-system",
 		Verify:             verify,
+		MetricsPerNode:     metrics.PerNodeOn,
 	}
 	settings := s.settings()
 	settings.Complete()

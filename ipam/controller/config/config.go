@@ -17,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -69,6 +70,8 @@ type Config struct {
 	ResyncPeriod time.Duration
 	// Namespace is the namespace of the controller's Leases.
 	Namespace string
+	// MetricsPerNode decides whether the metrics with the label node are served.
+	MetricsPerNode metrics.PerNode
 	// DryRun is true if the API server only validates the writes, and stores none of them.
 	DryRun bool
 	// Verify is the configuration of the controllers of mismatches, adoption and CiliumEndpoints.
@@ -124,6 +127,7 @@ func (c Config) Validate() field.ErrorList {
 	}
 	check(c.Watermark.Excess >= 0, "max-surplus-ips", c.Watermark.Excess, "must not be negative")
 	check(c.WritesPerMinute >= minWritesPerMinute, "node-writes-per-minute", c.WritesPerMinute, fmt.Sprintf("must be at least %d: enough to fill a pool, mark excess entries for release and remove them within one minute", minWritesPerMinute))
+	check(slices.Contains(metrics.PerNodeValues, c.MetricsPerNode), "metrics-per-node", c.MetricsPerNode, fmt.Sprintf("must be one of %v", metrics.PerNodeValues))
 	check(c.Cooldown >= 0, "address-cooldown", c.Cooldown.String(), "must not be negative")
 	check(!slices.Contains(c.Adoption.ExcludeDBBranch, ""), "exclude-dbbranch-prefixes", "", "must not be empty: every label begins with the empty prefix")
 	check(c.FinalizerDeadline > 0, "force-finalize-after", c.FinalizerDeadline.String(), "must be more than 0, so that the release has time")

@@ -4,16 +4,23 @@
 package metrics
 
 import (
+	"bytes"
+	"fmt"
+	"maps"
 	"net/netip"
-	"strings"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/util/sets"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -31,7 +38,8 @@ func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) 
 // TestMetrics checks the text of all metrics after one event of each kind. It calls Register twice: the
 // second call replaces the sources of the gauges.
 func TestMetrics(t *testing.T) {
-	Register(Sources{Ledger: ledger.New(), FixedIPs: func() map[reservation.State]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }, Waiting: func() []WaitingPods { return nil }})
+	now := time.Unix(1795000000, 0)
+	Register(Sources{Ledger: ledger.New(), Now: func() time.Time { return now }})
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.0.0/29", map[netip.Addr]pool.Entry{
 		addr("10.0.0.1"): {}, addr("10.0.0.2"): {}, addr("10.0.0.3"): pool.ForOwner("router"),
@@ -47,6 +55,10 @@ func TestMetrics(t *testing.T) {
 	}
 	Register(Sources{
 		Ledger:       l,
+		Now:          func() time.Time { return now },
+		PerNode:      PerNodeAuto,
+		MinFree:      8,
+		ResyncPeriod: 5 * time.Minute,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/23"), MaskSize: 29}},
 		FixedIPs: func() map[reservation.State]int {
 			return map[reservation.State]int{reservation.InUse: 1, reservation.Reserved: 1, reservation.Unseen: 1}
@@ -55,7 +67,13 @@ func TestMetrics(t *testing.T) {
 		Synced:   func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
 		Barriers: func() (pending, overdue int) { return 3, 1 },
 		Strict:   func() sets.Set[string] { return sets.New("node-3") },
-		Waiting:  func() []WaitingPods { return []WaitingPods{{"node-1", nodeutil.Cordoned, 2}} },
+		Waiting: func() []WaitingPods {
+			return []WaitingPods{{"node-1", nodeutil.Cordoned, 2, now.Add(-time.Minute)}, {"node-9", nodeutil.Cordoned, 1, now.Add(-2 * time.Minute)}}
+		},
+		Mismatched: func() (map[string]int, time.Time) {
+			return map[string]int{conformance.ReasonWrongAddress: 3, conformance.ReasonRestartBlocked: 1}, now.Add(-3 * time.Minute)
+		},
+		OldestRelease: func() time.Time { return now.Add(-time.Hour) },
 	})
 	Configured("0123")
 	Configured("4567")
@@ -74,152 +92,105 @@ func TestMetrics(t *testing.T) {
 	EndpointsMissingNow.Set(7)
 	EndpointEvictionsPaused.Set(1)
 	BarrierAnswered(3 * time.Second)
+	AddressSeen(2 * time.Second)
 
-	want := `
-# HELP fixedip_adoptions_total Pods whose running address became their fixed address (adoption).
-# TYPE fixedip_adoptions_total counter
-fixedip_adoptions_total 1
-# HELP fixedip_agent_barrier_duration_seconds Time from the oldest open barrier request for a node, or from the previous answer if that is later, to the answer of its Cilium agent.
-# TYPE fixedip_agent_barrier_duration_seconds histogram
-fixedip_agent_barrier_duration_seconds_bucket{le="0.25"} 0
-fixedip_agent_barrier_duration_seconds_bucket{le="0.5"} 0
-fixedip_agent_barrier_duration_seconds_bucket{le="1"} 0
-fixedip_agent_barrier_duration_seconds_bucket{le="2"} 0
-fixedip_agent_barrier_duration_seconds_bucket{le="4"} 1
-fixedip_agent_barrier_duration_seconds_bucket{le="8"} 1
-fixedip_agent_barrier_duration_seconds_bucket{le="16"} 1
-fixedip_agent_barrier_duration_seconds_bucket{le="32"} 1
-fixedip_agent_barrier_duration_seconds_bucket{le="64"} 1
-fixedip_agent_barrier_duration_seconds_bucket{le="128"} 1
-fixedip_agent_barrier_duration_seconds_bucket{le="256"} 1
-fixedip_agent_barrier_duration_seconds_bucket{le="512"} 1
-fixedip_agent_barrier_duration_seconds_bucket{le="+Inf"} 1
-fixedip_agent_barrier_duration_seconds_sum 3
-fixedip_agent_barrier_duration_seconds_count 1
-# HELP fixedip_agent_barriers_overdue Nodes with barrier requests that the Cilium agent has not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.
-# TYPE fixedip_agent_barriers_overdue gauge
-fixedip_agent_barriers_overdue 1
-# HELP fixedip_agent_barriers_pending Nodes with barrier requests that the Cilium agent has not answered yet.
-# TYPE fixedip_agent_barriers_pending gauge
-fixedip_agent_barriers_pending 3
-# HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that evictions of such pods are paused.
-# TYPE fixedip_ciliumendpoint_evictions_paused gauge
-fixedip_ciliumendpoint_evictions_paused 1
-# HELP fixedip_build_info 1 for the version of fixedip and that of the Kubernetes libraries.
-# TYPE fixedip_build_info gauge
-fixedip_build_info{kubernetes="v0.0.0-master+$Format:%H$",version="unknown"} 1
-# HELP fixedip_ciliumendpoints_missing Running pods whose CiliumEndpoint has been missing for longer than --cep-grace-period.
-# TYPE fixedip_ciliumendpoints_missing gauge
-fixedip_ciliumendpoints_missing 7
-# HELP fixedip_ciliumendpoints_missing_total Running pods whose agent did not create a CiliumEndpoint in time.
-# TYPE fixedip_ciliumendpoints_missing_total counter
-fixedip_ciliumendpoints_missing_total 1
-# HELP fixedip_ciliumendpoints_removed_total CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.
-# TYPE fixedip_ciliumendpoints_removed_total counter
-fixedip_ciliumendpoints_removed_total{cause="Stale"} 1
-# HELP fixedip_ciliumendpoint_ownerref_fixes_total Owner references of CiliumEndpoints that named a previous pod and were corrected.
-# TYPE fixedip_ciliumendpoint_ownerref_fixes_total counter
-fixedip_ciliumendpoint_ownerref_fixes_total 1
-# HELP fixedip_cluster_pool_free_subnets Subnets of a cluster pool that are free for new nodes.
-# TYPE fixedip_cluster_pool_free_subnets gauge
-fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 60
-# HELP fixedip_config_info 1 for the hash of the settings that both programs share. Programs with different hashes have different settings.
-# TYPE fixedip_config_info gauge
-fixedip_config_info{hash="4567"} 1
-# HELP fixedip_conflicting_addresses Addresses in conflict, by kind: pods (more than one pod runs with it), fixedips (more than one FixedIP reserves it), pools (more than one pool offers it), wrong_pod (a pod runs with an address that is reserved for another pod).
-# TYPE fixedip_conflicting_addresses gauge
-fixedip_conflicting_addresses{kind="pods"} 1
-# HELP fixedip_overlapping_subnet_nodes Nodes whose subnets overlap subnets of another node. No address in these subnets is claimed.
-# TYPE fixedip_overlapping_subnet_nodes gauge
-fixedip_overlapping_subnet_nodes 2
-# HELP fixedip_last_reconcile_timestamp_seconds Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.
-# TYPE fixedip_last_reconcile_timestamp_seconds gauge
-fixedip_last_reconcile_timestamp_seconds{controller="record"} 1.795e+09
-# HELP fixedip_mismatches_total Mismatches found between running pods and their FixedIPs, and missing CiliumEndpoints of pods with a FixedIP, by reason.
-# TYPE fixedip_mismatches_total counter
-fixedip_mismatches_total{reason="WrongAddress"} 1
-# HELP fixedip_nodes_without_subnet Nodes without a subnet in a family that has cluster pools. If it stays above 0, the events of these Nodes give the reason, usually that the cluster pools are exhausted.
-# TYPE fixedip_nodes_without_subnet gauge
-fixedip_nodes_without_subnet{family="IPv4"} 1
-# HELP fixedip_orphaned_subnets Orphaned subnets with reserved addresses.
-# TYPE fixedip_orphaned_subnets gauge
-fixedip_orphaned_subnets 1
-# HELP fixedip_pool_addresses Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent; a strict node has no series free), fixed (owned by a pod; on a strict node also by a pod without a fixed address), cooldown (released or withdrawn, and offered to no pod), node (owned by the node itself), other.
-# TYPE fixedip_pool_addresses gauge
-fixedip_pool_addresses{family="IPv4",node="node-1",state="fixed"} 1
-fixedip_pool_addresses{family="IPv4",node="node-1",state="free"} 1
-fixedip_pool_addresses{family="IPv4",node="node-1",state="node"} 1
-fixedip_pool_addresses{family="IPv4",node="node-1",state="cooldown"} 1
-fixedip_pool_addresses{family="IPv4",node="node-1",state="used"} 1
-fixedip_pool_addresses{family="IPv4",node="node-2",state="fixed"} 1
-fixedip_pool_addresses{family="IPv4",node="node-2",state="free"} 0
-fixedip_pool_addresses{family="IPv4",node="node-2",state="other"} 1
-fixedip_pool_addresses{family="IPv4",node="node-2",state="used"} 0
-fixedip_pool_addresses{family="IPv4",node="node-3",state="fixed"} 0
-fixedip_pool_addresses{family="IPv4",node="node-3",state="used"} 0
-# HELP fixedip_pool_write_requests Number of requests in one patch of a CiliumNode by the controller.
-# TYPE fixedip_pool_write_requests histogram
-fixedip_pool_write_requests_bucket{le="1"} 0
-fixedip_pool_write_requests_bucket{le="2"} 0
-fixedip_pool_write_requests_bucket{le="4"} 1
-fixedip_pool_write_requests_bucket{le="8"} 1
-fixedip_pool_write_requests_bucket{le="16"} 1
-fixedip_pool_write_requests_bucket{le="32"} 1
-fixedip_pool_write_requests_bucket{le="64"} 1
-fixedip_pool_write_requests_bucket{le="128"} 1
-fixedip_pool_write_requests_bucket{le="256"} 1
-fixedip_pool_write_requests_bucket{le="+Inf"} 1
-fixedip_pool_write_requests_sum 3
-fixedip_pool_write_requests_count 1
-# HELP fixedip_pool_writes_total Patches of CiliumNodes by the controller, except those of release handshakes and of assigned subnets, by result: applied, or conflict (the CiliumNode had changed, and the patch wrote nothing).
-# TYPE fixedip_pool_writes_total counter
-fixedip_pool_writes_total{result="applied"} 1
-fixedip_pool_writes_total{result="conflict"} 1
-# HELP fixedip_releases_total Released addresses, by cause: fixedip-deleted, superseded (for example a second claim, a claim that the FixedIP does not name, or the target of a move that did not take place), unrecorded (the claim had no FixedIP, for example because the pod and its workload were deleted first).
-# TYPE fixedip_releases_total counter
-fixedip_releases_total{cause="fixedip-deleted"} 2
-fixedip_releases_total{cause="superseded"} 0
-fixedip_releases_total{cause="unrecorded"} 0
-# HELP fixedip_reservations FixedIPs by state: Reserved, InUse, Releasing, or None if the FixedIP has not been reconciled yet.
-# TYPE fixedip_reservations gauge
-fixedip_reservations{state="InUse"} 1
-fixedip_reservations{state="None"} 1
-fixedip_reservations{state="Releasing"} 0
-fixedip_reservations{state="Reserved"} 1
-# HELP fixedip_restarts_total Evictions of pods because of a wrong address, a lost pool entry or a missing CiliumEndpoint, by result: evicted, blocked (the API server refused the eviction, usually because of a PodDisruptionBudget), deferred (a limit for concurrent restarts was reached, or another pod of the workload was not ready).
-# TYPE fixedip_restarts_total counter
-fixedip_restarts_total{result="evicted"} 1
-# HELP fixedip_subnet_assignments_total Assignments of subnets to nodes, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node without subnets inherited them), existing_node (a node with subnets inherited others).
-# TYPE fixedip_subnet_assignments_total counter
-fixedip_subnet_assignments_total{origin="existing_node"} 0
-fixedip_subnet_assignments_total{origin="node_spec"} 0
-fixedip_subnet_assignments_total{origin="cluster_pool"} 0
-fixedip_subnet_assignments_total{origin="new_node"} 1
-fixedip_subnet_assignments_total{origin="restored"} 0
-# HELP fixedip_subnet_free_addresses Addresses in the subnets of a node that a new claim can take.
-# TYPE fixedip_subnet_free_addresses gauge
-fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 1
-fixedip_subnet_free_addresses{family="IPv4",node="node-2"} 0
-fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
-# HELP fixedip_waiting_pods Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.
-# TYPE fixedip_waiting_pods gauge
-fixedip_waiting_pods{node="node-1",state="cordoned"} 2
-# HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: the pod is not bound yet, the FixedIP was refused, or the entry was written by hand. Pods without a fixed address on strict nodes do not count.
-# TYPE fixedip_claims_without_fixedip gauge
-fixedip_claims_without_fixedip 1
-# HELP fixedip_informer_synced 1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready until all are 1.
-# TYPE fixedip_informer_synced gauge
-fixedip_informer_synced{resource="fixedips"} 0
-fixedip_informer_synced{resource="pods"} 1
-`
+	want, err := os.ReadFile(filepath.Join("testdata", "metrics.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var names []string
 	for name := range own(t) {
 		names = append(names, name)
 	}
-	if err := testutil.GatherAndCompare(ctrlmetrics.Registry, strings.NewReader(want), names...); err != nil {
+	if err := testutil.GatherAndCompare(ctrlmetrics.Registry, bytes.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.GatherAndLint(ctrlmetrics.Registry, names...); err != nil || len(problems) > 0 {
 		t.Errorf("lint of names and help texts: got problems %v and error %v, want none", problems, err)
+	}
+}
+
+// TestPerNode checks in which clusters the gauges with the label node are served, and that the sums are always served.
+func TestPerNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		per   PerNode
+		nodes int
+		want  bool
+	}{
+		"auto, as many nodes as allowed": {PerNodeAuto, maxPerNode, true},
+		"auto, one node more":            {PerNodeAuto, maxPerNode + 1, false},
+		"on":                             {PerNodeOn, maxPerNode + 1, true},
+		"off":                            {PerNodeOff, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledger.New()
+			for i := range c.nodes {
+				l.SetNode(node(fmt.Sprint("node-", i), netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24).String(), nil))
+			}
+			ch := make(chan prometheus.Metric, 100_000)
+			collect := collection{ch: ch, now: time.Unix(0, 0), Sources: &Sources{
+				Ledger: l, PerNode: c.per, Strict: func() sets.Set[string] { return nil },
+				Subnets: func() (int, []netip.Prefix) { return 0, nil },
+				Waiting: func() []WaitingPods { return []WaitingPods{{Node: "node-0", State: nodeutil.Ready, Pods: 2}} },
+			}}
+			collect.nodes()
+			collect.waiting()
+			close(ch)
+			perNode, sums := map[string]int{}, map[string]float64{}
+			for m := range ch {
+				var text dto.Metric
+				if err := m.Write(&text); err != nil {
+					t.Fatal(err)
+				}
+				desc := fqName.FindStringSubmatch(m.Desc().String())[1]
+				labels := ""
+				for _, l := range text.GetLabel() {
+					if l.GetName() == "node" {
+						perNode[desc]++
+					}
+					labels += " " + l.GetValue()
+				}
+				sums[desc+labels] = text.GetGauge().GetValue()
+			}
+			want := map[string]int{}
+			if c.want {
+				want = map[string]int{
+					"fixedip_pool_addresses": 3 * c.nodes, "fixedip_subnet_free_addresses": c.nodes, "fixedip_subnet_addresses": c.nodes, "fixedip_waiting_pods": 1,
+				}
+			}
+			if !maps.Equal(perNode, want) {
+				t.Errorf("got series with the label node %v, want %v", perNode, want)
+			}
+			if got, want := sums["fixedip_addresses IPv4"], float64(254*c.nodes); got != want {
+				t.Errorf("got %v addresses, want %v", got, want)
+			}
+			if got := sums["fixedip_pods_waiting_for_node ready"]; got != 2 {
+				t.Errorf("got %v waiting pods, want 2", got)
+			}
+		})
+	}
+}
+
+// TestSeen checks that the age of a key begins again after an observation without the key.
+func TestSeen(t *testing.T) {
+	var s seen
+	at := func(seconds int64) time.Time { return time.Unix(seconds, 0) }
+	for _, step := range []struct {
+		now  int64
+		keys []string
+		want int64
+	}{
+		{10, []string{"a"}, 10},
+		{20, []string{"a", "b"}, 10},
+		{30, []string{"b"}, 20},
+		{40, []string{"a", "b"}, 20},
+		{50, []string{"a"}, 40},
+	} {
+		if got := s.observe(step.keys, at(step.now)); !got.Equal(at(step.want)) {
+			t.Errorf("at %d with %v: got %v, want %v", step.now, step.keys, got, at(step.want))
+		}
+	}
+	if got := s.observe(nil, at(60)); !got.IsZero() {
+		t.Errorf("without keys: got %v, want the zero time", got)
 	}
 }

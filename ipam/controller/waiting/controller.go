@@ -51,6 +51,8 @@ type Controller struct {
 	Clock  clock.PassiveClock
 
 	mu sync.Mutex
+	// binds contains the bound pods that have no address yet.
+	binds binds
 	// reported contains the waiting pods that events have named. Key: the node for which they wait. Value: the keys of
 	// the pods (keyOf).
 	reported map[string]sets.Set[string]
@@ -60,20 +62,23 @@ type Controller struct {
 func (c *Controller) Setup(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("waiting").
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []ctrl.Request {
-			pod := obj.(*corev1.Pod)
-			if !podutil.IsUnschedulable(pod) {
-				return nil
-			}
-			if node, err := c.nodeOf(ctx, pod); err == nil && node != "" {
-				return []ctrl.Request{source.ForName(node)}
-			}
-			return nil
-		})).
+		Watches(&corev1.Pod{}, bindHandler{EventHandler: handler.EnqueueRequestsFromMapFunc(c.requests), c: c}).
 		WithOptions(source.Workers(1)).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("set up the controller of waiting pods: %w", err)
+	}
+	return nil
+}
+
+// requests returns the request for the node for which an unschedulable pod waits.
+func (c *Controller) requests(ctx context.Context, obj client.Object) []ctrl.Request {
+	pod := obj.(*corev1.Pod)
+	if !podutil.IsUnschedulable(pod) {
+		return nil
+	}
+	if node, err := c.nodeOf(ctx, pod); err == nil && node != "" {
+		return []ctrl.Request{source.ForName(node)}
 	}
 	return nil
 }
@@ -194,7 +199,13 @@ func (c *Controller) Counts(ctx context.Context) ([]metrics.WaitingPods, error) 
 		if err != nil {
 			return nil, err
 		}
-		counts = append(counts, metrics.WaitingPods{Node: name, State: nodeutil.State(node), Pods: len(all[name])})
+		on := metrics.WaitingPods{Node: name, State: nodeutil.State(node), Pods: len(all[name])}
+		for _, pod := range all[name] {
+			if at := podutil.UnschedulableSince(pod); on.Since.IsZero() || at.Before(on.Since) {
+				on.Since = at
+			}
+		}
+		counts = append(counts, on)
 	}
 	return counts, nil
 }

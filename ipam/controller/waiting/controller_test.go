@@ -154,7 +154,9 @@ func TestCounts(t *testing.T) {
 	s.create(node("n", true), s.unschedulable("web-0"), s.unschedulable("web-1"), s.unschedulable("other-0"))
 	s.create(s.unschedulable("db-0"), record("db-0", "lost"))
 	s.create(controllertest.Pod(2))
-	want := []metrics.WaitingPods{{Node: "lost", State: nodeutil.Gone, Pods: 1}, {Node: "n", State: nodeutil.Cordoned, Pods: 2}}
+	// The API has times without fractions of a second.
+	since := s.Clock.Now().Truncate(time.Second)
+	want := []metrics.WaitingPods{{Node: "lost", State: nodeutil.Gone, Pods: 1, Since: since}, {Node: "n", State: nodeutil.Cordoned, Pods: 2, Since: since}}
 	if diff := cmp.Diff(want, s.counts()); diff != "" {
 		t.Errorf("counts (-want +got): %s", diff)
 	}

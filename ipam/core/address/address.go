@@ -278,6 +278,10 @@ func (p ClusterPool) free(taken *netipx.IPSet) *netipx.IPSet {
 	return set
 }
 
+// Subnets returns the number of subnets of the mask size in the cluster pool. The result is a float64 for the same reason as
+// that of FreeSubnets.
+func (p ClusterPool) Subnets() float64 { return math.Ldexp(1, p.MaskSize-p.CIDR.Bits()) }
+
 // FreeSubnets returns the number of free subnets of the mask size. The result is a float64 because an IPv6 cluster pool may
 // have more subnets than an integer can count.
 func (p ClusterPool) FreeSubnets(taken *netipx.IPSet) float64 {

@@ -105,6 +105,28 @@ const (
 	ReasonRestartBlocked = "RestartBlocked"
 )
 
+// MismatchReasons are the reasons with which the condition AsReserved is False.
+var MismatchReasons = []string{ReasonWrongAddress, ReasonNoPoolEntry, ReasonNoCiliumEndpoint, ReasonRestarting, ReasonRestartBlocked}
+
+// Mismatch returns the reason of the condition AsReserved if the condition is False and is about the pod that uses the
+// addresses now. It returns an empty string otherwise, for example if that pod is gone.
+func Mismatch(fip *v1alpha1.FixedIP) string {
+	c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionAsReserved)
+	if c == nil || c.Status != metav1.ConditionFalse || fip.Status.PodUID == "" || fip.Status.MismatchPodUID != fip.Status.PodUID {
+		return ""
+	}
+	return c.Reason
+}
+
+// MismatchSince returns the time at which the current reason and message of the condition AsReserved were written; the zero
+// time if the FixedIP does not have the condition.
+func MismatchSince(fip *v1alpha1.FixedIP) time.Time {
+	if c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionAsReserved); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
 // Decide returns the next action for a pod. The progress of a restart is stored only in the condition AsReserved and in
 // status.mismatchPodUID, so that another replica continues where this one stopped.
 //

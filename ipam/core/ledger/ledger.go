@@ -223,6 +223,16 @@ func (l *Ledger) Available(name string, f address.Family) int64 {
 	return n.available[familyIndex(f)].Load()
 }
 
+// SubnetSize returns the number of addresses of a family in the subnets of a node, as many as pods can have; 0 for an unknown
+// node. It does not lock the ledger.
+func (l *Ledger) SubnetSize(name string, f address.Family) int64 {
+	n, ok := l.node(name)
+	if !ok {
+		return 0
+	}
+	return n.size[familyIndex(f)].Load()
+}
+
 // FreeShare returns the share of a node's addresses of a family that are available, from 0 to 1. It is 0 if the node is
 // unknown or has no subnet of the family. It does not lock the ledger.
 func (l *Ledger) FreeShare(name string, f address.Family) float64 {

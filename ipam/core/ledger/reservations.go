@@ -163,22 +163,31 @@ func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 	return byRecord(found)
 }
 
-// Unrecorded returns the number of pods that have an Owned entry and for which no FixedIP has a reservation. It leaves out
-// unreserved pods on strict nodes, which get no FixedIP.
-func (l *Ledger) Unrecorded() int {
+// Unrecorded returns the pods that have an Owned entry and for which no FixedIP has a reservation, unsorted. It leaves out
+// unreserved pods on strict nodes, which get no FixedIP. claims are pods with an entry that a claim has written, and
+// others are pods whose entries name neither a workload nor a bare pod, such as entries that were written by hand.
+func (l *Ledger) Unrecorded() (claims, others []string) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	recorded := sets.New[string]()
 	for _, r := range l.reserved.records {
 		recorded.Insert(r.Owner)
 	}
-	count := 0
 	for owner, held := range l.owners {
-		if !recorded.Has(owner) && slices.ContainsFunc(held, func(h NodeAddresses) bool { return l.entryOf(h).Purpose != pool.Unreserved }) {
-			count++
+		if recorded.Has(owner) {
+			continue
+		}
+		has := func(of ...pool.Purpose) bool {
+			return slices.ContainsFunc(held, func(h NodeAddresses) bool { return slices.Contains(of, l.entryOf(h).Purpose) })
+		}
+		switch {
+		case has(pool.ForWorkload, pool.ForBarePod):
+			claims = append(claims, owner)
+		case has(pool.UnknownPurpose):
+			others = append(others, owner)
 		}
 	}
-	return count
+	return claims, others
 }
 
 func byRecord(all map[string]Reservation) []Reservation {

@@ -145,7 +145,12 @@ func TestReservations(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
-	if got := l.Unrecorded(); got != 1 {
-		t.Errorf("got Unrecorded %d, want 1", got)
+	l.SetNode(node("m", "10.0.9.0/24", map[string]pool.Entry{"10.0.9.9": pool.OwnedEntry("db", "new-0", "StatefulSet", "new")}))
+	claims, others := l.Unrecorded()
+	if want := []string{"db/new-0"}; !slices.Equal(claims, want) {
+		t.Errorf("got unrecorded claims %v, want %v", claims, want)
+	}
+	if want := []string{"db/by-hand"}; !slices.Equal(others, want) {
+		t.Errorf("got unrecorded entries without a claim %v, want %v", others, want)
 	}
 }

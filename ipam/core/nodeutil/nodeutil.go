@@ -36,6 +36,9 @@ const (
 	Ready    NodeState = "ready"
 )
 
+// NodeStates are all states of a node.
+var NodeStates = []NodeState{Gone, NotReady, Cordoned, Ready}
+
 // State returns the state of a node. A nil node is Gone.
 func State(node *corev1.Node) NodeState {
 	switch {

@@ -6,9 +6,7 @@ package fixedips
 import (
 	"context"
 	"fmt"
-	"maps"
 	"strings"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -79,36 +77,4 @@ func Read(ctx context.Context, cached client.Reader, known []ledger.Reservation)
 		}
 	}
 	return found, nil
-}
-
-// States counts FixedIPs by their state.
-type States struct {
-	mu sync.Mutex
-	// counts contains the number of FixedIPs, never negative. Key: a state.
-	counts map[reservation.State]int
-}
-
-// CountStates counts the FixedIPs of an informer. Call it before the informer is started.
-func CountStates(ctx context.Context, caches cache.Cache) (*States, error) {
-	p := &States{counts: map[reservation.State]int{}}
-	_, err := watch.Objects(ctx, caches, &v1alpha1.FixedIP{}, p.change)
-	return p, err
-}
-
-func (p *States) change(before, after *v1alpha1.FixedIP) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if before != nil {
-		p.counts[reservation.StateOf(before)]--
-	}
-	if after != nil {
-		p.counts[reservation.StateOf(after)]++
-	}
-}
-
-// Counts returns the current counts.
-func (p *States) Counts() map[reservation.State]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return maps.Clone(p.counts)
 }

@@ -5,13 +5,18 @@ package fixedips
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/watch"
@@ -57,5 +62,46 @@ func TestStates(t *testing.T) {
 	watch.Handler(p.change).OnDelete(toolscache.DeletedFinalStateUnknown{Obj: in(reservation.InUse)})
 	if got := p.Counts()[reservation.InUse]; got != 0 {
 		t.Errorf("got %d FixedIPs in use after a deletion that the watch missed, want 0", got)
+	}
+	at := func(seconds int64) metav1.Time { return metav1.NewTime(time.Unix(seconds, 0)) }
+	mismatched := func(name, reason string, since int64, pod types.UID) *v1alpha1.FixedIP {
+		return record(func(r *v1alpha1.FixedIP) {
+			r.Name, r.UID, r.Status.PodUID, r.Status.MismatchPodUID = name, types.UID(name), "pod-2", pod
+			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAsReserved, Status: metav1.ConditionFalse, Reason: reason, LastTransitionTime: at(since)}}
+		})
+	}
+	// want are the counts of mismatches by reason, and the seconds of the oldest mismatch and of the oldest deletion.
+	type problems struct {
+		Mismatched        map[string]int
+		Oldest, Releasing int64
+	}
+	seconds := func(t time.Time) int64 {
+		if t.IsZero() {
+			return 0
+		}
+		return t.Unix()
+	}
+	for _, step := range []struct {
+		name          string
+		before, after *v1alpha1.FixedIP
+		want          problems
+	}{
+		{"a pod runs with a wrong address", nil, mismatched("a", conformance.ReasonWrongAddress, 100, "pod-2"), problems{map[string]int{"WrongAddress": 1}, 100, 0}},
+		{"its eviction is blocked", mismatched("a", conformance.ReasonWrongAddress, 100, "pod-2"), mismatched("a", conformance.ReasonRestartBlocked, 160, "pod-2"),
+			problems{map[string]int{"RestartBlocked": 1}, 100, 0}},
+		{"a condition about a former pod", nil, mismatched("b", conformance.ReasonRestarting, 50, "pod-1"), problems{map[string]int{"RestartBlocked": 1}, 100, 0}},
+		{"the next pod has the mismatch too", mismatched("a", conformance.ReasonRestartBlocked, 160, "pod-1"), record(func(r *v1alpha1.FixedIP) {
+			r.Name, r.UID, r.Status.PodUID, r.Status.MismatchPodUID = "a", "a", "pod-3", "pod-3"
+			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAsReserved, Status: metav1.ConditionFalse, Reason: "NoPoolEntry", LastTransitionTime: at(200)}}
+		}), problems{map[string]int{"NoPoolEntry": 1}, 200, 0}},
+		{"the FixedIP is being deleted", nil, record(func(r *v1alpha1.FixedIP) { r.Name, r.UID, r.DeletionTimestamp = "c", "c", ptr.To(at(300)) }), problems{map[string]int{"NoPoolEntry": 1}, 200, 300}},
+		{"the FixedIP is gone", record(func(r *v1alpha1.FixedIP) { r.Name, r.UID, r.DeletionTimestamp = "c", "c", ptr.To(at(300)) }), nil, problems{map[string]int{"NoPoolEntry": 1}, 200, 0}},
+		{"the mismatch ends", mismatched("a", "NoPoolEntry", 200, "pod-3"), nil, problems{map[string]int{}, 0, 0}},
+	} {
+		p.change(step.before, step.after)
+		counts, oldest := p.Mismatched()
+		if diff := cmp.Diff(step.want, problems{counts, seconds(oldest), seconds(p.OldestRelease())}); diff != "" {
+			t.Errorf("%s (-want +got): %s", step.name, diff)
+		}
 	}
 }

@@ -95,14 +95,79 @@ func histogram(name string, buckets []float64, help string) *k8smetrics.Histogra
 	return k8smetrics.NewHistogram(&k8smetrics.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets, StabilityLevel: k8smetrics.ALPHA})
 }
 
+// initial contains the label values that each counter has from the start, so that an increase from 0 is visible and an alert
+// can tell 0 from a program that is not scraped.
+var initial = map[*k8smetrics.CounterVec][]string{
+	claims:     texts(Written, Existing, Conflict, NodeGone, TimedOut, Failed),
+	migrations: texts(Migrated, OldPodRunning, Conflict, NodeGone, TimedOut, Failed),
+	prefilters: {"true", "false"},
+	requeues:   texts(Owner, Node, FreeAddress, Slot, Workload, Quota, Annotation, Failover, Missed),
+}
+
+func texts[T ~string](values ...T) (all []string) {
+	for _, v := range values {
+		all = append(all, string(v))
+	}
+	return all
+}
+
+// queues contains the queues of waiting pods, one for each profile.
+var queues struct {
+	sync.Mutex
+	// counts contains the argument of each call of AddQueue since the last call of Register.
+	counts []func() map[Cause]Unplaced
+}
+
+// Unplaced describes the pods that wait for one cause.
+type Unplaced struct {
+	Pods int
+	// Oldest is the time at which the first of the pods was created.
+	Oldest time.Time
+}
+
+// Awaited are the causes by which waiting pods are counted. A pod that waits for several counts for the first of them: a pod
+// whose address is on a node waits for the node and also for a change of its reservation. Annotation stands for pods
+// that only a change of their annotations can help.
+var Awaited = []Cause{Quota, Slot, FreeAddress, Node, Workload, Owner, Annotation}
+
+// AddQueue adds a queue of waiting pods to the gauges of unplaced pods. counts returns the pods in the queue by one of Awaited.
+// Call it after Register.
+func AddQueue(counts func() map[Cause]Unplaced) {
+	queues.Lock()
+	defer queues.Unlock()
+	queues.counts = append(queues.counts, counts)
+}
+
+// unplaced returns the pods of all queues that wait for a cause.
+func unplaced(c Cause) (all Unplaced) {
+	queues.Lock()
+	defer queues.Unlock()
+	for _, counts := range queues.counts {
+		u := counts()[c]
+		all.Pods += u.Pods
+		if all.Oldest.IsZero() || !u.Oldest.IsZero() && u.Oldest.Before(all.Oldest) {
+			all.Oldest = u.Oldest
+		}
+	}
+	return all
+}
+
 var register sync.Once
 
 // Register adds the metrics to those that the scheduler serves. The gauges read the argument of the last call, which
 // all profiles share.
 func Register(w Sources) {
 	sources.Store(&w)
+	queues.Lock()
+	queues.counts = nil
+	queues.Unlock()
 	register.Do(func() {
 		legacyregistry.MustRegister(claims, claimDuration, migrations, batchSize, conflicts, prefilters, requeues, configInfo, buildInfo)
+		for metric, values := range initial {
+			for _, value := range values {
+				metric.WithLabelValues(value)
+			}
+		}
 		buildInfo.WithLabelValues(version.Fixedip(), version.Kubernetes()).Set(1)
 		registerGauges()
 	})
@@ -165,6 +230,18 @@ func registerGauges() {
 	gauge("cache_nodes", "Nodes whose pool the scheduler knows.", nil, func(w Sources) int { return w.Size().Nodes })
 	gauge("cache_entries", "Pool entries, of all nodes, that name a pod as their owner.", nil, func(w Sources) int { return w.Size().Entries })
 	gauge("claims_in_flight", "Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, func(w Sources) int { return w.Size().Claims })
+	for _, c := range Awaited {
+		reason := map[string]string{"reason": string(c)}
+		gauge("unplaced_pods", "Pods that the plugin has refused and that wait in its queue, by the first reason that applies: quota (the quota of the namespace), slot (a slot of the workload), free_address, node (a node, its pool or its subnets), workload (the workload is not known yet), owner (the reservation, or the pod that uses the address), annotation (only a change of the pod's annotations helps).",
+			reason, func(Sources) int { return unplaced(c).Pods })
+		gauge("oldest_unplaced_pod_seconds", "Age of the oldest pod that waits in the queue of the plugin, in seconds, by reason as in fixedip_unplaced_pods; 0 if there is none.",
+			reason, func(Sources) int {
+				if oldest := unplaced(c).Oldest; !oldest.IsZero() {
+					return max(0, int(time.Since(oldest).Seconds()))
+				}
+				return 0
+			})
+	}
 	for _, resource := range []string{"ciliumnodes", "fixedips"} {
 		gauge("informer_synced", "1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready while this is 0.", map[string]string{"resource": resource}, func(w Sources) int {
 			if w.Synced()[resource] {

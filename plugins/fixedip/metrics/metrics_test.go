@@ -30,6 +30,11 @@ func TestMetrics(t *testing.T) {
 		size:   ledger.Size{Nodes: 3, Entries: 20, Claims: 2},
 		synced: map[string]bool{"ciliumnodes": true, "fixedips": false},
 	})
+	created := func(ago time.Duration, pods int) Unplaced { return Unplaced{Pods: pods, Oldest: time.Now().Add(-ago)} }
+	AddQueue(func() map[Cause]Unplaced {
+		return map[Cause]Unplaced{Owner: created(time.Minute, 2), Annotation: created(time.Second, 1)}
+	})
+	AddQueue(func() map[Cause]Unplaced { return map[Cause]Unplaced{Owner: created(time.Hour, 1)} })
 	for _, r := range []Result{Written, Existing, Conflict, NodeGone, TimedOut, Failed} {
 		ClaimEnded(r, 125*time.Millisecond)
 	}
@@ -99,10 +104,23 @@ fixedip_requeues_total{reason="missed"} 1
 fixedip_requeues_total{reason="node"} 1
 fixedip_requeues_total{reason="owner"} 1
 fixedip_requeues_total{reason="free_address"} 1
+fixedip_requeues_total{reason="failover"} 0
+fixedip_requeues_total{reason="quota"} 0
+fixedip_requeues_total{reason="slot"} 0
+fixedip_requeues_total{reason="workload"} 0
+# HELP fixedip_unplaced_pods [ALPHA] Pods that the plugin has refused and that wait in its queue, by the first reason that applies: quota (the quota of the namespace), slot (a slot of the workload), free_address, node (a node, its pool or its subnets), workload (the workload is not known yet), owner (the reservation, or the pod that uses the address), annotation (only a change of the pod's annotations helps).
+# TYPE fixedip_unplaced_pods gauge
+fixedip_unplaced_pods{reason="annotation"} 1
+fixedip_unplaced_pods{reason="free_address"} 0
+fixedip_unplaced_pods{reason="node"} 0
+fixedip_unplaced_pods{reason="owner"} 3
+fixedip_unplaced_pods{reason="quota"} 0
+fixedip_unplaced_pods{reason="slot"} 0
+fixedip_unplaced_pods{reason="workload"} 0
 `
 	err := testutil.GatherAndCompare(legacyregistry.DefaultGatherer, strings.NewReader(want),
 		"fixedip_claim_batch_size", "fixedip_claims_in_flight", "fixedip_claims_total", "fixedip_config_info", "fixedip_cache_entries", "fixedip_cache_nodes",
-		"fixedip_pool_write_conflicts_total", "fixedip_prefilter_total", "fixedip_requeues_total", "fixedip_informer_synced")
+		"fixedip_pool_write_conflicts_total", "fixedip_prefilter_total", "fixedip_requeues_total", "fixedip_informer_synced", "fixedip_unplaced_pods")
 	if err != nil {
 		t.Error(err)
 	}
@@ -116,5 +134,24 @@ fixedip_requeues_total{reason="free_address"} 1
 	}
 	if n, sum := duration.GetAggregatedSampleCount(), duration.GetAggregatedSampleSum(); n != 2 || sum != 0.375 {
 		t.Errorf("claim durations: got %d samples with a sum of %v s, want 2 samples with a sum of 0.375 s", n, sum)
+	}
+
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ages := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "fixedip_oldest_unplaced_pod_seconds" {
+				ages[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	if got := ages["owner"]; got < 3600 || got > 3660 {
+		t.Errorf("age of the oldest pod that waits for its owner: got %v s, want an hour", got)
+	}
+	if got := ages["slot"]; got != 0 {
+		t.Errorf("age of the oldest pod that waits for a slot: got %v s, want 0", got)
 	}
 }

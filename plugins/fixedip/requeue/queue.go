@@ -242,6 +242,29 @@ func (q *Queue) Retry(pod *corev1.Pod) {
 	q.activateLater(pod)
 }
 
+// Unplaced returns the pods in the queue by the cause that they wait for, one of metrics.Awaited.
+func (q *Queue) Unplaced() map[metrics.Cause]metrics.Unplaced {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := map[metrics.Cause]metrics.Unplaced{}
+	for _, w := range q.waiting {
+		of, keys := metrics.Annotation, w.on.index()
+		for _, c := range metrics.Awaited {
+			if slices.ContainsFunc(keys, func(k Key) bool { return k.Cause == c }) {
+				of = c
+				break
+			}
+		}
+		u, created := all[of], w.pod.CreationTimestamp.Time
+		u.Pods++
+		if u.Oldest.IsZero() || created.Before(u.Oldest) {
+			u.Oldest = created
+		}
+		all[of] = u
+	}
+	return all
+}
+
 // Remove forgets a pod that has an address now, or is deleted.
 func (q *Queue) Remove(uid types.UID) {
 	q.mu.Lock()

@@ -152,6 +152,33 @@ func TestEachCauseWakes(t *testing.T) {
 	}
 }
 
+// TestUnplaced checks that each pod is counted for one cause until it is requeued, with the creation of the oldest pod.
+func TestUnplaced(t *testing.T) {
+	c := newCluster()
+	at := func(name string, created int64, on WakeOn) {
+		pod := c.pod(name)
+		pod.CreationTimestamp = metav1.Unix(created, 0)
+		c.Add(pod, on, c.Now())
+	}
+	at("one", 10, On(metrics.Owner, "db/a"))
+	at("two", 20, On(metrics.Owner, "db/a").And(metrics.Node, "node-1"))
+	at("three", 15, On(metrics.Owner, "db/c").And(metrics.Workload, "db/StatefulSet/web").And(metrics.Node, "node-2"))
+	at("free", 30, WakeOn{FreeAddress: &FreeAddress{}}.And(metrics.Node, "node-2"))
+	at("none", 40, WakeOn{})
+	oldest := func(pods int, seconds int64) metrics.Unplaced {
+		return metrics.Unplaced{Pods: pods, Oldest: time.Unix(seconds, 0)}
+	}
+	want := map[metrics.Cause]metrics.Unplaced{metrics.Owner: oldest(1, 10), metrics.Node: oldest(2, 15), metrics.FreeAddress: oldest(1, 30), metrics.Annotation: oldest(1, 40)}
+	if got := c.Unplaced(); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	c.wakes(t, "a change of the workload", Event{Keys: Keys(metrics.Workload, "db/StatefulSet/web")}, "db/three")
+	want[metrics.Node] = oldest(1, 20)
+	if got := c.Unplaced(); !maps.Equal(got, want) {
+		t.Errorf("after a change of the workload: got %v, want %v", got, want)
+	}
+}
+
 // TestNoEventIsMissed checks that Add requeues a pod at once if an event since the decision helps the pod, and only
 // then. If more events occurred than the queue remembers, Add requeues the pod in any case.
 func TestNoEventIsMissed(t *testing.T) {
