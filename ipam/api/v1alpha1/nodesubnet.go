@@ -20,10 +20,11 @@ import (
 // +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
 // +kubebuilder:printcolumn:name="NODE",type=string,JSONPath=`.spec.nodeName`
-// +kubebuilder:printcolumn:name="ASSIGNED",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].reason`
-// +kubebuilder:printcolumn:name="ORPHANED",type=date,JSONPath=`.status.orphanedSince`
-// +kubebuilder:printcolumn:name="SUCCESSOR",type=string,JSONPath=`.spec.successor`,priority=1
+// +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="REASON",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="SUCCESSOR",type=string,JSONPath=`.spec.successor`,priority=1
+// +kubebuilder:printcolumn:name="ORPHANED",type=date,JSONPath=`.status.orphanedSince`,priority=1
 // +kubebuilder:validation:XValidation:rule="!self.spec.cidr.contains('.') || self.metadata.name == self.spec.cidr.replace('.', '-').replace('/', '-')",message="metadata.name must be spec.cidr with a dash for each dot and slash, such as 10-240-1-0-24"
 // +kubebuilder:validation:XValidation:rule="self.spec.cidr.contains('.') || (self.metadata.name.split('-').size() == 9 && self.metadata.name.split('-')[8] == self.spec.cidr.split('/')[1])",message="metadata.name of an IPv6 subnet must be its eight groups and its prefix length, separated by dashes, such as fd00-240-0-0-0-0-0-0-64"
 type NodeSubnet struct {
@@ -62,11 +63,6 @@ type NodeSubnetSpec struct {
 	// write, so that no controller that gives the subnet to another node can overlook the write.
 	// +optional
 	CiliumNodeUID types.UID `json:"ciliumNodeUID,omitempty"`
-	// resumed counts how often a controller continued a claim that was not assigned yet. The write changes the
-	// version of the NodeSubnet, so that the controller that created the claim cannot delete it any more.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Resumed int32 `json:"resumed,omitempty"`
 	// previousNodeName is the node that the current node inherited the subnet from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -93,7 +89,12 @@ type NodeSubnetStatus struct {
 	// nodeConstraints are the zone, region, node pool and taints of the node, recorded while the node existed.
 	// +optional
 	NodeConstraints *NodeConstraints `json:"nodeConstraints,omitempty"`
-	// conditions are the state of the claim.
+	// resumed counts how often a controller continued a claim that was not assigned yet. The write changes the
+	// version of the NodeSubnet, so that the controller that created the claim cannot delete it any more.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Resumed int32 `json:"resumed,omitempty"`
+	// conditions are the state of the claim: Ready summarises Assigned and the absence of overlapping subnets.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -118,11 +119,15 @@ type NodeConstraints struct {
 	Taints []corev1.Taint `json:"taints,omitempty"`
 }
 
-// ConditionAssigned reports whether a node has the subnet in its CiliumNode.
+// ConditionAssigned is True if the CiliumNode of the node has the subnet. The other condition, ConditionReady, is True if pods
+// can get addresses of the subnet: it is assigned, and the subnets of its node do not overlap those of another node. Its
+// reasons are those of ConditionAssigned, and ReasonSubnetOverlap.
 const ConditionAssigned = "Assigned"
 
 // The reasons of ConditionAssigned.
 const (
+	// ReasonPending means that the subnet is claimed, and that no CiliumNode has it yet.
+	ReasonPending = "Pending"
 	// ReasonAssigned means that the CiliumNode of the node has the subnet.
 	ReasonAssigned = "Assigned"
 	// ReasonOrphaned means that the node is gone.

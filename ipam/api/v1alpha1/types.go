@@ -26,12 +26,13 @@ const AnnotationUID = "fixedip.io/uid"
 // +kubebuilder:selectablefield:JSONPath=`.spec.podName`
 // +kubebuilder:selectablefield:JSONPath=`.spec.owner.kind`
 // +kubebuilder:selectablefield:JSONPath=`.spec.owner.name`
-// +kubebuilder:printcolumn:name="IP",type=string,JSONPath=`.spec.ips`
+// +kubebuilder:printcolumn:name="IP",type=string,JSONPath=`.spec.ips[0]`
 // +kubebuilder:printcolumn:name="NODE",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="REASON",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="POD",type=string,JSONPath=`.spec.podName`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="IP2",type=string,priority=1,JSONPath=`.spec.ips[1]`
 // +kubebuilder:printcolumn:name="KIND",type=string,priority=1,JSONPath=`.spec.owner.kind`
 // +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.owner.name`
 // +kubebuilder:printcolumn:name="FAILOVER",type=string,priority=1,JSONPath=`.spec.failover`
@@ -199,8 +200,12 @@ const (
 	// the problem.
 	ConditionReady = "Ready"
 	// ConditionAllocated is True if every address of the FixedIP has its entry in the pool of a node, so that no other
-	// pod can get it. Otherwise the message names the blocker and what helps.
+	// pod can get it. If it is False, the message names the blocker and what helps. It is Unknown as long as no node has the
+	// subnet of the addresses.
 	ConditionAllocated = "Allocated"
+	// ReasonNoHome is the reason of ConditionAllocated as long as the FixedIP has no addresses, or no node has had their subnet
+	// since the FixedIP was created.
+	ReasonNoHome = "NoHome"
 )
 
 // Reasons of ConditionReady that are not the reason of a problem.
@@ -217,7 +222,7 @@ const (
 
 // FixedIPStatus is the last observed state of a FixedIP.
 type FixedIPStatus struct {
-	// observedGeneration is the metadata.generation of the FixedIP that the condition Ready is about.
+	// observedGeneration is the metadata.generation of the FixedIP that the condition Ready describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// podUID is the UID of the pod that uses the addresses.
@@ -239,7 +244,8 @@ type FixedIPStatus struct {
 	// condition is False.
 	// +optional
 	MismatchPodUID types.UID `json:"mismatchPodUID,omitempty"`
-	// conditions describe the state in detail.
+	// conditions are the state of the reservation: Ready summarises Allocated, SubnetAvailable, Exclusive and AsReserved. All of
+	// them exist from the first status on, and True means in each that no problem is known.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -108,6 +108,7 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s r
 	}
 	record := &v1alpha1.FixedIP{Spec: a.Spec}
 	record.Namespace, record.Name = key.Namespace, key.Name
+	record.LabelFromSpec()
 	controllerutil.AddFinalizer(record, v1alpha1.Finalizer)
 	switch err := c.Live.Create(ctx, record); {
 	case apierrors.IsForbidden(err):
@@ -157,6 +158,7 @@ func (c *Controller) updateRecord(ctx context.Context, s reclaim.State, a reclai
 	}
 	record := s.Record.DeepCopy()
 	record.Spec = a.Spec
+	record.LabelFromSpec()
 	controllerutil.AddFinalizer(record, v1alpha1.Finalizer)
 	metav1.SetMetaDataAnnotation(&record.ObjectMeta, v1alpha1.AnnotationUID, string(record.UID))
 	// Update carries the resourceVersion that was read.

@@ -165,7 +165,8 @@ func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.A
 // established reports whether a NodeSubnet is more than a new claim: its node has had the subnet or has inherited it, or the
 // controller created the NodeSubnet for reserved addresses.
 func established(ns *v1alpha1.NodeSubnet) bool {
-	return ns.Spec.PreviousNodeName != "" || ns.Spec.CiliumNodeUID == "" || meta.FindStatusCondition(ns.Status.Conditions, v1alpha1.ConditionAssigned) != nil
+	assigned := meta.FindStatusCondition(ns.Status.Conditions, v1alpha1.ConditionAssigned)
+	return ns.Spec.PreviousNodeName != "" || ns.Spec.CiliumNodeUID == "" || assigned != nil && assigned.Reason != v1alpha1.ReasonPending
 }
 
 // candidate returns a node as a candidate to inherit orphaned subnets. subnets is the number of its subnets; node may

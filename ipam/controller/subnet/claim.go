@@ -291,7 +291,8 @@ func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan
 
 // assign changes a NodeSubnet so that it names the node of h. If the NodeSubnet named another node, assign records
 // that node as the previous one and clears the successor. If the NodeSubnet already names h, with the same UIDs,
-// assign writes a new version nevertheless, so that the controller that created the NodeSubnet cannot delete it.
+// assign writes a new version nevertheless, in the status, so that the controller that created the NodeSubnet cannot
+// delete it.
 // assign returns ErrChanged if the NodeSubnet was written since it was read.
 func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetplan.Assignee) (subnetplan.Subnet, error) {
 	ns := s.Object.DeepCopy()
@@ -299,11 +300,15 @@ func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetpl
 		ns.Spec.PreviousNodeName, ns.Spec.Successor = ns.Spec.NodeName, ""
 	}
 	ns.Spec.NodeName, ns.Spec.NodeUID, ns.Spec.CiliumNodeUID = h.Node, h.NodeUID, h.CiliumNodeUID
+	// Both kinds of update carry the resourceVersion that was read.
+	update := c.API.Update
 	if ns.Spec == s.Object.Spec {
-		ns.Spec.Resumed++
+		ns.Status.Resumed++
+		update = func(ctx context.Context, o client.Object, _ ...client.UpdateOption) error {
+			return c.API.Status().Update(ctx, o)
+		}
 	}
-	// Update carries the resourceVersion that was read.
-	if err := c.API.Update(ctx, ns); err != nil {
+	if err := update(ctx, ns); err != nil {
 		return subnetplan.Subnet{}, fmt.Errorf("assign NodeSubnet %s to node %s: %w", ns.Name, h.Node, changed(err))
 	}
 	s, _ = subnetplan.FromNodeSubnet(ns)

@@ -193,7 +193,7 @@ func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.
 		return ctrl.Result{RequeueAfter: changedRetry}, nil
 	case errors.As(err, &found):
 		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, found.reason, "AssignSubnet", "%v", err)
-		return ctrl.Result{RequeueAfter: exhaustedRetry}, nil
+		return ctrl.Result{RequeueAfter: exhaustedRetry}, c.report(ctx, n, node)
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("assign subnets to node %s: %w", n.Name, err)
 	}
@@ -244,7 +244,7 @@ func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.N
 		if node != nil {
 			want.NodeConstraints = ptr.To(subnetplan.ConstraintsOf(node))
 		}
-		setAssigned(want, s, metav1.ConditionTrue, v1alpha1.ReasonAssigned, fmt.Sprintf("node %s has the subnet", s.Node), c.Clock.Now())
+		c.setConditionsOf(want, s, metav1.ConditionTrue, v1alpha1.ReasonAssigned, fmt.Sprintf("node %s has the subnet", s.Node))
 		if equality.Semantic.DeepEqual(s.Object.Status, *want) {
 			continue
 		}
@@ -255,11 +255,20 @@ func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.N
 	return nil
 }
 
-func setAssigned(s *v1alpha1.NodeSubnetStatus, subnet subnetplan.Subnet, status metav1.ConditionStatus, reason, message string, now time.Time) {
-	meta.SetStatusCondition(&s.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionAssigned, Status: status, Reason: reason, Message: message, ObservedGeneration: subnet.Object.Generation,
-		LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
-	})
+// setConditionsOf sets the conditions of a NodeSubnet: Assigned as the arguments say, and Ready to the same unless the subnets
+// of its node overlap those of another node.
+func (c *Controller) setConditionsOf(s *v1alpha1.NodeSubnetStatus, subnet subnetplan.Subnet, status metav1.ConditionStatus, reason, message string) {
+	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: subnet.Object.Generation,
+			LastTransitionTime: metav1.NewTime(c.Clock.Now().Truncate(time.Second)),
+		})
+	}
+	set(v1alpha1.ConditionAssigned, status, reason, message)
+	if other, overlap := c.Ledger.OverlapsWith(subnet.Node); overlap && status == metav1.ConditionTrue {
+		status, reason, message = metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, overlapOf(subnet.Node, other)+"; "+pool.OverlapHelp
+	}
+	set(v1alpha1.ConditionReady, status, reason, message)
 }
 
 // about returns the object on which events about the subnets of a node are recorded: the Node, which users describe with

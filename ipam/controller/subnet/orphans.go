@@ -16,6 +16,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -119,7 +120,7 @@ func outside(node string) string {
 }
 
 // record creates the NodeSubnets that are missing for reserved addresses, and sets OrphanedSince in the NodeSubnets whose nodes
-// are gone.
+// are gone. It keeps the messages of their conditions up to date, and reports the claims that no CiliumNode has.
 func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	for _, m := range s.missing {
 		if _, err := c.create(ctx, m.CIDR, subnetplan.Assignee{Node: m.Node}); err != nil && !errors.Is(err, errTaken) {
@@ -131,44 +132,90 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 		}
 	}
 	for _, o := range s.orphans {
-		if !o.Since.IsZero() || len(o.Subnets) == 0 {
+		if len(o.Subnets) == 0 {
 			continue
 		}
-		switch present, err := c.exists(ctx, o.Node); {
-		case err != nil:
-			return err
-		case present:
-			continue
+		recorded := !slices.ContainsFunc(o.Subnets, func(sub subnetplan.Subnet) bool { return sub.OrphanedSince.IsZero() })
+		if !recorded {
+			switch present, err := c.exists(ctx, o.Node); {
+			case err != nil:
+				return err
+			case present:
+				continue
+			}
 		}
 		for _, sub := range o.Subnets {
-			switch err := c.updateStatus(ctx, sub, c.orphanStatus(sub, s.now)); {
-			case err == nil:
+			want := c.orphanStatus(o.OrphanedSubnets, sub, s.now)
+			if equality.Semantic.DeepEqual(sub.Object.Status, want) {
+				continue
+			}
+			switch err := c.updateStatus(ctx, sub, want); {
+			case err == nil && !recorded:
 				klog.FromContext(ctx).Info("A subnet has no node and is recorded as orphaned", "node", o.Node, "subnet", sub.CIDR, "reserved", len(o.Reserved))
-			case !errors.Is(err, ErrChanged):
+			case err != nil && !errors.Is(err, ErrChanged):
 				return err
 			}
 			s.again()
 		}
 	}
+	return c.recordPending(ctx, s)
+}
+
+// pendingAfter is the time after which a claim that no CiliumNode has is reported in its conditions. Usually the subnet is
+// assigned before, and the claim gets its conditions with one write.
+const pendingAfter = 10 * time.Second
+
+// recordPending sets the conditions of the claims that no CiliumNode has got yet, and enqueues the nodes whose NodeSubnets do
+// not show whether the subnets of the node overlap.
+func (c *Controller) recordPending(ctx context.Context, s *snapshot) error {
+	for _, sub := range s.list {
+		has, pooled := s.subnets[sub.Node]
+		switch {
+		case slices.Contains(has, sub.CIDR):
+			ready := meta.FindStatusCondition(sub.Object.Status.Conditions, v1alpha1.ConditionReady)
+			if ready != nil && s.overlaps[sub.Node] != (ready.Reason == v1alpha1.ReasonSubnetOverlap) {
+				c.Nodes.Add(source.ForName(sub.Node))
+			}
+			continue
+		case !pooled && s.nodes[sub.Node] == nil, meta.FindStatusCondition(sub.Object.Status.Conditions, v1alpha1.ConditionAssigned) != nil:
+			// record has handled the subnet, or its conditions exist already.
+			continue
+		}
+		if due := sub.Object.CreationTimestamp.Add(pendingAfter); s.now.Before(due) {
+			s.soon(due)
+			continue
+		}
+		want := sub.Object.Status.DeepCopy()
+		c.setConditionsOf(want, sub, metav1.ConditionFalse, v1alpha1.ReasonPending, fmt.Sprintf("the subnet is claimed for node %s, whose CiliumNode does not have it yet; the controller assigns it when the Cilium agent of the node has created the CiliumNode; events on the Node report a problem", sub.Node))
+		if err := c.updateStatus(ctx, sub, *want); err != nil && !errors.Is(err, ErrChanged) {
+			return err
+		}
+	}
 	return nil
 }
 
-// orphanStatus returns the status of a NodeSubnet whose node was observed to be gone, or that never had a node.
-func (c *Controller) orphanStatus(s subnetplan.Subnet, now time.Time) v1alpha1.NodeSubnetStatus {
+// orphanStatus returns the status of the NodeSubnet s of an orphan: its node was observed to be gone, or it never had a node.
+func (c *Controller) orphanStatus(o subnetplan.OrphanedSubnets, s subnetplan.Subnet, now time.Time) v1alpha1.NodeSubnetStatus {
 	want := s.Object.Status.DeepCopy()
-	since := metav1.NewTime(now.Truncate(time.Second))
-	end := metav1.NewTime(since.Add(c.Rules.GracePeriod))
-	want.OrphanedSince, want.GracePeriodEnd = &since, &end
+	if want.OrphanedSince == nil || want.GracePeriodEnd == nil {
+		since := metav1.NewTime(now.Truncate(time.Second))
+		end := metav1.NewTime(since.Add(c.Rules.GracePeriod))
+		want.OrphanedSince, want.GracePeriodEnd = &since, &end
+	}
+	end := want.GracePeriodEnd
 	message, other, returns := "no node has had the subnet yet", "a node", ""
 	if s.Node != "" {
 		message, other = fmt.Sprintf("node %s is gone; the subnet is orphaned", s.Node), "another node"
 		returns = "a node with that name gets it again; "
 	}
 	at := end.UTC().Format(time.RFC3339)
-	switch c.Rules.Policy {
-	case subnetplan.Free:
+	if c.waitsForMigration(o) {
+		message += fmt.Sprintf("; %s that has a subnet and is ready and suitable (zone, region, taints) inherits it after 10s at most, because the failover policy of an IP in it is Migrate", other)
+	}
+	switch {
+	case c.Rules.Policy == subnetplan.Free:
 		message += fmt.Sprintf("; at %s the FixedIPs that reserve IPs in it are deleted, and the subnet is released", at)
-	case subnetplan.Inherit:
+	case c.Rules.Policy == subnetplan.Inherit && !c.waitsForMigration(o):
 		message += fmt.Sprintf("; from %s on %s may inherit it if a FixedIP reserves an IP in it, and it is released otherwise", at, other)
 	default:
 		message += fmt.Sprintf("; at %s it is released if no FixedIP reserves an IP in it", at)
@@ -178,7 +225,7 @@ func (c *Controller) orphanStatus(s subnetplan.Subnet, now time.Time) v1alpha1.N
 	} else {
 		message += "; " + returns + "if a FixedIP reserves an IP in it, the node that spec.successor names gets it at once"
 	}
-	setAssigned(want, s, metav1.ConditionFalse, v1alpha1.ReasonOrphaned, message, now)
+	c.setConditionsOf(want, s, metav1.ConditionFalse, v1alpha1.ReasonOrphaned, message)
 	return *want
 }
 

@@ -15,12 +15,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
@@ -147,6 +150,128 @@ func TestOverlapIsReported(t *testing.T) {
 	c.pass(s)
 	if got := s.available(client.ObjectKeyFromObject(record)); got.Reason != v1alpha1.ReasonSubnetOverlap {
 		t.Errorf("got condition %+v, want reason %s", got, v1alpha1.ReasonSubnetOverlap)
+	}
+	var ns v1alpha1.NodeSubnet
+	if err := s.api.Get(t.Context(), client.ObjectKey{Name: "10-0-0-0-28"}, &ns); err != nil {
+		t.Fatal(err)
+	}
+	for kind, want := range map[string]string{v1alpha1.ConditionAssigned: v1alpha1.ReasonAssigned, v1alpha1.ConditionReady: v1alpha1.ReasonSubnetOverlap} {
+		if got := meta.FindStatusCondition(ns.Status.Conditions, kind); got == nil || got.Reason != want || got.ObservedGeneration != ns.Generation {
+			t.Errorf("NodeSubnet: got condition %s %+v, want reason %s of generation %d", kind, got, want, ns.Generation)
+		}
+	}
+	s.delete(gen.CiliumNode("b"), node("b"))
+	c.pass(s)
+	if err := s.api.Get(t.Context(), client.ObjectKey{Name: "10-0-0-0-28"}, &ns); err != nil {
+		t.Fatal(err)
+	}
+	if !meta.IsStatusConditionTrue(ns.Status.Conditions, v1alpha1.ConditionReady) {
+		t.Errorf("after the overlap: got conditions %+v, want that Ready is True", ns.Status.Conditions)
+	}
+}
+
+// TestOverlapAndLoss checks that a FixedIP with one address in overlapping subnets and the other in an orphaned subnet reports
+// both.
+func TestOverlapAndLoss(t *testing.T) {
+	s := newScene(t)
+	s.create(node("a"), gen.CiliumNode("a", "10.0.0.0/28"), node("b"), gen.CiliumNode("b", "10.0.0.0/28"), node("c"), gen.CiliumNode("c", "fd00::/120"))
+	record := s.record("web-0", "a", "10.0.0.3")
+	record.Spec.IPs = append(record.Spec.IPs, "fd00::3")
+	s.create(record)
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
+	c.pass(s)
+	s.delete(gen.CiliumNode("c"), node("c"))
+	c.pass(s)
+	got := s.available(client.ObjectKeyFromObject(record))
+	if got.Reason != v1alpha1.ReasonSubnetOverlap || !strings.Contains(got.Message, "including 10.0.0.3; ") || !strings.Contains(got.Message, "Node c, whose subnet contains IP fd00::3, is gone") {
+		t.Errorf("got condition %+v, want reason %s and a message about both addresses", got, v1alpha1.ReasonSubnetOverlap)
+	}
+}
+
+// TestOrphanedCondition checks the message of the conditions of an orphaned NodeSubnet, and that it follows the failover policy of
+// the addresses.
+func TestOrphanedCondition(t *testing.T) {
+	const (
+		gone     = "node a is gone; the subnet is orphaned"
+		migrates = "; another node that has a subnet and is ready and suitable (zone, region, taints) inherits it after 10s at most, because the failover policy of an IP in it is Migrate"
+		frees    = "; at 2026-11-24T12:01:00Z the FixedIPs that reserve IPs in it are deleted, and the subnet is released"
+		inherits = "; from 2026-11-24T12:01:00Z on another node may inherit it if a FixedIP reserves an IP in it, and it is released otherwise"
+		releases = "; at 2026-11-24T12:01:00Z it is released if no FixedIP reserves an IP in it"
+		atOnce   = "; a node with that name gets it again; if a FixedIP reserves an IP in it, the node that spec.successor names gets it at once"
+	)
+	for name, c := range map[string]struct {
+		policy   subnetplan.OrphanPolicy
+		failover v1alpha1.Failover
+		want     string
+	}{
+		"Hold":             {policy: subnetplan.Hold, want: gone + releases + atOnce},
+		"Hold, Migrate":    {policy: subnetplan.Hold, failover: v1alpha1.Migrate, want: gone + migrates + releases + atOnce},
+		"Inherit":          {policy: subnetplan.Inherit, want: gone + inherits + atOnce},
+		"Inherit, Migrate": {policy: subnetplan.Inherit, failover: v1alpha1.Migrate, want: gone + migrates + releases + atOnce},
+		"Free":             {policy: subnetplan.Free, want: gone + frees + atOnce},
+		"Free, Migrate":    {policy: subnetplan.Free, failover: v1alpha1.Migrate, want: gone + migrates + frees + atOnce},
+	} {
+		ns := &v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: "10-0-0-16-28", Generation: 3}, Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.0.16/28", NodeName: "a"}}
+		sub, _ := subnetplan.FromNodeSubnet(ns)
+		k := reservation.Address{Addr: netip.MustParseAddr("10.0.0.20"), Node: "a", Failover: c.failover}
+		o := subnetplan.OrphanedSubnets{Node: "a", Subnets: []subnetplan.Subnet{sub}, Reserved: []reservation.Address{k}}
+		r := rules(c.policy, 28)
+		ctl := &Controller{Rules: r, Ledger: ledger.New(), Clock: clocktesting.NewFakePassiveClock(start)}
+		// The first controller saw no Migrate; its record of the loss stays.
+		first := o
+		first.Reserved = nil
+		ns.Status = ctl.orphanStatus(first, sub, start)
+		status := ctl.orphanStatus(o, sub, start.Add(time.Second))
+		for _, kind := range []string{v1alpha1.ConditionAssigned, v1alpha1.ConditionReady} {
+			got := meta.FindStatusCondition(status.Conditions, kind)
+			if got == nil || got.Message != c.want || got.ObservedGeneration != 3 || got.Status != metav1.ConditionFalse {
+				t.Errorf("%s: got condition %s %+v, want False of generation 3 with the message %q", name, kind, got, c.want)
+			}
+		}
+		if !status.OrphanedSince.Time.Equal(start) {
+			t.Errorf("%s: got orphanedSince %v, want %v", name, status.OrphanedSince, start)
+		}
+	}
+}
+
+// TestPendingClaim checks the conditions of a claim whose node has no CiliumNode yet, and that the node gets the subnet later.
+func TestPendingClaim(t *testing.T) {
+	s := newScene(t)
+	s.create(node("a"))
+	ns := &v1alpha1.NodeSubnet{
+		ObjectMeta: metav1.ObjectMeta{Name: "10-0-0-16-28", CreationTimestamp: metav1.NewTime(start)},
+		Spec:       v1alpha1.NodeSubnetSpec{CIDR: "10.0.0.16/28", NodeName: "a", CiliumNodeUID: "uid-before"},
+	}
+	s.create(ns)
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
+	conditions := func() (have []string) {
+		if err := s.api.Get(t.Context(), client.ObjectKeyFromObject(ns), ns); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range ns.Status.Conditions {
+			have = append(have, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
+		}
+		return have
+	}
+	for _, step := range []struct {
+		name string
+		at   time.Duration
+		do   func()
+		want []string
+	}{
+		{"at first", 0, func() {}, nil},
+		{"still without a CiliumNode", pendingAfter, func() {}, []string{"Assigned=False Pending", "Ready=False Pending"}},
+		{"the agent has created it", time.Minute, func() { s.create(gen.CiliumNode("a")) }, []string{"Assigned=True Assigned", "Ready=True Assigned"}},
+	} {
+		s.clock.SetTime(start.Add(step.at))
+		step.do()
+		c.pass(s)
+		if got := conditions(); !slices.Equal(got, step.want) {
+			t.Errorf("%s: got conditions %v, want %v", step.name, got, step.want)
+		}
+	}
+	if got := s.pool("a").PodCIDRs; !slices.Equal(got, []string{"10.0.0.16/28"}) {
+		t.Errorf("got subnets %v of the node, want the claimed one", got)
 	}
 }
 

@@ -34,6 +34,10 @@ type snapshot struct {
 	list []subnetplan.Subnet
 	// nodes contains all Nodes. Key: the name.
 	nodes map[string]*corev1.Node
+	// subnets contains the subnets of all CiliumNodes, and overlaps the nodes whose subnets overlap those of another node. Key:
+	// the name.
+	subnets  map[string][]netip.Prefix
+	overlaps map[string]bool
 	// candidates are the nodes with subnets, which may inherit orphaned subnets.
 	candidates []subnetplan.CandidateNode
 	orphans    []orphan
@@ -76,7 +80,10 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 	if err := c.Cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes from the cache: %w", err)
 	}
-	s := &snapshot{now: now, next: now.Add(c.Resync), nodes: map[string]*corev1.Node{}, records: map[client.ObjectKey]*v1alpha1.FixedIP{}, available: map[client.ObjectKey]metav1.Condition{}}
+	s := &snapshot{
+		now: now, next: now.Add(c.Resync), nodes: map[string]*corev1.Node{}, subnets: map[string][]netip.Prefix{}, overlaps: map[string]bool{},
+		records: map[client.ObjectKey]*v1alpha1.FixedIP{}, available: map[client.ObjectKey]metav1.Condition{},
+	}
 	var err error
 	if s.list, err = c.List(ctx); err != nil {
 		return nil, err
@@ -92,12 +99,14 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 		with[sub.Node] = true
 	}
 	for _, n := range c.Ledger.Nodes() {
+		s.subnets[n.Name] = n.Subnets
 		taken = append(taken, n.Subnets...)
 		with[n.Name] = with[n.Name] || len(n.Subnets) > 0
 		if node := s.nodes[n.Name]; node != nil && len(n.Subnets) > 0 {
 			s.candidates = append(s.candidates, candidate(n.Name, len(n.Subnets), node))
 		}
 		if _, overlap := c.Ledger.OverlapsWith(n.Name); overlap {
+			s.overlaps[n.Name] = true
 			overlapping = append(overlapping, n.Subnets...)
 		}
 	}
@@ -137,7 +146,12 @@ func (c *Controller) addOrphans(ctx context.Context, s *snapshot, reserved []res
 			reason = v1alpha1.ReasonInheritancePending
 		}
 		for _, k := range o.Reserved {
-			s.available[k.Record] = condition(metav1.ConditionFalse, reason, c.waitsFor(o, k))
+			waits := condition(metav1.ConditionFalse, reason, c.waitsFor(o, k))
+			if overlap := s.available[k.Record]; overlap.Reason == v1alpha1.ReasonSubnetOverlap {
+				// The other address of the FixedIP is in overlapping subnets, which an administrator has to resolve first.
+				waits = condition(overlap.Status, overlap.Reason, overlap.Message+". "+waits.Message)
+			}
+			s.available[k.Record] = waits
 		}
 	}
 	return nil
@@ -208,16 +222,25 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 // overlapMessage returns the message of the condition SubnetAvailable of a FixedIP with addresses in overlapping subnets.
 func (c *Controller) overlapMessage(reserved []reservation.Address) string {
 	var addrs []netip.Addr
-	nodes := "two nodes"
+	overlapping := overlapOf("", "")
 	for _, k := range reserved {
 		addrs = append(addrs, k.Addr)
 		for _, home := range c.Ledger.HomesOf(k.Addr) {
 			if other, overlap := c.Ledger.OverlapsWith(home); overlap {
-				nodes = fmt.Sprintf("nodes %s and %s", home, other)
+				overlapping = overlapOf(home, other)
 			}
 		}
 	}
-	return fmt.Sprintf("The subnets of %s overlap, so that no IP in them is assigned, including %s; %s", nodes, address.Join(addrs), pool.OverlapHelp)
+	return fmt.Sprintf("%s, including %s; %s", overlapping, address.Join(addrs), pool.OverlapHelp)
+}
+
+// overlapOf returns the beginning of a message about the overlapping subnets of two nodes; empty: the nodes are not known.
+func overlapOf(node, other string) string {
+	nodes := "two nodes"
+	if node != "" {
+		nodes = fmt.Sprintf("nodes %s and %s", node, other)
+	}
+	return fmt.Sprintf("The subnets of %s overlap, so that no IP in them is assigned", nodes)
 }
 
 // waitsFor returns the message of the condition SubnetAvailable for a reserved address without a home node.
@@ -232,12 +255,9 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	if c.FromNode {
 		message += "; the subnet waits for a node to which Kubernetes assigns it (spec.podCIDRs of the Node)"
 	}
-	// With policy Hold, a node may inherit the subnets only if an address may migrate.
-	hold := c.Rules
-	hold.Policy = subnetplan.Hold
 	switch {
 	case c.FromNode:
-	case hold.InheritancePending(o):
+	case c.waitsForMigration(o):
 		message += fmt.Sprintf("; %s that has a subnet and is ready and suitable (zone, region, taints) inherits the subnet after 10s at most, because the failover policy of an IP there is Migrate", other)
 	case c.Rules.Policy == subnetplan.Inherit:
 		message += fmt.Sprintf("; after %v %s that can run the waiting pods inherits the subnet", c.Rules.GracePeriod, other)
@@ -256,6 +276,15 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 		return message + "; to assign the subnet at once, set " + field + " to the name of a node"
 	}
 	return message + fmt.Sprintf("; a new node %s, a node with the label %s=%s, or the node in %s gets the subnet at once", o.Node, replacesNodeLabel, o.Node, field)
+}
+
+// waitsForMigration reports whether another node inherits the orphaned subnets o, whatever the policy is, because an address in
+// them may migrate.
+func (c *Controller) waitsForMigration(o subnetplan.OrphanedSubnets) bool {
+	// With policy Hold, a node may inherit the subnets only if an address may migrate.
+	hold := c.Rules
+	hold.Policy = subnetplan.Hold
+	return !c.FromNode && hold.InheritancePending(o)
 }
 
 // waitsForSubnet is waitsFor for an address that no NodeSubnet contains.

@@ -29,7 +29,7 @@ func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 // the rule. TestReady and TestFirstConditions check them.
 func decide(s reclaim.State) reclaim.Action {
 	usual := func(c metav1.Condition) bool {
-		return c.Type == v1alpha1.ConditionReady || c.Reason == v1alpha1.ReasonNothingKnown
+		return c.Type == v1alpha1.ConditionReady || c.Reason == v1alpha1.ReasonNothingKnown || c.Reason == v1alpha1.ReasonNoHome
 	}
 	a := reclaim.Decide(s)
 	if slices.ContainsFunc(a.Status.Conditions, usual) {
@@ -68,6 +68,20 @@ func TestFirstConditions(t *testing.T) {
 	want := map[string]metav1.ConditionStatus{"SubnetAvailable": "True", "Exclusive": "True", "AsReserved": "True", "Allocated": "True", "Ready": "True"}
 	if diff := cmp.Diff(want, types); diff != "" || a.Status.ObservedGeneration != 3 {
 		t.Errorf("observed generation %d, want 3; conditions (-want +got): %s", a.Status.ObservedGeneration, diff)
+	}
+	homeless := s
+	homeless.Record, homeless.Homes = s.Record.DeepCopy(), nil
+	for _, generation := range []int64{3, 4} {
+		homeless.Record.Generation = generation
+		homeless.Record.Status = reclaim.Decide(homeless).Status
+		for _, c := range homeless.Record.Status.Conditions {
+			if c.ObservedGeneration != generation || c.Type == v1alpha1.ConditionAllocated && (c.Status != metav1.ConditionUnknown || c.Reason != v1alpha1.ReasonNoHome) {
+				t.Errorf("without a home, generation %d: got condition %+v", generation, c)
+			}
+		}
+		if n := len(homeless.Record.Status.Conditions); n != len(want) {
+			t.Errorf("without a home: got %d conditions, want %d", n, len(want))
+		}
 	}
 	s.Record.Status = a.Status
 	other := metav1.Condition{Type: v1alpha1.ConditionExclusive, Status: metav1.ConditionFalse, Reason: "Shared", Message: "pods a and b"}

@@ -102,6 +102,10 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 			have.ObservedGeneration = v.Record.Generation
 		}
 	}
+	if have := meta.FindStatusCondition(want, v1alpha1.ConditionAllocated); have == nil || have.Reason == v1alpha1.ReasonNoHome {
+		// Unknown, because SubnetAvailable says more about the problem, if there is one.
+		set(v1alpha1.ConditionAllocated, metav1.ConditionUnknown, v1alpha1.ReasonNoHome, "No node is known that has the subnet of the addresses")
+	}
 	if len(v.Homes) > 0 {
 		node, missing, blocker := allocation(v.State)
 		switch {

@@ -20,6 +20,9 @@ func ShareText(fip *v1alpha1.FixedIP) {
 	if uid, ok := fip.Annotations[v1alpha1.AnnotationUID]; ok && uid == string(fip.UID) {
 		fip.Annotations[v1alpha1.AnnotationUID] = string(fip.UID)
 	}
+	for key, value := range fip.Labels {
+		fip.Labels[unique.Make(key).Value()] = unique.Make(value).Value()
+	}
 	spec := &fip.Spec
 	share(&spec.NodeName, &spec.Owner.APIVersion, &spec.Owner.Kind, &spec.Owner.Name)
 	share(&spec.Owner.UID)

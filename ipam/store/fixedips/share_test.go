@@ -22,7 +22,7 @@ func TestShareText(t *testing.T) {
 			TypeMeta: metav1.TypeMeta{APIVersion: "fixedip.io/v1alpha1", Kind: "FixedIP"},
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "db", Name: name, UID: uid, Finalizers: []string{v1alpha1.Finalizer},
-				Annotations: map[string]string{v1alpha1.AnnotationUID: string(uid)}, Labels: map[string]string{"team": "a"},
+				Annotations: map[string]string{v1alpha1.AnnotationUID: string(uid)}, Labels: map[string]string{v1alpha1.LabelWorkload: "mysql"},
 			},
 			Spec: v1alpha1.FixedIPSpec{
 				IPs: []string{"10.0.1.6"}, NodeName: "node-1", PodName: name, Failover: v1alpha1.Migrate,
@@ -61,6 +61,7 @@ func TestShareText(t *testing.T) {
 		"spec.owner.uid":      {string(first.Spec.Owner.UID), string(second.Spec.Owner.UID)},
 		"condition":           {first.Status.Conditions[0].Reason, second.Status.Conditions[0].Reason},
 		"spec.podName":        {first.Spec.PodName, first.Name},
+		"label":               {first.Labels[v1alpha1.LabelWorkload], second.Labels[v1alpha1.LabelWorkload]},
 		"annotation of a UID": {first.Annotations[v1alpha1.AnnotationUID], string(first.UID)},
 	} {
 		if unsafe.StringData(texts[0]) != unsafe.StringData(texts[1]) {
