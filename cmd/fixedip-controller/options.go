@@ -39,6 +39,7 @@ type options struct {
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
 	metricsBindAddress, healthProbeBindAddress, pprofBindAddress string
+	metricsSecure                                                bool
 }
 
 // addFlags adds the flags, and sets the options to their defaults.
@@ -79,6 +80,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "Interval between attempts to acquire or renew the lease")
 
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":9470", "Address for metrics; 0 disables them")
+	fs.BoolVar(&o.metricsSecure, "metrics-secure", false, "Serve metrics over HTTPS with a self-signed certificate, and only to users who may get /metrics. The API server decides that (TokenReview and SubjectAccessReview)")
 	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", ":9471", "Address for /healthz and /readyz; 0 disables them")
 	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", "0", "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }
