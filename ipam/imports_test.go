@@ -41,6 +41,7 @@ var rules = []struct {
 	{"ipam/controller/release", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/fixedip", []string{"ipam/api", "ipam/controller/barrier", "ipam/controller/internal", "ipam/controller/metrics", "ipam/controller/release", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/scaledown", []string{"ipam/controller/internal", "ipam/core"}, []string{"k8s.io/kubernetes", "github.com/cilium"}},
+	{"ipam/controller/uninstall", []string{"ipam/api", "ipam/controller/scaledown"}, []string{"k8s.io/kubernetes", "github.com/cilium"}},
 	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller"}, []string{"k8s.io/kubernetes"}},
 	{"plugins/fixedip/requeue", []string{"ipam/core", "ipam/store/watch", "plugins/fixedip/metrics"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"plugins/fixedip/cache", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "plugins"}, []string{"k8s.io/kubernetes"}},

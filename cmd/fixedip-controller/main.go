@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
@@ -80,6 +79,7 @@ func command() *cobra.Command {
 	o.addFlags(cmd.Flags())
 	logsapi.AddFlags(logging, cmd.Flags())
 	addAliases(cmd.Flags())
+	cmd.AddCommand(uninstallCommand())
 	cmd.SetVersionTemplate(version.Text(cmd.Use) + "\n")
 	return cmd
 }
@@ -102,6 +102,7 @@ func run(o *options, changed func(flag string) bool) error {
 	if err := serverversion.Check(ctx, apiServer, oldestAPIServer, "the CustomResourceDefinitions use CEL functions for IP addresses"); err != nil {
 		return err
 	}
+	metrics := o.metricsOptions(rest.CopyConfig(kubeconfig))
 	if o.DryRun {
 		dry := &dryrun.Run{Log: klog.Background().WithName("dry-run")}
 		kubeconfig.Wrap(dry.Wrap)
@@ -118,7 +119,7 @@ func run(o *options, changed func(flag string) bool) error {
 		Scheme:                        kinds,
 		Client:                        client.Options{DryRun: &o.DryRun},
 		Cache:                         controller.CacheOptions(cfg),
-		Metrics:                       server.Options{BindAddress: o.metricsBindAddress},
+		Metrics:                       metrics,
 		HealthProbeBindAddress:        o.healthProbeBindAddress,
 		PprofBindAddress:              o.pprofBindAddress,
 		LeaderElection:                o.leaderElection && !o.DryRun,

@@ -40,6 +40,7 @@ type options struct {
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
 	metricsBindAddress, healthProbeBindAddress, pprofBindAddress string
+	metricsSecure                                                bool
 }
 
 // addFlags adds the flags, and sets the options to their defaults.
@@ -81,6 +82,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":9470", "Address for metrics; 0 disables them")
 	fs.StringVar((*string)(&o.MetricsPerNode), "metrics-per-node", string(metrics.PerNodeAuto), "Serve metrics for each node: on, off, or auto, which means up to 1000 nodes. Sums over all nodes are always served")
+	fs.BoolVar(&o.metricsSecure, "metrics-secure", false, "Serve metrics over HTTPS with a self-signed certificate, and only to users who may get /metrics. The API server decides that (TokenReview and SubjectAccessReview)")
 	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", ":9471", "Address for /healthz and /readyz; 0 disables them")
 	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", "0", "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command render writes manifests from the Helm chart, so that the kustomization and the chart install the same objects. It
-// also copies the CustomResourceDefinitions, which controller-gen writes, and the alerts into the chart, and writes a table
-// of the chart's values into the README of the chart.
+// also copies the CustomResourceDefinitions, which controller-gen writes, the alerts and the dashboard into the chart, and
+// writes a table of the chart's values into the README of the chart.
+//
+// With -install it writes one file with the whole installation instead, for a release.
 package main
 
 import (
@@ -15,30 +17,51 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 )
 
 const (
-	// header is the first line of each rendered manifest.
+	// header is the first line of each rendered manifest except install.yaml.
 	header = "# Written by make generate from charts/fixedip. Do not edit.\n\n"
 	// source precedes the name of the template in the comment that Helm writes before each object.
 	source = "# Source: fixedip/templates/"
 )
 
-// rendered contains the templates that become manifests of the same name. The template config.yaml is not among them:
-// kustomize generates its ConfigMap from the files config.yaml and scheduler-config.yaml, so that a change restarts the
-// pods.
-var rendered = []string{"admission.yaml", "controller-rbac.yaml", "controller.yaml", "networkpolicy.yaml", "scheduler-rbac.yaml", "scheduler.yaml", "user-rbac.yaml"}
+// rendered contains the templates that become manifests. The template config.yaml is not among them: kustomize generates its
+// ConfigMap from the files config.yaml and scheduler-config.yaml, so that a change restarts the pods. Key: the template.
+// Value: the file in the folder of the manifests.
+var rendered = map[string]string{
+	"admission.yaml":       "admission.yaml",
+	"controller-rbac.yaml": "controller-rbac.yaml",
+	"controller.yaml":      "controller.yaml",
+	"networkpolicy.yaml":   "networkpolicy.yaml",
+	"podmonitor.yaml":      filepath.Join("prometheus", "podmonitor.yaml"),
+	"scheduler-rbac.yaml":  "scheduler-rbac.yaml",
+	"scheduler.yaml":       "scheduler.yaml",
+	"uninstall.yaml":       "uninstall.yaml",
+	"user-rbac.yaml":       "user-rbac.yaml",
+}
 
-// checksum matches the annotation that restarts the pods when Helm changes the configuration. Manifests do not need it.
-var checksum = regexp.MustCompile(`(?m)^ +annotations:\n( +# .*\n)? +checksum/config: .*\n`)
+// helmOnly matches what only Helm needs: the annotation that restarts the pods when Helm changes the configuration,
+// annotations of hooks, and labels of the chart.
+var helmOnly = regexp.MustCompile(`(?m)^ +annotations:\n( +# .*\n)? +checksum/config: .*\n|^ +annotations:\n( +helm\.sh/hook.*\n)+|^ +(app\.kubernetes\.io/managed-by|helm\.sh/chart|helm\.sh/resource-policy): .*\n`)
 
 func main() {
 	manifests := flag.String("manifests", "manifests", "Folder of the manifests")
+	install := flag.String("install", "", "Write the whole installation to this file, and nothing else")
+	registry := flag.String("registry", "", "With -install: registry and folder of the images")
+	tag := flag.String("tag", "", "With -install: tag of the images. Default: appVersion of the chart")
 	flag.Parse()
-	if err := run(*manifests); err != nil {
+	err := error(nil)
+	if *install != "" {
+		err = writeInstall(*manifests, *install, *registry, *tag)
+	} else {
+		err = run(*manifests)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "render:", err)
 		os.Exit(1)
 	}
@@ -53,16 +76,21 @@ func run(manifests string) error {
 	if err != nil {
 		return err
 	}
+	// kustomize sets the images; the CustomResourceDefinitions are manifests of their own.
+	values["image"] = map[string]any{"tag": "latest"}
+	values["crds"] = map[string]any{"install": false}
+	values["networkPolicy"] = map[string]any{"enabled": true}
+	values["monitoring"] = map[string]any{"podMonitors": true}
 	objects, err := template(chart, values)
 	if err != nil {
 		return err
 	}
-	for _, name := range rendered {
+	for name, file := range rendered {
 		if objects[name] == "" {
 			return fmt.Errorf("the chart has no objects in templates/%s", name)
 		}
-		text := header + checksum.ReplaceAllString(objects[name], "")
-		if err := os.WriteFile(filepath.Join(manifests, name), []byte(text), 0o644); err != nil {
+		text := header + helmOnly.ReplaceAllString(objects[name], "")
+		if err := os.WriteFile(filepath.Join(manifests, file), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -72,7 +100,7 @@ func run(manifests string) error {
 	return writeValues(filepath.Join(chart, "values.yaml"), filepath.Join(chart, "README.md"))
 }
 
-// copyFiles copies the CustomResourceDefinitions and the alerts into a folder of the chart.
+// copyFiles copies the CustomResourceDefinitions, the alerts and the dashboard into a folder of the chart.
 func copyFiles(manifests, to string) error {
 	files, err := filepath.Glob(filepath.Join(manifests, "crd", "*.yaml"))
 	if err != nil {
@@ -81,7 +109,11 @@ func copyFiles(manifests, to string) error {
 	if err := os.MkdirAll(filepath.Join(to, "crd"), 0o755); err != nil {
 		return err
 	}
-	for _, file := range append(files, filepath.Join(manifests, "prometheus", "rules.yaml")) {
+	dashboards, err := filepath.Glob(filepath.Join(manifests, "prometheus", "dashboard.json"))
+	if err != nil {
+		return err
+	}
+	for _, file := range slices.Concat(files, dashboards, []string{filepath.Join(manifests, "prometheus", "rules.yaml")}) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return err
@@ -97,9 +129,9 @@ func copyFiles(manifests, to string) error {
 	return nil
 }
 
-// valuesOf returns, as JSON, the values with which the chart is rendered for the manifests. file is the configuration of the
-// programs.
-func valuesOf(file string) ([]byte, error) {
+// valuesOf returns the values with which the chart is rendered for the manifests and for install.yaml. file is the
+// configuration of the programs.
+func valuesOf(file string) (map[string]any, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -110,23 +142,24 @@ func valuesOf(file string) ([]byte, error) {
 	}
 	delete(config, "apiVersion")
 	delete(config, "kind")
-	return json.Marshal(map[string]any{
+	return map[string]any{
 		"config": config,
-		// kustomize sets the images; the CustomResourceDefinitions are manifests of their own.
-		"image":         map[string]any{"tag": "latest"},
-		"crds":          map[string]any{"install": false},
-		"networkPolicy": map[string]any{"enabled": true},
-		// The roles allow reading Deployments, so that a user can add them to the workloads in config.yaml without changing
-		// the roles.
-		"rbac": map[string]any{"workloadResources": []any{map[string]any{"apiGroup": "apps", "resource": "deployments"}}},
-	})
+		// Users of these files change the configuration without rendering the chart again. So the roles allow to read
+		// Deployments and to write MAC addresses.
+		"rbac":      map[string]any{"workloadResources": []any{map[string]any{"apiGroup": "apps", "resource": "deployments"}}},
+		"stickyMAC": true,
+	}, nil
 }
 
 // template renders the chart. Key: the name of the template. Value: its objects.
-func template(chart string, values []byte) (map[string]string, error) {
+func template(chart string, values map[string]any) (map[string]string, error) {
+	input, err := json.Marshal(values)
+	if err != nil {
+		return nil, err
+	}
 	helm := exec.Command("go", "tool", "-modfile=hack/helm/go.mod", "helm", "template", "fixedip", chart, "--namespace", "fixedip-system", "--values", "-")
 	var out, errs bytes.Buffer
-	helm.Stdin, helm.Stdout, helm.Stderr = bytes.NewReader(values), &out, &errs
+	helm.Stdin, helm.Stdout, helm.Stderr = bytes.NewReader(input), &out, &errs
 	if err := helm.Run(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", strings.Join(helm.Args, " "), err, strings.TrimSpace(errs.String()))
 	}

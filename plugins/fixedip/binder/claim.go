@@ -294,6 +294,9 @@ func (b *Binder) setMAC(ctx context.Context, pod *corev1.Pod, id identity.Identi
 		"annotations": map[string]string{identity.AnnotationCiliumMAC: mac.String()},
 	}})
 	_, err = b.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("pod %s/%s has the annotation %s, but fixedip-scheduler may not patch pods; set the value stickyMAC of the chart to true, or remove the annotation: %w", pod.Namespace, pod.Name, identity.AnnotationStickyMAC, err)
+	}
 	if err != nil {
 		return fmt.Errorf("write the MAC address %s to pod %s/%s: %w", mac, pod.Namespace, pod.Name, err)
 	}

@@ -8,7 +8,6 @@ metadata:
   name: {{ .name }}
   namespace: {{ $.Release.Namespace }}
   labels:
-    app.kubernetes.io/name: {{ .name }}
     {{- include "fixedip.labels" $ | nindent 4 }}
 spec:
   # One replica is active, the other takes over.
@@ -23,8 +22,7 @@ spec:
     metadata:
       labels:
         app: {{ .name }}
-        app.kubernetes.io/name: {{ .name }}
-        {{- include "fixedip.labels" $ | nindent 8 }}
+        {{- include "fixedip.podLabels" $ | nindent 8 }}
         {{- with $.Values.podLabels }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -36,6 +34,7 @@ spec:
         {{- end }}
     spec:
       {{- include "fixedip.podSpec" (list $ .name) | nindent 6 }}
+      {{- include "fixedip.spread" .name | nindent 6 }}
       containers:
       - name: {{ .name }}
         image: {{ include "fixedip.image" (list $ .name) }}
@@ -50,7 +49,7 @@ spec:
         {{- end }}
         {{- .container | nindent 8 }}
         resources:
-          {{- toYaml .values.resources | nindent 10 }}
+          {{- include "fixedip.resources" (list $ .name .values) | nindent 10 }}
         securityContext:
           {{- include "fixedip.securityContext" $ | nindent 10 }}
         # The last lines of the log are in the status of a container that failed.

@@ -1,4 +1,15 @@
+{{- /* Labels of an object. The component is the part of fixedip whose template makes the object. */}}
 {{- define "fixedip.labels" -}}
+{{ include "fixedip.podLabels" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* Labels of pods, without those of the chart: a chart with another version alone does not restart pods. */}}
+{{- define "fixedip.podLabels" -}}
+app.kubernetes.io/name: fixedip
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: {{ base .Template.Name | trimSuffix ".yaml" | trimSuffix "-rbac" }}
 app.kubernetes.io/part-of: fixedip
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
@@ -71,11 +82,10 @@ resources of the group apps that the program reads in any case; elsewhere, those
 {{- end }}
 {{- end }}
 
-{{- /* The parts of a pod that both programs share. Argument: a list of the context, the name of the program and its values. */}}
+{{- /* The parts that all pods of the chart share. Argument: a list of the context and the name of the ServiceAccount. */}}
 {{- define "fixedip.podSpec" -}}
 {{- $ := index . 0 -}}
-{{- $name := index . 1 -}}
-serviceAccountName: {{ $name }}
+serviceAccountName: {{ index . 1 }}
 automountServiceAccountToken: true
 {{- if $.Values.hostNetwork }}
 # No pod has an address before fixedip runs.
@@ -87,27 +97,50 @@ imagePullSecrets: {{ toJson . }}
 {{- end }}
 nodeSelector:
   kubernetes.io/os: linux
-# Taints of nodes that are not ready yet, because no node becomes ready before the controller runs. A cordon is not tolerated:
-# a drained node would get the pod back.
+  {{- with $.Values.nodeSelector }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+# Taints of nodes that are not ready yet, because no node becomes ready before the controller runs. Cilium recommends the
+# effect NoExecute for its taint, and removes the taint when the agent runs. A cordon is not tolerated: a drained node would
+# get the pod back.
 tolerations:
 - {key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}
+- {key: CriticalAddonsOnly, operator: Exists, effect: NoSchedule}
+- {key: CriticalAddonsOnly, operator: Exists, effect: NoExecute}
 - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoSchedule}
 - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}
 - {key: node.kubernetes.io/network-unavailable, operator: Exists, effect: NoSchedule}
 - {key: node.cloudprovider.kubernetes.io/uninitialized, operator: Exists, effect: NoSchedule}
-- {key: node.cilium.io/agent-not-ready, operator: Exists}
+- {key: {{ $.Values.agentNotReadyTaintKey }}, operator: Exists, effect: NoSchedule}
+- {key: {{ $.Values.agentNotReadyTaintKey }}, operator: Exists, effect: NoExecute}
+{{- with $.Values.tolerations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Each replica of a program has a node of its own, and if possible a zone of its own. Argument: the name of the program. */}}
+{{- define "fixedip.spread" -}}
 affinity:
   podAntiAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
     - topologyKey: kubernetes.io/hostname
       labelSelector:
-        matchLabels: {app: {{ $name }}}
+        matchLabels: {app: {{ . }}}
 topologySpreadConstraints:
 - topologyKey: topology.kubernetes.io/zone
   maxSkew: 1
   whenUnsatisfiable: ScheduleAnyway
   labelSelector:
-    matchLabels: {app: {{ $name }}}
+    matchLabels: {app: {{ . }}}
+{{- end }}
+
+{{- /* The resources of a program: those of its values, or else those of the size of the cluster. Argument: a list of the context, the
+name of the program and its values. */}}
+{{- define "fixedip.resources" -}}
+{{- $ := index . 0 -}}
+{{- $sizes := $.Files.Get "files/sizes.yaml" | fromYaml -}}
+{{- $values := index . 2 -}}
+{{ $values.resources | default (get (get $sizes $.Values.size) (index . 1 | trimPrefix "fixedip-")) | toYaml }}
 {{- end }}
 
 {{- /* The host of a probe: on the host network, the programs answer probes of their own node only. */}}
