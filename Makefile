@@ -80,6 +80,20 @@ $(BIN)/pack: FORCE
 images: build $(BIN)/pack ## Builds the images of the Dockerfile, without a container engine
 	@$(BIN)/pack -tag $(VERSION) -out $(BIN)/images
 
+# The folder of a release, the parts of it (programs,images,kubectl,chart; empty: all), the address under which its files are
+# published, and the registry and folder of its images.
+DIST             ?= dist
+ONLY             ?=
+RELEASE_URL      ?= https://fixedip.io/fixedip/releases/download
+RELEASE_REGISTRY ?=
+
+.PHONY: release
+release: $(BIN)/release ## Writes the files of a release to dist: make release VERSION=v0.1.0 (ONLY=kubectl,chart: only these parts)
+	@$(BIN)/release -version '$(VERSION)' -ldflags '$(OUR_LDFLAGS)' -out '$(DIST)' -only '$(ONLY)' -url '$(RELEASE_URL)' -registry '$(RELEASE_REGISTRY)'
+
+$(BIN)/release: FORCE
+	@hack/build.sh $@ ./hack/release
+
 BENCHES := scheduler controller patcher
 
 $(BENCHES:%=$(BIN)/bench/%): $(BIN)/bench/%: FORCE

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // architectures contains the architecture names of images. Key: the machine of an ELF file.
@@ -39,11 +40,12 @@ func Make(r Recipe, dir string) (v1.Image, error) {
 		return nil, fmt.Errorf("image %s: %w", r.Name, err)
 	}
 	opener := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil }
-	packed, err := tarball.LayerFromOpener(opener, tarball.WithCompressedCaching)
+	packed, err := tarball.LayerFromOpener(opener, tarball.WithCompressedCaching, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, fmt.Errorf("image %s: create the layer: %w", r.Name, err)
 	}
-	img, err := mutate.AppendLayers(empty.Image, packed)
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	img, err := mutate.AppendLayers(base, packed)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: append the layer: %w", r.Name, err)
 	}

@@ -1,0 +1,103 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// target is a platform and the program that is built for it.
+type target struct {
+	program, os, arch string
+}
+
+const kubectlPlugin = "kubectl-fixedip"
+
+// architectures are those of nodes.
+var architectures = []string{"amd64", "arm64"}
+
+// targets returns the programs to build for the parts of the release, in order.
+func (r *release) targets() []target {
+	var all []target
+	if r.has(partPrograms) || r.has(partImages) {
+		for _, arch := range architectures {
+			all = append(all, target{"fixedip-scheduler", "linux", arch}, target{"fixedip-controller", "linux", arch})
+		}
+	}
+	if r.has(partKubectl) {
+		for _, system := range []string{"linux", "darwin"} {
+			for _, arch := range architectures {
+				all = append(all, target{kubectlPlugin, system, arch})
+			}
+		}
+		all = append(all, target{kubectlPlugin, "windows", "amd64"})
+	}
+	return all
+}
+
+// binary returns the name of the file of the program.
+func (t target) binary() string {
+	if t.os == "windows" {
+		return t.program + ".exe"
+	}
+	return t.program
+}
+
+// platform returns the folder of the programs of a platform. Their files are in bin, as hack/image expects.
+func (r *release) platform(system, arch string) string {
+	return filepath.Join(r.work, system+"-"+arch)
+}
+
+// built returns the path of a built program.
+func (r *release) built(t target) string {
+	return filepath.Join(r.platform(t.os, t.arch), "bin", t.binary())
+}
+
+// buildPrograms builds all targets. Nothing of the machine decides about the result: the flags replace those of the
+// environment, and the version control information is left out, because it depends on tags.
+func (r *release) buildPrograms(ctx context.Context) error {
+	for _, t := range r.targets() {
+		fmt.Printf("building %s for %s/%s\n", t.program, t.os, t.arch)
+		build := exec.CommandContext(ctx, filepath.Join("hack", "build.sh"), r.built(t), "./cmd/"+t.program, "-trimpath", "-buildvcs=false", "-ldflags", r.ldflags)
+		build.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=", "CGO_ENABLED=0", "GOOS="+t.os, "GOARCH="+t.arch, "GOAMD64=v1", "GOARM64=v8.0")
+		build.Stdout, build.Stderr = os.Stdout, os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("build %s for %s/%s: %w", t.program, t.os, t.arch, err)
+		}
+	}
+	return nil
+}
+
+// archive returns the name of the archive that contains the kubectl plugin for a platform.
+func (r *release) archive(t target) string {
+	suffix := ".tar.gz"
+	if t.os == "windows" {
+		suffix = ".zip"
+	}
+	return fmt.Sprintf("%s_%s_%s_%s%s", t.program, r.version, t.os, t.arch, suffix)
+}
+
+// writePrograms writes an archive for each program and platform, with the licence. The programs of nodes are left out if
+// only the images are written.
+func (r *release) writePrograms() error {
+	for _, t := range r.targets() {
+		if t.program != kubectlPlugin && !r.has(partPrograms) {
+			continue
+		}
+		files := []packed{{name: "LICENSE", from: "LICENSE", mode: 0o644}, {name: t.binary(), from: r.built(t), mode: 0o755}}
+		write := writeTarGz
+		if t.os == "windows" {
+			write = writeZip
+		}
+		name := r.archive(t)
+		if err := write(r.file(name), files, r.time); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	return nil
+}
