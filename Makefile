@@ -381,10 +381,11 @@ test-pages: preflight ## Runs the commands of docs/start and docs/tasks, and man
 ##@ Maintenance
 
 .PHONY: generate
-generate: ## Generates deep copies, the CRD manifest, and the manifests that come from the chart
+generate: ## Generates deep copies, the CRD manifest, the manifests that come from the chart, and docs/reference
 	$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt paths=./ipam/api/... paths=./plugins/apis/...
 	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
 	go run ./hack/render
+	go run ./hack/reference
 
 VULNDB ?= https://vuln.go.dev
 
