@@ -250,7 +250,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 # The programs are built first, because their build shows progress and that of tests does not.
 .PHONY: test-unit
 test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
-	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests ./test/docs ./test/pages)
+	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests ./test/pages)
 	go test ./test/e2e/scenarios
 
 # promtool is built without service discovery, which would need hundreds of further packages.
@@ -403,7 +403,7 @@ test-pages: preflight ## Runs the commands of docs/start and docs/tasks, and man
 ##@ Maintenance
 
 .PHONY: generate
-generate: ## Generates deep copies, the CRD manifest, the manifests that come from the chart, and reference pages
+generate: ## Generates deep copies, the CRD manifest, the manifests that come from the chart, and docs/reference
 	$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt paths=./ipam/api/... paths=./plugins/apis/...
 	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
 	go run ./hack/render

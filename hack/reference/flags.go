@@ -4,52 +4,58 @@
 package main
 
 import (
-	"errors"
+	"bufio"
 	"fmt"
+	"os/exec"
 	"regexp"
 	"strings"
 )
 
-// flagLine matches a line of a help text of pflag: short name, name, type and text. Two spaces or more precede the text.
-var flagLine = regexp.MustCompile(`^ +(?:-(\w), )?--([a-z0-9-]+)(?: (\S+))? {2,}(\S.*)$`)
+// usageLine matches a line of the usage that describes a flag: its name, the type of its value, and its text.
+var usageLine = regexp.MustCompile(`^ +(?:-\w, )?--([a-zA-Z0-9-]+)(?: ([^ ]+))?  +(.*)$`)
 
-// defaultValue matches the default at the end of the text of a flag.
-var defaultValue = regexp.MustCompile(` \(default (.+)\)$`)
-
-// flagsPage returns a page with the flags in a help text.
-func flagsPage(help string) (string, error) {
-	_, list, ok := strings.Cut(help, "\nFlags:\n")
-	if !ok {
-		return "", errors.New(`the help text of fixedip-controller has no section "Flags:"`)
+// flagPage returns the page about the flags of both programs.
+func flagPage(root string) (string, error) {
+	command := exec.Command("go", "run", "./cmd/fixedip-controller", "--help")
+	command.Dir = root
+	usage, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("run fixedip-controller --help: %w", err)
+	}
+	rows, err := flagRows(string(usage))
+	if err != nil {
+		return "", err
 	}
 	var b strings.Builder
-	b.WriteString(header("Flags of fixedip-controller", "fixedip-controller --help"))
-	b.WriteString(`
-Settings that concern both programs belong in the file of ` + "`--config`" + `: see [configuration](configuration.md). The flags
-of fixedip-scheduler are those of kube-scheduler (` + "`fixedip-scheduler --help`" + `).
+	fmt.Fprintf(&b, "# Flags\n\n"+header+"\n", "`fixedip-controller --help`")
+	b.WriteString("Settings that both programs share are in the [configuration](configuration.md). Flags of the controller for such settings, such as\n" +
+		"`--cluster-pool-ipv4-cidr`, take precedence over the file, but the scheduler does not see them.\n\n")
+	b.WriteString("## fixedip-controller\n\n| Flag | Meaning |\n|---|---|\n")
+	b.WriteString(rows)
+	b.WriteString("\nNames of flags and variables of a guide are in [Coming from a guide](../operate/from-a-guide.md).\n")
+	b.WriteString("\n## fixedip-scheduler\n\nIt has the flags of kube-scheduler, and none of its own: `fixedip-scheduler --help`. The installation sets `--config`, the file with the profiles.\n" +
+		"The [arguments of the plugin](configuration.md#settings-of-one-program) are in that file.\n")
+	return b.String(), nil
+}
 
-| Flag | Type | Default | Meaning |
-|---|---|---|---|
-`)
-	rows := 0
-	for line := range strings.Lines(list) {
-		m := flagLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
-		if m == nil {
+// flagRows returns a row for each flag of a usage.
+func flagRows(usage string) (string, error) {
+	var b strings.Builder
+	found := 0
+	for lines := bufio.NewScanner(strings.NewReader(usage)); lines.Scan(); {
+		match := usageLine.FindStringSubmatch(lines.Text())
+		if match == nil || match[1] == "help" {
 			continue
 		}
-		text, value := m[4], ""
-		if d := defaultValue.FindStringSubmatch(text); d != nil {
-			text, value = strings.TrimSuffix(text, d[0]), "`"+d[1]+"`"
+		found++
+		name := "--" + match[1]
+		if match[2] != "" {
+			name += " " + match[2]
 		}
-		kind := m[3]
-		if kind == "" {
-			kind = "bool"
-		}
-		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s |\n", m[2], cell(kind), cell(value), cell(text))
-		rows++
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, cell(strings.TrimSpace(match[3])))
 	}
-	if rows == 0 {
-		return "", errors.New("the help text of fixedip-controller has no flags in a known form")
+	if found < 20 {
+		return "", fmt.Errorf("found %d flags in the usage, want at least 20; has its form changed?", found)
 	}
 	return b.String(), nil
 }

@@ -1,59 +1,70 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command reference writes the pages of docs/reference that come from other files: the fields of the API types from their
-// CustomResourceDefinitions, and the flags of fixedip-controller from its help text.
+// Command reference writes pages of docs/reference from the code: the fields of the CustomResourceDefinitions, the annotations, the
+// reasons of events, and the flags of the controller.
+//
+//	reference [-root FOLDER] [-check]
+//
+// With -check it writes nothing, and fails if a page differs.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 )
+
+// header is the second paragraph of each page.
+const header = "Written by `make generate` from %s. Do not edit.\n"
+
+// page is one page of docs/reference.
+type page struct {
+	file string
+	// text returns the page. root is the folder of the repository.
+	text func(root string) (string, error)
+}
+
+var pages = []page{
+	{"fixedip.md", func(root string) (string, error) { return definition(root, "fixedip.io_fixedips.yaml") }},
+	{"nodesubnet.md", func(root string) (string, error) { return definition(root, "fixedip.io_nodesubnets.yaml") }},
+	{"annotations.md", annotationPage},
+	{"events.md", eventPage},
+	{"flags.md", flagPage},
+}
 
 func main() {
 	root := flag.String("root", ".", "Folder of the repository")
+	check := flag.Bool("check", false, "Fail if a page differs, and write nothing")
 	flag.Parse()
-	if err := run(*root); err != nil {
+	if err := run(*root, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "reference:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root string) error {
-	pages := filepath.Join(root, "docs", "reference")
-	if err := os.MkdirAll(pages, 0o755); err != nil {
-		return err
-	}
-	for page, crd := range map[string]string{"fixedip.md": "fixedip.io_fixedips.yaml", "nodesubnet.md": "fixedip.io_nodesubnets.yaml"} {
-		data, err := os.ReadFile(filepath.Join(root, "manifests", "crd", crd))
+func run(root string, check bool) error {
+	var failed []error
+	for _, p := range pages {
+		text, err := p.text(root)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", p.file, err)
 		}
-		text, err := fieldsPage(crd, data)
+		file := filepath.Join(root, "docs", "reference", p.file)
+		if !check {
+			failed = append(failed, os.WriteFile(file, []byte(text), 0o644))
+			continue
+		}
+		have, err := os.ReadFile(file)
 		if err != nil {
-			return fmt.Errorf("%s: %w", crd, err)
+			return fmt.Errorf("read the page that is compared: %w", err)
 		}
-		if err := os.WriteFile(filepath.Join(pages, page), []byte(text), 0o644); err != nil {
-			return err
+		if !slices.Equal(have, []byte(text)) {
+			failed = append(failed, fmt.Errorf("%s differs from the code; run make generate", file))
 		}
 	}
-	help := exec.Command("go", "run", "./cmd/fixedip-controller", "--help")
-	help.Dir, help.Stderr = root, os.Stderr
-	out, err := help.Output()
-	if err != nil {
-		return fmt.Errorf("%v: %w", help.Args, err)
-	}
-	text, err := flagsPage(string(out))
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(pages, "flags.md"), []byte(text), 0o644)
-}
-
-// header returns the beginning of a page that is written from source.
-func header(title, source string) string {
-	return fmt.Sprintf("# %s\n\n<!-- Written by make generate from %s. Do not edit. -->\n", title, source)
+	return errors.Join(failed...)
 }

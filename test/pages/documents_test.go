@@ -6,6 +6,7 @@ package pages
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -140,4 +141,19 @@ func anchorOf(text string) string {
 		}
 		return -1
 	}, text)
+}
+
+// TestSyntax checks that bash can parse every command of the pages.
+func TestSyntax(t *testing.T) {
+	all, err := Documents(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		for _, s := range p.Steps {
+			if out, err := exec.Command("bash", "-n", "-c", s.Command).CombinedOutput(); err != nil {
+				t.Errorf("%s:%d: %v: %s", p.File, s.Line, err, out)
+			}
+		}
+	}
 }

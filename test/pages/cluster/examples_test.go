@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -77,7 +78,7 @@ func TestExamples(t *testing.T) {
 			script(rolledOut)
 			before := addresses(ctx, t, shell)
 			script("kubectl delete pods --all")
-			script(rolledOut)
+			awaitReady(ctx, t, shell, len(before))
 			after := addresses(ctx, t, shell)
 			want, got := slices.Sorted(maps.Values(before)), slices.Sorted(maps.Values(after))
 			if len(want) == 0 || !slices.Equal(want, got) {
@@ -92,6 +93,34 @@ func TestExamples(t *testing.T) {
 
 // rolledOut waits until all pods of the workloads of the namespace are ready.
 const rolledOut = "for w in $(kubectl get statefulsets,deployments -o name); do kubectl rollout status $w --timeout=4m; done"
+
+// awaitReady waits until count pods of the namespace are ready, and no pod is being deleted. The status of a workload may still count the
+// pods that were deleted.
+func awaitReady(ctx context.Context, t *testing.T, shell pages.Shell, count int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	for {
+		var pods corev1.PodList
+		get(ctx, t, shell, &pods, "pods")
+		ready := 0
+		for _, p := range pods.Items {
+			if p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}) {
+				ready++
+			}
+		}
+		if ready == count && len(pods.Items) == count {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d of %d pods are ready, want %d\n%s", ready, len(pods.Items), count, state(shell))
+		case <-time.After(time.Second):
+		}
+	}
+}
 
 // addresses returns the addresses of the pods of the namespace, and checks that FixedIPs reserve exactly these. Key: the pod. Value:
 // its addresses, joined by a comma.
