@@ -53,6 +53,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags.AddFlags(root.PersistentFlags())
 	root.AddCommand(
 		statusCommand(flags, streams), getCommand(flags, streams), topCommand(flags, streams), mapCommand(flags, streams),
+		reportCommand(flags, streams), versionCommand(flags, streams),
 		explainCommand(flags, streams), ipCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams),
 	)
 	return root
