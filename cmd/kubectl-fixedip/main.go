@@ -56,6 +56,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		reportCommand(flags, streams), versionCommand(flags, streams),
 		explainCommand(flags, streams), ipCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams),
 	)
+	addCompletion(root, streams.Out)
 	return root
 }
 
