@@ -52,9 +52,11 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
 	root.AddCommand(
-		getCommand(flags, streams), topCommand(flags, streams), mapCommand(flags, streams),
+		statusCommand(flags, streams), getCommand(flags, streams), topCommand(flags, streams), mapCommand(flags, streams),
+		reportCommand(flags, streams), versionCommand(flags, streams),
 		explainCommand(flags, streams), ipCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams),
 	)
+	addCompletion(root, streams.Out)
 	return root
 }
 
