@@ -97,7 +97,7 @@ func Move(in MoveInputs) (plan MovePlan) {
 func (in MoveInputs) checkPod(r *Report, target *corev1.Node) {
 	for _, v := range in.Volumes {
 		if !v.usableOn(target) {
-			r.wrong("choose a node that can use the volume", "V%s can not be used on node %s", v.String()[1:], in.To)
+			r.wrong("choose a node that can use the volume", "V%s cannot be used on node %s", v.String()[1:], in.To)
 		}
 	}
 	if in.Pod == nil {
