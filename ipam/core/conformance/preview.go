@@ -120,6 +120,12 @@ func (in AdoptionInputs) outcome(pod *corev1.Pod, record *v1alpha1.FixedIP, user
 	case !wanted:
 		return NotSelected, in.whyNot(pod)
 	}
+	switch {
+	case podutil.IsTerminal(pod):
+		return NotSelected, "the pod has ended"
+	case pod.DeletionTimestamp != nil:
+		return NotSelected, "the pod is being deleted"
+	}
 	ips := AdoptableIPs(pod, in.Adoption.IPv4Only)
 	if len(ips) == 0 {
 		return AdoptedLater, "the pod does not run with an IP: its phase is " + string(pod.Status.Phase)
