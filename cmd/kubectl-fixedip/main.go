@@ -52,7 +52,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
 	root.AddCommand(
-		getCommand(flags, streams), topCommand(flags, streams),
+		statusCommand(flags, streams), getCommand(flags, streams), topCommand(flags, streams), mapCommand(flags, streams),
 		explainCommand(flags, streams), ipCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams),
 	)
 	root.AddCommand(reserveCommand(flags, streams), releaseCommand(flags, streams), moveCommand(flags, streams), adoptCommand(flags, streams))

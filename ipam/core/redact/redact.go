@@ -1,0 +1,240 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package redact
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// Kind is the kind of object that a name belongs to. It is the first part of the token.
+type Kind string
+
+// The kinds of names.
+const (
+	Namespace  Kind = "namespace"
+	Pod        Kind = "pod"
+	Node       Kind = "node"
+	Workload   Kind = "workload"
+	NodeSubnet Kind = "nodesubnet"
+	Other      Kind = "name"
+)
+
+// public are names that every cluster has. They are never replaced. The second line are words of log lines and of owner texts
+// that look like names.
+var public = map[string]bool{
+	"default": true, "kube-system": true, "kube-public": true, "kube-node-lease": true, "fixedip-system": true,
+	"fixedip.io": true, "cilium.io": true, "router": true, "health": true, "ingress": true, "bare-pod": true, "true": true, "false": true, "null": true,
+}
+
+// word is a text that may be a name or an address: labels that are joined by dashes, dots, colons, underscores and, for a CIDR, a
+// slash with a number.
+var word = regexp.MustCompile(`[0-9A-Za-z:]+(?:[-.:]+[0-9A-Za-z:]+)*(?:/[0-9]{1,3}\b)?`)
+
+// Redactor replaces names and addresses. Create it with New. It is not safe for concurrent use.
+type Redactor struct {
+	// names contains the tokens of names. Key: the name. numbers contains the last number of each kind of token.
+	names   map[string]string
+	numbers map[string]int
+	// subnets are the prefixes whose addresses are written relative to them. The tokens of an address and of a CIDR without its
+	// length are in addrs.
+	subnets []netip.Prefix
+	addrs   map[netip.Addr]string
+}
+
+// New returns a Redactor that knows the subnets of the nodes.
+func New(subnets []netip.Prefix) *Redactor {
+	r := &Redactor{names: map[string]string{}, numbers: map[string]int{}, addrs: map[netip.Addr]string{}}
+	for _, s := range subnets {
+		if s = s.Masked(); !slices.Contains(r.subnets, s) {
+			r.subnets = append(r.subnets, s)
+			r.addrs[s.Addr()] = r.token("subnet")
+		}
+	}
+	// The smallest subnet that contains an address comes first.
+	slices.SortStableFunc(r.subnets, func(a, b netip.Prefix) int { return b.Bits() - a.Bits() })
+	return r
+}
+
+func (r *Redactor) token(kind string) string {
+	r.numbers[kind]++
+	return fmt.Sprintf("%s-%d", kind, r.numbers[kind])
+}
+
+// Add makes names known. Names that every cluster has, such as kube-system, are left out, and so are names that are known with
+// another kind.
+func (r *Redactor) Add(kind Kind, names ...string) {
+	for _, name := range names {
+		if _, known := r.names[name]; !known && name != "" && !public[name] {
+			r.names[name] = r.token(string(kind))
+		}
+	}
+}
+
+// keyed matches a key and its value in the formats text and json of log lines. The value may be quoted, and may be an object with
+// name and namespace.
+var keyed = regexp.MustCompile(`(?i)"?\b(pods?|podName|namespace|nodes?|nodeName|ciliumnode|successor|statefulset|deployment|replicaset|workload|owner|fixedip|nodesubnet|name|reconciled|holder|object|ref)"?[=:]\s?"?([^\s"',;}\]]+)`)
+
+// kinds are the kinds of names that the keys of log lines announce. Other keys announce Other.
+var kinds = map[string]Kind{
+	"pod": Pod, "pods": Pod, "podname": Pod, "namespace": Namespace, "node": Node, "nodes": Node, "nodename": Node, "ciliumnode": Node, "successor": Node,
+	"statefulset": Workload, "deployment": Workload, "replicaset": Workload, "workload": Workload, "nodesubnet": NodeSubnet,
+}
+
+// object is a name of Kubernetes.
+var object = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+
+// Learn makes names known that a log line states: the values of keys such as pod and node, and the name after a known namespace
+// and a slash. Names may belong to objects that no longer exist.
+func (r *Redactor) Learn(text string) {
+	for _, m := range keyed.FindAllStringSubmatch(text, -1) {
+		kind, ok := kinds[strings.ToLower(m[1])]
+		if !ok {
+			kind = Other
+		}
+		r.learn(kind, m[2])
+	}
+	for _, m := range qualified.FindAllStringSubmatch(text, -1) {
+		if _, known := r.names[m[1]]; known || m[1] == "default" {
+			r.learn(Pod, m[0])
+		}
+	}
+}
+
+// qualified is a namespace and a name.
+var qualified = regexp.MustCompile(`\b([a-z0-9][-a-z0-9]*)/([a-z0-9][-a-z0-9.]*)`)
+
+// learn makes the parts of namespace/name, namespace/Kind/name or name known. Texts that are no names or that are addresses are
+// left out.
+func (r *Redactor) learn(kind Kind, value string) {
+	parts := strings.Split(strings.TrimRight(value, ".:"), "/")
+	for i, part := range parts {
+		if _, err := netip.ParseAddr(part); err == nil || !object.MatchString(part) || isNumber(part) {
+			continue
+		}
+		if i == 0 && len(parts) > 1 {
+			r.Add(Namespace, part)
+			continue
+		}
+		r.Add(kind, part)
+	}
+}
+
+func isNumber(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
+// Text returns text with tokens instead of known names and of all addresses and CIDRs.
+func (r *Redactor) Text(text string) string {
+	return word.ReplaceAllStringFunc(text, r.word)
+}
+
+// word returns the replacement of a text that word matches.
+func (r *Redactor) word(w string) string {
+	if replaced, ok := r.addr(w); ok {
+		return replaced
+	}
+	// A slash with a number belongs to a name, such as namespace/0.
+	if head, rest, ok := strings.Cut(w, "/"); ok {
+		return r.word(head) + "/" + r.word(rest)
+	}
+	if token, ok := r.names[w]; ok {
+		return token
+	}
+	// A port, a sentence that ends here, or a key and a value without a space.
+	if i := strings.LastIndex(w, ":"); i >= 0 {
+		return r.word(w[:i]) + ":" + r.word(w[i+1:])
+	}
+	// The labels of a DNS name, such as web-0.web.default.svc.
+	if head, rest, ok := strings.Cut(w, "."); ok {
+		return r.word(head) + "." + r.word(rest)
+	}
+	return r.dashed(w)
+}
+
+// dashed returns the replacement of a name that contains an address or a subnet with dashes, such as web-10-240-1-5 or
+// 10-240-1-0-24, and of a name that begins or ends with a known one, such as the name of an event or a ReplicaSet.
+func (r *Redactor) dashed(w string) string {
+	for i := range len(w) {
+		if w[i] != '-' {
+			continue
+		}
+		if token, ok := r.names[w[:i]]; ok {
+			return token + "-" + r.dashed(w[i+1:])
+		}
+	}
+	if m := dashedAddr.FindStringSubmatchIndex(w); m != nil {
+		dotted := strings.ReplaceAll(w[m[2]:m[3]], "-", ".")
+		if a, err := netip.ParseAddr(dotted); err == nil {
+			return w[:m[2]] + r.tokenOf(a) + w[m[3]:]
+		}
+	}
+	return w
+}
+
+// dashedAddr is an IPv4 address with dashes instead of dots.
+var dashedAddr = regexp.MustCompile(`(?:^|-)([0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3})(?:$|-)`)
+
+// addr returns the token of an address or a CIDR. ok is false if w is neither, or an address that says nothing about a cluster.
+func (r *Redactor) addr(w string) (token string, ok bool) {
+	if !strings.ContainsAny(w, ".:") {
+		return "", false
+	}
+	host, length, isPrefix := strings.Cut(w, "/")
+	a, err := netip.ParseAddr(host)
+	if err == nil {
+		if a.IsLoopback() || a.IsUnspecified() {
+			return w, true
+		}
+		if isPrefix {
+			return r.tokenOf(a) + "/" + length, true
+		}
+		return r.tokenOf(a), true
+	}
+	// An IPv4 address and a port.
+	if at, err := netip.ParseAddrPort(host); err == nil && !isPrefix {
+		if at.Addr().IsLoopback() || at.Addr().IsUnspecified() {
+			return w, true
+		}
+		return fmt.Sprintf("%s:%d", r.tokenOf(at.Addr()), at.Port()), true
+	}
+	return "", false
+}
+
+// tokenOf returns the token of an address. An address in a known subnet is written relative to the subnet, if it is one of the
+// first 65,536 of the subnet: a later one may tell the interface of a host.
+func (r *Redactor) tokenOf(a netip.Addr) string {
+	if token, ok := r.addrs[a]; ok {
+		return token
+	}
+	token := ""
+	for _, s := range r.subnets {
+		if !s.Contains(a) {
+			continue
+		}
+		if offset, ok := offsetIn(s, a); ok {
+			token = fmt.Sprintf("%s+%d", r.addrs[s.Addr()], offset)
+		}
+		break
+	}
+	if token == "" {
+		token = r.token("address-" + strings.ToLower(address.Of(a).String()))
+	}
+	r.addrs[a] = token
+	return token
+}
+
+// offsetIn returns the distance of a from the beginning of the subnet. ok is false if it is 65,536 or more.
+func offsetIn(s netip.Prefix, a netip.Addr) (offset int, ok bool) {
+	first, at := s.Addr().As16(), a.As16()
+	for i := range first[:14] {
+		if first[i] != at[i] {
+			return 0, false
+		}
+	}
+	return (int(at[14])<<8 | int(at[15])) - (int(first[14])<<8 | int(first[15])), true
+}

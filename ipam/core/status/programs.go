@@ -1,0 +1,279 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"fixedip.io/fixedip/ipam/core/configuration"
+)
+
+// Program is the state of one program.
+type Program struct {
+	Name string `json:"name"`
+	// Namespace is that of the Deployment; empty if there is no Deployment.
+	Namespace string `json:"namespace,omitempty"`
+	// Desired, Updated and Ready are numbers of replicas: desired, with the current template of the Deployment, and ready.
+	Desired int32 `json:"desired"`
+	Updated int32 `json:"updated"`
+	Ready   int32 `json:"ready"`
+	// Image is the image of the program, and Version the tag of the image or, if there is none, the version that the labels
+	// state.
+	Image   string `json:"image,omitempty"`
+	Version string `json:"version,omitempty"`
+	// Leader is the identity that holds the Lease; empty if there is none or it is unknown.
+	Leader string `json:"leader,omitempty"`
+	// LeaderSince is the time at which the leader acquired the Lease.
+	LeaderSince *time.Time `json:"leaderSince,omitempty"`
+}
+
+// Configuration says whether both programs have the same settings.
+type Configuration struct {
+	// State is Same, Differs or Unknown.
+	State string `json:"state"`
+	// Hash is the value of the label hash of the metric fixedip_config_info of a program with this configuration; empty unless
+	// State is Same.
+	Hash string `json:"hash,omitempty"`
+	// Outdated are the pods that started before the last change of their configuration, "namespace/name".
+	Outdated []string `json:"outdated,omitempty"`
+}
+
+// The values of Configuration.State.
+const (
+	Same    = "Same"
+	Differs = "Differs"
+	Unknown = "Unknown"
+)
+
+// configFile is the key of the configuration in the ConfigMap of a program, and schedulerFile that of the
+// KubeSchedulerConfiguration.
+const (
+	configFile    = "config.yaml"
+	schedulerFile = "scheduler.yaml"
+	// checksum is the annotation of pods with a hash of their ConfigMap.
+	checksum = "checksum/config"
+	// nameLabel is the label with the name of a program, and versionLabel the one with its version.
+	nameLabel    = "app.kubernetes.io/name"
+	versionLabel = "app.kubernetes.io/version"
+)
+
+// programs judges both programs.
+func (j *judge) programs() {
+	versions := map[string]string{}
+	for _, name := range ProgramNames {
+		p := Program{Name: name}
+		i := slices.IndexFunc(j.in.Deployments, func(d appsv1.Deployment) bool { return d.Labels[nameLabel] == name })
+		switch {
+		case i >= 0:
+			j.program(&p, &j.in.Deployments[i])
+			versions[p.Version] = name
+		case j.reads(Deployments):
+			j.problem("install fixedip, or name its namespace with --fixedip-namespace", "There is no Deployment of %s", name)
+		}
+		j.Programs = append(j.Programs, p)
+	}
+	if len(versions) > 1 {
+		j.problem("update the older program", "%s has version %s, and %s has version %s", j.Programs[0].Name, j.Programs[0].Version, j.Programs[1].Name, j.Programs[1].Version)
+	}
+}
+
+func (j *judge) program(p *Program, d *appsv1.Deployment) {
+	p.Namespace, p.Desired = d.Namespace, ptr.Deref(d.Spec.Replicas, 1)
+	p.Updated, p.Ready = d.Status.UpdatedReplicas, d.Status.ReadyReplicas
+	if c := container(&d.Spec.Template.Spec, p.Name); c != nil {
+		p.Image = c.Image
+	}
+	p.Version = versionOf(p.Image, d.Labels[versionLabel])
+	logs := "kubectl -n " + d.Namespace + " get pods -l " + nameLabel + "=" + p.Name + " shows them"
+	switch {
+	case p.Desired == 0:
+		j.problem("kubectl -n "+d.Namespace+" scale deployment "+d.Name+" --replicas=2", "Deployment %s/%s has no replicas", d.Namespace, d.Name)
+		return
+	case d.Status.ObservedGeneration < d.Generation || p.Updated < p.Desired:
+		j.problem("wait, or look at the pods: "+logs, "The update of %s is not complete: %d of %d replicas have the current template", p.Name, p.Updated, p.Desired)
+	case p.Ready < p.Desired:
+		j.problem("look at the pods that are not ready: "+logs, "%d of %d replicas of %s are ready", p.Ready, p.Desired, p.Name)
+	}
+	namespace, name, elects := j.in.LeaseOf(d)
+	if !elects || !j.reads(Leases) {
+		return
+	}
+	lease := j.in.Leases[namespace+"/"+name]
+	if lease == nil || ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
+		j.problem("look at the logs of "+p.Name, "No replica of %s holds Lease %s/%s, so none of them is active", p.Name, namespace, name)
+		return
+	}
+	p.Leader = *lease.Spec.HolderIdentity
+	if lease.Spec.AcquireTime != nil {
+		p.LeaderSince = ptr.To(lease.Spec.AcquireTime.Time)
+	}
+	const otherwise = 15 // The default duration of a Lease in seconds.
+	limit := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, otherwise)) * time.Second
+	if lease.Spec.RenewTime == nil || j.in.Now.Sub(lease.Spec.RenewTime.Time) > limit {
+		j.problem("look at the logs of "+p.Name, "%s holds Lease %s/%s and has not renewed it in time, so no replica of %s is active", p.Leader, namespace, name, p.Name)
+	}
+}
+
+// container returns the container with the name of a program; nil if there is none.
+func container(spec *corev1.PodSpec, name string) *corev1.Container {
+	for i := range spec.Containers {
+		if spec.Containers[i].Name == name {
+			return &spec.Containers[i]
+		}
+	}
+	return nil
+}
+
+// versionOf returns the tag of an image; otherwise if the image has none.
+func versionOf(image, otherwise string) string {
+	image, _, _ = strings.Cut(image, "@")
+	name := image[strings.LastIndex(image, "/")+1:]
+	if _, tag, ok := strings.Cut(name, ":"); ok {
+		return tag
+	}
+	return otherwise
+}
+
+// LeaseOf returns the Lease of a program's leader. elects is false if the program does not elect a leader.
+func (in Inputs) LeaseOf(d *appsv1.Deployment) (namespace, name string, elects bool) {
+	program := d.Labels[nameLabel]
+	if program == Scheduler {
+		var file struct {
+			LeaderElection struct {
+				LeaderElect                     *bool
+				ResourceNamespace, ResourceName string
+			}
+		}
+		if cm := in.ConfigMaps[d.Namespace+"/"+configMapOf(&d.Spec.Template.Spec)]; cm != nil {
+			// A file that cannot be decoded keeps the scheduler from starting. The defaults apply then.
+			_ = yaml.Unmarshal([]byte(cm.Data[schedulerFile]), &file)
+		}
+		e := file.LeaderElection
+		return orElse(e.ResourceNamespace, d.Namespace), orElse(e.ResourceName, Scheduler), ptr.Deref(e.LeaderElect, true)
+	}
+	namespace, name, elects = d.Namespace, "cilium-ipam-leader", true
+	c := container(&d.Spec.Template.Spec, program)
+	if c == nil {
+		return namespace, name, elects
+	}
+	for _, arg := range c.Args {
+		switch flag, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); flag {
+		case "leader-election-namespace":
+			namespace = value
+		case "leader-election-id":
+			name = value
+		case "enable-leader-election":
+			elects = value != "false"
+		}
+	}
+	return namespace, name, elects
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// configMapOf returns the name of the ConfigMap that a pod mounts as its volume config; empty if there is none.
+func configMapOf(spec *corev1.PodSpec) string {
+	for _, v := range spec.Volumes {
+		if v.Name == "config" && v.ConfigMap != nil {
+			return v.ConfigMap.Name
+		}
+	}
+	return ""
+}
+
+// ConfigMapsOf returns the ConfigMaps that Deployments and pods mount, as "namespace/name", sorted.
+func ConfigMapsOf(deployments []appsv1.Deployment, pods []corev1.Pod) (names []string) {
+	add := func(namespace string, spec *corev1.PodSpec) {
+		if name := configMapOf(spec); name != "" {
+			names = append(names, namespace+"/"+name)
+		}
+	}
+	for i := range deployments {
+		add(deployments[i].Namespace, &deployments[i].Spec.Template.Spec)
+	}
+	for i := range pods {
+		add(pods[i].Namespace, &pods[i].Spec)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// configuration compares the configuration of both programs, and that of their pods with that of their Deployments.
+func (j *judge) configuration() {
+	j.Configuration.State = Unknown
+	if len(j.in.Deployments) == 0 || !j.reads(Configurations) {
+		return
+	}
+	hashes := map[string]bool{}
+	for i := range j.in.Deployments {
+		d := &j.in.Deployments[i]
+		name := configMapOf(&d.Spec.Template.Spec)
+		if name == "" {
+			return // The program has another source of its settings.
+		}
+		cm := j.in.ConfigMaps[d.Namespace+"/"+name]
+		if cm == nil {
+			j.problem("create the ConfigMap; the chart and the kustomization contain it", "ConfigMap %s/%s, which %s mounts, does not exist", d.Namespace, name, d.Labels[nameLabel])
+			return
+		}
+		c, err := configuration.Parse([]byte(cm.Data[configFile]))
+		if err != nil {
+			j.problem("correct the configuration and apply it; the reference of the configuration lists all fields", "%s of ConfigMap %s/%s is not valid: %v", configFile, d.Namespace, name, err)
+			return
+		}
+		hash, err := c.Hash()
+		if err != nil {
+			return
+		}
+		hashes[hash] = true
+		j.Configuration.Hash = hash
+		j.outdated(d, name)
+	}
+	j.Configuration.State = Same
+	if len(hashes) > 1 {
+		j.Configuration.State, j.Configuration.Hash = Differs, ""
+		j.problem("let both Deployments mount one ConfigMap", "Both programs have different configurations")
+	}
+	if len(j.Configuration.Outdated) > 0 {
+		j.problem("kubectl rollout restart both Deployments, unless an update is in progress", "Pods have started before the last change of their configuration: %s", some(j.Configuration.Outdated))
+	}
+}
+
+// outdated adds the pods of a Deployment with another configuration than its template has. A pod has one if it mounts another
+// ConfigMap, its checksum differs, or the ConfigMap was written after the pod started.
+func (j *judge) outdated(d *appsv1.Deployment, configMap string) {
+	changed := lastChange(j.in.ConfigMaps[d.Namespace+"/"+configMap])
+	for i := range j.in.Pods {
+		p := &j.in.Pods[i]
+		if p.Namespace != d.Namespace || p.Labels[nameLabel] != d.Labels[nameLabel] || p.DeletionTimestamp != nil {
+			continue
+		}
+		earlier := p.Status.StartTime != nil && p.Status.StartTime.Time.Before(changed)
+		if configMapOf(&p.Spec) != configMap || p.Annotations[checksum] != d.Spec.Template.Annotations[checksum] || earlier {
+			j.Configuration.Outdated = append(j.Configuration.Outdated, p.Namespace+"/"+p.Name)
+		}
+	}
+}
+
+// lastChange returns the time of the last write of data of a ConfigMap, as far as managedFields tells it; zero: unknown.
+func lastChange(cm *corev1.ConfigMap) (last time.Time) {
+	for _, m := range cm.ManagedFields {
+		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.Raw), `"f:data"`) && m.Time.After(last) {
+			last = m.Time.Time
+		}
+	}
+	return last
+}

@@ -1,0 +1,142 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+)
+
+// The names of both programs. Their Deployments and pods have them in the label app.kubernetes.io/name.
+const (
+	Controller = "fixedip-controller"
+	Scheduler  = "fixedip-scheduler"
+)
+
+// ProgramNames are the names of both programs.
+var ProgramNames = []string{Controller, Scheduler}
+
+// Inputs are the objects that Of judges.
+type Inputs struct {
+	// Deployments are the Deployments of both programs, and Pods their pods.
+	Deployments []appsv1.Deployment
+	Pods        []corev1.Pod
+	// ConfigMaps are the ConfigMaps that the pods mount, as far as they exist. Key: "namespace/name".
+	ConfigMaps map[string]*corev1.ConfigMap
+	// Leases are the Leases of both programs, as far as they exist. Key: LeaseOf, "namespace/name".
+	Leases map[string]*coordinationv1.Lease
+	// CiliumConfig is the ConfigMap cilium-config; nil: it does not exist. CiliumNamespace is its namespace.
+	CiliumConfig    *corev1.ConfigMap
+	CiliumNamespace string
+	// Agents is the DaemonSet of the agents; nil: it does not exist.
+	Agents *appsv1.DaemonSet
+	// MissingKinds are the kinds of objects that the API server does not serve, such as FixedIPs.
+	MissingKinds []string
+	// Pools contains the pools of all nodes, and FixedIPs the FixedIPs of all namespaces.
+	Pools    *ledger.Ledger
+	FixedIPs []v1alpha1.FixedIP
+	// Unread are the objects that could not be read. Parts of the report that need them are not judged.
+	Unread []Unread
+	// Now is the time at which the objects were read.
+	Now time.Time
+}
+
+// The values of Unread.What.
+const (
+	Deployments    = "Deployments"
+	Pods           = "pods"
+	Configurations = "ConfigMaps of the programs"
+	Leases         = "Leases"
+	CiliumConfig   = "ConfigMap cilium-config"
+	Agents         = "DaemonSet of the agents"
+	CiliumNodes    = "CiliumNodes"
+	FixedIPs       = "FixedIPs"
+)
+
+// Unread is a kind of objects that could not be read.
+type Unread struct {
+	// What is one of the constants of this package.
+	What string `json:"what"`
+	// Why is the error of the API server.
+	Why string `json:"why"`
+}
+
+// Problem is something that keeps an installation from working as configured.
+type Problem struct {
+	// Text is a sentence without its full stop.
+	Text string `json:"text"`
+	// Help is advice on how to end the problem.
+	Help string `json:"help"`
+}
+
+// Report is the state of an installation.
+type Report struct {
+	// Healthy is true if there are no problems and everything could be read.
+	Healthy       bool          `json:"healthy"`
+	Programs      []Program     `json:"programs"`
+	Configuration Configuration `json:"configuration"`
+	Cilium        Cilium        `json:"cilium"`
+	Pools         Pools         `json:"pools"`
+	FixedIPs      Counts        `json:"fixedIPs"`
+	// NotReadable and Problems are never null.
+	NotReadable []Unread  `json:"notReadable"`
+	Problems    []Problem `json:"problems"`
+}
+
+func (r *Report) problem(help, text string, args ...any) {
+	r.Problems = append(r.Problems, Problem{Text: fmt.Sprintf(text, args...), Help: help})
+}
+
+// Of returns the state of an installation.
+func Of(in Inputs) Report {
+	r := Report{NotReadable: append([]Unread{}, in.Unread...), Problems: []Problem{}}
+	j := judge{Report: &r, in: in}
+	j.kinds()
+	j.programs()
+	j.configuration()
+	j.cilium()
+	j.pools()
+	j.fixedIPs()
+	r.Healthy = len(r.Problems) == 0 && len(r.NotReadable) == 0
+	return r
+}
+
+// judge builds one report.
+type judge struct {
+	*Report
+	in Inputs
+}
+
+// reads reports whether objects could be read. what is one of the constants of this package.
+func (j *judge) reads(what string) bool {
+	return !slices.ContainsFunc(j.in.Unread, func(u Unread) bool { return u.What == what })
+}
+
+func (j *judge) kinds() {
+	for _, kind := range j.in.MissingKinds {
+		if kind == CiliumNodes {
+			j.problem("install Cilium with ipam.mode=crd", "The API server does not serve CiliumNodes, so no node has a pool")
+			continue
+		}
+		j.problem("install the CRDs of fixedip", "The API server does not serve %s", kind)
+	}
+}
+
+// some returns at most five names and the number of the others.
+func some(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
