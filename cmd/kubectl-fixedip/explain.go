@@ -65,7 +65,7 @@ waits, or something is wrong. 2: the command failed.`,
 					return err
 				}
 			}
-			report := explain.Explain(in)
+			report := listed(explain.Explain(in))
 			if err := write(streams.Out, output, report, func(out io.Writer) error { return writeReport(out, report) }); err != nil {
 				return err
 			}
@@ -79,6 +79,14 @@ waits, or something is wrong. 2: the command failed.`,
 	source.addFlags(cmd)
 	outputFlag(cmd, &output)
 	return cmd
+}
+
+// listed returns a report whose findings are a list in JSON even if there is none.
+func listed(r explain.Report) explain.Report {
+	if r.Findings == nil {
+		r.Findings = []explain.Finding{}
+	}
+	return r
 }
 
 // problemsOf returns errProblems if a report contains a problem.

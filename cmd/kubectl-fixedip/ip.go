@@ -45,7 +45,7 @@ objects have the address. 2: the command failed.`,
 			if err != nil {
 				return err
 			}
-			report := explain.Address(in)
+			report := listed(explain.Address(in))
 			if err := write(streams.Out, output, report, func(out io.Writer) error { return writeReport(out, report) }); err != nil {
 				return err
 			}
