@@ -87,7 +87,7 @@ func TestChartIsTheKustomization(t *testing.T) {
 				u.SetLabels(nil)
 				// The text of config.yaml has comments in one of the two only.
 				text, _, _ := unstructured.NestedString(u.Object, "data", "config.yaml")
-				c, err := configuration.Parse([]byte(text))
+				c, err := configuration.Parse([]byte(text), nil)
 				if err != nil {
 					t.Fatalf("config.yaml: %v", err)
 				}
@@ -273,7 +273,7 @@ func TestChartValues(t *testing.T) {
 // TestChartWithSubnetsOfKubernetes checks that no cluster pool is required if Kubernetes assigns the subnets.
 func TestChartWithSubnetsOfKubernetes(t *testing.T) {
 	objects := render(t, "fixedip-system", `config: {subnets: {source: Node}}`)
-	if c, err := configuration.Parse([]byte(configMap(t, objects)["config.yaml"])); err != nil || c.Subnets.Source != configuration.FromNode {
+	if c, err := configuration.Parse([]byte(configMap(t, objects)["config.yaml"]), nil); err != nil || c.Subnets.Source != configuration.FromNode {
 		t.Errorf("config.yaml: got subnets.source %q (error %v), want Node", c.Subnets.Source, err)
 	}
 	for _, m := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
