@@ -101,6 +101,13 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc, readFile func(string) ([]byte,
 			if settings, err = readSettings(ctx, args, readFile, ciliumconfigmap.FromClientset(h.ClientSet())); err != nil {
 				return nil, err
 			}
+		}
+		if f, ok := h.(framework.Framework); ok {
+			if err := checkProfile(f.ProfileName(), settings); err != nil {
+				return nil, err
+			}
+		}
+		if shared == nil {
 			hash, err := settings.Hash()
 			if err != nil {
 				return nil, err
@@ -119,11 +126,6 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc, readFile func(string) ([]byte,
 		}
 		if err := sameArgs(first, args); err != nil {
 			return nil, err
-		}
-		if f, ok := h.(framework.Framework); ok {
-			if err := checkProfile(f.ProfileName(), settings); err != nil {
-				return nil, err
-			}
 		}
 		return newPlugin(ctx, shared, args, settings, h)
 	}

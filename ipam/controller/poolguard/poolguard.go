@@ -80,7 +80,10 @@ func (g *Guard) Sync(ctx context.Context) error {
 	}
 	cm.Data[key] = want
 	// Update carries the resourceVersion that was read.
-	if err := g.API.Update(ctx, &cm); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+	switch err := g.API.Update(ctx, &cm); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
 		return fmt.Errorf("update ConfigMap %s/%s: %w", g.Namespace, Name, err)
 	}
 	klog.FromContext(ctx).Info("Cluster pools written for the admission policy of FixedIPs", "configMap", klog.KObj(&cm), "pools", want)
