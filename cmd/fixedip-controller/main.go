@@ -13,10 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/features"
-	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // registers --logging-format=json
@@ -30,7 +28,9 @@ import (
 	"fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
 	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
+	"fixedip.io/fixedip/ipam/controller/poolguard"
 	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/ipam/version"
@@ -85,6 +85,7 @@ func command() *cobra.Command {
 }
 
 func run(o *options, changed func(flag string) bool) error {
+	// Most mistakes are found without the API server.
 	cfg, err := o.config(changed)
 	if err != nil {
 		return err
@@ -112,7 +113,19 @@ func run(o *options, changed func(flag string) bool) error {
 	if err != nil {
 		return err
 	}
-	if err := disableEndpointKeeper(ctx, kubeconfig, kinds, &cfg); err != nil {
+	live, err := client.New(kubeconfig, client.Options{Scheme: kinds, DryRun: &o.DryRun})
+	if err != nil {
+		return fmt.Errorf("create a client without a cache: %w", err)
+	}
+	cilium, err := ciliumconfigmap.Read(ctx, ciliumconfigmap.FromClient(live), cfg.CiliumConfig)
+	if err != nil {
+		return err
+	}
+	o.cilium = &cilium
+	if cfg, err = o.config(changed); err != nil {
+		return err
+	}
+	if err := disableEndpointKeeper(ctx, live, &cfg); err != nil {
 		return err
 	}
 	mgr, err := manager.New(kubeconfig, manager.Options{
@@ -141,19 +154,18 @@ func run(o *options, changed func(flag string) bool) error {
 	if err := controller.Setup(ctx, mgr, cfg); err != nil {
 		return err
 	}
+	if err := mgr.Add(&poolguard.Guard{API: live, Namespace: cfg.Namespace, ClusterPools: cfg.ClusterPools}); err != nil {
+		return fmt.Errorf("add the guard of the cluster pools to the manager: %w", err)
+	}
 	return mgr.Start(ctx)
 }
 
 // disableEndpointKeeper disables the maintenance of CiliumEndpoints in cfg if Cilium creates no CiliumEndpoints.
-func disableEndpointKeeper(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Scheme, cfg *ipamconfig.Config) error {
+func disableEndpointKeeper(ctx context.Context, live client.Client, cfg *ipamconfig.Config) (err error) {
 	if !cfg.Verify.Endpoints {
 		return nil
 	}
-	live, err := client.New(kubeconfig, client.Options{Scheme: kinds})
-	if err != nil {
-		return fmt.Errorf("create a client for the configuration of Cilium: %w", err)
-	}
-	cfg.Verify.Endpoints, err = ciliumendpoint.Enabled(ctx, live)
+	cfg.Verify.Endpoints, err = ciliumendpoint.Enabled(ctx, live, cfg.CiliumConfig)
 	if err == nil && !cfg.Verify.Endpoints {
 		klog.FromContext(ctx).Info("Cilium creates no CiliumEndpoints; the controller repairs none and evicts no pod because of them")
 	}

@@ -19,6 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/configuration"
+	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 )
 
 // options contains the values of the flags. The method config computes the fields of Config that do not have the value of a
@@ -28,9 +29,12 @@ type options struct {
 	// file is the configuration in the file of --config, without defaults; the zero value if there is no file.
 	file       configuration.Configuration
 	configFile string
-	kubeconfig string
-	qps        float32
-	burst      int
+	// ciliumConfig names the ConfigMap of Cilium, and cilium contains its settings; nil: not read yet.
+	ciliumConfig string
+	cilium       *configuration.CiliumSettings
+	kubeconfig   string
+	qps          float32
+	burst        int
 	// shared contains the values of the flags that set fields of the configuration (see sharedFlags).
 	shared        sharedValues
 	staticPodIPv6 bool
@@ -46,6 +50,7 @@ type options struct {
 // addFlags adds the flags, and sets the options to their defaults.
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.configFile, "config", "", "YAML file of kind "+configuration.Kind+", which fixedip-scheduler reads too; flags of the same settings take precedence")
+	fs.StringVar(&o.ciliumConfig, "cilium-config", ciliumconfigmap.Default, "ConfigMap of Cilium, as namespace/name, that settings and timeouts are adapted to; fixedip-scheduler has to read the same one (ciliumConfig in FixedIPArgs). Defaults apply if it does not exist or may not be read")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig file; if empty, the service account of the pod is used. Default: environment variable KUBECONFIG")
 	// Releasing a thousand addresses at once takes three requests for each address. The API server has its own limits.
 	fs.Float32Var(&o.qps, "kube-api-qps", 500, "Maximum number of requests per second to the API server, on average, of each client and for each kind of object; the controller as a whole may send more")
@@ -87,7 +92,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", "0", "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }
 
-// config returns the complete Config. An error names the flag, or the field in the file, and the value. changed reports whether
+// config returns the complete Config. Without the settings of Cilium (o.cilium), the settings that depend on them are absent and not
+// validated. An error names the flag, or the field in the file, and the value. changed reports whether
 // a source other than the file has set a flag.
 func (o *options) config(changed func(flag string) bool) (cfg config.Config, err error) {
 	cfg = o.Config
@@ -100,6 +106,12 @@ func (o *options) config(changed func(flag string) bool) (cfg config.Config, err
 	}
 	if err := cfg.Apply(settings); err != nil {
 		return cfg, err
+	}
+	if cfg.CiliumConfig, err = ciliumconfigmap.ParseName(o.ciliumConfig); err != nil {
+		return cfg, fmt.Errorf("--cilium-config: %w", err)
+	}
+	if o.cilium != nil {
+		cfg.Cilium = *o.cilium
 	}
 	cfg.Adoption.IPv4Only = cfg.Adoption.IPv4Only || !o.staticPodIPv6
 	if errs := append(cfg.Validate(), o.validate(cfg.Namespace)...); len(errs) > 0 {

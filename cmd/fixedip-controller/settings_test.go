@@ -307,7 +307,7 @@ func TestFlagsPrecedeTheFile(t *testing.T) {
 		"max-dynamic-ips":              {[]string{"--max-dynamic-ips=30"}, pools + "pools: {maxDynamic: 40}\n", func(c configuration.Configuration) any { return *c.Pools.MaxDynamic }, 30},
 		"strict-nodes":                 {[]string{"--strict-nodes=a=b"}, pools + "strictNodes: c=d\n", func(c configuration.Configuration) any { return *c.StrictNodes }, "a=b"},
 		"failover":                     {[]string{"--failover=Reassign"}, pools + "failover: Wait\n", func(c configuration.Configuration) any { return c.Failover }, v1alpha1.Reassign},
-		"allow-address-migration":      {[]string{"--allow-address-migration=false"}, pools + "allowAddressMigration: true\n", func(c configuration.Configuration) any { return c.AllowAddressMigration }, false},
+		"allow-address-migration":      {[]string{"--allow-address-migration=false"}, pools + "allowAddressMigration: true\n", func(c configuration.Configuration) any { return c.MigrationAllowed() }, false},
 		"mismatch-policy":              {[]string{"--mismatch-policy=Report"}, pools + "mismatchPolicy: Restart\n", func(c configuration.Configuration) any { return c.MismatchPolicy }, identity.Report},
 		"label-selector":               {[]string{"--label-selector=a=b"}, pools + "adoption: {podSelector: {matchLabels: {c: d}}}\n", func(c configuration.Configuration) any { return metav1.FormatLabelSelector(c.Adoption.PodSelector) }, "a in (b)"},
 		"scheduler-names":              {[]string{"--scheduler-names=a"}, pools + "schedulerNames: [b]\n", func(c configuration.Configuration) any { return strings.Join(c.SchedulerNames, ",") }, "a"},

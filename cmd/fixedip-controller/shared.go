@@ -129,7 +129,7 @@ var sharedFlags = []struct {
 		return nil
 	}},
 	{"allow-address-migration", "allowAddressMigration", func(c *configuration.Configuration, v sharedValues) error {
-		c.AllowAddressMigration = v.migration
+		c.AllowAddressMigration = &v.migration
 		return nil
 	}},
 	{"mismatch-policy", "mismatchPolicy", func(c *configuration.Configuration, v sharedValues) error {
@@ -199,6 +199,9 @@ func (o *options) configuration(changed func(flag string) bool) (configuration.C
 		}
 	}
 	c.Complete()
+	if o.cilium != nil {
+		c.AdaptTo(*o.cilium)
+	}
 	errs := c.Validate(nil)
 	if len(errs) == 0 {
 		return c, nil

@@ -31,6 +31,8 @@ type SchedulerOptions struct {
 	// Failover is the default failover policy; Wait if empty. Movable allows the migration of addresses.
 	Failover string
 	Movable  bool
+	// FollowCilium replaces Movable: the routing mode in the ConfigMap of Cilium decides.
+	FollowCilium bool
 	// NoElection disables leader election. The scheduler is then active at once, like a former leader that has not noticed
 	// the loss of its lease.
 	NoElection bool
@@ -103,7 +105,9 @@ kind: FixedIPConfiguration
 ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
 subnets: {source: Node}
 failover: {{or .Failover "Wait"}}
+{{- if not .FollowCilium}}
 allowAddressMigration: {{.Movable}}
+{{- end}}
 {{- with .Workloads}}
 workloads: {{.}}
 {{- end}}

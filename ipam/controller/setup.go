@@ -14,14 +14,18 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/barrier"
@@ -87,7 +91,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	}
 	pools := &nodepool.Reconciler{
 		Watermark: cfg.Watermark, Cooldown: cfg.Cooldown, StrictNodes: cfg.StrictNodes, StripManagedFields: cfg.StripManagedFields,
-		Ledger: p.Ledger, Writer: p.writer, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, Agents: p.Agents,
+		Ledger: p.Ledger, Writer: p.writer, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, Agents: p.Agents, Cilium: cfg.Cilium,
 		Kinds: p.Kinds, RecordsSeen: p.watched["fixedips"], Requests: &to.nodes,
 	}
 	if err := pools.Setup(mgr); err != nil {
@@ -146,7 +150,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Allocator: allocator, Adoption: cfg.Adoption, Ready: records.Ready}
 	if cfg.Verify.Endpoints {
 		conform.Endpoints = &ciliumendpoint.Keeper{
-			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingRequests: &to.verified,
+			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingRequests: &to.verified, CiliumConfig: cfg.CiliumConfig,
 			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointGracePeriod},
 		}
 		if err := conform.Endpoints.Setup(ctx, mgr); err != nil {
@@ -209,6 +213,12 @@ func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (
 		reports = dryrun.Recorder{Log: mgr.GetLogger()}
 	}
 	agents := barrier.New(writer, reports, real)
+	agents.AnswerTimeout = cfg.Cilium.AnswerTimeout()
+	if mode := cfg.Cilium.IPAMMode; mode != "" && mode != configuration.IPAMModeCRD {
+		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return reportIPAMMode(ctx, reports, cfg) })); err != nil {
+			return nil, fmt.Errorf("add the report of the IPAM mode to the manager: %w", err)
+		}
+	}
 	return &dependencies{
 		Gatherer: gather.Gatherer{
 			Ledger: l, Cached: mgr.GetClient(), Live: live, Workloads: owners, Agents: agents, Kinds: kinds, Events: reports, Clock: real,
@@ -216,6 +226,18 @@ func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (
 		},
 		pools: pools, writer: writer, agents: agents, workloads: owners, watched: watched,
 	}, nil
+}
+
+// reportIPAMMode reports in the log and in an event on the ConfigMap of Cilium that Cilium has another IPAM mode than crd. It is no
+// error: the ConfigMap may be newer than the agents, and agents may have flags.
+func reportIPAMMode(ctx context.Context, reports events.EventRecorder, cfg config.Config) error {
+	klog.FromContext(ctx).Error(nil, "The IPAM mode of Cilium is not crd; agents in another mode ignore the pools that fixedip maintains", "configMap", cfg.CiliumConfig, "ipam", cfg.Cilium.IPAMMode)
+	about := &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: cfg.CiliumConfig.Namespace, Name: cfg.CiliumConfig.Name},
+	}
+	reports.Eventf(about, nil, corev1.EventTypeWarning, "WrongIPAMMode", "ReadConfiguration", "ipam is %s, but fixedip needs crd: agents in another mode ignore the pools that fixedip maintains, and pods get no fixed addresses; install Cilium with ipam.mode=crd", cfg.Cilium.IPAMMode)
+	return nil
 }
 
 // follow keeps the ledger in sync with the informers. When the ledger has a change, follow enqueues the affected objects in the

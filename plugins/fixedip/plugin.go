@@ -27,6 +27,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/binder"
@@ -97,9 +98,16 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc, readFile func(string) ([]byte,
 		defer mu.Unlock()
 		if shared == nil {
 			var err error
-			if settings, err = readSettings(args, readFile); err != nil {
+			if settings, err = readSettings(ctx, args, readFile, ciliumconfigmap.FromClientset(h.ClientSet())); err != nil {
 				return nil, err
 			}
+		}
+		if f, ok := h.(framework.Framework); ok {
+			if err := checkProfile(f.ProfileName(), settings); err != nil {
+				return nil, err
+			}
+		}
+		if shared == nil {
 			hash, err := settings.Hash()
 			if err != nil {
 				return nil, err
@@ -123,18 +131,44 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc, readFile func(string) ([]byte,
 	}
 }
 
-// readSettings returns the settings in the file that the arguments name. An error names the file, the field and the value.
-func readSettings(args *config.FixedIPArgs, readFile func(string) ([]byte, error)) (configuration.Configuration, error) {
+// readSettings returns the settings in the file that the arguments name, adapted to those of Cilium. An error names the file, the
+// field and the value. If the file has every setting that depends on Cilium, readSettings does not read those of Cilium.
+func readSettings(ctx context.Context, args *config.FixedIPArgs, readFile func(string) ([]byte, error), get ciliumconfigmap.Getter) (configuration.Configuration, error) {
 	path := field.NewPath("pluginConfig").Key(Name).Child("args", "configuration")
 	data, err := readFile(args.Configuration)
 	if err != nil {
 		return configuration.Configuration{}, fmt.Errorf("%s: %w", path, err)
 	}
-	settings, err := configuration.Parse(data)
+	settings, err := configuration.Parse(data, nil)
+	if err == nil && settings.AllowAddressMigration == nil {
+		var cilium configuration.CiliumSettings
+		if cilium, err = readCilium(ctx, args, get); err != nil {
+			return settings, err
+		}
+		settings, err = configuration.Parse(data, &cilium)
+	}
 	if err != nil {
 		return settings, fmt.Errorf("%s: %s: %w", path, args.Configuration, err)
 	}
 	return settings, nil
+}
+
+// readCilium returns the settings of Cilium in the ConfigMap that the arguments name.
+func readCilium(ctx context.Context, args *config.FixedIPArgs, get ciliumconfigmap.Getter) (configuration.CiliumSettings, error) {
+	name, err := ciliumconfigmap.ParseName(args.CiliumConfig)
+	if err != nil {
+		return configuration.CiliumSettings{}, err
+	}
+	return ciliumconfigmap.Read(ctx, get, name)
+}
+
+// checkProfile returns an error if a profile that enables the plugin is not in schedulerNames: the controller would take its pods
+// for pods of another scheduler.
+func checkProfile(profile string, settings configuration.Configuration) error {
+	if slices.Contains(settings.SchedulerNames, profile) {
+		return nil
+	}
+	return fmt.Errorf("profile %s enables plugin %s, but schedulerNames in the configuration is [%s]; add %s to schedulerNames, or disable the plugin in that profile", profile, Name, strings.Join(settings.SchedulerNames, ", "), profile)
 }
 
 // sameArgs returns an error if two profiles have different values of an argument that configures their shared state.
@@ -144,6 +178,7 @@ func sameArgs(first, args *config.FixedIPArgs) error {
 		"claimQPS":      *args.ClaimQPS == *first.ClaimQPS,
 		"claimBurst":    *args.ClaimBurst == *first.ClaimBurst,
 		"configuration": args.Configuration == first.Configuration,
+		"ciliumConfig":  args.CiliumConfig == first.CiliumConfig,
 	} {
 		if !same {
 			differ = append(differ, name)

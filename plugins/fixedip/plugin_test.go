@@ -4,16 +4,20 @@
 package fixedip
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/binder"
@@ -81,7 +85,7 @@ func TestFilterAllocatesNothing(t *testing.T) {
 // state, and may have different values of all others. Finding S11.
 func TestProfilesShareArguments(t *testing.T) {
 	args := func(change ...func(*config.FixedIPArgs)) *config.FixedIPArgs {
-		a := &config.FixedIPArgs{Configuration: "/etc/fixedip/config.yaml", ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200)}
+		a := &config.FixedIPArgs{Configuration: "/etc/fixedip/config.yaml", CiliumConfig: "kube-system/cilium-config", ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200)}
 		for _, c := range change {
 			c(a)
 		}
@@ -105,6 +109,56 @@ func TestProfilesShareArguments(t *testing.T) {
 		}
 		if got != tc.want {
 			t.Errorf("%s: got error %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestProfileIsNamed checks that a profile that enables the plugin has to be in schedulerNames.
+func TestProfileIsNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		names []string
+		want  string
+	}{
+		"named":     {names: []string{"batch", "fixedip-scheduler"}},
+		"not named": {names: []string{"batch", "web"}, want: "profile fixedip-scheduler enables plugin FixedIP, but schedulerNames in the configuration is [batch, web]; add fixedip-scheduler to schedulerNames, or disable the plugin in that profile"},
+		"no names":  {names: []string{}, want: "profile fixedip-scheduler enables plugin FixedIP, but schedulerNames in the configuration is []; add fixedip-scheduler to schedulerNames, or disable the plugin in that profile"},
+	} {
+		got := ""
+		if err := checkProfile("fixedip-scheduler", configuration.Configuration{SchedulerNames: c.names}); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: got error %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestSettingsFollowCilium checks that the plugin reads the ConfigMap of Cilium if a setting depends on it, and only then.
+func TestSettingsFollowCilium(t *testing.T) {
+	const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPConfiguration\nsubnets: {source: Node}\n"
+	for name, c := range map[string]struct {
+		file, mode    string
+		want, reads   bool
+		wantErrPrefix string
+	}{
+		"tunnel":          {mode: "tunnel", want: true, reads: true},
+		"native":          {mode: "native", reads: true},
+		"native, Migrate": {file: "failover: Migrate\n", mode: "native", reads: true, wantErrPrefix: `pluginConfig[FixedIP].args.configuration: /c: failover: Invalid value: "Migrate"`},
+		"explicit":        {file: "allowAddressMigration: true\n", mode: "native", want: true},
+		"invalid":         {file: "failover: Move\n", mode: "tunnel", wantErrPrefix: `pluginConfig[FixedIP].args.configuration: /c: failover: Unsupported value: "Move"`},
+	} {
+		reads := false
+		get := func(_ context.Context, key types.NamespacedName) (*corev1.ConfigMap, error) {
+			reads = key == types.NamespacedName{Namespace: "cilium", Name: "config"}
+			return &corev1.ConfigMap{Data: map[string]string{"routing-mode": c.mode}}, nil
+		}
+		args := &config.FixedIPArgs{Configuration: "/c", CiliumConfig: "cilium/config"}
+		settings, err := readSettings(t.Context(), args, func(string) ([]byte, error) { return []byte(head + c.file), nil }, get)
+		if got := fmt.Sprint(err); (err != nil || c.wantErrPrefix != "") && (c.wantErrPrefix == "" || !strings.HasPrefix(got, c.wantErrPrefix)) {
+			t.Errorf("%s: got error %s, want %q", name, got, c.wantErrPrefix)
+		}
+		if err == nil && settings.MigrationAllowed() != c.want || reads != c.reads {
+			t.Errorf("%s: got that addresses may migrate: %t, after reading the ConfigMap: %t; want %t and %t", name, settings.MigrationAllowed(), reads, c.want, c.reads)
 		}
 	}
 }

@@ -42,6 +42,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip"
 )
@@ -220,9 +221,11 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 			// Nothing in these tests reads the settings of subnets.
 			Subnets:               configuration.Subnets{Source: configuration.FromNode},
 			Failover:              v1alpha1.Failover(r.failover),
-			AllowAddressMigration: r.movable,
+			AllowAddressMigration: &r.movable,
+			SchedulerNames:        []string{p.ns},
 			Workloads:             []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
 		}),
+		CiliumConfig: ciliumconfigmap.Default,
 		ClaimTimeout: &metav1.Duration{Duration: r.claimTimeout},
 		ClaimQPS:     ptr.To[float32](100),
 		ClaimBurst:   ptr.To[int32](200),

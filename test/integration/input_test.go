@@ -64,7 +64,8 @@ func TestBadFlags(t *testing.T) {
 		"unknown mismatch policy":      {[]string{pool, "--mismatch-policy=restart"}, `--mismatch-policy: Unsupported value: "restart": supported values: "Restart", "Report"`},
 		"no concurrent restarts":       {[]string{pool, "--max-concurrent-restarts=0"}, `--max-concurrent-restarts: Invalid value: 0: must be at least 1; to restart no pods, set mismatchPolicy to Report`},
 		"grace period too short":       {[]string{pool, "--cep-grace-period=0s"}, `--cep-grace-period: Invalid value: "0s": must be at least 1s`},
-		"Migrate is not allowed":       {[]string{pool, "--failover=Migrate"}, `--failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
+		"Migrate is not allowed":       {[]string{pool, "--failover=Migrate", "--allow-address-migration=false"}, `--failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
+		"Cilium without a namespace":   {[]string{pool, "--cilium-config=cilium-config"}, `--cilium-config: "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
 		"no such file":                 {[]string{pool, "--config=/nowhere.yaml"}, `--config /nowhere.yaml: open /nowhere.yaml: no such file or directory`},
 		"no such flag":                 {[]string{"--cluster-pool"}, `unknown flag: --cluster-pool`},
 		"no such kubeconfig":           {[]string{pool, "--kubeconfig=/nowhere"}, `--kubeconfig "/nowhere": stat /nowhere: no such file or directory`},
@@ -94,6 +95,9 @@ func TestBadSchedulerArgs(t *testing.T) {
 		"no such argument":       {args: "ipFamilies: [IPv4]", want: `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamilies"`},
 		"no such family":         {settings: "ipFamilies: [IPv5]", want: prefix + `configuration: FILE: ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
 		"invalid selector":       {settings: `strictNodes: "a in"`, want: prefix + `configuration: FILE: strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
+		"Cilium, no namespace":   {args: "ciliumConfig: cilium-config", want: prefix + `ciliumConfig: Invalid value: "cilium-config": "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
+		"Migrate is not allowed": {settings: "allowAddressMigration: false\nfailover: Migrate", want: prefix + `configuration: FILE: failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
+		"profile without a name": {settings: "allowAddressMigration: true\nschedulerNames: [web]", want: strings.TrimSuffix(prefix, "pluginConfig[FixedIP].args.") + `profile fixedip-scheduler enables plugin FixedIP, but schedulerNames in the configuration is [web]; add fixedip-scheduler to schedulerNames, or disable the plugin in that profile`},
 		"no such setting":        {settings: "ipFamily: IPv4", want: prefix + `configuration: FILE: error unmarshaling JSON: while decoding JSON: json: unknown field "ipFamily"`},
 	} {
 		t.Run(name, func(t *testing.T) {

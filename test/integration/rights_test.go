@@ -31,20 +31,22 @@ import (
 // the right. Value: the purpose of the right and a test that uses it.
 var usedByOtherTests = map[string]map[string]string{
 	"fixedip-controller": {
-		right("create", "", "pods/eviction", "", ""):              "restarting a pod that runs with a wrong address: TestMismatch",
-		right("get", "", "persistentvolumeclaims", "", ""):        "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
-		right("get", "", "persistentvolumes", "", ""):             "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
-		right("get", "", "nodes", "", ""):                         "making sure that a node is gone before its addresses are released: TestHoldAndFree",
-		right("get", "cilium.io", "ciliumendpoints", "", ""):      "reading a CiliumEndpoint that seems to be stale or missing: TestG6CEPKeeper",
-		right("patch", "cilium.io", "ciliumendpoints", "", ""):    "correcting the owner reference of a CiliumEndpoint: TestG6CEPKeeper",
-		right("delete", "cilium.io", "ciliumendpoints", "", ""):   "deleting the CiliumEndpoint of a pod that is gone: TestG6CEPKeeper",
-		right("patch", "cilium.io", "ciliumnodes/status", "", ""): "starting the release handshake of a dynamic entry: TestShrinkAcrossRestarts",
-		right("update", "fixedip.io", "nodesubnets", "", ""):      "assigning an orphaned subnet to the node that inherits it: TestNodeReplaced",
-		right("delete", "fixedip.io", "nodesubnets", "", ""):      "deleting the NodeSubnet of a node that is gone: TestHoldAndFree",
-		right("patch", "events.k8s.io", "events", "", ""):         "counting a repeated event: any test in which an event repeats",
+		right("create", "", "pods/eviction", "", ""):                                 "restarting a pod that runs with a wrong address: TestMismatch",
+		right("get", "", "persistentvolumeclaims", "", ""):                           "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
+		right("get", "", "persistentvolumes", "", ""):                                "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
+		right("get", "", "nodes", "", ""):                                            "making sure that a node is gone before its addresses are released: TestHoldAndFree",
+		right("get", "cilium.io", "ciliumendpoints", "", ""):                         "reading a CiliumEndpoint that seems to be stale or missing: TestG6CEPKeeper",
+		right("patch", "cilium.io", "ciliumendpoints", "", ""):                       "correcting the owner reference of a CiliumEndpoint: TestG6CEPKeeper",
+		right("delete", "cilium.io", "ciliumendpoints", "", ""):                      "deleting the CiliumEndpoint of a pod that is gone: TestG6CEPKeeper",
+		right("patch", "cilium.io", "ciliumnodes/status", "", ""):                    "starting the release handshake of a dynamic entry: TestShrinkAcrossRestarts",
+		right("update", "fixedip.io", "nodesubnets", "", ""):                         "assigning an orphaned subnet to the node that inherits it: TestNodeReplaced",
+		right("delete", "fixedip.io", "nodesubnets", "", ""):                         "deleting the NodeSubnet of a node that is gone: TestHoldAndFree",
+		right("update", "", "configmaps", "fixedip-cluster-pools", "fixedip-system"): "undoing a change of the CIDRs that users may reserve: TestClusterPoolsAreGuarded",
+		right("patch", "events.k8s.io", "events", "", ""):                            "counting a repeated event: any test in which an event repeats",
 	},
 	"fixedip-scheduler": {
-		right("get", "cilium.io", "ciliumnodes", "", ""): "reading a pool from the API server after a conflict and for a migration: TestMigrate",
+		right("get", "", "configmaps", "cilium-config", "kube-system"): "reading the routing mode of Cilium: TestSettingsFollowCilium",
+		right("get", "cilium.io", "ciliumnodes", "", ""):               "reading a pool from the API server after a conflict and for a migration: TestMigrate",
 	},
 }
 

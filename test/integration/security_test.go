@@ -146,6 +146,8 @@ func (e *env) leastPrivilege() {
 				right("get", "coordination.k8s.io", "leases", "cilium-ipam-leader", system), right("update", "coordination.k8s.io", "leases", "cilium-ipam-leader", system),
 				right("create", "", "events", "", system),
 				right("get", "", "configmaps", "cilium-config", "kube-system"),
+				right("create", "", "configmaps", "", system),
+				right("get", "", "configmaps", "fixedip-cluster-pools", system), right("update", "", "configmaps", "fixedip-cluster-pools", system),
 			}),
 		// These are in addition to the rights of every scheduler.
 		"fixedip-scheduler": slices.Concat(
@@ -154,6 +156,7 @@ func (e *env) leastPrivilege() {
 			[]string{
 				right("create", "coordination.k8s.io", "leases", "", system),
 				right("get", "coordination.k8s.io", "leases", "fixedip-scheduler", system), right("update", "coordination.k8s.io", "leases", "fixedip-scheduler", system),
+				right("get", "", "configmaps", "cilium-config", "kube-system"),
 			}),
 	}
 	refused := slices.Concat(
@@ -168,6 +171,7 @@ func (e *env) leastPrivilege() {
 		each("create,update,patch,delete", "apiextensions.k8s.io", "customresourcedefinitions"), each("create,update", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 		each("delete", "", "namespaces"), each("*", "*", "*"),
 		[]string{
+			right("update", "", "configmaps", "fixedip-config", system), right("update", "", "configmaps", "cilium-config", "kube-system"), right("create", "", "configmaps", "", "kube-system"),
 			right("update", "coordination.k8s.io", "leases", "another", system), right("delete", "coordination.k8s.io", "leases", "cilium-ipam-leader", system),
 			right("update", "coordination.k8s.io", "leases", "node-1", "kube-node-lease"), right("update", "coordination.k8s.io", "leases", "cilium-ipam-leader", "kube-system"),
 		})

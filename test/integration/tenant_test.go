@@ -196,9 +196,9 @@ func TestTenant(t *testing.T) {
 		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(pool.SubnetNotFound)
 	})
 	e.must(tenant.Delete(within(t), outside))
-	e.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "fixedip-pools"}, Data: map[string]string{"pools": "10.240.0.0/16, fd00:240::/48"}})
 	e.admit()
-	const refusal = `denied request: spec.ips: Invalid value: "192.0.2.8": must be in the pools of the cluster (ConfigMap fixedip-pools): 10.240.0.0/16, fd00:240::/48`
+	// The controller writes the CIDRs.
+	const refusal = `denied request: spec.ips: Invalid value: "192.0.2.8": must be in the pools of the cluster (ConfigMap fixedip-cluster-pools): 10.240.0.0/16`
 	e.eventually("the API server to refuse the address of outside-1", func() bool {
 		err := tenant.Create(within(t), tenantFixedIP("outside-1", "192.0.2.8"), client.DryRunAll)
 		return apierrors.IsInvalid(err) && strings.HasSuffix(err.Error(), refusal)

@@ -79,7 +79,7 @@ func TestChartIsTheKustomization(t *testing.T) {
 		for _, u := range objects {
 			name := u.GetName()
 			switch {
-			case u.GetKind() == "Namespace" || name == "fixedip-pools":
+			case u.GetKind() == "Namespace":
 				continue
 			case u.GetKind() == "ConfigMap":
 				name, _, _ = strings.Cut(name, "-config-")
@@ -87,7 +87,7 @@ func TestChartIsTheKustomization(t *testing.T) {
 				u.SetLabels(nil)
 				// The text of config.yaml has comments in one of the two only.
 				text, _, _ := unstructured.NestedString(u.Object, "data", "config.yaml")
-				c, err := configuration.Parse([]byte(text))
+				c, err := configuration.Parse([]byte(text), nil)
 				if err != nil {
 					t.Fatalf("config.yaml: %v", err)
 				}
@@ -154,7 +154,7 @@ func TestChartRefuses(t *testing.T) {
 		"no replica":                    {`scheduler: {replicas: 0}`, "at '/scheduler/replicas': minimum: got 0, want 1"},
 		"a grace period without a unit": {`config: {subnets: {orphanedGracePeriod: "30"}}`, "at '/config/subnets/orphanedGracePeriod'"},
 		"cluster pools beside subnets of Kubernetes": {`config: {subnets: {source: Node, clusterPools: [{cidr: 10.240.0.0/16}]}}`, "config.subnets.clusterPools is not empty although config.subnets.source is Node"},
-		"migration that is not allowed":              {`config: {failover: Migrate, subnets: {source: Node}}`, "config.failover is Migrate, but config.allowAddressMigration is false"},
+		"migration that is not allowed":              {`config: {failover: Migrate, allowAddressMigration: false, subnets: {source: Node}}`, "config.failover is Migrate, but config.allowAddressMigration is false"},
 		"half an API server":                         {`{config: {subnets: {source: Node}}, apiServer: {host: 192.0.2.1}}`, "apiServer needs both host and port"},
 		"pool that is too small":                     {`config: {pools: {minFree: 1}}`, "at '/config/pools/minFree': minimum: got 1, want 2"},
 		"misspelt selector":                          {`config: {adoption: {podSelector: {matchLables: {a: b}}}}`, "additional properties 'matchLables' not allowed"},
@@ -273,13 +273,8 @@ func TestChartValues(t *testing.T) {
 // TestChartWithSubnetsOfKubernetes checks that no cluster pool is required if Kubernetes assigns the subnets.
 func TestChartWithSubnetsOfKubernetes(t *testing.T) {
 	objects := render(t, "fixedip-system", `config: {subnets: {source: Node}}`)
-	if c, err := configuration.Parse([]byte(configMap(t, objects)["config.yaml"])); err != nil || c.Subnets.Source != configuration.FromNode {
+	if c, err := configuration.Parse([]byte(configMap(t, objects)["config.yaml"]), nil); err != nil || c.Subnets.Source != configuration.FromNode {
 		t.Errorf("config.yaml: got subnets.source %q (error %v), want Node", c.Subnets.Source, err)
-	}
-	for _, m := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
-		if m.Name == "fixedip-pools" {
-			t.Error("the chart has the ConfigMap fixedip-pools without a pool, so that every FixedIP of a user is refused")
-		}
 	}
 }
 

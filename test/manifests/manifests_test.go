@@ -302,7 +302,7 @@ func TestDocumentedInstallation(t *testing.T) {
 			if got := mounted["config.yaml"]; got != files["config.yaml"] {
 				t.Errorf("Deployment %s: got config.yaml %q, want %q", d.Name, got, files["config.yaml"])
 			}
-			if _, err := configuration.Parse([]byte(mounted["config.yaml"])); err != nil {
+			if _, err := configuration.Parse([]byte(mounted["config.yaml"]), nil); err != nil {
 				t.Errorf("Deployment %s: config.yaml: %v", d.Name, err)
 			}
 			if mounted["scheduler.yaml"] == "" {

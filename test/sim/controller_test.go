@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -53,6 +54,7 @@ func controllerConfig(s setup) ipamconfig.Config {
 		FinalizerDeadline:  10 * time.Minute,
 		ResyncPeriod:       ipamconfig.DefaultResyncPeriod,
 		Namespace:          "kube-system",
+		CiliumConfig:       types.NamespacedName{Namespace: "kube-system", Name: "cilium-config"},
 		Verify:             verify,
 		MetricsPerNode:     metrics.PerNodeOn,
 	}

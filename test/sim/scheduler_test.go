@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip"
@@ -102,6 +103,7 @@ func (w *world) startScheduler() *scheduler {
 	}
 	args := &config.FixedIPArgs{
 		Configuration: "of the run",
+		CiliumConfig:  ciliumconfigmap.Default,
 		ClaimTimeout:  &metav1.Duration{Duration: 10 * time.Second},
 		ClaimQPS:      ptr.To[float32](100),
 		ClaimBurst:    ptr.To[int32](200),

@@ -62,7 +62,7 @@ func (s setup) settings() configuration.Configuration {
 			OrphanedGracePeriod: &metav1.Duration{Duration: orphanGrace},
 		},
 		Pools:                 configuration.Pools{MinFree: ptr.To(2)},
-		AllowAddressMigration: true,
+		AllowAddressMigration: ptr.To(true),
 		StrictNodes:           ptr.To(""),
 		Workloads:             s.workloads(),
 		SchedulerNames:        []string{schedulerName},

@@ -28,8 +28,7 @@ import (
 )
 
 const (
-	// overdue is the time without an answer after which an agent is reported. An agent answers within one update rate, 15 s
-	// by default, and within two if its report conflicts with another write of the CiliumNode.
+	// overdue is the default of Service.AnswerTimeout.
 	overdue = 2 * time.Minute
 	// remembered is the time for which an answer is stored: a caller that judges the evidence again after pods have changed
 	// needs no further barrier.
@@ -47,6 +46,11 @@ type Pools interface {
 
 // Service runs agent barriers, at most one at a time for each node.
 type Service struct {
+	// AnswerTimeout is the time without an answer after which an agent is reported. An agent answers within one report interval,
+	// 15 s by default, and within two if its report conflicts with another write of the CiliumNode. Set it before the first
+	// request.
+	AnswerTimeout time.Duration
+
 	pools    Pools
 	clock    clock.PassiveClock
 	events   events.EventRecorder
@@ -76,7 +80,7 @@ type node struct {
 
 // New returns a Service without barrier requests.
 func New(pools Pools, recorder events.EventRecorder, c clock.PassiveClock) *Service {
-	return &Service{pools: pools, events: recorder, clock: c, nodes: map[string]*node{}}
+	return &Service{AnswerTimeout: overdue, pools: pools, events: recorder, clock: c, nodes: map[string]*node{}}
 }
 
 // Setup adds the controller that writes probes and reads answers to a manager.
@@ -286,17 +290,17 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (c
 func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
-	left := n.began.Add(overdue).Sub(s.clock.Now())
+	left := n.began.Add(s.AnswerTimeout).Sub(s.clock.Now())
 	report := left <= 0 && !n.reported
 	n.reported = n.reported || report
 	why := n.waitReason(now.Name)
 	s.mu.Unlock()
 	if report {
 		s.events.Eventf(ciliumpool.Reference(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
-			"The Cilium agent has not answered the controller for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end, no pod takes over an IP there, and no IP moves away; check the cilium pod of the node, and the events of its Node and CiliumNode", overdue, why)
+			"The Cilium agent has not answered the controller for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end, no pod takes over an IP there, and no IP moves away; check the cilium pod of the node, and the events of its Node and CiliumNode", s.AnswerTimeout, why)
 	}
 	if left <= 0 {
-		left = overdue
+		left = s.AnswerTimeout
 	}
 	return ctrl.Result{RequeueAfter: left}
 }
@@ -323,7 +327,7 @@ func (s *Service) Overdue() (pending, late int) {
 			continue
 		}
 		pending++
-		if s.clock.Since(n.began) >= overdue {
+		if s.clock.Since(n.began) >= s.AnswerTimeout {
 			late++
 		}
 	}

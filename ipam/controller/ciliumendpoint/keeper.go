@@ -33,9 +33,11 @@ const nodeIndex = "endpointNode"
 type Keeper struct {
 	Cached client.Reader
 	Live   client.Client
-	Events events.EventRecorder
-	Clock  clock.Clock
-	Grace  GracePeriods
+	// CiliumConfig is the ConfigMap of Cilium.
+	CiliumConfig types.NamespacedName
+	Events       events.EventRecorder
+	Clock        clock.Clock
+	Grace        GracePeriods
 	// MissingRequests receives a request for a pod when its CiliumEndpoint begins or ceases to count as missing.
 	MissingRequests *source.Requests
 

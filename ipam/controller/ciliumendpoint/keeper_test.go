@@ -263,7 +263,7 @@ func TestEnabled(t *testing.T) {
 		if c.noCRD {
 			b = b.WithRESTMapper(meta.NewDefaultRESTMapper(nil))
 		}
-		if got, err := Enabled(t.Context(), b.Build()); err != nil || got != c.want {
+		if got, err := Enabled(t.Context(), b.Build(), types.NamespacedName{Namespace: "kube-system", Name: "cilium-config"}); err != nil || got != c.want {
 			t.Errorf("%s: got %v and error %v, want %v", name, got, err, c.want)
 		}
 	}

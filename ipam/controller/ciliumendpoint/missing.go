@@ -7,13 +7,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
@@ -38,7 +38,7 @@ var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 // It also records an event on the pod, because package conformance does not evict every such pod. For example, it
 // evicts no pod without a FixedIP, and no pod whose FixedIP is being deleted.
 func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *corev1.Pod) (ctrl.Result, error) {
-	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
+	if enabled, err := Enabled(ctx, k.Live, k.CiliumConfig); err != nil || !enabled {
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, err
 	}
 	k.mu.Lock()
@@ -79,7 +79,7 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 	if err != nil || found != Missing || now.UID != pod.UID {
 		return false, "", err
 	}
-	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
+	if enabled, err := Enabled(ctx, k.Live, k.CiliumConfig); err != nil || !enabled {
 		return false, "", err
 	}
 	if k.pause(ctx, pod) {
@@ -200,29 +200,15 @@ func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode
 	return ""
 }
 
-const (
-	// ciliumConfig is the ConfigMap of Cilium in ciliumNamespace. Its key disableCRD disables CiliumEndpoints; from v1.20 on,
-	// Cilium can create CiliumEndpointSlices without them (Cilium fact 26).
-	ciliumNamespace, ciliumConfig = "kube-system", "cilium-config"
-	disableCRD                    = "disable-endpoint-crd"
-)
-
 // Enabled reports whether Cilium creates CiliumEndpoints: the CRD exists, and the ConfigMap of Cilium does not disable them.
 // A ConfigMap that does not exist, that the controller may not read, or that has an invalid value disables nothing.
-func Enabled(ctx context.Context, live client.Client) (bool, error) {
+func Enabled(ctx context.Context, live client.Client, cilium types.NamespacedName) (bool, error) {
 	gvk := ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CEPKindDefinition)
 	if _, err := live.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); meta.IsNoMatchError(err) {
 		return false, nil
 	} else if err != nil {
 		return false, fmt.Errorf("look up the API of CiliumEndpoints: %w", err)
 	}
-	var config corev1.ConfigMap
-	switch err := live.Get(ctx, client.ObjectKey{Namespace: ciliumNamespace, Name: ciliumConfig}, &config); {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return true, nil
-	case err != nil:
-		return false, fmt.Errorf("read ConfigMap %s/%s: %w", ciliumNamespace, ciliumConfig, err)
-	}
-	disabled, err := strconv.ParseBool(config.Data[disableCRD])
-	return err != nil || !disabled, nil
+	s, _, err := ciliumconfigmap.Get(ctx, ciliumconfigmap.FromClient(live), cilium)
+	return err == nil && !s.EndpointsDisabled, err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -74,6 +75,10 @@ type Config struct {
 	MetricsPerNode metrics.PerNode
 	// DryRun is true if the API server only validates the writes, and stores none of them.
 	DryRun bool
+	// Cilium contains the settings of Cilium that timeouts depend on; the zero value: not known.
+	Cilium configuration.CiliumSettings
+	// CiliumConfig is the ConfigMap that Cilium was read from.
+	CiliumConfig types.NamespacedName
 	// Verify is the configuration of the controllers of mismatches, adoption and CiliumEndpoints.
 	Verify conformance.Config
 }

@@ -85,7 +85,7 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 		// The Node is missing or not ready, so no agent would answer a new mark. Check again after another timeout,
 		// whether or not an event reports that the node is ready.
 		s.Overdue = nil
-		if at := s.Now.Add(replyTimeout); s.NextTimeout.IsZero() || at.Before(s.NextTimeout) {
+		if at := s.Now.Add(r.Cilium.AnswerTimeout()); s.NextTimeout.IsZero() || at.Before(s.NextTimeout) {
 			s.NextTimeout = at
 		}
 	}

@@ -11,15 +11,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-const (
-	// replyTimeout is the maximum time for an answer of an agent in a release handshake. An agent reports once per
-	// ipam-cilium-node-update-rate, 15 s by default, tries again if a report conflicts with another write, and checks all
-	// handshakes when it starts: two minutes are enough for each of these.
-	replyTimeout = 2 * time.Minute
-	// maxDoublings is the maximum number of times that replyTimeout is doubled for an agent that does not answer.
-	// Such an agent is probably down, and every mark is sent to all other agents.
-	maxDoublings = 2
-)
+// maxDoublings is the maximum number of times that the timeout for an answer in a release handshake
+// (CiliumSettings.AnswerTimeout) is doubled for an agent that does not answer. Such an agent is probably down, and every mark
+// is sent to all other agents.
+const maxDoublings = 2
 
 // memory is the state of one node that the controller stores: since when the first report of its agent and the
 // answers in release handshakes are pending. An answer can be lost: the agent stores it in its copy of the CiliumNode
@@ -85,7 +80,7 @@ func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.T
 		}
 	}
 	for p, since := range m.since {
-		due := since.Add(replyTimeout << min(m.timeouts, maxDoublings))
+		due := since.Add(r.Cilium.AnswerTimeout() << min(m.timeouts, maxDoublings))
 		if !now.Before(due) {
 			overdue = append(overdue, p.addr)
 		} else if next.IsZero() || due.Before(next) {
@@ -97,7 +92,7 @@ func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.T
 
 // resumeHandshakes sends a barrier request to the agent of a node if this process, in its first pass over the node,
 // finds handshakes in which the agent has to act next. The answers of the agent may be lost, and the process does not
-// know since when they are pending: controllers that are killed more often than once per replyTimeout would never
+// know since when they are pending: controllers that are killed more often than once per AnswerTimeout would never
 // withdraw such a handshake. The probe of the request changes the status of the CiliumNode, so that the agent
 // evaluates all handshakes again.
 func (r *Reconciler) resumeHandshakes(n pool.NodePool) {

@@ -28,6 +28,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodepool"
@@ -37,13 +38,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-const (
-	// timerSlack is the shortest requeue delay: a timer may fire a little before the time for which it was set.
-	timerSlack = 10 * time.Millisecond
-	// askAfter is the time for which the controller waits for the first report of an agent before it asks for one: time to
-	// start, plus two report intervals of 15 s (the default).
-	askAfter = time.Minute
-)
+// timerSlack is the shortest requeue delay: a timer may fire a little before the time for which it was set.
+const timerSlack = 10 * time.Millisecond
 
 // Reconciler is the controller "pool", which maintains the pools of nodes. A request names a node.
 type Reconciler struct {
@@ -54,6 +50,8 @@ type Reconciler struct {
 	Events events.EventRecorder
 	Clock  clock.PassiveClock
 	Agents gather.Agents
+	// Cilium contains the settings of Cilium, which determine how long the controller waits for agents.
+	Cilium configuration.CiliumSettings
 	// Kinds are the kinds of workloads whose pods may have fixed addresses.
 	Kinds identity.Kinds
 	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
@@ -158,7 +156,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
 }
 
-// askUnreported asks the agent of a node for a report if its first report does not arrive within askAfter: before the first
+// askUnreported asks the agent of a node for a report if its first report does not arrive within FirstReportTimeout: before the first
 // report, no address of the node is free for a claim. An agent that was not restarted when its CiliumNode was created again
 // reports only when an allocation changes. askUnreported returns the time at which to call it again, or the zero time if
 // that is not necessary.
@@ -174,7 +172,7 @@ func (r *Reconciler) askUnreported(n pool.NodePool) time.Time {
 	if m.unreported.IsZero() {
 		m.unreported = now
 	}
-	if due := m.unreported.Add(askAfter); now.Before(due) {
+	if due := m.unreported.Add(r.Cilium.FirstReportTimeout()); now.Before(due) {
 		return due
 	}
 	r.Agents.Ask(n.Name, "first report of CiliumNode "+n.UID, func() {})

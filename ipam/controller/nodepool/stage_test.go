@@ -15,10 +15,17 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/test/controllertest"
+)
+
+// The timeouts without settings of Cilium.
+var (
+	replyTimeout = configuration.CiliumSettings{}.AnswerTimeout()
+	askAfter     = configuration.CiliumSettings{}.FirstReportTimeout()
 )
 
 // stage is a node "n" whose pool the test sets.

@@ -31,7 +31,7 @@ func defaults() configuration.Configuration {
 			OrphanedPolicy: subnetplan.Inherit, OrphanedGracePeriod: &metav1.Duration{Duration: time.Minute},
 		},
 		Pools:    configuration.Pools{MinFree: ptr.To(8), MaxDynamic: ptr.To(0)},
-		Failover: v1alpha1.Wait, StrictNodes: ptr.To("fixedip.io/strict=true"), SchedulerNames: []string{"fixedip-scheduler"}, MismatchPolicy: identity.Restart,
+		Failover: v1alpha1.Wait, StrictNodes: ptr.To("fixedip.io/strict=true"), AllowAddressMigration: ptr.To(false), SchedulerNames: []string{"fixedip-scheduler"}, MismatchPolicy: identity.Restart,
 	}
 }
 
@@ -93,7 +93,7 @@ func TestParse(t *testing.T) {
 		"protectNodesFrom":       {file: head + pool + "protectNodesFrom: [autoscaler]\n", wantErr: `protectNodesFrom[0]: Unsupported value: "autoscaler": supported values: "cluster-autoscaler", "karpenter"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := configuration.Parse([]byte(c.file))
+			got, err := configuration.Parse([]byte(c.file), &configuration.CiliumSettings{})
 			if c.wantErr != "" {
 				if err == nil || err.Error() != c.wantErr {
 					t.Errorf("got error %v, want %s", err, c.wantErr)
@@ -121,7 +121,7 @@ func TestParse(t *testing.T) {
 func TestHash(t *testing.T) {
 	hash := func(file string) string {
 		t.Helper()
-		c, err := configuration.Parse([]byte(head + file))
+		c, err := configuration.Parse([]byte(head+file), &configuration.CiliumSettings{})
 		if err != nil {
 			t.Fatal(err)
 		}

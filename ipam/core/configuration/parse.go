@@ -17,13 +17,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Parse returns the configuration in a file, complete and valid. An error names the field and the value.
-func Parse(data []byte) (Configuration, error) {
+// Parse returns the configuration in a file, complete, adapted to the settings of Cilium, and valid. If cilium is nil, settings that
+// depend on those of Cilium stay absent and are not validated. An error names the field and the value.
+func Parse(data []byte, cilium *CiliumSettings) (Configuration, error) {
 	c, err := Decode(data)
 	if err != nil {
 		return c, err
 	}
 	c.Complete()
+	if cilium != nil {
+		c.AdaptTo(*cilium)
+	}
 	if errs := c.Validate(nil); len(errs) > 0 {
 		return c, errs.ToAggregate()
 	}

@@ -33,10 +33,10 @@ type Configuration struct {
 	// failover is the policy for pods whose node cannot take them, unless their workload defines another one: Wait, Migrate (to
 	// another node, with the same address) or Reassign (to another node, with another address). Default: Wait.
 	Failover v1alpha1.Failover `json:"failover,omitempty"`
-	// allowAddressMigration allows an address to move to a node whose subnet does not contain it. Set it to true if Cilium
-	// runs in tunnel mode, or if addresses are advertised one by one. With native routing by subnets, such an address could
-	// not be reached. Default: false.
-	AllowAddressMigration bool `json:"allowAddressMigration,omitempty"`
+	// allowAddressMigration allows an address to move to a node whose subnet does not contain it. With native routing by
+	// subnets, such an address could not be reached; set it to true if your network advertises addresses one by one. Default:
+	// true if routing-mode in Cilium's ConfigMap cilium-config is tunnel, otherwise false.
+	AllowAddressMigration *bool `json:"allowAddressMigration,omitempty"`
 	// strictNodes is the label selector of strict nodes, on which every pod gets a pool entry of its own; empty selects no
 	// node. Default: fixedip.io/strict=true.
 	StrictNodes *string `json:"strictNodes,omitempty"`

@@ -31,7 +31,8 @@ const (
 // Autoscalers contains every autoscaler that protectNodesFrom may name.
 var Autoscalers = []string{ClusterAutoscaler, Karpenter}
 
-// Validate returns an error for each invalid value of a complete configuration. path is the path of the configuration itself;
+// Validate returns an error for each invalid value of a complete configuration. A setting that AdaptTo has not set yet is valid.
+// path is the path of the configuration itself;
 // it may be nil.
 func (c Configuration) Validate(path *field.Path) field.ErrorList {
 	errs := append(c.Subnets.validate(path.Child("subnets")), c.validateFamilies(path.Child("ipFamilies"))...)
@@ -39,7 +40,7 @@ func (c Configuration) Validate(path *field.Path) field.ErrorList {
 	switch policy, err := identity.ParseFailover(string(c.Failover)); {
 	case err != nil:
 		errs = append(errs, field.NotSupported(path.Child("failover"), c.Failover, []v1alpha1.Failover{v1alpha1.Wait, v1alpha1.Migrate, v1alpha1.Reassign}))
-	case policy == v1alpha1.Migrate && !c.AllowAddressMigration:
+	case policy == v1alpha1.Migrate && c.AllowAddressMigration != nil && !*c.AllowAddressMigration:
 		errs = append(errs, field.Invalid(path.Child("failover"), c.Failover, "addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses"))
 	}
 	if _, err := c.Strict(); err != nil {

@@ -21,7 +21,7 @@ import (
 // these.
 func FuzzFixedIPArgs(f *testing.F) {
 	for _, seed := range []string{
-		"{}", "configuration: /etc/fixedip/config.yaml", "configuration: ''", "configuration: [a]", "claimTimeout: 0s", "claimTimeout: 1h", "claimTimeout: soon", "claimQPS: -1", "claimQPS: 1e39", "claimQPS: .nan", "claimBurst: 4294967296",
+		"{}", "configuration: /etc/fixedip/config.yaml", "configuration: ''", "configuration: [a]", "ciliumConfig: cilium/config", "ciliumConfig: a", "claimTimeout: 0s", "claimTimeout: 1h", "claimTimeout: soon", "claimQPS: -1", "claimQPS: 1e39", "claimQPS: .nan", "claimBurst: 4294967296",
 		"ipFamilies: [IPv4]", "kind: Other", "a: *b", "\t", "- x",
 	} {
 		f.Add([]byte(seed))

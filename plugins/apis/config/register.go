@@ -13,6 +13,8 @@ import (
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	schedscheme "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 )
 
 func init() {
@@ -38,6 +40,9 @@ func setDefaults(args *FixedIPArgs) {
 	setDefault(&args.ClaimBurst, 400)
 	if args.Configuration == "" {
 		args.Configuration = "/etc/fixedip/config.yaml"
+	}
+	if args.CiliumConfig == "" {
+		args.CiliumConfig = ciliumconfigmap.Default
 	}
 }
 

@@ -21,6 +21,9 @@ type FixedIPArgs struct {
 	// configuration is the path of the file with the settings that the scheduler shares with the controller, of kind
 	// FixedIPConfiguration. Every profile has to name the same file. Default: /etc/fixedip/config.yaml.
 	Configuration string `json:"configuration,omitempty"`
+	// ciliumConfig is the ConfigMap of Cilium, as namespace/name, that settings are adapted to. It has to be the one that the
+	// controller reads (--cilium-config), and the same in every profile. Default: kube-system/cilium-config.
+	CiliumConfig string `json:"ciliumConfig,omitempty"`
 	// claimTimeout is the time limit for writing a claim into the pool of a CiliumNode. A pod whose claim takes longer is
 	// tried again. Default: 10s.
 	ClaimTimeout *metav1.Duration `json:"claimTimeout,omitempty"`

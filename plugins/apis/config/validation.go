@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 )
 
 // maxClaimTimeout is the maximum of claimTimeout. It limits the time that a pod spends in the binding cycle.
@@ -19,6 +21,9 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	var errs field.ErrorList
 	if args.Configuration == "" {
 		errs = append(errs, field.Required(path.Child("configuration"), "must be the path of a file of kind FixedIPConfiguration"))
+	}
+	if _, err := ciliumconfigmap.ParseName(args.CiliumConfig); err != nil {
+		errs = append(errs, field.Invalid(path.Child("ciliumConfig"), args.CiliumConfig, err.Error()))
 	}
 	if d := ptr.Deref(args.ClaimTimeout, metav1.Duration{}).Duration; d <= 0 || d > maxClaimTimeout {
 		errs = append(errs, field.Invalid(path.Child("claimTimeout"), d.String(), "must be more than 0s and at most "+maxClaimTimeout.String()))

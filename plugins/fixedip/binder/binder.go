@@ -92,7 +92,7 @@ type Binder struct {
 func New(shared *Shared, args *config.FixedIPArgs, settings configuration.Configuration, snapshot func(node string) fwk.NodeInfo, f informers.SharedInformerFactory) (*Binder, error) {
 	b := &Binder{
 		Shared: shared, snapshot: snapshot,
-		claimTimeout: args.ClaimTimeout.Duration, failover: settings.Failover, movable: settings.AllowAddressMigration,
+		claimTimeout: args.ClaimTimeout.Duration, failover: settings.Failover, movable: settings.MigrationAllowed(),
 	}
 	var err error
 	if b.families, err = settings.Families(); err != nil {
