@@ -8,9 +8,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,16 +20,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/realcluster"
 	"fixedip.io/fixedip/hack/realcluster/layout"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
 // TestChart checks the chart on nodes that do not become ready without fixedip. Pods have the same addresses whenever
 // they are replaced: after an upgrade that restarts fixedip, after a rollback, and after fixedip was uninstalled and
-// installed again. While fixedip is uninstalled, pods keep running and FixedIPs stay. Every command of Helm succeeds,
-// including the uninstall.
+// installed again. While fixedip is uninstalled, pods keep running and FixedIPs stay, but a namespace with a FixedIP can be
+// deleted. Every command of Helm succeeds, including the uninstall.
 func TestChart(t *testing.T) {
 	i := installBy(t, func(o *realcluster.Options) {
 		o.Empty = true
@@ -53,6 +57,7 @@ func TestChart(t *testing.T) {
 	pods = i.web(pods)
 	rolledOut()
 
+	i.createGivenUp()
 	i.must(helm(within(t), t, i.cluster, "uninstall", "fixedip", "--namespace", system))
 	err := wait.PollUntilContextCancel(within(t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		left, err := i.api.CoreV1().Pods(system).List(ctx, metav1.ListOptions{})
@@ -72,12 +77,64 @@ func TestChart(t *testing.T) {
 		} else {
 			i.must(err)
 		}
+		if finalizers := i.finalizers("default", p.Name); len(finalizers) > 0 {
+			t.Errorf("FixedIP %s has the finalizers %q after fixedip was uninstalled, want none", p.Name, finalizers)
+		}
 	}
+	i.deleteGivenUp()
 	i.deletePods(pods)
 
 	i.must(helm(within(t), t, i.cluster, installCommand(i.cluster)...))
 	rolledOut()
 	i.web(pods)
+	for _, p := range pods {
+		if want := []string{v1alpha1.Finalizer}; !slices.Equal(i.finalizers("default", p.Name), want) {
+			t.Errorf("FixedIP %s has the finalizers %q after fixedip was installed again, want %q", p.Name, i.finalizers("default", p.Name), want)
+		}
+	}
+}
+
+// givenUp is a namespace with a FixedIP that is deleted while fixedip is uninstalled.
+const givenUp = "given-up"
+
+// createGivenUp creates the namespace givenUp with a FixedIP, and waits until the controller has added its finalizer.
+func (i installation) createGivenUp() {
+	i.t.Helper()
+	_, err := i.api.CoreV1().Namespaces().Create(within(i.t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: givenUp}}, metav1.CreateOptions{})
+	i.must(err)
+	// The address belongs to a subnet that no node of the test has.
+	address := netip.MustParsePrefix(layout.PodCIDR(layout.IPv4)).Addr().As4()
+	address[2], address[3] = 200, 9
+	record := fmt.Sprintf(`{"apiVersion":"fixedip.io/v1alpha1","kind":"FixedIP","metadata":{"name":"absent-0"},
+"spec":{"ips":[%q],"podName":"absent-0","owner":{"apiVersion":"apps/v1","kind":"StatefulSet","name":"absent"}}}`, netip.AddrFrom4(address).String())
+	i.must(i.api.CoreV1().RESTClient().Post().AbsPath("/apis/fixedip.io/v1alpha1/namespaces/" + givenUp + "/fixedips").Body([]byte(record)).Do(within(i.t)).Error())
+	err = wait.PollUntilContextCancel(within(i.t), 200*time.Millisecond, true, func(context.Context) (bool, error) {
+		return len(i.finalizers(givenUp, "absent-0")) > 0, nil
+	})
+	i.must(err)
+}
+
+// deleteGivenUp deletes the namespace givenUp, and waits until it is gone.
+func (i installation) deleteGivenUp() {
+	i.t.Helper()
+	i.must(i.api.CoreV1().Namespaces().Delete(within(i.t), givenUp, metav1.DeleteOptions{}))
+	err := wait.PollUntilContextCancel(within(i.t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		_, err := i.api.CoreV1().Namespaces().Get(ctx, givenUp, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		i.t.Fatalf("wait for namespace %s to be gone, while no controller runs: %v", givenUp, err)
+	}
+}
+
+// finalizers returns the finalizers of a FixedIP, which must exist.
+func (i installation) finalizers(namespace, name string) []string {
+	i.t.Helper()
+	text, err := i.api.CoreV1().RESTClient().Get().AbsPath(fmt.Sprintf("/apis/fixedip.io/v1alpha1/namespaces/%s/fixedips/%s", namespace, name)).Do(within(i.t)).Raw()
+	i.must(err)
+	var record v1alpha1.FixedIP
+	i.must(json.Unmarshal(text, &record))
+	return record.Finalizers
 }
 
 // logJSON checks that every line that the pods of fixedip log is a JSON object.

@@ -141,6 +141,7 @@ func (e *env) leastPrivilege() {
 			each("get,list,watch,patch,delete", "cilium.io", "ciliumendpoints"),
 			each("get,list,watch,create,update,delete", "fixedip.io", "fixedips"), each("update", "fixedip.io", "fixedips/status"), each("list,watch,create,update,delete", "fixedip.io", "nodesubnets"), each("update", "fixedip.io", "nodesubnets/status"),
 			each("create,patch", "events.k8s.io", "events"),
+			each("create", "authentication.k8s.io", "tokenreviews"), each("create", "authorization.k8s.io", "subjectaccessreviews"),
 			[]string{
 				right("create", "coordination.k8s.io", "leases", "", system),
 				right("get", "coordination.k8s.io", "leases", "cilium-ipam-leader", system), right("update", "coordination.k8s.io", "leases", "cilium-ipam-leader", system),

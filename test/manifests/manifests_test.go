@@ -73,7 +73,7 @@ func deployments(t *testing.T, objects installed) []appsv1.Deployment {
 }
 
 // optional contains the chart, and the manifests that only some clusters need. The kustomization does not contain them.
-var optional = []string{"charts", "examples", "prometheus", "controller-scale-down-rbac.yaml", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml"}
+var optional = []string{"charts", "examples", "prometheus", "controller-scale-down-rbac.yaml", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml", "uninstall.yaml"}
 
 // TestNothingIsForgotten checks that the installation contains every manifest that is not optional.
 func TestNothingIsForgotten(t *testing.T) {
@@ -209,6 +209,8 @@ func TestTolerations(t *testing.T) {
 		{taint("node.cilium.io/agent-not-ready", corev1.TaintEffectNoExecute), true},
 		{taint("node.cloudprovider.kubernetes.io/uninitialized", corev1.TaintEffectNoSchedule), true},
 		{taint("node-role.kubernetes.io/control-plane", corev1.TaintEffectNoSchedule), true},
+		{taint("CriticalAddonsOnly", corev1.TaintEffectNoSchedule), true},
+		{taint("CriticalAddonsOnly", corev1.TaintEffectNoExecute), true},
 		{taint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule), false},
 		{taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute), false},
 		{taint(corev1.TaintNodeOutOfService, corev1.TaintEffectNoExecute), false},
@@ -240,6 +242,34 @@ func TestPorts(t *testing.T) {
 			if !names[probe.HTTPGet.Port.String()] {
 				t.Errorf("Deployment %s: the probe of path %s uses port %s, but no port of the container has that name", d.Name, probe.HTTPGet.Path, probe.HTTPGet.Port.String())
 			}
+		}
+	}
+}
+
+// TestTolerationsHaveEffects checks that no toleration matches every effect of its taint, so that a later effect of Kubernetes
+// is not tolerated unnoticed.
+func TestTolerationsHaveEffects(t *testing.T) {
+	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
+		for _, toleration := range d.Spec.Template.Spec.Tolerations {
+			if toleration.Effect == "" {
+				t.Errorf("Deployment %s: the toleration of %s has no effect", d.Name, toleration.Key)
+			}
+		}
+	}
+}
+
+// TestProbes checks that the kubelet restarts a program only if it has not answered for two minutes: the control plane may be
+// busy, and a restart would make it busier. A probe waits longer than the default of one second for an answer.
+func TestProbes(t *testing.T) {
+	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
+		c := d.Spec.Template.Spec.Containers[0]
+		for name, p := range map[string]*corev1.Probe{"startup": c.StartupProbe, "liveness": c.LivenessProbe} {
+			if p.PeriodSeconds*p.FailureThreshold < 120 || p.TimeoutSeconds < 15 {
+				t.Errorf("Deployment %s: the %s probe fails after %d times %d s, with %d s for each answer; want at least 120 s and 15 s", d.Name, name, p.FailureThreshold, p.PeriodSeconds, p.TimeoutSeconds)
+			}
+		}
+		if c.ReadinessProbe.TimeoutSeconds < 5 {
+			t.Errorf("Deployment %s: the readiness probe waits %d s for an answer, want at least 5 s", d.Name, c.ReadinessProbe.TimeoutSeconds)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -295,7 +296,7 @@ func (b *Binder) setMAC(ctx context.Context, pod *corev1.Pod, id identity.Identi
 	}})
 	_, err = b.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("pod %s/%s has the annotation %s, but fixedip-scheduler may not patch pods; set the value stickyMAC of the chart to true, or remove the annotation: %w", pod.Namespace, pod.Name, identity.AnnotationStickyMAC, err)
+		return fmt.Errorf("pod %s/%s has the annotation %s, but fixedip-scheduler may not patch pods: set the value stickyMAC of the chart to true, or remove the annotation: %w", pod.Namespace, pod.Name, identity.AnnotationStickyMAC, err)
 	}
 	if err != nil {
 		return fmt.Errorf("write the MAC address %s to pod %s/%s: %w", mac, pod.Namespace, pod.Name, err)
