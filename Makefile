@@ -400,6 +400,15 @@ test-pages: preflight ## Runs the commands of docs/start and docs/tasks, and man
 	@$(MAKE) --no-print-directory cluster-programs
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CILIUM=$(CILIUM) FIXEDIP_PAGES='$(PAGES)' go test -v -count=1 -timeout 60m ./test/pages/cluster
 
+# The commit to upgrade from; empty: the last tag before HEAD, or the commit before HEAD.
+PREVIOUS ?=
+
+.PHONY: test-upgrade
+test-upgrade: preflight ## Upgrades from the chart and the programs of a commit and back while StatefulSets roll, as root (PREVIOUS=v0.1.0)
+	@$(MAKE) --no-print-directory cluster-programs
+	@hack/previous.sh $(CURDIR)/.previous $(PREVIOUS)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_PREVIOUS=$(CURDIR)/.previous FIXEDIP_CILIUM=$(CILIUM) go test -v -count=1 -timeout 60m ./test/e2e -run 'TestUpgrade$$'
+
 ##@ Maintenance
 
 .PHONY: generate

@@ -4,11 +4,12 @@
 
 # Checks the code that our programs call for known vulnerabilities: hack/vulncheck.sh DATABASE
 #
-# Exit status 1: a finding without a row in SECURITY.md. Exit status 2: the database could not be read, so the
+# Exit status 1: a finding without a row in docs/project/vulnerabilities.md. Exit status 2: the database could not be read, so the
 # result is unknown.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 database=$1
+table=docs/project/vulnerabilities.md
 govulncheck() { go tool -modfile=hack/tools/go.mod govulncheck -db "$database" "$@"; }
 
 unread() {
@@ -30,10 +31,10 @@ echo "$report"
 found=$(grep -oE '^Vulnerability #[0-9]+: GO-[0-9]+-[0-9]+' <<<"$report" | grep -oE 'GO-[0-9]+-[0-9]+' | sort -u)
 unjudged=()
 for id in $found; do
-  grep -q "^| $id " SECURITY.md || unjudged+=("$id")
+  grep -q "^| $id " "$table" || unjudged+=("$id")
 done
 if [ ${#unjudged[@]} -gt 0 ]; then
-  echo "Not judged in SECURITY.md: ${unjudged[*]}" >&2
+  echo "Not judged in $table: ${unjudged[*]}" >&2
   exit 1
 fi
-echo "All of them are judged in SECURITY.md."
+echo "All of them are judged in $table."

@@ -158,10 +158,18 @@ configMapGenerator:
 	)
 }
 
-// packImages builds our images with the tag of the manifests and returns the paths of their archives.
+// packImages builds our images with the tag of the manifests and returns the paths of their archives. The programs are in
+// bin, next to the Dockerfile.
 func packImages(t *testing.T) []string {
 	t.Helper()
-	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
+	return packImagesOf(t, filepath.Join("..", ".."), filepath.Dir(bin), "latest")
+}
+
+// packImagesOf builds the images of the Dockerfile in the folder source with a tag, and returns the paths of their archives.
+// The programs are in the subfolder bin of the folder programs.
+func packImagesOf(t *testing.T, source, programs, tag string) []string {
+	t.Helper()
+	file, err := os.Open(filepath.Join(source, "Dockerfile"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,13 +180,12 @@ func packImages(t *testing.T) []string {
 	}
 	var archives []string
 	for _, r := range recipes {
-		// The programs are in bin, next to the Dockerfile.
-		img, err := image.Make(r, filepath.Dir(bin))
+		img, err := image.Make(r, programs)
 		if err != nil {
 			t.Fatal(err)
 		}
 		archive := filepath.Join(t.TempDir(), r.Name+".tar")
-		if err := image.Save(img, r.Name+":latest", archive); err != nil {
+		if err := image.Save(img, r.Name+":"+tag, archive); err != nil {
 			t.Fatal(err)
 		}
 		archives = append(archives, archive)
