@@ -13,6 +13,7 @@ import (
 	"fixedip.io/fixedip/hack/image"
 )
 
+// Names of images.
 const (
 	// Registry and Version are those of the images of fixedip in docs/start/quickstart.md.
 	Registry = "registry.example.com"

@@ -87,7 +87,8 @@ func ofCall(call *ast.CallExpr, part string) []event {
 	if !ok {
 		return nil
 	}
-	at, kind := -1, ""
+	var at int
+	var kind string
 	switch {
 	case method.Sel.Name == "Eventf" && len(call.Args) >= 6:
 		at, kind = 3, eventType(call.Args[2])

@@ -96,7 +96,7 @@ func TestRun(t *testing.T) {
 		"output":                   {step: Step{Command: "echo $word", Output: []string{"yes"}}},
 		"status does not count":    {step: Step{Command: "echo found; exit 1", Output: []string{"found"}}},
 		"again":                    {step: Step{Command: "echo x >> " + counter + "; wc -l < " + counter, Output: []string{"2"}}},
-		"never":                    {step: Step{Line: 9, Command: "echo no", Output: []string{"yes"}}, err: `command "echo no" of line 9 (exit: <nil>): line 1 is "no", want "yes"`},
+		"never":                    {step: Step{Line: 9, Command: "echo no", Output: []string{"yes"}}, err: `command "echo no" of line 9 (exit status 0): line 1 is "no", want "yes"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Shell{Dir: t.TempDir(), Env: []string{"word=yes", "PATH=" + os.Getenv("PATH")}, Patience: 2 * time.Second}

@@ -34,13 +34,17 @@ func (s Shell) Run(ctx context.Context, step Step) error {
 	}
 	deadline := time.Now().Add(s.Patience)
 	for {
-		out, exit := s.run(ctx, step.Command)
+		out, failure := s.run(ctx, step.Command)
 		err := Match(step.Output, out)
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			return fmt.Errorf("command %q of line %d (exit: %v): %w; it printed:\n%s", step.Command, step.Line, exit, err, out)
+			status := "exit status 0"
+			if failure != nil {
+				status = failure.Error()
+			}
+			return fmt.Errorf("command %q of line %d (%s): %w; it printed:\n%s", step.Command, step.Line, status, err, out)
 		}
 		time.Sleep(retryInterval)
 	}
