@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"slices"
 	"time"
 
@@ -100,4 +101,39 @@ func completeOne(flags *genericclioptions.ConfigFlags, namesOf namesOf) cobra.Co
 // completeFlag sets the completion of a flag. It panics if the flag does not exist or already has a completion.
 func completeFlag(cmd *cobra.Command, name string, complete cobra.CompletionFunc) {
 	utilruntime.Must(cmd.RegisterFlagCompletionFunc(name, complete))
+}
+
+// kubectlScript is the program that kubectl runs to complete the arguments of a plugin. Its name is kubectl_complete-fixedip.
+const kubectlScript = `#!/bin/sh
+exec kubectl-fixedip __complete "$@"
+`
+
+// addCompletion adds the command completion of cobra to root, and to it the command that prints kubectlScript. All commands have
+// to be added to root before.
+func addCompletion(root *cobra.Command, out io.Writer) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "completion" {
+			continue
+		}
+		cmd.Long = `Print a script that completes arguments: names of pods, nodes and FixedIPs, and values of flags.
+
+kubectl completes the arguments of a plugin if a program with the name kubectl_complete-fixedip is in the PATH:
+
+  kubectl fixedip completion kubectl > /usr/local/bin/kubectl_complete-fixedip
+  chmod +x /usr/local/bin/kubectl_complete-fixedip
+
+The other commands print scripts for calls of kubectl-fixedip without kubectl.`
+		cmd.AddCommand(&cobra.Command{
+			Use:                   "kubectl",
+			Short:                 "Print the program kubectl_complete-fixedip, which completes kubectl fixedip",
+			Args:                  cobra.NoArgs,
+			ValidArgsFunction:     cobra.NoFileCompletions,
+			DisableFlagsInUseLine: true,
+			RunE: func(*cobra.Command, []string) error {
+				_, err := io.WriteString(out, kubectlScript)
+				return err
+			},
+		})
+	}
 }

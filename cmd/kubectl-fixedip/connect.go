@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -29,6 +30,10 @@ type cluster struct {
 	api client.Client
 	// namespace is the namespace that the commands show; empty: all namespaces.
 	namespace string
+	// logs reads the last lines of the log of a container; previous: of its previous run.
+	logs func(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error)
+	// serverVersion returns the version of the API server.
+	serverVersion func() (string, error)
 }
 
 // connected returns a function for cobra that runs a command with a connection to the cluster.
@@ -59,7 +64,18 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{api: api, namespace: namespace}, nil
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	serverVersion := func() (string, error) {
+		v, err := kube.Discovery().ServerVersion()
+		if err != nil {
+			return "", err
+		}
+		return v.GitVersion, nil
+	}
+	return &cluster{api: api, namespace: namespace, logs: readLogs(kube), serverVersion: serverVersion}, nil
 }
 
 // pools returns a ledger with the pools of all nodes and the reservations of all FixedIPs, and the FixedIPs.

@@ -53,9 +53,11 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags.AddFlags(root.PersistentFlags())
 	root.AddCommand(
 		statusCommand(flags, streams), getCommand(flags, streams), topCommand(flags, streams), mapCommand(flags, streams),
+		reportCommand(flags, streams), versionCommand(flags, streams),
 		explainCommand(flags, streams), ipCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams),
 	)
 	root.AddCommand(reserveCommand(flags, streams), releaseCommand(flags, streams), moveCommand(flags, streams), adoptCommand(flags, streams))
+	addCompletion(root, streams.Out)
 	return root
 }
 

@@ -128,8 +128,17 @@ func (r *Redactor) learn(kind Kind, value string) {
 
 func isNumber(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
-// Text returns text with tokens instead of known names and of all addresses and CIDRs.
+// user matches the user in an error of the API server, and host the host of a URL.
+var (
+	user = regexp.MustCompile(`\b(User \\?")[^"\\]+`)
+	host = regexp.MustCompile(`\b(https?://)[A-Za-z][-A-Za-z0-9.]*`)
+)
+
+// Text returns text with tokens instead of known names and of all addresses and CIDRs. Users in errors of the API server and host
+// names in URLs are removed.
 func (r *Redactor) Text(text string) string {
+	text = user.ReplaceAllString(text, "${1}"+Removed)
+	text = host.ReplaceAllString(text, "${1}"+Removed)
 	return word.ReplaceAllStringFunc(text, r.word)
 }
 

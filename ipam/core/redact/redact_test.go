@@ -50,9 +50,12 @@ func TestText(t *testing.T) {
 		"web-10-240-1-5":                     "workload-1-subnet-1+5",
 		"slot of it: api-10-240-1-5":         "slot of it: api-subnet-1+5",
 		"10-240-1-0-24":                      "subnet-1-24",
-		"v1.34.9 and 12:30:45.678":           "v1.34.9 and 12:30:45.678",
-		"2026-11-21T12:00:00Z":               "2026-11-21T12:00:00Z",
-		"sha256:0123456789ab":                "sha256:0123456789ab",
+		`pods is forbidden: User "alice@acme.example" cannot list`: `pods is forbidden: User "(removed)" cannot list`,
+		`Get "https://api.acme.example:6443/api/v1/pods": EOF`:     `Get "https://(removed):6443/api/v1/pods": EOF`,
+		"Get https://192.0.2.1:6443/api":                           "Get https://address-ipv4-1:6443/api",
+		"v1.34.9 and 12:30:45.678":                                 "v1.34.9 and 12:30:45.678",
+		"2026-11-21T12:00:00Z":                                     "2026-11-21T12:00:00Z",
+		"sha256:0123456789ab":                                      "sha256:0123456789ab",
 	} {
 		if got := redactor().Text(text); got != want {
 			t.Errorf("Text(%q) = %q, want %q", text, got, want)

@@ -1,0 +1,235 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
+
+	"fixedip.io/fixedip/ipam/core/redact"
+)
+
+// logLines is the number of lines of each log in a report.
+const logLines = 1000
+
+const reportNotice = `This is a report of kubectl fixedip.
+
+%s
+Secrets, values of environment variables, and labels and annotations except those of fixedip were not read into it or were removed.
+Logs and events contain free text, in which a name that no object and no key announces may remain. Look through the files before
+you publish them.
+
+status.txt, status.yaml  what kubectl fixedip status shows
+check.yaml               contradictions between objects
+version.yaml             versions of this program, the servers and Kubernetes
+configuration/           the ConfigMaps of both programs
+cilium-config.yaml       the settings of Cilium that matter for addresses
+objects/                 FixedIPs, NodeSubnets, CiliumNodes, Deployments, pods and Leases
+events.txt               events about these objects
+logs/                    the last 1,000 lines of each container of both programs
+errors.txt               what could not be read
+`
+
+const (
+	redacted    = "Names of namespaces, pods, nodes and workloads, and IP addresses are replaced by tokens, the same in all files."
+	notRedacted = "Names and IP addresses are NOT replaced."
+)
+
+func reportCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	var where installation
+	var file string
+	var plain bool
+	cmd := &cobra.Command{
+		Use:   "report",
+		Short: "Write an archive for a bug report, without secrets, names and addresses",
+		Long: `Write a tar.gz archive for a bug report: status, check, versions, configuration, FixedIPs, NodeSubnets, CiliumNodes, the
+Deployments and pods of both programs with the last 1,000 lines of their logs, events and Leases.
+
+Names of namespaces, pods, nodes and workloads, and addresses are replaced by tokens, the same in all files, unless --no-redact
+is set. Secrets, values of environment variables, and labels and annotations except those of fixedip are never part of it. Look
+through the files before you publish them. Objects that cannot be read are listed in the file errors.txt.`,
+		Args: cobra.NoArgs,
+		RunE: connected(flags, func(ctx context.Context, c *cluster, _ []string) error {
+			at := time.Now().UTC()
+			name := "fixedip-report-" + at.Format("20060102-150405")
+			if file == "" {
+				file = name + ".tar.gz"
+			}
+			report := c.report(ctx, where, 5*time.Second)
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			files, err := report.files(plain)
+			if err != nil {
+				return err
+			}
+			if file == "-" {
+				return writeArchive(streams.Out, name, at, files)
+			}
+			if err := saveArchive(file, name, at, files); err != nil {
+				return err
+			}
+			if n := len(report.errs); n > 0 {
+				fmt.Fprintf(streams.ErrOut, "Objects that could not be read: %d. The file errors.txt of the report lists them.\n", n)
+			}
+			_, err = fmt.Fprintf(streams.Out, "The report is in %s. Look through it before you publish it.\n", file)
+			return err
+		}),
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "File to write, which must not exist; - writes to the standard output; default: fixedip-report-TIME.tar.gz")
+	cmd.Flags().BoolVar(&plain, "no-redact", false, "Keep names and addresses")
+	where.addFlags(cmd)
+	return cmd
+}
+
+// report is the content of an archive before names and addresses are replaced.
+type report struct {
+	// texts are files of text. Key: the path in the archive.
+	texts map[string]string
+	// objects are files of objects, as encoding/json decodes them. Key: the path in the archive.
+	objects map[string]any
+	// subnets and names are what redact.Redactor has to know.
+	subnets []netip.Prefix
+	names   map[redact.Kind][]string
+	// errs are the errors of requests.
+	errs []error
+}
+
+// name makes names of objects known.
+func (r *report) name(kind redact.Kind, names ...string) {
+	r.names[kind] = append(r.names[kind], names...)
+}
+
+// failed records an error. It reports whether err is not nil.
+func (r *report) failed(err error) bool {
+	if err != nil {
+		r.errs = append(r.errs, err)
+	}
+	return err != nil
+}
+
+// object adds a file with a value, without what no report contains.
+func (r *report) object(path string, value any) {
+	encoded, err := json.Marshal(value)
+	var tree any
+	if err == nil {
+		err = json.Unmarshal(encoded, &tree)
+	}
+	if !r.failed(err) {
+		r.objects[path] = redact.Strip(tree)
+	}
+}
+
+// files returns the files of the archive. Key: the path. Names and addresses are replaced unless plain is true.
+func (r *report) files(plain bool) (map[string][]byte, error) {
+	replaced := redact.New(r.subnets)
+	for _, kind := range []redact.Kind{redact.Namespace, redact.Node, redact.Pod, redact.Workload, redact.NodeSubnet, redact.Other} {
+		names := r.names[kind]
+		slices.Sort(names)
+		replaced.Add(kind, names...)
+	}
+	errs := ""
+	for _, err := range r.errs {
+		errs += err.Error() + "\n"
+	}
+	texts := map[string]string{"errors.txt": errs}
+	for path, text := range r.texts {
+		texts[path] = text
+	}
+	for _, path := range sortedKeys(texts) {
+		replaced.Learn(texts[path])
+	}
+	notice := redacted
+	if plain {
+		notice = notRedacted
+	}
+	files := map[string][]byte{"README.txt": fmt.Appendf(nil, reportNotice, notice)}
+	for _, path := range sortedKeys(texts) {
+		text := texts[path]
+		if !plain {
+			text = replaced.Text(text)
+		}
+		files[path] = []byte(text)
+	}
+	for _, path := range sortedKeys(r.objects) {
+		tree := r.objects[path]
+		if !plain {
+			tree = replaced.Tree(tree)
+		}
+		encoded, err := yaml.Marshal(tree)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", path, err)
+		}
+		files[path] = encoded
+	}
+	return files, nil
+}
+
+func sortedKeys[V any](m map[string]V) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// writeArchive writes the files into a folder of a tar.gz archive. Key of files: the path in the folder.
+func writeArchive(out io.Writer, folder string, at time.Time, files map[string][]byte) error {
+	zipped := gzip.NewWriter(out)
+	archive := tar.NewWriter(zipped)
+	for _, path := range sortedKeys(files) {
+		header := &tar.Header{Name: folder + "/" + path, Mode: 0o644, Size: int64(len(files[path])), ModTime: at, Typeflag: tar.TypeReg}
+		if err := archive.WriteHeader(header); err != nil {
+			return fmt.Errorf("write %s into the archive: %w", path, err)
+		}
+		if _, err := io.Copy(archive, bytes.NewReader(files[path])); err != nil {
+			return fmt.Errorf("write %s into the archive: %w", path, err)
+		}
+	}
+	if err := errors.Join(archive.Close(), zipped.Close()); err != nil {
+		return fmt.Errorf("write the archive: %w", err)
+	}
+	return nil
+}
+
+// saveArchive writes the archive to a new file that only the user can read.
+func saveArchive(file, folder string, at time.Time, files map[string][]byte) (err error) {
+	out, err := os.OpenFile(filepath.Clean(file), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("create the report: %w", err)
+	}
+	defer func() {
+		if closeErr := out.Close(); err == nil && closeErr != nil {
+			err = fmt.Errorf("write the report %s: %w", file, closeErr)
+		}
+	}()
+	return writeArchive(out, folder, at, files)
+}
+
+// imageHosts returns the host and the folders of an image, which may name a company.
+func imageHosts(image string) []string {
+	parts := strings.Split(image, "/")
+	hosts := slices.Clone(parts[:len(parts)-1])
+	for i := range hosts {
+		hosts[i], _, _ = strings.Cut(hosts[i], ":")
+	}
+	return hosts
+}

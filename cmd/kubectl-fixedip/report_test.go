@@ -1,0 +1,207 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/test/gen"
+)
+
+// secrets are texts of the cluster of reported that no redacted archive may contain.
+var secrets = []string{"acme", "shop", "gpu-box", "cart", "10.0.1.", "10.0.0.0", "192.0.2.", "hunter2", "alice", "registry.example.com", "10-0-1-0", "tier-gold", "zone-x"}
+
+// reported returns a cluster with logs, events and everything that a report has to hide.
+func reported(t *testing.T) *cluster {
+	t.Helper()
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := installed()
+	for _, o := range objects {
+		o.SetLabels(merged(o.GetLabels(), "customer", "acme"))
+		if pod, ok := o.(*corev1.Pod); ok {
+			pod.Spec.NodeName = "gpu-box"
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: strings.TrimSuffix(pod.Name, "-1"), RestartCount: 1}}
+		}
+	}
+	slot := gen.FixedIP("cart-0", gen.Owner("cart"), func(f *v1alpha1.FixedIP) {
+		f.Namespace, f.Spec.NodeName, f.Spec.IPs = "acme-shop", "gpu-box", []string{"10.0.1.254"}
+		f.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "hunter2"}
+		f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NodeGone", Message: "node gpu-box is gone"}}
+	})
+	cn := gen.CiliumNode("gpu-box", "10.0.1.0/24")
+	cn.Spec.InstanceID = "hunter2"
+	cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.254": ipamtypes.AllocationIP{Owner: "acme-shop/cart-0", Resource: "acme-shop/StatefulSet/cart"}}
+	cn.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.2": ipamtypes.AllocationIP{Owner: "acme-shop/tier-gold"}}
+	subnet := &v1alpha1.NodeSubnet{
+		ObjectMeta: metav1.ObjectMeta{Name: "10-0-1-0-24"}, Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.1.0/24", NodeName: "gpu-box"},
+		Status: v1alpha1.NodeSubnetStatus{NodeConstraints: &v1alpha1.NodeConstraints{Zone: "zone-x"}},
+	}
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: "acme-shop", Name: "cart-0.1"},
+		InvolvedObject: corev1.ObjectReference{Kind: "FixedIP", Namespace: "acme-shop", Name: "cart-0"},
+		Type:           "Warning", Reason: "NodeGone", Message: "IP 10.0.1.254 of pod acme-shop/cart-0: node gpu-box is gone", LastTimestamp: metav1.Time{Time: now},
+	}
+	builder := fake.NewClientBuilder().WithScheme(kinds).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(kinds)).
+		WithObjects(objects...).WithObjects(slot, cn, subnet, event).
+		WithIndex(&corev1.Event{}, "involvedObject.kind", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Kind} }).
+		WithIndex(&corev1.Event{}, "involvedObject.name", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Name} })
+	return &cluster{
+		api:           builder.Build(),
+		serverVersion: func() (string, error) { return "v1.34.9", nil },
+		logs: func(_ context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error) {
+			if previous && pod.Name == "fixedip-scheduler-1" {
+				return nil, errors.New(`pods "fixedip-scheduler-1" is forbidden: User "alice" cannot get resource "pods/log"`)
+			}
+			return []byte("\"Released\" pod=\"acme-shop/cart-9\" node=\"gpu-box\" ip=\"10.0.1.254\" from=\"192.0.2.7:443\" container=\"" + container + "\"\n"), nil
+		},
+	}
+}
+
+func merged(labels map[string]string, key, value string) map[string]string {
+	out := map[string]string{key: value}
+	for k, v := range labels {
+		out[k] = v
+	}
+	return out
+}
+
+// TestReport checks the files of a report, that relations stay visible, and that nothing that has to be hidden remains.
+func TestReport(t *testing.T) {
+	r := reported(t).report(t.Context(), system, 0)
+	files, err := r.files(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFiles := []string{
+		"README.txt", "check.yaml", "cilium-config.yaml", "configuration/fixedip-config/config.yaml", "errors.txt", "events.txt",
+		"logs/fixedip-controller-1_fixedip-controller.log", "logs/fixedip-controller-1_fixedip-controller_previous.log", "logs/fixedip-scheduler-1_fixedip-scheduler.log",
+		"objects/agents.yaml", "objects/ciliumnodes.yaml", "objects/deployments.yaml", "objects/fixedips.yaml", "objects/leases.yaml", "objects/nodesubnets.yaml", "objects/pods.yaml",
+		"status.txt", "status.yaml", "version.yaml",
+	}
+	if diff := cmp.Diff(wantFiles, sortedKeys(files)); diff != "" {
+		t.Errorf("files (-want +got): %s", diff)
+	}
+	for path, content := range files {
+		for _, s := range secrets {
+			if i := strings.Index(string(content), s); i >= 0 && path != "README.txt" {
+				t.Errorf("%s contains %q: %s", path, s, content[max(0, i-40):min(len(content), i+40)])
+			}
+		}
+	}
+	for path, want := range map[string]string{
+		"logs/fixedip-scheduler-1_fixedip-scheduler.log": "\"Released\" pod=\"namespace-1/pod-4\" node=\"node-1\" ip=\"subnet-1+254\" from=\"address-ipv4-1:443\" container=\"fixedip-scheduler\"\n",
+		"events.txt": "2026-11-21T12:00:00Z Warning x1 FixedIP/namespace-1/pod-1 NodeGone: IP subnet-1+254 of pod namespace-1/pod-1: node node-1 is gone ()\n",
+		"errors.txt": "read the log of container fixedip-scheduler of pod fixedip-system/fixedip-scheduler-1: pods \"fixedip-scheduler-1\" is forbidden: User \"(removed)\" cannot get resource \"pods/log\"\n",
+	} {
+		if diff := cmp.Diff(want, string(files[path])); diff != "" {
+			t.Errorf("%s (-want +got): %s", path, diff)
+		}
+	}
+	golden(t, "report-ciliumnodes.yaml", files["objects/ciliumnodes.yaml"])
+	golden(t, "report-pods.yaml", files["objects/pods.yaml"])
+}
+
+// TestReportWithoutRedaction checks that --no-redact keeps names and addresses, and still neither values of environment variables
+// nor labels.
+func TestReportWithoutRedaction(t *testing.T) {
+	files, err := reported(t).report(t.Context(), system, 0).files(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(files["objects/fixedips.yaml"]); !strings.Contains(got, "acme-shop") || !strings.Contains(got, "10.0.1.254") {
+		t.Errorf("FixedIPs without names or addresses: %s", got)
+	}
+	for path, content := range files {
+		for _, s := range []string{"hunter2", "customer"} {
+			if strings.Contains(string(content), s) {
+				t.Errorf("%s contains %q", path, s)
+			}
+		}
+	}
+	if !strings.Contains(string(files["README.txt"]), notRedacted) {
+		t.Error("README.txt does not say that names are kept")
+	}
+}
+
+// TestReportGoesOn checks that a report has everything that can be read, and names what cannot.
+func TestReportGoesOn(t *testing.T) {
+	world := reported(t)
+	broken := failing(t, world, &ciliumv2.CiliumNodeList{}, &meta.NoKindMatchError{})
+	broken.logs, broken.serverVersion = world.logs, func() (string, error) { return "", errors.New("connection refused") }
+	files, err := broken.report(t.Context(), system, 0).files(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"read the version of the API server: connection refused", "list CiliumNodes: the API server does not serve this kind; install Cilium"} {
+		if !strings.Contains(string(files["errors.txt"]), want) {
+			t.Errorf("errors.txt does not contain %q: %s", want, files["errors.txt"])
+		}
+	}
+	if files["objects/fixedips.yaml"] == nil || files["status.txt"] == nil || files["objects/ciliumnodes.yaml"] != nil {
+		t.Errorf("the report has the files %v, want everything but CiliumNodes", sortedKeys(files))
+	}
+}
+
+// TestArchive checks the archive itself: it contains the files, is not readable for others, and replaces no file.
+func TestArchive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "report.tar.gz")
+	files := map[string][]byte{"a.txt": []byte("one"), "logs/b.log": []byte("two")}
+	if err := saveArchive(path, "folder", now, files); err != nil {
+		t.Fatal(err)
+	}
+	if err := saveArchive(path, "folder", now, files); !errors.Is(err, os.ErrExist) {
+		t.Errorf("got the error %v for a file that exists, want %v", err, os.ErrExist)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, error %v, want mode 0600", info.Mode(), err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unzipped, err := gzip.NewReader(bytes.NewReader(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]byte{}
+	for archive := tar.NewReader(unzipped); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got[strings.TrimPrefix(header.Name, "folder/")], err = io.ReadAll(archive); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(files, got); diff != "" {
+		t.Errorf("files (-want +got): %s", diff)
+	}
+}
