@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -100,6 +101,8 @@ type checkTimes struct {
 	// again is the time between the two readings, and handshakes that before a third reading, which is made only if the first two
 	// show release handshakes.
 	again, handshakes time.Duration
+	// impatient is true if release handshakes are left out, so that there is no third reading.
+	impatient bool
 	// stuck is the age after which a release counts as stuck.
 	stuck time.Duration
 }
@@ -113,7 +116,11 @@ func (c *cluster) check(ctx context.Context, log io.Writer, times checkTimes) ([
 			return nil, err
 		}
 		objects.StuckAfter = times.stuck
-		return check.Run(objects), nil
+		problems := check.Run(objects)
+		if times.impatient {
+			problems = slices.DeleteFunc(problems, func(p check.Problem) bool { return check.NeedsPatience([]check.Problem{p}) })
+		}
+		return problems, nil
 	}
 	problems, err := read()
 	if err != nil || len(problems) == 0 {

@@ -59,9 +59,8 @@ func (c *cluster) mismatchPolicy(ctx context.Context, flag string, source config
 		}
 		return policy, nil
 	}
-	settings, err := c.configuration(ctx, source)
-	if err != nil {
-		return identity.Report, nil //nolint:nilerr // The policy of a configuration that cannot be read is Report.
+	if settings, unread := c.configuration(ctx, source); unread == nil {
+		return settings.MismatchPolicy, nil
 	}
-	return settings.MismatchPolicy, nil
+	return identity.Report, nil
 }

@@ -86,7 +86,7 @@ func (c *cluster) drain(ctx context.Context, node string, source configurationSo
 	in.Failover = settings.Failover
 	if unread == nil {
 		in.MigrationAllowed = &settings.AllowAddressMigration
-	} else if err := left.allow("ConfigMap "+string(source), unread); err != nil {
+	} else if err := left.allowMissing("ConfigMap "+string(source), unread); err != nil {
 		return in, err
 	}
 	var pods corev1.PodList

@@ -121,7 +121,7 @@ func (c *cluster) inputs(ctx context.Context, name string, names leases, source 
 	settings, unread := c.configuration(ctx, source)
 	if unread == nil {
 		in.Kinds = identity.NewKinds(settings.Workloads...)
-	} else if err := left.allow("ConfigMap "+string(source), unread); err != nil {
+	} else if err := left.allowMissing("ConfigMap "+string(source), unread); err != nil {
 		return in, err
 	}
 	in.Schedulers = settings.SchedulerNames
@@ -148,7 +148,7 @@ func (c *cluster) inputs(ctx context.Context, name string, names leases, source 
 		return in, err
 	}
 	endpoint, err := get(ctx, c, c.namespace, name, &ciliumv2.CiliumEndpoint{})
-	if err := left.allow("CiliumEndpoint", err); err != nil {
+	if err := left.allowMissing("CiliumEndpoint", err); err != nil {
 		return in, err
 	}
 	if endpoint != nil {
@@ -160,7 +160,7 @@ func (c *cluster) inputs(ctx context.Context, name string, names leases, source 
 	}{{names.controllers, &in.Lease}, {names.schedulers, &in.SchedulerLease}} {
 		namespace, name, _ := strings.Cut(l.name, "/")
 		lease, err := get(ctx, c, namespace, name, &coordinationv1.Lease{})
-		if err := left.allow("Lease "+l.name, err); err != nil {
+		if err := left.allowMissing("Lease "+l.name, err); err != nil {
 			return in, err
 		}
 		*l.to = lease
@@ -216,7 +216,7 @@ func (c *cluster) controllers(ctx context.Context, namespace, name string, left 
 	replicaSet := &metav1.PartialObjectMetadata{}
 	replicaSet.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
 	replicaSet, err := get(ctx, c, namespace, name, replicaSet)
-	if err := left.allow("ReplicaSet "+name, err); err != nil {
+	if err := left.allowMissing("ReplicaSet "+name, err); err != nil {
 		return nil, err
 	}
 	if replicaSet == nil {

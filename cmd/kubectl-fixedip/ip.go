@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -87,8 +90,12 @@ func (c *cluster) addressInputs(ctx context.Context, a netip.Addr) (in explain.A
 	if err := c.list(ctx, &left, "pods", &pods); err != nil {
 		return in, err
 	}
+	if in.Pools == nil && slices.Contains(left, "FixedIPs (forbidden)") && slices.Contains(left, "pods (forbidden)") {
+		return in, fmt.Errorf("no object that may have the address can be read: %s", strings.Join(left, ", "))
+	}
 	var endpoints ciliumv2.CiliumEndpointList
-	if err := c.list(ctx, &left, "CiliumEndpoints", &endpoints); err != nil {
+	// Cilium may run without CiliumEndpoints.
+	if err := c.list(ctx, &left, "CiliumEndpoints", &endpoints); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 		return in, err
 	}
 	var events corev1.EventList

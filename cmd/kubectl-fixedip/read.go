@@ -6,9 +6,8 @@ package main
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -16,22 +15,26 @@ import (
 // "CiliumNodes (forbidden)".
 type omissions []string
 
-// allow returns nil if err is nil, or if objects may be left out: the user has no right to read them, they do not exist, or the API
-// server does not serve the kind. It adds the objects to o then.
+// allow returns nil if err is nil, or if the user has no right to read the objects. It adds the objects to o then.
 func (o *omissions) allow(objects string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case apierrors.IsForbidden(err):
-		*o = append(*o, objects+" (forbidden)")
-	case meta.IsNoMatchError(err):
-		*o = append(*o, objects+" (not installed)")
-	case apierrors.IsNotFound(err):
-		*o = append(*o, objects+" (not found)")
-	default:
+	if !apierrors.IsForbidden(err) {
 		return err
 	}
+	*o = append(*o, objects+" (forbidden)")
 	return nil
+}
+
+// allowMissing is allow for objects that need not exist, or whose kind the API server need not serve.
+func (o *omissions) allowMissing(objects string, err error) error {
+	switch {
+	case meta.IsNoMatchError(err):
+		*o = append(*o, objects+" (not installed)")
+		return nil
+	case apierrors.IsNotFound(err):
+		*o = append(*o, objects+" (not found)")
+		return nil
+	}
+	return o.allow(objects, err)
 }
 
 // list lists objects of all namespaces or, if the user has no right to do that, those of the namespace of the command. It adds to o
