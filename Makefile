@@ -344,6 +344,15 @@ SOAK ?= 1h
 soak: $(FAULT_PROGRAMS) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler ## Creates and deletes pods, and checks that memory and goroutines do not grow (SOAK=3m SEED=1)
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_SOAK=$(SOAK) FIXEDIP_SEED=$(SEED) go test -v -count=1 -timeout 0 ./test/integration -run 'TestSoak$$'
 
+# How long the acts of the demo are repeated for the picture.
+RECORD ?= 12m
+
+.PHONY: dashboard
+dashboard: $(CLUSTER:%=$(BIN)/%) build $(BIN)/demo ## Draws the Grafana dashboard from a run of the demo into docs/reference/dashboard.svg (RECORD=12m)
+	rm -rf $(CURDIR)/.dashboard && mkdir $(CURDIR)/.dashboard
+	$(BIN)/demo -bin $(BIN) -dir $(CURDIR)/.dashboard/cluster -record $(RECORD) -scrapes $(CURDIR)/.dashboard/scrapes
+	cd hack/promtool && go run ./dashboard -scrapes $(CURDIR)/.dashboard/scrapes -dashboard $(CURDIR)/manifests/prometheus/dashboard.json -out $(CURDIR)/docs/reference/dashboard.svg
+
 ##@ Measurements
 
 # The numbers of nodes, of running pods on each node, of pods of each arm, of pods that wait for slots meanwhile, and of

@@ -37,8 +37,10 @@ var nodes = []string{"node-1", "node-2", "node-3"}
 type demo struct {
 	bin, dir, manifests string
 	keep                bool
-	began               time.Time
-	acts                int
+	// recording is nil if no metrics are written.
+	recording *recording
+	began     time.Time
+	acts      int
 
 	cluster               *cluster.Cluster
 	witness               *witness.Witness
@@ -59,6 +61,11 @@ func (d *demo) run(ctx context.Context) error {
 		d.firstPlacement, d.allPodsDeleted, d.rollingRestart, d.bothKilled, d.controllerStopped,
 	} {
 		if err := d.perform(ctx, act); err != nil {
+			return err
+		}
+	}
+	if d.recording != nil {
+		if err := d.record(ctx); err != nil {
 			return err
 		}
 	}
@@ -156,21 +163,32 @@ func (d *demo) startAll(ctx context.Context) error {
 			return err
 		}
 	}
-	var err error
-	d.controller, err = product.StartController(d.cluster, "controller", d.program("fixedip-controller"), product.ControllerOptions{
+	scheduler := product.SchedulerOptions{Lease: product.QuickLease}
+	controller := product.ControllerOptions{
 		Lease: product.QuickLease,
 		Args:  []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--cluster-pool-ipv4-mask-size=24", "--address-cooldown=" + coolDown, fmt.Sprintf("--min-free-ips=%d", preAllocate)},
-	})
+	}
+	if d.recording != nil {
+		scheduler.SecurePort = schedulerPort
+		controller.Args = append(controller.Args, fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", controllerPort))
+	}
+	var err error
+	d.controller, err = product.StartController(d.cluster, "controller", d.program("fixedip-controller"), controller)
 	if err != nil {
 		return err
 	}
-	d.scheduler, err = product.StartScheduler(d.cluster, "scheduler", d.program("fixedip-scheduler"), product.SchedulerOptions{Lease: product.QuickLease})
+	d.scheduler, err = product.StartScheduler(d.cluster, "scheduler", d.program("fixedip-scheduler"), scheduler)
 	if err != nil {
 		return err
 	}
 	cfg, err := d.cluster.RESTConfig(cluster.Admin)
 	if err != nil {
 		return err
+	}
+	if d.recording != nil {
+		if err := d.recording.start(context.WithoutCancel(ctx), cfg.BearerToken); err != nil {
+			return err
+		}
 	}
 	kinds, err := scheme.New()
 	if err != nil {

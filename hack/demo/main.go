@@ -29,6 +29,8 @@ func main() {
 	dir := flag.String("dir", "", "work folder; it is emptied first")
 	manifests := flag.String("manifests", "manifests", "folder of the manifests")
 	keep := flag.Bool("keep", false, "leave the cluster running, and skip the last act, which deletes the StatefulSet")
+	record := flag.Duration("record", 0, "after the acts, repeat some of them for this time, and write the metrics of both programs to -scrapes")
+	scrapes := flag.String("scrapes", "", "folder for the metrics of -record; it must not exist")
 	stop := flag.Bool("stop", false, "stop the cluster that was left running in -dir, and do nothing else")
 	flag.Parse()
 	// The witness uses controller-runtime, which needs a logger.
@@ -47,6 +49,9 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	d := &demo{bin: *bin, dir: *dir, manifests: *manifests, keep: *keep, began: time.Now()}
+	if *record > 0 {
+		d.recording = &recording{period: *record, folder: *scrapes}
+	}
 	err := d.run(ctx)
 	switch {
 	case err == nil:

@@ -231,6 +231,12 @@ func TestMismatch(t *testing.T) {
 		}
 		return right == len(many)
 	})
+	e.controllerMetrics(port, map[string]float64{
+		`fixedip_mismatched_pods{reason="WrongAddress"}`: 1, `fixedip_mismatched_pods{reason="RestartBlocked"}`: 1,
+		`fixedip_mismatched_pods{reason="Restarting"}`: 0, `fixedip_mismatched_pods{reason="NoPoolEntry"}`: 0,
+	})
+	e.awaitMetric(port, "fixedip_oldest_mismatch_seconds", nil, func(v float64) bool { return v >= 6 })
+	e.awaitMetric(port, "fixedip_pod_address_duration_seconds_count", nil, func(v float64) bool { return v >= 5 })
 	for name, r := range e.awaitRunning(before, many...) {
 		if r.Address != want[name] {
 			t.Errorf("pod %s has %s after its restart, want %s", name, r.Address, want[name])
@@ -253,6 +259,9 @@ func TestMismatch(t *testing.T) {
 		}
 		e.awaitCondition(name, "AsReserved", metav1.ConditionTrue, "AsReserved", "")
 	}
+	e.controllerMetrics(port, map[string]float64{
+		`fixedip_mismatched_pods{reason="WrongAddress"}`: 0, `fixedip_mismatched_pods{reason="RestartBlocked"}`: 0, `fixedip_oldest_mismatch_seconds`: 0,
+	})
 }
 
 // TestConflicts checks that a conflict over an address is reported, and that the report is withdrawn when the conflict ends.

@@ -14,8 +14,8 @@ var unrecordedSince seen
 // seen remembers when it first observed each of a changing set of keys. The zero value is empty and ready for use.
 type seen struct {
 	mu sync.Mutex
-	// first contains the keys of the last observation. Value: the time of the first of the consecutive observations that had
-	// the key.
+	// first contains the keys of the last observation. Value: the time of the first of the consecutive observations that
+	// had the key.
 	first map[string]time.Time
 }
 
