@@ -113,7 +113,7 @@ func run(o *options, changed func(flag string) bool) error {
 	if err != nil {
 		return err
 	}
-	live, err := client.New(kubeconfig, client.Options{Scheme: kinds, DryRun: &o.DryRun})
+	live, err := client.New(kubeconfig, client.Options{Scheme: kinds})
 	if err != nil {
 		return fmt.Errorf("create a client without a cache: %w", err)
 	}
@@ -154,8 +154,10 @@ func run(o *options, changed func(flag string) bool) error {
 	if err := controller.Setup(ctx, mgr, cfg); err != nil {
 		return err
 	}
-	if err := mgr.Add(&poolguard.Guard{API: live, Namespace: cfg.Namespace, ClusterPools: cfg.ClusterPools}); err != nil {
-		return fmt.Errorf("add the guard of the cluster pools to the manager: %w", err)
+	if !o.DryRun {
+		if err := mgr.Add(&poolguard.Guard{API: live, Namespace: cfg.Namespace, ClusterPools: cfg.ClusterPools}); err != nil {
+			return fmt.Errorf("add the guard of the cluster pools to the manager: %w", err)
+		}
 	}
 	return mgr.Start(ctx)
 }

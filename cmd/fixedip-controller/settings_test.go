@@ -416,3 +416,33 @@ func TestOwnNamespace(t *testing.T) {
 		t.Errorf("got namespace %q from a file that does not exist, want none", got)
 	}
 }
+
+// TestSettingsFollowCilium checks that settings that depend on Cilium stay open until its settings are known, and that the policy
+// Migrate is refused only then.
+func TestSettingsFollowCilium(t *testing.T) {
+	for name, c := range map[string]struct {
+		args    []string
+		cilium  *configuration.CiliumSettings
+		wantErr string
+	}{
+		"not read yet":         {},
+		"tunnel":               {cilium: &configuration.CiliumSettings{RoutingMode: "tunnel"}},
+		"native":               {cilium: &configuration.CiliumSettings{RoutingMode: "native"}, wantErr: `--failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
+		"native, but allowed":  {args: []string{"--allow-address-migration"}, cilium: &configuration.CiliumSettings{RoutingMode: "native"}},
+		"without a namespace":  {args: []string{"--cilium-config=cilium-config"}, wantErr: `--cilium-config: "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
+		"agents report rarely": {args: []string{"--allow-address-migration"}, cilium: &configuration.CiliumSettings{ReportInterval: time.Minute}},
+	} {
+		o, s, err := read(t, given{args: append([]string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--leader-election-namespace=x", "--failover=Migrate"}, c.args...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.cilium = c.cilium
+		cfg, err := o.config(s.changed)
+		if got := s.withOrigin(err); (got != nil || c.wantErr != "") && (got == nil || got.Error() != c.wantErr) {
+			t.Errorf("%s: got error %v, want %q", name, got, c.wantErr)
+		}
+		if err == nil && c.cilium != nil && cfg.Cilium != *c.cilium {
+			t.Errorf("%s: got settings of Cilium %+v, want %+v", name, cfg.Cilium, *c.cilium)
+		}
+	}
+}

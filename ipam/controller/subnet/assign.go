@@ -126,7 +126,7 @@ func inheritedBy(n pool.NodePool) subnetplan.Origin {
 // justInherited reports whether the node of a NodeSubnet has inherited the subnet, and its status does not show that yet.
 func justInherited(s subnetplan.Subnet) bool {
 	assigned := meta.FindStatusCondition(s.Object.Status.Conditions, v1alpha1.ConditionAssigned)
-	return s.Previous != "" && (assigned == nil || assigned.ObservedGeneration < s.Object.Generation)
+	return s.Previous != "" && (assigned == nil || assigned.Reason == v1alpha1.ReasonPending || assigned.ObservedGeneration < s.Object.Generation)
 }
 
 // resume returns the existing claims of a node whose subnets its CiliumNode lacks. A new claim that was never published

@@ -82,16 +82,19 @@ func (w *World) dynamicEntries(i int) int {
 func (w *World) nodeSubnet(i int) *v1alpha1.NodeSubnet {
 	node := w.node(i)
 	cidr := subnet(i)
+	assigned := metav1.Condition{
+		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAssigned, ObservedGeneration: 1,
+		Message: fmt.Sprintf("node %s has the subnet", node.Name), LastTransitionTime: w.since,
+	}
+	ready := assigned
+	ready.Type = v1alpha1.ConditionReady
 	return &v1alpha1.NodeSubnet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeSubnet"},
 		ObjectMeta: metav1.ObjectMeta{Name: coreaddress.SubnetName(cidr), UID: uid('b', i), CreationTimestamp: w.since, Generation: 1},
 		Spec:       v1alpha1.NodeSubnetSpec{CIDR: cidr.String(), NodeName: node.Name, NodeUID: node.UID, CiliumNodeUID: uid('c', i)},
 		Status: v1alpha1.NodeSubnetStatus{
 			NodeConstraints: ptr.To(subnetplan.ConstraintsOf(node)),
-			Conditions: []metav1.Condition{{
-				Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAssigned, ObservedGeneration: 1,
-				Message: fmt.Sprintf("node %s has the subnet", node.Name), LastTransitionTime: w.since,
-			}},
+			Conditions:      []metav1.Condition{assigned, ready},
 		},
 	}
 }

@@ -29,6 +29,7 @@ func (w *World) record(p Place) *v1alpha1.FixedIP {
 		},
 		Status: v1alpha1.FixedIPStatus{ObservedGeneration: 1},
 	}
+	r.LabelFromSpec()
 	condition := func(kind, reason, message string) {
 		r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{
 			Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message,
