@@ -20,6 +20,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -486,6 +487,48 @@ func TestChartSchema(t *testing.T) {
 	walk("config", schema.Properties["config"].(map[string]any))
 	if diff := cmp.Diff(sets.List(settings), sets.List(inSchema)); diff != "" {
 		t.Errorf("settings of the configuration (-) and of the schema (+):\n%s", diff)
+	}
+}
+
+// TestChartMetadata checks that the metadata of the chart for Artifact Hub lists the CustomResourceDefinitions of the chart, and that
+// its example of a FixedIP is valid.
+func TestChartMetadata(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chart, "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var metadata struct {
+		Version, AppVersion string
+		Annotations         map[string]string
+	}
+	if err := yaml.Unmarshal(text, &metadata); err != nil {
+		t.Fatal(err)
+	}
+	if metadata.AppVersion != "v"+metadata.Version {
+		t.Errorf("got version %s and appVersion %s, want the same with v", metadata.Version, metadata.AppVersion)
+	}
+	var listed []struct{ Name, Kind, Version string }
+	if err := yaml.Unmarshal([]byte(metadata.Annotations["artifacthub.io/crds"]), &listed); err != nil {
+		t.Fatal(err)
+	}
+	got, want := sets.New[string](), sets.New[string]()
+	for _, crd := range listed {
+		got.Insert(crd.Kind + " " + crd.Version + " " + crd.Name)
+	}
+	for _, crd := range all[apiextensionsv1.CustomResourceDefinition](t, render(t, "fixedip-system", "", clusterPool), "CustomResourceDefinition") {
+		want.Insert(crd.Spec.Names.Kind + " " + crd.Spec.Versions[0].Name + " " + crd.Name)
+	}
+	if !got.Equal(want) {
+		t.Errorf("artifacthub.io/crds lists %v, want %v", sets.List(got), sets.List(want))
+	}
+	var examples []map[string]any
+	if err := yaml.Unmarshal([]byte(metadata.Annotations["artifacthub.io/crdsExamples"]), &examples); err != nil || len(examples) == 0 {
+		t.Fatalf("artifacthub.io/crdsExamples has %d examples (error %v), want at least one", len(examples), err)
+	}
+	for _, example := range examples {
+		if errs := newAdmission(t).refuses(example); len(errs) > 0 {
+			t.Errorf("the API server refuses the example %v: %v", example, errs.ToAggregate())
+		}
 	}
 }
 
