@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 )
 
 // target is a platform and the program that is built for it.
@@ -69,6 +71,25 @@ func (r *release) buildPrograms(ctx context.Context) error {
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("build %s for %s/%s: %w", t.program, t.os, t.arch, err)
 		}
+		// The programs of other platforms do not run here; they are built with the same flags.
+		if t.os == runtime.GOOS && t.arch == runtime.GOARCH {
+			if err := checkVersion(ctx, r.built(t), t.program, r.version); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkVersion returns an error if a program does not print the version of the release first. The linker ignores a flag
+// for a variable that does not exist.
+func checkVersion(ctx context.Context, file, program, version string) error {
+	printed, err := output(ctx, file, "--version")
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(printed, program+" "+version+" (Kubernetes v") {
+		return fmt.Errorf("%s --version prints %q, want %s %s and the version of Kubernetes: check the flags of the linker", program, printed, program, version)
 	}
 	return nil
 }

@@ -419,3 +419,23 @@ func TestNotes(t *testing.T) {
 		t.Errorf("got %q, want no section about images", without)
 	}
 }
+
+// TestCheckVersion checks which texts of --version are accepted.
+func TestCheckVersion(t *testing.T) {
+	for name, c := range map[string]struct{ prints, err string }{
+		"the release first":     {prints: "tool v0.1.0 (Kubernetes v1.34.9)"},
+		"an unknown version":    {prints: "tool unknown (Kubernetes v1.34.9)", err: `prints "tool unknown (Kubernetes v1.34.9)", want tool v0.1.0`},
+		"a longer version":      {prints: "tool v0.1.0-dirty (Kubernetes v1.34.9)", err: "check the flags of the linker"},
+		"Kubernetes without it": {prints: "Kubernetes v1.34.9", err: "check the flags of the linker"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "tool")
+			if err := os.WriteFile(file, []byte("#!/bin/sh\necho '"+c.prints+"'\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := checkVersion(context.Background(), file, "tool", "v0.1.0"); !matches(err, c.err) {
+				t.Errorf("got error %v, want one that contains %q", err, c.err)
+			}
+		})
+	}
+}
