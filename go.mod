@@ -9,6 +9,7 @@ require (
 	go.etcd.io/etcd/api/v3 v3.6.16
 	go.etcd.io/etcd/server/v3 v3.6.16
 	go.uber.org/goleak v1.3.0
+	golang.org/x/term v0.47.0
 	gonum.org/v1/plot v0.17.0
 	k8s.io/cli-runtime v0.35.4
 	k8s.io/kubectl v0.35.4
@@ -255,7 +256,6 @@ require (
 	golang.org/x/oauth2 v0.36.0 // indirect
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
-	golang.org/x/term v0.47.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.14.0
 	golang.org/x/tools v0.51.0 // indirect

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"net/netip"
 	"strings"
 	"testing"
@@ -39,9 +40,17 @@ func fakeCluster(t *testing.T, objects ...client.Object) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	firstIP := func(o client.Object) []string { return []string{o.(*corev1.Pod).Status.PodIPs[0].IP} }
-	api := fake.NewClientBuilder().WithScheme(kinds).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(kinds)).WithObjects(objects...)
-	return &cluster{api: api.WithIndex(&corev1.Pod{}, "status.podIP", firstIP).Build()}
+	firstIP := func(o client.Object) (ips []string) {
+		for _, ip := range o.(*corev1.Pod).Status.PodIPs[:min(1, len(o.(*corev1.Pod).Status.PodIPs))] {
+			ips = append(ips, ip.IP)
+		}
+		return ips
+	}
+	api := fake.NewClientBuilder().WithScheme(kinds).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(kinds)).WithObjects(objects...).WithStatusSubresource(&ciliumv2.CiliumNode{})
+	eventOf := func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Name} }
+	nodeOf := func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }
+	return &cluster{api: api.WithIndex(&corev1.Pod{}, "status.podIP", firstIP).WithIndex(&corev1.Pod{}, "spec.nodeName", nodeOf).
+		WithIndex(&corev1.Event{}, "involvedObject.name", eventOf).Build()}
 }
 
 // mismatched returns a pod that runs with a wrong address, and its FixedIP, which reserves the address ip. kind is the kind
@@ -67,11 +76,11 @@ func pooled(entries map[string]string) *ciliumv2.CiliumNode {
 // fixed returns the lines that check --fix logs for a cluster, and the error of the repairs.
 func fixed(t *testing.T, c *cluster, policy identity.OnMismatch) (lines []string, failed error) {
 	t.Helper()
-	problems, err := c.check(t.Context(), 0, check.DefaultStuckAfter)
+	var log strings.Builder
+	problems, err := c.check(t.Context(), io.Discard, checkTimes{stuck: check.DefaultStuckAfter})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log strings.Builder
 	_, failed = c.repair(t.Context(), &log, problems, policy)
 	for line := range strings.Lines(log.String()) {
 		lines = append(lines, strings.TrimSuffix(line, "\n"))

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command kubectl-fixedip is a kubectl plugin. It shows fixed addresses and their pods, the free addresses of nodes, why a
-// pod waits, and contradictions between the objects of a cluster. Only check --fix writes.
+// pod waits, and contradictions between the objects of a cluster. Only check --fix, reserve, release and move write.
 package main
 
 import (
@@ -56,6 +56,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		reportCommand(flags, streams), versionCommand(flags, streams),
 		explainCommand(flags, streams), ipCommand(flags, streams), checkCommand(flags, streams), drainCheckCommand(flags, streams),
 	)
+	root.AddCommand(reserveCommand(flags, streams), releaseCommand(flags, streams), moveCommand(flags, streams), adoptCommand(flags, streams))
 	addCompletion(root, streams.Out)
 	return root
 }

@@ -98,10 +98,10 @@ func TestGolden(t *testing.T) {
 			here[0].Labels = map[string]string{"app": "mysql"}
 			budget := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql"}}
 			budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: here[0].Labels}
-			return writeDrain(b, explain.DrainInputs{Pods: here, Records: records(), Budgets: []policyv1.PodDisruptionBudget{budget}, Failover: v1alpha1.Wait})
+			return drainText(b, explain.DrainInputs{Pods: here, Records: records(), Budgets: []policyv1.PodDisruptionBudget{budget}, Failover: v1alpha1.Wait})
 		},
 		"drain-check-none": func(b *bytes.Buffer) error {
-			return writeDrain(b, explain.DrainInputs{Pods: pods(), Failover: v1alpha1.Wait})
+			return drainText(b, explain.DrainInputs{Pods: pods(), Failover: v1alpha1.Wait})
 		},
 		"explain": func(b *bytes.Buffer) error {
 			record := records()[2]
@@ -129,4 +129,10 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s (-want +got): %s", name, diff)
 		}
 	}
+}
+
+// drainText writes what drain-check writes about inputs.
+func drainText(out *bytes.Buffer, in explain.DrainInputs) error {
+	drained, report := explain.Drain(in)
+	return writeDrain(out, drainReport{Pods: drained, Report: report})
 }

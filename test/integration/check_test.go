@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/check"
 )
 
@@ -43,13 +44,14 @@ func TestCheck(t *testing.T) {
 	e.agentless("bare")
 	old := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	e.patchCiliumNode("left", fmt.Sprintf(`{"spec":{"ipam":{"podCIDRs":["10.77.1.0/24"],"pool":{"10.77.1.001":{},"10.77.1.200":{},"10.77.1.5":{"owner":"default/lone-0","resource":"default/StatefulSet/lone"},
-		"10.77.1.9":{"owner":"fixedip.io/cooldown","resource":"pod=default/old-0;since=%s"}}}}}`, old))
-	e.patchCiliumNode("left", `{"status":{"ipam":{"used":{"10.77.1.5":{"owner":"default/lone-1"}}}}}`)
+		"10.77.1.21":{"owner":"fixedip.io/held"},"10.77.1.9":{"owner":"fixedip.io/cooldown","resource":"pod=default/old-0;since=%s"}}}}}`, old))
+	e.patchCiliumNode("left", `{"status":{"ipam":{"used":{"10.77.1.5":{"owner":"default/lone-1"}},"release-ips":{"10.77.1.200":"marked-for-release"}}}}`)
 	e.patchCiliumNode("right", `{"spec":{"ipam":{"podCIDRs":["10.77.1.128/25"],"pool":{"10.77.1.200":{}}}}}`)
 	e.must(e.ownerEntry("node-1", ".199", "default/gone-0", "default/StatefulSet/gone"))
 	e.must(e.ownerEntry("node-1", ".198", "default/other-0", "default/StatefulSet/other"))
 	// A user has reserved this address for a pod that does not exist yet, which check does not report as a problem.
 	e.must(e.ownerEntry("node-1", ".196", "default/later-0", ""))
+	e.must(e.ownerEntry("node-1", web[strings.LastIndex(web, "."):], "default/web-0", "default/StatefulSet"))
 	network := strings.TrimSuffix(web, web[strings.LastIndex(web, "."):])
 	e.create(
 		beforehand("thief", "thief-0", web),
@@ -58,6 +60,7 @@ func TestCheck(t *testing.T) {
 		beforehand("lost", "lost-0", network+".197"),
 		beforehand("lone", "lone-0", "10.77.1.5"),
 		endpointBy("lone-0", "10.77.1.6"),
+		&v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: "10-78-0-0-24"}, Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.78.0.0/24", NodeName: "gone"}},
 	)
 	for pod, node := range map[string]string{"lone-0": "left", "lone-1": "right"} {
 		e.runByHand(pod, node, "10.77.1.5")
@@ -66,14 +69,15 @@ func TestCheck(t *testing.T) {
 	want := []string{
 		"CiliumNode bare: NoSubnet",
 		"CiliumEndpoint default/lone-0: WrongEndpoint",
-		"CiliumNode left: Malformed", "CiliumNode left: OtherUser", "CiliumNode left: OverlappingSubnets",
-		"CiliumNode left: SharedEntry", "CiliumNode left: StuckRelease", "CiliumNode left: UnknownSubnet",
-		"CiliumNode node-1: LeakedEntry",
+		"CiliumNode left: Malformed", "CiliumNode left: Malformed", "CiliumNode left: OtherUser", "CiliumNode left: OverlappingSubnets",
+		"CiliumNode left: SharedEntry", "CiliumNode left: StuckHandshake", "CiliumNode left: StuckRelease", "CiliumNode left: UnknownSubnet",
+		"CiliumNode node-1: LeakedEntry", "CiliumNode node-1: Malformed",
 		"CiliumNode right: UnknownSubnet",
 		"FixedIP default/far-0: MissingSubnet",
 		"FixedIP default/lost-0: MissingEntry",
 		"FixedIP default/thief-0: OtherOwner",
 		"FixedIP default/web-0: SharedReservation",
+		"NodeSubnet 10-78-0-0-24: StaleSubnet",
 		"Pod default/lone-1: SharedAddress",
 		"Pod default/other-0: WrongAddress",
 	}
@@ -81,8 +85,17 @@ func TestCheck(t *testing.T) {
 	if diff := cmp.Diff(want, e.foundByCheck(viewer)); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
-	// Three of them can be repaired without a decision.
-	repaired := []string{"CiliumEndpoint default/lone-0: WrongEndpoint", "CiliumNode node-1: LeakedEntry", "Pod default/other-0: WrongAddress"}
+	// Six of them can be repaired without a decision. A dry run repairs none.
+	repaired := []string{
+		"CiliumEndpoint default/lone-0: WrongEndpoint", "CiliumNode left: StuckHandshake", "CiliumNode node-1: LeakedEntry",
+		"CiliumNode node-1: Malformed", "NodeSubnet 10-78-0-0-24: StaleSubnet", "Pod default/other-0: WrongAddress",
+	}
+	if diff := cmp.Diff(want, e.foundByCheck("", "--fix", "--dry-run", "--mismatch-policy=Restart")); diff != "" {
+		t.Errorf("problems after a dry run (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, e.foundByCheck(viewer)); diff != "" {
+		t.Errorf("problems after a dry run, read again (-want +got):\n%s", diff)
+	}
 	remaining := slices.DeleteFunc(slices.Clone(want), func(p string) bool { return slices.Contains(repaired, p) })
 	if diff := cmp.Diff(remaining, e.foundByCheck("", "--fix", "--mismatch-policy=Restart")); diff != "" {
 		t.Errorf("problems that check --fix does not repair (-want +got):\n%s", diff)
@@ -102,16 +115,16 @@ func TestCheck(t *testing.T) {
 // empty, the command has all rights.
 func (e *env) foundByCheck(user string, args ...string) []string {
 	e.t.Helper()
-	out, err := e.kubectlAs(user, append([]string{"check", "--recheck-after=1s", "-o=json"}, args...)...)
+	out, err := e.kubectlAs(user, append([]string{"check", "--recheck-after=1s", "--handshake-after=1s", "-o=json"}, args...)...)
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		e.t.Fatalf("check: got the error %v, want exit code 1; output: %s", err, out)
 	}
-	var problems []check.Problem
+	var problems struct{ Items []check.Problem }
 	if err := json.Unmarshal([]byte(out), &problems); err != nil {
 		e.t.Fatalf("check: %v in the output %s", err, out)
 	}
 	var found []string
-	for _, p := range problems {
+	for _, p := range problems.Items {
 		found = append(found, p.Object+": "+string(p.Kind))
 	}
 	slices.Sort(found)

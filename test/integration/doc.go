@@ -82,7 +82,7 @@
 //	Linearizability                  TestEveryWriteFails, TestKilledAtRandom, and TestHistoryModel for the checker
 //	Rights                           TestG21Security, TestRightsAreUsed
 //	Tenants, admission               TestTenant, TestAdmission
-//	kubectl fixedip                  TestG16KubectlPlugin, TestCheck, TestKubectlStatus
+//	kubectl fixedip                  TestG16KubectlPlugin, TestCheck, TestKubectlStatus, TestKubectlChanges
 //	Resources, cost of a claim       TestSoak, TestCostOfAClaim
 //	Installing, updates, drains      TestInstalled
 package integration

@@ -140,17 +140,8 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 // conformance.AdoptionBlocker).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
 	node := pod.Spec.NodeName
-	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
-		return adoptionError(fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other))
-	}
-	for _, a := range ips {
-		if owner, reserved := c.Ledger.ReservedFor(a); reserved && owner != id.Key() {
-			named := pool.RedactOwner(owner, id.Key())
-			if named == owner {
-				named = "pod " + owner
-			}
-			return adoptionError(fmt.Sprintf("a FixedIP reserves IP %s for %s", a, named))
-		}
+	if why := conformance.AdoptionConflict(c.Ledger, id, node, ips); why != "" {
+		return adoptionError(why)
 	}
 	n, _ := c.Ledger.Node(node)
 	var offered, cooling []netip.Addr

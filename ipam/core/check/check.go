@@ -34,8 +34,10 @@ type Objects struct {
 	Pools       *ledger.Ledger
 	FixedIPs    []v1alpha1.FixedIP
 	NodeSubnets []v1alpha1.NodeSubnet
-	Pods        []corev1.Pod
-	Endpoints   []Endpoint
+	// Nodes contains all nodes. Key: the name. NodeSubnets of nodes that do not exist are not reported if it is nil.
+	Nodes     map[string]*corev1.Node
+	Pods      []corev1.Pod
+	Endpoints []Endpoint
 	// Now is the time at which the objects were read.
 	Now time.Time
 	// StuckAfter is the age after which a release counts as stuck; 0 means DefaultStuckAfter.
@@ -77,12 +79,17 @@ const (
 
 // The kinds of problems in which an object is left over or cannot be used.
 const (
-	// LeakedEntry means that a pool entry belongs to a pod that does not exist and for which no FixedIP reserves the address.
+	// LeakedEntry means that a pool entry belongs to a pod that does not exist and for which no FixedIP reserves the
+	// address.
 	LeakedEntry Kind = "LeakedEntry"
 	// StuckRelease means that a FixedIP or a cooldown should have ended long ago.
 	StuckRelease Kind = "StuckRelease"
-	// Malformed means that a pool has keys or subnets that fixedip cannot read.
+	// StuckHandshake means that a release handshake does not end. A handshake has no time stamp: see NeedsPatience.
+	StuckHandshake Kind = "StuckHandshake"
+	// Malformed means that a pool has keys, subnets, owners or resources that fixedip cannot read.
 	Malformed Kind = "Malformed"
+	// StaleSubnet means that a NodeSubnet gives a subnet to a node that does not exist or whose CiliumNode does not have it.
+	StaleSubnet Kind = "StaleSubnet"
 	// UnknownSubnet means that a CiliumNode has a subnet that no NodeSubnet gives it.
 	UnknownSubnet Kind = "UnknownSubnet"
 	// NoSubnet means that a CiliumNode has no subnet, so that its agent does not start.
@@ -95,18 +102,36 @@ type Repair struct {
 	Evict bool `json:"evict,omitempty"`
 	// DeleteEndpoint is true if the CiliumEndpoint has to be deleted, so that its agent creates it again.
 	DeleteEndpoint bool `json:"deleteEndpoint,omitempty"`
-	// Pod is the pod that is evicted, whose CiliumEndpoint is deleted, or whose entry is released: "namespace/name".
-	Pod string `json:"pod"`
-	// UID is the UID of the pod or the CiliumEndpoint, and ResourceVersion the resource version of the CiliumEndpoint. They
-	// are preconditions: another object with that name has not been checked.
+	// Pod is the pod that is evicted, whose CiliumEndpoint is deleted, or whose entry is released or written again:
+	// "namespace/name"; empty for other repairs.
+	Pod string `json:"pod,omitempty"`
+	// UID is the UID of the pod, the CiliumEndpoint or the NodeSubnet, and ResourceVersion the resource version of the
+	// CiliumEndpoint or the NodeSubnet. They are preconditions: another object with that name has not been checked.
 	UID             types.UID `json:"uid,omitempty"`
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
 	// Workload is the workload of the FixedIP or the pool entry, "namespace/Kind/name". Only one pod of a workload is
 	// evicted at a time.
 	Workload string `json:"workload,omitempty"`
 	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if none has to.
-	ReleaseOn string     `json:"releaseOn,omitempty"`
+	ReleaseOn string `json:"releaseOn,omitempty"`
+	// RewriteOn is the node in whose pool the resource of the entry of Address has to be written again for the FixedIP,
+	// which keeps the address for the same pod; empty if none has to.
+	RewriteOn string     `json:"rewriteOn,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
+	// Handshake is the handshake that has to be changed in the status of a CiliumNode; nil if none has to.
+	Handshake *HandshakeRepair `json:"handshake,omitempty"`
+	// DeleteSubnet is the name of the NodeSubnet that has to be deleted; empty if none has to. UID and ResourceVersion are
+	// those of the NodeSubnet.
+	DeleteSubnet string `json:"deleteSubnet,omitempty"`
+}
+
+// HandshakeRepair is a change of the release handshake of one address on one node.
+type HandshakeRepair struct {
+	Node    string     `json:"node"`
+	Address netip.Addr `json:"address"`
+	// From is the required state, To the new state; empty: the handshake is withdrawn.
+	From pool.Handshake `json:"from"`
+	To   pool.Handshake `json:"to,omitempty"`
 }
 
 // Problem is a contradiction between objects.
@@ -121,8 +146,8 @@ type Problem struct {
 	Repair *Repair `json:"repair,omitempty"`
 }
 
-// DefaultStuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP after 10
-// minutes at the latest, and a running agent reports every 15 s, both by default.
+// DefaultStuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP
+// after 10 minutes at the latest, and a running agent reports every 15 s, both by default.
 const DefaultStuckAfter = 15 * time.Minute
 
 // Run returns the problems of a cluster, sorted by object and kind.
@@ -136,6 +161,7 @@ func Run(o Objects) []Problem {
 		s.fixedIPs[key] = append(s.fixedIPs[key], &o.FixedIPs[i])
 	}
 	s.checkPools()
+	s.checkSubnets()
 	s.checkFixedIPs()
 	s.checkPods()
 	s.checkEndpoints()
@@ -165,6 +191,16 @@ func Lasting(first, second []Problem) []Problem {
 	return lasting
 }
 
+// DefaultHandshakeAfter is the time after which a release handshake counts as stuck. The controller withdraws a handshake
+// that the agent has not answered after 2 minutes.
+const DefaultHandshakeAfter = 150 * time.Second
+
+// NeedsPatience reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it
+// too: a handshake whose agent has not answered yet looks like one that never ends.
+func NeedsPatience(problems []Problem) bool {
+	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Kind == StuckHandshake })
+}
+
 // scan contains the inputs and the intermediate results of one call of Run.
 type scan struct {
 	Objects
@@ -173,6 +209,8 @@ type scan struct {
 	fixedIPs map[string][]*v1alpha1.FixedIP
 	// nodes are the pools of all nodes, sorted by name.
 	nodes []pool.NodePool
+	// held contains the addresses that pods have; nil until isHeld computes it.
+	held  map[netip.Addr]bool
 	found []Problem
 }
 

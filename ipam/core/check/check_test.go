@@ -50,6 +50,7 @@ func healthy() *cluster {
 	}
 	c.run("web-0", "node-1", "10.0.1.6")
 	c.run("web-1", "node-2", "10.0.1.7")
+	c.Nodes = map[string]*corev1.Node{"node-1": gen.Node("node-1"), "node-2": gen.Node("node-2"), "node-3": gen.Node("node-3")}
 	for node, cidr := range map[string]string{"node-1": "10.0.1.0/24", "node-2": "10.0.2.0/24"} {
 		c.NodeSubnets = append(c.NodeSubnets, v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: cidr, NodeName: node}})
 	}
@@ -60,6 +61,28 @@ func healthy() *cluster {
 func (c *cluster) run(name, node, ip string) {
 	c.Pods = append(c.Pods, *gen.Pod(name, gen.On(node, ip), gen.Running, gen.Controlled("web", "1")))
 	c.Endpoints = append(c.Endpoints, Endpoint{Pod: gen.Namespace + "/" + name, UID: types.UID(name), ResourceVersion: "7", Addrs: []netip.Addr{netip.MustParseAddr(ip)}})
+}
+
+// orphan adds the NodeSubnet of a node that does not exist, which has been orphaned for a time.
+func (c *cluster) orphan(cidr string, since time.Duration) {
+	ns := v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: cidr, NodeName: "node-9"}, Status: v1alpha1.NodeSubnetStatus{OrphanedSince: &metav1.Time{Time: now.Add(-since)}}}
+	ns.Name, ns.UID, ns.ResourceVersion = "orphan", "uid-orphan", "8"
+	c.NodeSubnets = append(c.NodeSubnets, ns)
+}
+
+// entry sets an entry of node-1 with a resource that fixedip would not write.
+func (c *cluster) entry(ip string, e pool.Entry, resource string) {
+	n := c.pools["node-1"]
+	n.Entries[netip.MustParseAddr(ip)] = e
+	n.Resources = map[netip.Addr]string{netip.MustParseAddr(ip): resource}
+	c.pools["node-1"] = n
+}
+
+// handshake sets the state of a release handshake of node-1.
+func (c *cluster) handshake(ip string, state pool.Handshake) {
+	n := c.pools["node-1"]
+	n.Handshakes = map[netip.Addr]pool.Handshake{netip.MustParseAddr(ip): state}
+	c.pools["node-1"] = n
 }
 
 func (c *cluster) problems() []Problem {
@@ -209,6 +232,88 @@ func TestRun(t *testing.T) {
 			plant: func(c *cluster) { c.pools["node-3"] = pool.NodePool{Name: "node-3"} },
 			want:  []Problem{{Kind: NoSubnet, Object: "CiliumNode node-3", Text: "The node has no subnet, so its agent does not start"}},
 		},
+		"the owner of an entry is a marker of another version": {
+			plant: func(c *cluster) { c.entry("10.0.1.9", pool.ForOwner("fixedip.io/held"), "") },
+			want:  []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.9 cannot be read: this version knows no owner "fixedip.io/held"`}},
+		},
+		"the owner of an entry has three parts": {
+			plant: func(c *cluster) { c.entry("10.0.1.9", pool.ForOwner("db/web/0"), "") },
+			want:  []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.9 cannot be read: the owner "db/web/0" is not namespace/pod`}},
+		},
+		"another program uses an owner without a slash": {plant: func(c *cluster) { c.entry("10.0.1.9", pool.ForOwner("virtual-machine"), "") }},
+		"the resource of a reserved entry cannot be read": {
+			plant: func(c *cluster) {
+				c.entry("10.0.1.6", pool.Entry{Kind: pool.Owned, Owner: "db/web-0"}, "db/StatefulSet")
+			},
+			want: []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.6 cannot be read: the resource "db/StatefulSet" is not namespace/Kind/name`, Repair: &Repair{Pod: "db/web-0", RewriteOn: "node-1", Address: netip.MustParseAddr("10.0.1.6")}}},
+		},
+		"the resource of an entry names another namespace": {
+			plant: func(c *cluster) {
+				c.entry("10.0.1.6", pool.OwnedEntry("db", "web-0", "StatefulSet", "web"), "prod/StatefulSet/web")
+			},
+			want: []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.6 cannot be read: the resource "prod/StatefulSet/web" names another namespace than the owner db/web-0`, Repair: &Repair{Pod: "db/web-0", RewriteOn: "node-1", Address: netip.MustParseAddr("10.0.1.6")}}},
+		},
+		"the resource of an entry has a field of a later version": {plant: func(c *cluster) {
+			c.entry("10.0.1.6", pool.OwnedEntry("db", "web-0", "StatefulSet", "web"), "db/StatefulSet/web;later=1")
+		}},
+		"the resource of a moved entry names no pod": {
+			plant: func(c *cluster) { c.entry("10.0.1.7", pool.Entry{Kind: pool.Moved, Node: "node-2"}, "node=node-2") },
+			want:  []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.7 cannot be read: the resource "node=node-2" does not name the node that carries the address and its pod`}},
+		},
+		"the resource of a move-target names no pod": {
+			plant: func(c *cluster) { c.entry("10.0.2.99", pool.Entry{Kind: pool.MoveTarget}, "") },
+			want:  []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.2.99 cannot be read: the resource "" does not name the pod whose address is about to arrive`}},
+		},
+		"the resource of a cooldown has no time": {
+			plant: func(c *cluster) { c.entry("10.0.1.9", pool.Entry{Kind: pool.Cooldown}, "since=yesterday") },
+			want:  []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.9 cannot be read: the resource "since=yesterday" does not say since when the address cools down`}},
+		},
+		"a user has put an address into cooldown": {plant: func(c *cluster) { c.entry("10.0.1.9", pool.Entry{Kind: pool.Cooldown}, "") }},
+		"an agent does not answer a handshake": {
+			plant: func(c *cluster) { c.handshake("10.0.1.1", pool.MarkedForRelease) },
+			want: []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The agent does not answer the release handshake of 10.0.1.1, which stays in the state marked-for-release",
+				Repair: &Repair{Handshake: &HandshakeRepair{Node: "node-1", Address: netip.MustParseAddr("10.0.1.1"), From: pool.MarkedForRelease}}}},
+		},
+		"the controller does not end a refused handshake": {
+			plant: func(c *cluster) { c.handshake("10.0.1.1", pool.DoNotRelease) },
+			want: []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.1 stays in the state do-not-release, although the controller has to end it",
+				Repair: &Repair{Handshake: &HandshakeRepair{Node: "node-1", Address: netip.MustParseAddr("10.0.1.1"), From: pool.DoNotRelease}}}},
+		},
+		"the controller does not remove the entry of a handshake": {
+			plant: func(c *cluster) { c.handshake("10.0.1.1", pool.ReadyForRelease) },
+			want:  []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.1 stays in the state ready-for-release, although the controller has to remove the entry"}},
+		},
+		"the entry of a handshake is gone": {
+			plant: func(c *cluster) { c.handshake("10.0.1.99", pool.ReadyForRelease) },
+			want: []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.99 stays in the state ready-for-release, although the controller has to end it",
+				Repair: &Repair{Handshake: &HandshakeRepair{Node: "node-1", Address: netip.MustParseAddr("10.0.1.99"), From: pool.ReadyForRelease, To: pool.Released}}}},
+		},
+		"a handshake has an unknown state": {
+			plant: func(c *cluster) { c.handshake("10.0.1.1", pool.OtherState) },
+			want:  []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.1 has a state that fixedip does not know"}},
+		},
+		"a NodeSubnet is left over": {
+			plant: func(c *cluster) { c.orphan("10.0.9.0/24", time.Hour) },
+			want: []Problem{{Kind: StaleSubnet, Object: "NodeSubnet orphan", Text: "Node node-9 does not exist, and no FixedIP and no pod has an address of 10.0.9.0/24",
+				Repair: &Repair{DeleteSubnet: "orphan", UID: "uid-orphan", ResourceVersion: "8"}}},
+		},
+		"a NodeSubnet has been orphaned for a minute": {plant: func(c *cluster) { c.orphan("10.0.9.0/24", time.Minute) }},
+		"a pod still has an address of an orphaned subnet": {plant: func(c *cluster) {
+			c.orphan("10.0.9.0/24", time.Hour)
+			c.run("last", "node-1", "10.0.9.5")
+		}},
+		"a NodeSubnet names a node that does not have it": {
+			plant: func(c *cluster) {
+				c.pools["node-3"] = gen.NodePool("node-3", "10.0.3.0/24", nil)
+				for _, cidr := range []string{"10.0.3.0/24", "10.0.4.0/24"} {
+					c.NodeSubnets = append(c.NodeSubnets, v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: "of-node-3"}, Spec: v1alpha1.NodeSubnetSpec{CIDR: cidr, NodeName: "node-3"}})
+				}
+			},
+			want: []Problem{{Kind: StaleSubnet, Object: "NodeSubnet of-node-3", Text: "The NodeSubnet gives 10.0.4.0/24 to node node-3, but no CiliumNode has it"}},
+		},
+		"a node is about to join": {plant: func(c *cluster) {
+			c.NodeSubnets = append(c.NodeSubnets, v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.3.0/24", NodeName: "node-3"}})
+		}},
 		"the subnets are those of Kubernetes": {plant: func(c *cluster) { c.NodeSubnets = nil }},
 		"a pod with an address of its own is not ours": {plant: func(c *cluster) {
 			c.Pods = append(c.Pods, *gen.Pod("free", gen.On("node-1", "10.0.1.1"), gen.Running))

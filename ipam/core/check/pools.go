@@ -42,12 +42,16 @@ func (s *scan) checkPools() {
 			}
 		}
 		s.checkEntries(n, object)
+		s.checkHandshakes(n, object)
 	}
 }
 
 func (s *scan) checkEntries(n pool.NodePool, object string) {
 	for _, a := range slices.SortedFunc(maps.Keys(n.Entries), netip.Addr.Compare) {
 		e := n.Entries[a]
+		if why := malformedText(e, n.Resources[a]); why != "" {
+			s.add(Malformed, object, s.malformedHelp(n, a), s.rewrite(n, a), "The entry of %s cannot be read: %s", a, why)
+		}
 		if offers := s.Pools.Offering(a); e.Allocatable() && len(offers) > 1 && offers[0] == n.Name {
 			s.add(SharedEntry, object, "remove the entry from the pool of the node on which no pod uses the address", nil, "The pools of nodes %s offer %s", strings.Join(offers, " and "), a)
 		}

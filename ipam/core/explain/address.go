@@ -6,6 +6,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,8 +30,17 @@ type AddressInputs struct {
 	Records []v1alpha1.FixedIP
 	// Pods are the pods of all nodes. Address ignores those that do not have the address.
 	Pods []corev1.Pod
-	Now  time.Time
+	// Endpoints contains the addresses of the CiliumEndpoints. Key: the CiliumEndpoint, "namespace/name".
+	Endpoints map[string][]netip.Addr
+	// Events are the events of all pods, FixedIPs and nodes. Address ignores those that do not mention the address.
+	Events []corev1.Event
+	// NotRead names the objects that could not be read, each with the reason, such as "CiliumNodes (forbidden)".
+	NotRead []string
+	Now     time.Time
 }
+
+// complete reports whether every object that may have the address was read.
+func (in AddressInputs) complete() bool { return len(in.NotRead) == 0 }
 
 // Address reports the use of an address, and since when it is used: the node whose subnet contains the address, its pool
 // entries, the FixedIPs that reserve it, the pods that run with it, and its users according to the agents. A finding reports
@@ -52,7 +62,9 @@ func Address(in AddressInputs) Report {
 			used = append(used, fmt.Sprintf("node %s: used by %s", n.Name, user))
 		}
 	}
-	r.fact("Subnet", "%s", cmp.Or(strings.Join(homes, ", "), "none"))
+	if in.Pools != nil {
+		r.fact("Subnet", "%s", cmp.Or(strings.Join(homes, ", "), "none"))
+	}
 	var reserved int
 	for i := range in.Records {
 		record := &in.Records[i]
@@ -66,7 +78,7 @@ func Address(in AddressInputs) Report {
 		}
 		r.fact("FixedIP", "%s/%s for pod %s, created %s ago%s", record.Namespace, record.Name, record.Spec.PodName, duration.HumanDuration(in.Now.Sub(record.CreationTimestamp.Time)), state)
 	}
-	var running []string
+	var running, endpoints []string
 	for i := range in.Pods {
 		pod := &in.Pods[i]
 		if !podutil.HoldsIPs(pod) || !podutil.RunsWith(pod, in.Addr) {
@@ -79,9 +91,19 @@ func Address(in AddressInputs) Report {
 		running = append(running, name)
 		r.fact("Pod", "%s on node %s%s", name, pod.Spec.NodeName, since)
 	}
+	for _, key := range slices.Sorted(maps.Keys(in.Endpoints)) {
+		if slices.Contains(in.Endpoints[key], in.Addr) {
+			r.fact("CiliumEndpoint", "%s", key)
+			endpoints = append(endpoints, key)
+		}
+	}
 	for _, u := range used {
 		r.fact("Agent", "%s", u)
 	}
+	if !in.complete() {
+		r.fact("Not read", "%s", strings.Join(in.NotRead, ", "))
+	}
+	r.History = history(in)
 	switch {
 	case len(running) > 1:
 		r.wrong("delete the pods for which no FixedIP reserves the address", "%d pods run with %s: %s", len(running), in.Addr, strings.Join(running, ", "))
@@ -89,12 +111,30 @@ func Address(in AddressInputs) Report {
 		r.wrong("delete the FixedIPs whose pods do not run with the address", "%d FixedIPs reserve %s", reserved, in.Addr)
 	case len(homes) > 1:
 		r.wrong(pool.OverlapHelp, "%s is in the subnets of %d nodes", in.Addr, len(homes))
+	case len(endpoints) > 1:
+		r.wrong("delete the CiliumEndpoints whose pods do not run with the address; their agents create them again", "%d CiliumEndpoints have %s: %s", len(endpoints), in.Addr, strings.Join(endpoints, ", "))
+	case reserved == 0 && len(running) == 0 && len(used) == 0 && !in.complete():
+		r.fine("No object that was read has %s", in.Addr)
 	case reserved == 0 && len(running) == 0 && len(used) == 0 && offered:
 		r.fine("No pod has %s; the agent may give it to any pod of its node", in.Addr)
 	case reserved == 0 && len(running) == 0 && len(used) == 0:
 		r.fine("No pod has %s, and no FixedIP reserves it", in.Addr)
 	}
 	return r
+}
+
+// history returns the events that mention the address, oldest first.
+func history(in AddressInputs) (found []HistoryEvent) {
+	for i := range in.Events {
+		ev := &in.Events[i]
+		if !mentions(ev.Message, in.Addr.String()) {
+			continue
+		}
+		of := ev.InvolvedObject.Kind + " " + strings.TrimPrefix(ev.InvolvedObject.Namespace+"/"+ev.InvolvedObject.Name, "/")
+		found = append(found, HistoryEvent{At: eventTime(*ev).UTC(), Object: of, Reason: ev.Reason, Message: ev.Message})
+	}
+	slices.SortStableFunc(found, func(a, b HistoryEvent) int { return a.At.Compare(b.At) })
+	return found
 }
 
 // entryText describes a pool entry.

@@ -61,6 +61,37 @@ func TestAddress(t *testing.T) {
 				Findings: []explain.Finding{{Wrong: true, Text: "2 pods run with 10.0.1.6: db/web-0, db/web-1", Help: "delete the pods for which no FixedIP reserves the address"}},
 			},
 		},
+		"a CiliumEndpoint, and events that mention the address": {
+			explain.AddressInputs{Pools: pools("10.0.1.0/24", mine), Records: []v1alpha1.FixedIP{*web}, Endpoints: map[string][]netip.Addr{"db/web-0": {netip.MustParseAddr("10.0.1.6")}, "db/web-1": {netip.MustParseAddr("10.0.1.60")}}, Events: []corev1.Event{
+				{InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "db", Name: "web-0"}, Reason: "Adopted", Message: "Reserved the pod's current IPs: 10.0.1.6", LastTimestamp: metav1.Time{Time: at.Add(-time.Minute)}},
+				{InvolvedObject: corev1.ObjectReference{Kind: "FixedIP", Namespace: "db", Name: "old-0"}, Reason: "Released", Message: "IPs 10.0.1.5, 10.0.1.6: released.", EventTime: metav1.MicroTime{Time: at.Add(-time.Hour)}},
+				{InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "db", Name: "web-9"}, Message: "IP 10.0.1.60 is in use"},
+			}},
+			explain.Report{
+				Facts: []explain.Fact{
+					address, {What: "Entry", Is: "node node-1: owned by db/web-0 (StatefulSet web)"}, subnet,
+					{What: "FixedIP", Is: "db/web-0 for pod web-0, created 60m ago, InUse"}, {What: "CiliumEndpoint", Is: "db/web-0"},
+				},
+				History: []explain.HistoryEvent{
+					{At: at.Add(-time.Hour), Object: "FixedIP db/old-0", Reason: "Released", Message: "IPs 10.0.1.5, 10.0.1.6: released."},
+					{At: at.Add(-time.Minute), Object: "Pod db/web-0", Reason: "Adopted", Message: "Reserved the pod's current IPs: 10.0.1.6"},
+				},
+			},
+		},
+		"two CiliumEndpoints have it": {
+			explain.AddressInputs{Pools: pools("10.0.1.0/24", nil), Endpoints: map[string][]netip.Addr{"db/web-0": {netip.MustParseAddr("10.0.1.6")}, "db/web-1": {netip.MustParseAddr("10.0.1.6")}}},
+			explain.Report{
+				Facts:    []explain.Fact{address, subnet, {What: "CiliumEndpoint", Is: "db/web-0"}, {What: "CiliumEndpoint", Is: "db/web-1"}},
+				Findings: []explain.Finding{{Wrong: true, Text: "2 CiliumEndpoints have 10.0.1.6: db/web-0, db/web-1", Help: "delete the CiliumEndpoints whose pods do not run with the address; their agents create them again"}},
+			},
+		},
+		"with the rights of one namespace": {
+			explain.AddressInputs{NotRead: []string{"CiliumNodes (forbidden)"}},
+			explain.Report{
+				Facts:    []explain.Fact{address, {What: "Not read", Is: "CiliumNodes (forbidden)"}},
+				Findings: []explain.Finding{{Text: "No object that was read has 10.0.1.6"}},
+			},
+		},
 		"dynamic and free": {
 			explain.AddressInputs{Pools: pools("10.0.1.0/24", map[string]pool.Entry{"10.0.1.6": {}})},
 			explain.Report{

@@ -4,15 +4,21 @@
 package explain_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/test/gen"
 )
 
 // TestDrain checks the DrainedPod of each pod with a fixed address, and that the report names the budget at which the drain
@@ -32,7 +38,7 @@ func TestDrain(t *testing.T) {
 		return b
 	}
 	row := func(name, policy, fate string, budgets ...string) explain.DrainedPod {
-		return explain.DrainedPod{Pod: "db/" + name, IPs: []string{"10.0.0.1"}, Policy: policy, AfterEviction: fate, Budgets: budgets}
+		return explain.DrainedPod{Pod: "db/" + name, IPs: []string{"10.0.0.1"}, Policy: policy, Waits: strings.HasPrefix(fate, "waits"), AfterEviction: fate, Budgets: budgets}
 	}
 	const migrates = "runs on another node with this address, if a node can take the pod and allowAddressMigration is true"
 	const waits = "waits until the node is uncordoned or, if it is deleted, until another node can run it"
@@ -46,6 +52,29 @@ func TestDrain(t *testing.T) {
 	ended.Status.Phase = corev1.PodFailed
 	optedOut := pod("mysql-1")
 	optedOut.Spec.HostNetwork = true
+	// The other nodes: node-2 is ready, in zone b, and its agent has an address left; node-3 is cordoned.
+	nodes := map[string]*corev1.Node{
+		"node-1": gen.Node("node-1"), "node-2": gen.Node("node-2", func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: "b"} }),
+		"node-3": gen.Node("node-3", func(n *corev1.Node) { n.Spec.Unschedulable = true }),
+	}
+	alone := map[string]*corev1.Node{"node-1": nodes["node-1"], "node-3": nodes["node-3"]}
+	volume := func(zone string) map[string][]explain.Volume {
+		w := fine()
+		w.volumeIn(zone)
+		return map[string][]explain.Volume{"db/mysql-0": w.Volumes}
+	}
+	pools := func(subnet string, entries map[string]pool.Entry) *ledger.Ledger {
+		l := ledger.New()
+		l.SetNode(gen.NodePool("node-2", subnet, entries))
+		return l
+	}
+	full := pools("10.0.2.0/30", map[string]pool.Entry{"10.0.2.1": pool.ForOwner("router"), "10.0.2.2": pool.ForOwner("health")})
+	const stays = "No pod with a fixed address waits for the node because of its failover policy"
+	one := "Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: 1 of 1"
+	daemon := pod("mysql-1")
+	daemon.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "mysql", Controller: ptr.To(true)}}
+	static := pod("mysql-1")
+	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 	for name, c := range map[string]struct {
 		in       explain.DrainInputs
 		rows     []explain.DrainedPod
@@ -104,6 +133,35 @@ func TestDrain(t *testing.T) {
 			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if a node can take the pod")},
 			[]explain.Finding{{Text: "No pod with a fixed address waits for the node because of its failover policy"}},
 		},
+		"Migrate is not allowed": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), MigrationAllowed: ptr.To(false), Nodes: nodes},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "waits, because allowAddressMigration is false")}, []explain.Finding{{Text: one}},
+		},
+		"Migrate is allowed, and a volume can be used on another node": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), MigrationAllowed: ptr.To(true), Nodes: nodes, Volumes: volume("b")},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if a node can take the pod")}, []explain.Finding{{Text: stays}},
+		},
+		"Migrate, and a volume of this node only": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), Nodes: nodes, Volumes: volume("a")},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "waits, because volume pv-1 (claim data-mysql-0) can be used on no other node that is ready and not cordoned")},
+			[]explain.Finding{{Text: one}},
+		},
+		"Reassign, and no other node takes pods": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false), Nodes: alone},
+			[]explain.DrainedPod{row("mysql-0", "Reassign", "waits, because no other node is ready and not cordoned")}, []explain.Finding{{Text: one}},
+		},
+		"Reassign, and another node has room": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false), Nodes: nodes, Pools: pools("10.0.2.0/24", nil)},
+			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if a node can take the pod")}, []explain.Finding{{Text: stays}},
+		},
+		"Reassign, and no other node has room": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false), Nodes: nodes, Pools: full},
+			[]explain.DrainedPod{row("mysql-0", "Reassign", "waits, because no other node that can take the pod has a free address")}, []explain.Finding{{Text: one}},
+		},
+		"pods that a drain does not evict": {
+			explain.DrainInputs{Pods: []corev1.Pod{daemon, static, two[1]}, Records: both(v1alpha1.Reassign, false)},
+			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if a node can take the pod")}, []explain.Finding{{Text: stays}},
+		},
 		"slots": {
 			explain.DrainInputs{Pods: two[1:], Records: both("", true), Failover: v1alpha1.Wait},
 			[]explain.DrainedPod{row("mysql-0", "Slot", "the next pod takes over a free slot, or waits until it can take one over")},
@@ -111,7 +169,12 @@ func TestDrain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.in.Node = "node-1"
 			rows, report := explain.Drain(c.in)
+			waits := slices.ContainsFunc(rows, func(d explain.DrainedPod) bool { return d.Waits })
+			if report.Waits != waits {
+				t.Errorf("the report says that a pod waits: %v, want %v", report.Waits, waits)
+			}
 			if diff := cmp.Diff(c.rows, rows) + cmp.Diff(c.findings, report.Findings); diff != "" {
 				t.Errorf("Drain (-want +got): %s", diff)
 			}

@@ -13,6 +13,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
@@ -39,10 +40,21 @@ type Inputs struct {
 	Workload *identity.Workload
 	// Unread is the reason why it is unknown whether the workload exists; empty if it is known.
 	Unread string
-	// Pools contains the pools of all nodes.
+	// Pools contains the pools of all nodes; nil if they cannot be read, for example with the rights of a namespace only.
 	Pools *ledger.Ledger
-	// Nodes contains all nodes. Key: the name.
+	// Nodes contains all nodes; nil if they cannot be read. Key: the name.
 	Nodes map[string]*corev1.Node
+	// NotRead names the objects that could not be read, each with the reason, such as "CiliumNodes (forbidden)".
+	NotRead []string
+	// Kinds are the configured kinds of workloads; the zero value means that they are unknown, and that the pods of
+	// StatefulSets have fixed addresses.
+	Kinds identity.Kinds
+	// Controllers returns the controllers of ReplicaSets; nil if they are unknown.
+	Controllers identity.Controllers
+	// Events are the events of the pod, its FixedIP and its workload.
+	Events []corev1.Event
+	// Budgets are the PodDisruptionBudgets of the namespace.
+	Budgets []policyv1.PodDisruptionBudget
 	// Volumes are the persistent volumes of the pod.
 	Volumes []Volume
 	// Endpoint is the metadata of the CiliumEndpoint with the pod's name.
@@ -50,27 +62,48 @@ type Inputs struct {
 	// Schedulers are the names of the scheduler's profiles: the schedulerName of the pods that it places. There is at least
 	// one.
 	Schedulers []string
-	// Lease is the Lease of the controllers; nil if it cannot be read.
-	Lease *coordinationv1.Lease
-	Now   time.Time
+	// Lease is the Lease of the controllers, and SchedulerLease that of the schedulers; nil if it cannot be read.
+	Lease, SchedulerLease *coordinationv1.Lease
+	Now                   time.Time
 }
 
 // Fact is one observed fact.
-type Fact struct{ What, Is string }
+type Fact struct {
+	What string `json:"what"`
+	Is   string `json:"is"`
+}
 
 // Finding is a conclusion from the facts.
 type Finding struct {
 	// Wrong is true for problems.
-	Wrong bool
-	Text  string
+	Wrong bool   `json:"wrong"`
+	Text  string `json:"text"`
 	// Help is advice on how to solve the problem or release the address; empty if there is none.
-	Help string
+	Help string `json:"help,omitempty"`
 }
 
 // Report is the result of Explain and of Address. Drain returns a Report with Findings only.
 type Report struct {
-	Facts    []Fact
-	Findings []Finding
+	Facts    []Fact    `json:"facts,omitempty"`
+	Findings []Finding `json:"findings"`
+	// Waits is true if the pod exists and has no node or no IP yet.
+	Waits bool `json:"waits,omitempty"`
+	// History are the events that concern an address, oldest first.
+	History []HistoryEvent `json:"history,omitempty"`
+}
+
+// HistoryEvent is an event that concerns an address.
+type HistoryEvent struct {
+	At time.Time `json:"at"`
+	// Object is the object of the event, such as "Pod db/web-0".
+	Object  string `json:"object"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// HasProblem reports whether something is wrong or waits.
+func (r Report) HasProblem() bool {
+	return r.Waits || slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Wrong })
 }
 
 func (r *Report) fact(what, is string, args ...any) {
@@ -93,14 +126,23 @@ func (r *Report) wrong(help, text string, args ...any) {
 // Explain reports where the address of a pod is, and why the pod waits or why its address is still reserved.
 func Explain(in Inputs) Report {
 	var r Report
-	e := explanation{Inputs: in, Report: &r, held: in.Pools.Held(pool.OwnerKey(in.Namespace, in.Name))}
-	e.claims = slices.DeleteFunc(slices.Clone(e.held), func(h ledger.NodeAddresses) bool { return in.Pools.EntryOf(h).IsUnreserved() })
+	e := explanation{Inputs: in, Report: &r, unpooled: in.Pools == nil}
+	if e.unpooled {
+		e.Pools = ledger.New()
+	}
+	e.held = e.Pools.Held(pool.OwnerKey(in.Namespace, in.Name))
+	e.claims = slices.DeleteFunc(slices.Clone(e.held), func(h ledger.NodeAddresses) bool { return e.Pools.EntryOf(h).IsUnreserved() })
 	e.findReserved()
 	e.facts()
 	switch {
+	case in.Pod == nil && in.Record == nil && e.unpooled:
+		e.workload()
+		r.wrong("check the name and the namespace (-n)", "Pod %s/%s does not exist, and no FixedIP names it; the pools are unknown", in.Namespace, in.Name)
 	case in.Pod == nil && in.Record == nil && len(e.held) == 0:
+		e.workload()
 		r.wrong("check the name and the namespace (-n)", "Pod %s/%s does not exist, and no FixedIP and no owned pool entry names it", in.Namespace, in.Name)
 	case in.Pod == nil:
+		e.workload()
 		e.withoutPod()
 	default:
 		e.pod()
@@ -115,6 +157,8 @@ func Explain(in Inputs) Report {
 type explanation struct {
 	Inputs
 	*Report
+	// unpooled is true if the pools cannot be read. Pools is empty then.
+	unpooled bool
 	// held contains the addresses of all owned entries of the pod. claims leaves out the entries
 	// that a pod without a fixed address has on a strict node.
 	held, claims []ledger.NodeAddresses
@@ -144,6 +188,9 @@ func (e *explanation) findReserved() {
 	}
 	if len(e.claims) > 0 || e.Record == nil {
 		return
+	}
+	if e.unpooled {
+		e.owner = e.Record.Spec.NodeName
 	}
 	for _, ip := range e.Record.Spec.IPs {
 		if a, err := address.Parse(ip); err == nil {
@@ -203,17 +250,29 @@ func (e *explanation) facts() {
 	for _, h := range e.held {
 		e.fact("Pool", "node %s has %s for %s", h.Node, plural(h.Addrs, "an entry", "entries"), address.Join(h.Addrs))
 	}
-	if len(e.held) == 0 {
+	if len(e.held) == 0 && !e.unpooled {
 		e.fact("Pool", "no node has an owned entry for the pod")
 	}
-	if e.owner != "" {
+	switch {
+	case e.owner != "" && e.Nodes == nil && e.unpooled:
+		e.fact("Node", "%s", e.owner)
+	case e.owner != "":
 		e.fact("Node", "%s: %s", e.owner, e.nodeFact(e.owner))
+	}
+	if len(e.NotRead) > 0 {
+		e.fact("Not read", "%s", strings.Join(e.NotRead, ", "))
 	}
 }
 
 // nodeFact describes the state of a node and the free addresses of its subnets.
 func (e *explanation) nodeFact(name string) string {
-	parts := []string{NodeState(e.Nodes[name])}
+	var parts []string
+	if e.Nodes != nil {
+		parts = append(parts, NodeState(e.Nodes[name]))
+	}
+	if e.unpooled {
+		return strings.Join(parts, "; ")
+	}
 	if n, ok := e.Pools.Node(name); ok {
 		for _, f := range address.Families {
 			if n.HasFamily(f) {
@@ -280,18 +339,28 @@ func (e *explanation) endpoint() {
 }
 
 // leader reports a problem if no controller holds the lease, or if the holder has not renewed the lease for leaderTimeout.
+// For a pod that waits for our scheduler, it reports the same about the scheduler.
 func (e *explanation) leader() {
-	if e.Lease == nil || e.Lease.Spec.RenewTime == nil {
+	const ignore = "; ignore this if --enable-leader-election is false"
+	e.lease(e.Lease, "fixedip-controller", "addresses are neither recorded nor released", "check the pods of fixedip-controller"+ignore)
+	if e.Pod != nil && e.Pod.Spec.NodeName == "" && e.placedByUs() {
+		e.lease(e.SchedulerLease, "fixedip-scheduler", "no pod is placed", "check the pods of fixedip-scheduler; ignore this if leaderElection.leaderElect is false in its configuration")
+	}
+}
+
+// lease reports a Lease of a program that has no holder, or whose holder does not renew it. effect is what does not happen
+// then.
+func (e *explanation) lease(l *coordinationv1.Lease, program, effect, help string) {
+	if l == nil || l.Spec.RenewTime == nil {
 		return
 	}
-	const help = "check the pods of fixedip-controller; ignore this if --enable-leader-election is false"
-	holder, renewed := ptr.Deref(e.Lease.Spec.HolderIdentity, ""), e.Lease.Spec.RenewTime.Time
-	lease := e.Lease.Namespace + "/" + e.Lease.Name
+	holder, renewed := ptr.Deref(l.Spec.HolderIdentity, ""), l.Spec.RenewTime.Time
+	name := l.Namespace + "/" + l.Name
 	switch {
 	case holder == "":
-		e.wrong(help, "No fixedip-controller holds Lease %s: addresses are neither recorded nor released", lease)
+		e.wrong(help, "No %s holds Lease %s: %s", program, name, effect)
 	case e.Now.Sub(renewed) > leaderTimeout:
-		e.wrong(help, "fixedip-controller %s holds Lease %s and has not renewed it for %s: addresses are neither recorded nor released", holder, lease, e.since(renewed))
+		e.wrong(help, "%s %s holds Lease %s and has not renewed it for %s: %s", program, holder, name, e.since(renewed), effect)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +24,8 @@ import (
 
 // pod reports on a pod that exists.
 func (e *explanation) pod() {
-	_, fixed, err := identity.Of(e.Pod, identity.NewKinds(), identity.NoControllers)
+	e.Waits = !podutil.IsTerminal(e.Pod) && (e.Pod.Spec.NodeName == "" || !podutil.HasIPs(e.Pod))
+	fixed, err := e.isFixed()
 	switch {
 	case err != nil:
 		e.wrong("correct the annotation in the pod template or, for a bare pod, on the pod", "Whether the pod has a fixed address is unknown: %v", err)
@@ -38,6 +38,16 @@ func (e *explanation) pod() {
 	default:
 		e.bound()
 	}
+}
+
+// isFixed reports whether the pod has a fixed address, as far as the configured kinds are known.
+func (e *explanation) isFixed() (bool, error) {
+	kinds, controllers := e.Kinds, e.Controllers
+	if len(kinds.All()) == 0 || controllers == nil {
+		kinds, controllers = identity.NewKinds(), identity.NoControllers
+	}
+	_, fixed, err := identity.Of(e.Pod, kinds, controllers)
+	return fixed, err
 }
 
 // ended reports on a pod that has ended (podutil.IsTerminal).
@@ -103,12 +113,16 @@ func (e *explanation) bound() {
 	case len(e.reserved) == 0 && !e.placedByUs():
 		e.wrong(e.schedulerHelp()+", or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation "+identity.AnnotationEnabled+": \"true\"; events of the pod report problems of the adoption",
 			"The address of the pod is not fixed: its schedulerName is %s, and the controller has not adopted the address", e.Pod.Spec.SchedulerName)
+	case len(e.reserved) == 0 && e.unpooled:
+		e.fine("The pod is bound to node %s, and no FixedIP reserves an address for it; whether the pool of the node has one for the pod is unknown", node)
 	case len(e.reserved) == 0:
 		e.wrong("see the events of the pod: the controller restores a lost entry, or evicts the pod so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation "+identity.AnnotationEnabled+": \"true\" have fixed addresses",
 			"The pod is bound to node %s, but neither a pool entry nor a FixedIP reserves an address for it", node)
 	case slices.ContainsFunc(e.claims, func(h ledger.NodeAddresses) bool { return h.Node == node && e.recordsOther(h.Addrs) }):
 		e.wrong("", "The pool of node %s reserves %s for the pod, but FixedIP %s reserves %s; with the failover policy Reassign the controller replaces the FixedIP", node, address.Join(e.Pools.HeldOn(pool.OwnerKey(e.Namespace, e.Name), node)), e.Record.Name, strings.Join(e.Record.Spec.IPs, ", "))
-	case len(running) == 0 && e.owner == node && len(e.claims) == 0:
+	case len(has) == 0 && e.unpooled && (e.owner == node || e.owner == ""):
+		e.fine("The pod is bound to node %s and has no IP yet; FixedIP %s reserves %s for it", node, e.Record.Name, reserved)
+	case len(running) == 0 && e.owner == node && len(e.claims) == 0 && !e.unpooled:
 		e.wrong("", "The pod is bound to node %s, but the pool of the node has no entry for %s %s, which FixedIP %s reserves; without the entry, the pod may run with another address", node, its, reserved, e.Record.Name)
 	case len(has) == 0 && e.owner == node:
 		e.fine("The pod is bound to node %s and has no IP yet; the pool of the node has %s %s", node, its, reserved)
@@ -122,8 +136,12 @@ func (e *explanation) bound() {
 		e.wrong(e.deleteHelp()+"; the controller evicts the pod after --mismatch-grace-period, unless it is a bare pod or its mismatch policy is Report",
 			"The pod runs with %s, but %s %s reserved for the pod on this node; the agent probably had not seen the reservation when the pod started", address.Join(has), reserved, plural(e.reserved, "is", "are"))
 		e.usedByOther(e.reserved)
+		e.budgets()
 	default:
 		e.wrong(e.returnHelp(), "The pod runs with %s, but %s %s %s", address.Join(has), its, reserved, e.whereabouts())
+	}
+	if len(has) == 0 {
+		e.startFailures()
 	}
 	if e.Record == nil && len(e.claims) > 0 {
 		e.fine("The pod has no FixedIP yet; the controller creates one when the bound pod has IPs, if the kind of its workload is configured; an event of the pod reports if the API server refuses the FixedIP")
@@ -135,6 +153,8 @@ func (e *explanation) whereabouts() string {
 	switch {
 	case e.owner != "":
 		return plural(e.reserved, "belongs", "belong") + " to node " + e.owner
+	case e.unpooled:
+		return plural(e.reserved, "belongs", "belong") + " to a node that is unknown"
 	case e.overlappingNode() != "":
 		return fmt.Sprintf("%s in the subnets of node %s, which overlap those of another node", plural(e.reserved, "is", "are"), e.overlappingNode())
 	}
@@ -204,6 +224,8 @@ func (e *explanation) releaseCommand() string {
 // returnHelp returns the advice for a pod that is on another node than its address.
 func (e *explanation) returnHelp() string {
 	switch {
+	case e.owner == "" && e.unpooled:
+		return e.deleteHelp()
 	case e.owner == "":
 		return e.subnetHelp()
 	case !e.placedByUs():
@@ -245,6 +267,7 @@ func (e *explanation) usedByOther(addrs []netip.Addr) {
 
 // waiting reports why a pod is not bound.
 func (e *explanation) waiting() {
+	e.gates()
 	if !e.placedByUs() {
 		e.wrong(e.schedulerHelp(), "The pod waits for %s, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (%s)", e.Pod.Spec.SchedulerName, strings.Join(e.Schedulers, ", "))
 	}
@@ -252,6 +275,8 @@ func (e *explanation) waiting() {
 	switch {
 	case e.Record != nil && e.Record.DeletionTimestamp != nil && e.Record.Spec.AssignedTo != v1alpha1.Slot:
 		e.wrong(e.blockedHelp(), "FixedIP %s of the pod is being deleted; the pod gets a new address when the previous one (%s) is released and the FixedIP is gone", e.Record.Name, cmp.Or(strings.Join(e.Record.Spec.IPs, ", "), "none"))
+	case len(e.reserved) > 0 && e.unpooled && (e.owner == "" || e.Nodes == nil):
+		e.fine("%s %s reserved%s; the state of the node is unknown", what, plural(e.reserved, "is", "are"), e.formerNode())
 	case len(e.reserved) > 0 && e.owner == "" && e.overlappingNode() != "":
 		e.fine("%s %s", what, e.whereabouts())
 		e.overlap(e.overlappingNode())
@@ -261,6 +286,8 @@ func (e *explanation) waiting() {
 		e.wrong(e.subnetHelp(), "%s %s%s", what, e.whereabouts(), e.formerNode())
 	case len(e.reserved) > 0:
 		e.ownerNode(what)
+	case e.unpooled:
+		e.fine("The pod has no address yet; the free addresses of the nodes are unknown")
 	default:
 		e.firstAddress()
 	}
@@ -303,6 +330,8 @@ func (e *explanation) ownerNode(what string) {
 	}
 	home, _ := e.Pools.Home(e.reserved[0])
 	switch {
+	case e.Nodes == nil:
+		e.fine("%s %s; the state of the node is unknown", what, e.whereabouts())
 	case help == "":
 		e.fine("%sis ready and not cordoned", text)
 	case !e.isSlot() && (failover == v1alpha1.Migrate || failover == v1alpha1.Reassign):
@@ -374,83 +403,3 @@ func (e *explanation) overlap(name string) {
 		e.wrong(pool.OverlapHelp, "The subnets of node %s overlap those of node %s; no address in them is claimed", name, other)
 	}
 }
-
-// withoutPod reports why an address is reserved although the pod does not exist.
-func (e *explanation) withoutPod() {
-	rec := e.Record
-	switch {
-	case rec == nil:
-		e.withoutRecord()
-		return
-	case rec.DeletionTimestamp != nil:
-		e.wrong(e.blockedHelp(), "FixedIP %s has been in deletion for %s; it is gone when its addresses (%s) are released", rec.Name, e.since(rec.DeletionTimestamp.Time), cmp.Or(strings.Join(rec.Spec.IPs, ", "), "none"))
-		return
-	case len(rec.Spec.IPs) == 0:
-		e.fine("FixedIP %s names no address yet; it gets those of its pod", rec.Name)
-		return
-	}
-	ips := address.ParseAll(rec.Spec.IPs)
-	text := fmt.Sprintf("%s %s %s ", plural(ips, "Address", "Addresses"), strings.Join(rec.Spec.IPs, ", "), plural(ips, "is", "are"))
-	name := fmt.Sprintf("%s %s", rec.Spec.Owner.Kind, rec.Spec.Owner.Name)
-	kept := func(why string, args ...any) {
-		e.fineWithHelp(e.releaseCommand()+" releases "+plural(ips, "the address", "the addresses"), text+fmt.Sprintf(why, args...))
-	}
-	released := func(why string, args ...any) { e.wrong(e.blockedHelp(), text+"about to be released: "+why, args...) }
-	// If the last pod of a slot was deleted by force, it may still run.
-	vacated := ", when the Cilium agent has confirmed that pod " + rec.Spec.PodName + " has stopped"
-	if rec.Status.VacatedBy == rec.Spec.PodName {
-		vacated = ""
-	}
-	switch at := rec.Status.ExpiresAt; {
-	case at != nil && !e.Now.Before(at.Time):
-		released("the TTL ended at %s", formatTime(at.Time))
-	case at != nil && rec.Spec.AssignedTo == v1alpha1.Slot:
-		e.fine(text+"reserved until %s in case %s needs the slot again", formatTime(at.Time), name)
-	case at != nil && rec.Spec.Owner.Kind == identity.PodKind:
-		e.fine(text+"reserved until %s in case the pod is created again", formatTime(at.Time))
-	case at != nil:
-		e.fine(text+"reserved until %s in case %s expects the pod again", formatTime(at.Time), name)
-	case e.Unread != "":
-		e.fine(text+"reserved for %s; it is unknown whether that workload exists: %s", name, e.Unread)
-	case e.Workload == nil && rec.Spec.Owner.UID == "":
-		kept("reserved for %s, which does not exist yet", name)
-	case e.Workload == nil && rec.Spec.Reclaim.WhenDeleted == v1alpha1.Retain:
-		kept("reserved although %s is deleted: whenDeleted is Retain", name)
-	case e.Workload == nil:
-		released("%s is deleted", name)
-	case e.Workload.OptsOut() && rec.Spec.Reclaim.WhenDeleted == v1alpha1.Retain:
-		kept("reserved although new pods of %s have no fixed addresses: whenDeleted is Retain", name)
-	case e.Workload.OptsOut():
-		released("new pods of %s have no fixed addresses", name)
-	case rec.Spec.AssignedTo == v1alpha1.Slot:
-		e.fine(text+"a free slot of %s; the next pod of that workload may take it over%s", name, vacated)
-	case e.Workload.Excludes(e.Name) && rec.Spec.Reclaim.WhenScaled == v1alpha1.Delete:
-		released("%s has no replica with the name of the pod", name)
-	case e.Workload.Excludes(e.Name):
-		kept("reserved although %s has no replica with the name of the pod: whenScaled is Retain", name)
-	default:
-		e.fine(text+"reserved for the pod that %s is about to create", name)
-	}
-}
-
-// withoutRecord reports on the pool entries of a pod that does not exist and has no FixedIP. The rules of package
-// reclaim for claims without a FixedIP decide whether the entries are kept or released.
-func (e *explanation) withoutRecord() {
-	const text = "A pool has an entry for the pod, but neither the pod nor a FixedIP exists"
-	if len(e.claims) == 0 {
-		e.fine(text + "; the entry is for a pod without a fixed address on a strict node, and the controller removes it")
-		return
-	}
-	switch e.Pools.EntryOf(e.claims[0]).Purpose {
-	case pool.UnknownPurpose:
-		e.fineWithHelp("if no pod needs the address: in the CiliumNode, change the owner of the entry to fixedip.io/cooldown; the controller then removes the entry when no pod can have the address any more",
-			text+"; a user or another program wrote the entry, and it is kept for the pod")
-	case pool.ForBarePod:
-		e.fine(text + "; the entry is for a bare pod, and the controller releases it")
-	default:
-		e.fine(text + "; the controller keeps the entry if the workload that it names still expects the pod, or if the kind of that workload is not configured; otherwise it releases the entry")
-	}
-}
-
-// formatTime returns a time as text.
-func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }

@@ -24,26 +24,34 @@ type Volume struct {
 	Volume *corev1.PersistentVolume
 }
 
+// String returns the name of the volume and of its claim, for messages.
+func (v Volume) String() string { return fmt.Sprintf("volume %s (claim %s)", v.Volume.Name, v.Claim) }
+
+// usableOn reports whether a node exists and can use the volume.
+func (v Volume) usableOn(node *corev1.Node) bool {
+	return node != nil && volume.CheckNodeAffinity(v.Volume, node.Labels) == nil
+}
+
 // maxNamedNodes is the maximum number of nodes that a finding names.
 const maxNamedNodes = 3
 
 // volumes reports the volumes that the node of the pod's address cannot use, and those that no node that takes pods can use.
 func (e *explanation) volumes() {
+	if e.Nodes == nil {
+		return
+	}
 	for _, v := range e.Volumes {
-		usable := func(node *corev1.Node) bool {
-			return node != nil && volume.CheckNodeAffinity(v.Volume, node.Labels) == nil
-		}
 		var nodes []string
 		for _, name := range slices.Sorted(maps.Keys(e.Nodes)) {
-			if usable(e.Nodes[name]) && nodeutil.IsSchedulable(e.Nodes[name]) {
+			if v.usableOn(e.Nodes[name]) && nodeutil.IsSchedulable(e.Nodes[name]) {
 				nodes = append(nodes, name)
 			}
 		}
-		what := fmt.Sprintf("Volume %s (claim %s)", v.Volume.Name, v.Claim)
+		what := "V" + strings.TrimPrefix(v.String(), "v")
 		switch {
 		case len(nodes) == 0:
 			e.wrong("add, repair or uncordon a node that can use the volume", "%s can be used on no node that is ready and not cordoned", what)
-		case e.Nodes[e.owner] != nil && !usable(e.Nodes[e.owner]):
+		case e.Nodes[e.owner] != nil && !v.usableOn(e.Nodes[e.owner]):
 			var helps []string
 			if other := e.failoverHelp(); other != "" {
 				helps = append(helps, other)

@@ -141,6 +141,9 @@ var modes = map[schema.GroupKind]Mode{
 	{Kind: "Pod"}:                       "",
 }
 
+// HasSlots reports whether a kind is one of Kubernetes whose pods have slots.
+func HasSlots(gk schema.GroupKind) bool { return modes[gk] == Slot }
+
 // Kinds contains the kinds of workloads whose pods may have fixed addresses. Create it with NewKinds: the zero value is
 // empty.
 type Kinds struct{ list []Kind }

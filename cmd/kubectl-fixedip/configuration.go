@@ -1,0 +1,66 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"fixedip.io/fixedip/ipam/core/configuration"
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// configurationSource is the ConfigMap of the configuration, "namespace/name".
+type configurationSource string
+
+// configurationKey is the key of the configuration in its ConfigMap.
+const configurationKey = "config.yaml"
+
+func (s *configurationSource) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar((*string)(s), "configuration", "fixedip-system/fixedip-config", "ConfigMap of the configuration of fixedip, as namespace/name; it is used if it can be read")
+}
+
+// configuration reads the configuration. If it cannot be read, it returns the defaults and the reason.
+func (c *cluster) configuration(ctx context.Context, source configurationSource) (settings configuration.Configuration, unread error) {
+	settings.Complete()
+	namespace, name, ok := strings.Cut(string(source), "/")
+	if !ok {
+		return settings, fmt.Errorf("--configuration: %q is not namespace/name", source)
+	}
+	configMap, err := get(ctx, c, namespace, name, &corev1.ConfigMap{})
+	switch {
+	case err != nil:
+		return settings, err
+	case configMap == nil:
+		return settings, fmt.Errorf("read ConfigMap %s: %w", source, apierrors.NewNotFound(corev1.Resource("configmaps"), name))
+	case configMap.Data[configurationKey] == "":
+		return settings, fmt.Errorf("ConfigMap %s has no key %s", source, configurationKey)
+	}
+	read, err := configuration.Parse([]byte(configMap.Data[configurationKey]))
+	if err != nil {
+		return settings, fmt.Errorf("read the configuration in ConfigMap %s: %w", source, err)
+	}
+	return read, nil
+}
+
+// mismatchPolicy returns the mismatch policy of pods without an annotation: the one of a flag, otherwise that of the
+// configuration or, if that cannot be read, Report, with which only an annotation allows an eviction.
+func (c *cluster) mismatchPolicy(ctx context.Context, flag string, source configurationSource) (identity.OnMismatch, error) {
+	if flag != "" {
+		policy, err := identity.ParseOnMismatch(flag)
+		if err != nil {
+			return "", fmt.Errorf("--mismatch-policy: %w", err)
+		}
+		return policy, nil
+	}
+	if settings, unread := c.configuration(ctx, source); unread == nil {
+		return settings.MismatchPolicy, nil
+	}
+	return identity.Report, nil
+}

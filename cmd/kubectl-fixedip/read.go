@@ -1,0 +1,66 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// omissions names the objects that a command leaves out because they cannot be read, each with the reason, such as
+// "CiliumNodes (forbidden)".
+type omissions []string
+
+// allow returns nil if err is nil, or if the user has no right to read the objects. It adds the objects to o then.
+func (o *omissions) allow(objects string, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	*o = append(*o, objects+" (forbidden)")
+	return nil
+}
+
+// allowMissing is allow for objects that need not exist, or whose kind the API server need not serve.
+func (o *omissions) allowMissing(objects string, err error) error {
+	switch {
+	case meta.IsNoMatchError(err):
+		*o = append(*o, objects+" (not installed)")
+		return nil
+	case apierrors.IsNotFound(err):
+		*o = append(*o, objects+" (not found)")
+		return nil
+	}
+	return o.allow(objects, err)
+}
+
+// list lists objects of all namespaces or, if the user has no right to do that, those of the namespace of the command. It
+// adds to o what it leaves out. objects is the name of the objects, in the plural.
+func (c *cluster) list(ctx context.Context, o *omissions, objects string, list client.ObjectList, options ...client.ListOption) error {
+	err := c.api.List(ctx, list, options...)
+	if !apierrors.IsForbidden(err) || c.namespace == "" {
+		if err := o.allow(objects, err); err != nil {
+			return listError(objects, err)
+		}
+		return nil
+	}
+	if err = c.api.List(ctx, list, append(options, client.InNamespace(c.namespace))...); err == nil {
+		*o = append(*o, objects+" of other namespaces (forbidden)")
+		return nil
+	}
+	if err := o.allow(objects, err); err != nil {
+		return listError(objects, err)
+	}
+	return nil
+}
+
+// listHere lists objects of the namespace of the command. It adds to o what it leaves out.
+func (c *cluster) listHere(ctx context.Context, o *omissions, objects string, list client.ObjectList, options ...client.ListOption) error {
+	if err := o.allow(objects, c.api.List(ctx, list, append(options, client.InNamespace(c.namespace))...)); err != nil {
+		return listError(objects, err)
+	}
+	return nil
+}
