@@ -91,15 +91,16 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 	return cmd
 }
 
-// dryRun returns a cluster whose writes change nothing. The API server checks their preconditions and the rights of the user.
+// dryRun returns a cluster whose writes change nothing. The API server checks their preconditions and the rights of the
+// user.
 func (c *cluster) dryRun() *cluster {
 	return &cluster{api: client.NewDryRunClient(c.api), namespace: c.namespace}
 }
 
 // checkTimes are the times of a check.
 type checkTimes struct {
-	// again is the time between the two readings, and handshakes that before a third reading, which is made only if the first two
-	// show release handshakes.
+	// again is the time between the two readings, and handshakes that before a third reading, which is made only if the
+	// first two show release handshakes.
 	again, handshakes time.Duration
 	// impatient is true if release handshakes are left out, so that there is no third reading.
 	impatient bool
@@ -107,8 +108,8 @@ type checkTimes struct {
 	stuck time.Duration
 }
 
-// check returns the problems that every reading of the cluster shows. There is no second reading if the first shows no problem, and
-// a third one only if release handshakes are under way. log receives the reason of a long wait.
+// check returns the problems that every reading of the cluster shows. There is no second reading if the first shows no
+// problem, and a third one only if release handshakes are under way. log receives the reason of a long wait.
 func (c *cluster) check(ctx context.Context, log io.Writer, times checkTimes) ([]check.Problem, error) {
 	read := func() ([]check.Problem, error) {
 		objects, err := c.objects(ctx)

@@ -49,8 +49,8 @@ func (c *cluster) configuration(ctx context.Context, source configurationSource)
 	return read, nil
 }
 
-// mismatchPolicy returns the mismatch policy of pods without an annotation: the one of a flag, otherwise that of the configuration
-// or, if that cannot be read, Report, with which only an annotation allows an eviction.
+// mismatchPolicy returns the mismatch policy of pods without an annotation: the one of a flag, otherwise that of the
+// configuration or, if that cannot be read, Report, with which only an annotation allows an eviction.
 func (c *cluster) mismatchPolicy(ctx context.Context, flag string, source configurationSource) (identity.OnMismatch, error) {
 	if flag != "" {
 		policy, err := identity.ParseOnMismatch(flag)

@@ -113,8 +113,8 @@ func parseKinds(texts []string) (identity.Kinds, error) {
 	return identity.NewKinds(list...), nil
 }
 
-// inputs reads all objects that concern one pod. It leaves out objects that cannot be read, for example because of missing rights,
-// and names them in the result; it needs only the right to read pods of the namespace.
+// inputs reads all objects that concern one pod. It leaves out objects that cannot be read, for example because of missing
+// rights, and names them in the result; it needs only the right to read pods of the namespace.
 func (c *cluster) inputs(ctx context.Context, name string, names leases, source configurationSource) (explain.Inputs, error) {
 	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
 	var left omissions

@@ -133,8 +133,8 @@ func (c *cluster) moveInputs(ctx context.Context, name, to string, source config
 	return in, err
 }
 
-// setMigrate sets the failover policy of a FixedIP: in the annotation of its workload, from which the controller copies it, or in the
-// FixedIP if it belongs to a bare pod.
+// setMigrate sets the failover policy of a FixedIP: in the annotation of its workload, from which the controller copies it,
+// or in the FixedIP if it belongs to a bare pod.
 func (c *cluster) setMigrate(ctx context.Context, record *v1alpha1.FixedIP) error {
 	if owner := identity.OwnerOf(record); !owner.IsPod() {
 		workload := &unstructured.Unstructured{}

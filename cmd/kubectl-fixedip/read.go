@@ -37,8 +37,8 @@ func (o *omissions) allowMissing(objects string, err error) error {
 	return o.allow(objects, err)
 }
 
-// list lists objects of all namespaces or, if the user has no right to do that, those of the namespace of the command. It adds to o
-// what it leaves out. objects is the name of the objects, in the plural.
+// list lists objects of all namespaces or, if the user has no right to do that, those of the namespace of the command. It
+// adds to o what it leaves out. objects is the name of the objects, in the plural.
 func (c *cluster) list(ctx context.Context, o *omissions, objects string, list client.ObjectList, options ...client.ListOption) error {
 	err := c.api.List(ctx, list, options...)
 	if !apierrors.IsForbidden(err) || c.namespace == "" {

@@ -73,7 +73,8 @@ Exit code 0: the FixedIPs are deleted. 2: the command failed, or the user declin
 	return cmd
 }
 
-// planRelease reads the FixedIPs with these names, their pods and their workloads. It fails if one of the FixedIPs does not exist.
+// planRelease reads the FixedIPs with these names, their pods and their workloads. It fails if one of the FixedIPs does not
+// exist.
 func (c *cluster) planRelease(ctx context.Context, names []string, restart bool) (plans []releasePlan, err error) {
 	for _, name := range names {
 		record, err := get(ctx, c, c.namespace, name, &v1alpha1.FixedIP{})
@@ -136,8 +137,8 @@ func (c *cluster) releaseAll(ctx context.Context, streams genericiooptions.IOStr
 	}))
 }
 
-// releaseOne deletes the FixedIP of a plan and, if restart is true, its pod. The UIDs are preconditions: other objects with these names
-// were not shown to the user.
+// releaseOne deletes the FixedIP of a plan and, if restart is true, its pod. The UIDs are preconditions: other objects with
+// these names were not shown to the user.
 func (c *cluster) releaseOne(ctx context.Context, p *releasePlan, restart bool) error {
 	err := c.api.Delete(ctx, p.record, client.Preconditions{UID: &p.record.UID})
 	if err = client.IgnoreNotFound(err); err != nil {

@@ -108,8 +108,8 @@ func (c *cluster) perform(ctx context.Context, r check.Repair, policy identity.O
 	return c.release(ctx, r)
 }
 
-// rewrite writes the resource of an entry again for the FixedIP that reserves the address. The owner of the entry, which is all
-// that an agent reads, stays the same.
+// rewrite writes the resource of an entry again for the FixedIP that reserves the address. The owner of the entry, which is
+// all that an agent reads, stays the same.
 func (c *cluster) rewrite(ctx context.Context, r check.Repair) (done string, err error) {
 	pools := ciliumpool.New(c.api)
 	n, err := pools.Get(ctx, r.RewriteOn)
@@ -152,8 +152,8 @@ func (c *cluster) changeHandshake(ctx context.Context, h check.HandshakeRepair) 
 	return fmt.Sprintf("set the release handshake of %s on node %s to %s", h.Address, h.Node, h.To), nil
 }
 
-// deleteSubnet deletes a NodeSubnet that has not changed since it was checked. A controller that gives the subnet to a node first
-// writes the NodeSubnet.
+// deleteSubnet deletes a NodeSubnet that has not changed since it was checked. A controller that gives the subnet to a node
+// first writes the NodeSubnet.
 func (c *cluster) deleteSubnet(ctx context.Context, r check.Repair) (done string, err error) {
 	err = c.api.Delete(ctx, &v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: r.DeleteSubnet}}, client.Preconditions{UID: &r.UID, ResourceVersion: &r.ResourceVersion})
 	switch {
@@ -203,9 +203,9 @@ func (c *cluster) mayEvict(ctx context.Context, r check.Repair, otherwise identi
 	return nil
 }
 
-// release releases the entry of a pod of a workload. It reads the pool first, and then checks that neither the pod nor its FixedIP
-// nor the workload exists: a pod gets an entry of that workload only while the workload exists. The cooldown of the address then
-// begins, and the controller ends it.
+// release releases the entry of a pod of a workload. It reads the pool first, and then checks that neither the pod nor its
+// FixedIP nor the workload exists: a pod gets an entry of that workload only while the workload exists. The cooldown of the
+// address then begins, and the controller ends it.
 func (c *cluster) release(ctx context.Context, r check.Repair) (done string, err error) {
 	pools := ciliumpool.New(c.api)
 	n, err := pools.Get(ctx, r.ReleaseOn)

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestFixAndDryRun plants faults, and checks the line of each repair, that a dry run changes nothing, and that no fault is left
-// after the repairs.
+// TestFixAndDryRun plants faults, and checks the line of each repair, that a dry run changes nothing, and that no fault is
+// left after the repairs.
 func TestFixAndDryRun(t *testing.T) {
 	web := func() []client.Object {
 		pod := gen.Pod("web-0", gen.On("node-1", "10.0.1.6"), gen.Running, gen.Controlled("web", "1"))

@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// editorOfDefault creates a user who has the roles fixedip-view and fixedip-edit in the namespace of the tests, and may read there
-// what the role view allows to read. It returns the name of the user.
+// editorOfDefault creates a user who has the roles fixedip-view and fixedip-edit in the namespace of the tests, and may read
+// there what the role view allows to read. It returns the name of the user.
 func (e *env) editorOfDefault() string {
 	e.t.Helper()
 	const user = "editor"
@@ -39,8 +39,8 @@ func (e *env) editorOfDefault() string {
 	return user
 }
 
-// runs checks that the plugin, run as a user, ends with an exit code, and that its output contains each text. If user is empty, the
-// plugin has all rights.
+// runs checks that the plugin, run as a user, ends with an exit code, and that its output contains each text. If user is
+// empty, the plugin has all rights.
 func (e *env) runs(user string, code int, args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectlAs(user, args...)
@@ -61,9 +61,9 @@ func (e *env) runs(user string, code int, args []string, texts ...string) {
 	}
 }
 
-// TestKubectlChanges checks the commands that change addresses: a user with the rights of a namespace reserves an address before its
-// pod exists; the address moves to another node by the steps that move prints; release gives the pod another address; the
-// successor of a node is named; and adopt previews which pods keep their addresses.
+// TestKubectlChanges checks the commands that change addresses: a user with the rights of a namespace reserves an address
+// before its pod exists; the address moves to another node by the steps that move prints; release gives the pod another
+// address; the successor of a node is named; and adopt previews which pods keep their addresses.
 func TestKubectlChanges(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"node-1", "node-2"}

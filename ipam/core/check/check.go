@@ -79,7 +79,8 @@ const (
 
 // The kinds of problems in which an object is left over or cannot be used.
 const (
-	// LeakedEntry means that a pool entry belongs to a pod that does not exist and for which no FixedIP reserves the address.
+	// LeakedEntry means that a pool entry belongs to a pod that does not exist and for which no FixedIP reserves the
+	// address.
 	LeakedEntry Kind = "LeakedEntry"
 	// StuckRelease means that a FixedIP or a cooldown should have ended long ago.
 	StuckRelease Kind = "StuckRelease"
@@ -113,8 +114,8 @@ type Repair struct {
 	Workload string `json:"workload,omitempty"`
 	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if none has to.
 	ReleaseOn string `json:"releaseOn,omitempty"`
-	// RewriteOn is the node in whose pool the resource of the entry of Address has to be written again for the FixedIP, which
-	// keeps the address for the same pod; empty if none has to.
+	// RewriteOn is the node in whose pool the resource of the entry of Address has to be written again for the FixedIP,
+	// which keeps the address for the same pod; empty if none has to.
 	RewriteOn string     `json:"rewriteOn,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
 	// Handshake is the handshake that has to be changed in the status of a CiliumNode; nil if none has to.
@@ -145,8 +146,8 @@ type Problem struct {
 	Repair *Repair `json:"repair,omitempty"`
 }
 
-// DefaultStuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP after 10
-// minutes at the latest, and a running agent reports every 15 s, both by default.
+// DefaultStuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP
+// after 10 minutes at the latest, and a running agent reports every 15 s, both by default.
 const DefaultStuckAfter = 15 * time.Minute
 
 // Run returns the problems of a cluster, sorted by object and kind.
@@ -190,12 +191,12 @@ func Lasting(first, second []Problem) []Problem {
 	return lasting
 }
 
-// DefaultHandshakeAfter is the time after which a release handshake counts as stuck. The controller withdraws a handshake that the
-// agent has not answered after 2 minutes.
+// DefaultHandshakeAfter is the time after which a release handshake counts as stuck. The controller withdraws a handshake
+// that the agent has not answered after 2 minutes.
 const DefaultHandshakeAfter = 150 * time.Second
 
-// NeedsPatience reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it too:
-// a handshake whose agent has not answered yet looks like one that never ends.
+// NeedsPatience reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it
+// too: a handshake whose agent has not answered yet looks like one that never ends.
 func NeedsPatience(problems []Problem) bool {
 	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Kind == StuckHandshake })
 }

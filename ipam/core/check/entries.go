@@ -22,9 +22,9 @@ import (
 // markerPrefix is the beginning of the owner texts that mean something to fixedip.
 const markerPrefix = "fixedip.io/"
 
-// malformedText returns the reason why the owner or the resource of an entry cannot be read; empty if both can. resource is the
-// resource text if it differs from the one that fixedip would write, and empty otherwise. An owner or a resource without a slash
-// is a text that a user may write.
+// malformedText returns the reason why the owner or the resource of an entry cannot be read; empty if both can. resource is
+// the resource text if it differs from the one that fixedip would write, and empty otherwise. An owner or a resource without
+// a slash is a text that a user may write.
 func malformedText(e pool.Entry, resource string) string {
 	switch {
 	case e.Kind == pool.Foreign && strings.HasPrefix(e.Owner, markerPrefix):
@@ -81,8 +81,8 @@ func RecordedEntry(f *v1alpha1.FixedIP) pool.Entry {
 	return identity.Identity{Namespace: f.Namespace, PodName: f.Spec.PodName, Owner: identity.OwnerOf(f), Slot: f.Spec.AssignedTo == v1alpha1.Slot}.Entry()
 }
 
-// checkHandshakes reports every release handshake of a node. The caller decides with NeedsPatience which of them are stuck. The
-// repairs are the changes that the controller makes when the answer of the agent is overdue (nodepool.ReleaseExcess).
+// checkHandshakes reports every release handshake of a node. The caller decides with NeedsPatience which of them are stuck.
+// The repairs are the changes that the controller makes when the answer of the agent is overdue (nodepool.ReleaseExcess).
 func (s *scan) checkHandshakes(n pool.NodePool, object string) {
 	ends := map[netip.Addr]pool.HandshakeChange{}
 	// No entry exceeds this watermark, and no FixedIP reserves one: handshakes only end.

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// AdoptionConflict returns why the IPs that a pod runs with on a node cannot become its fixed addresses, whatever the pool of the
-// node contains; empty if there is no such reason.
+// AdoptionConflict returns why the IPs that a pod runs with on a node cannot become its fixed addresses, whatever the pool
+// of the node contains; empty if there is no such reason.
 func AdoptionConflict(l *ledger.Ledger, id identity.Identity, node string, ips []netip.Addr) string {
 	if other, overlaps := l.OverlapsWith(node); overlaps {
 		return fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other)
@@ -77,9 +77,9 @@ type AdoptedPod struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// PreviewAdoption returns what the controller would do about pods with the settings of an adoption, sorted by pod. It uses the
-// functions from which the controller decides. What only the agent of a node can confirm is taken for granted: that the pod has
-// the IPs that its status names.
+// PreviewAdoption returns what the controller would do about pods with the settings of an adoption, sorted by pod. It uses
+// the functions from which the controller decides. What only the agent of a node can confirm is taken for granted: that the
+// pod has the IPs that its status names.
 func PreviewAdoption(in AdoptionInputs) []AdoptedPod {
 	// users contains the pods that run with an IP, "namespace/name".
 	users := map[netip.Addr][]string{}

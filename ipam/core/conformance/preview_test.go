@@ -21,7 +21,8 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestPreviewAdoption checks the outcome for pod db/web-0, which the selector app=web selects, in a cluster that a row changes.
+// TestPreviewAdoption checks the outcome for pod db/web-0, which the selector app=web selects, in a cluster that a row
+// changes.
 func TestPreviewAdoption(t *testing.T) {
 	web := netip.MustParseAddr("10.0.1.6")
 	type state struct {

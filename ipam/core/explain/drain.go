@@ -64,9 +64,9 @@ type DrainedPod struct {
 	Budgets []string `json:"budgets,omitempty"`
 }
 
-// Drain returns the pods of a node that have fixed addresses, with the result of an eviction, sorted by pod. The Report names
-// the PodDisruptionBudgets of these pods at which a drain would stop. It leaves out the pods that a drain does not evict: those
-// of DaemonSets, and static pods.
+// Drain returns the pods of a node that have fixed addresses, with the result of an eviction, sorted by pod. The Report
+// names the PodDisruptionBudgets of these pods at which a drain would stop. It leaves out the pods that a drain does not
+// evict: those of DaemonSets, and static pods.
 func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	var r Report
 	if len(in.NotRead) > 0 {
@@ -79,8 +79,8 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	}
 	var drained []DrainedPod
 	waiting := 0
-	// covered contains the pods of each budget. waitingOf contains those of them whose replacements wait for the node. Key: the
-	// budget. Value: the pods.
+	// covered contains the pods of each budget. waitingOf contains those of them whose replacements wait for the node. Key:
+	// the budget. Value: the pods.
 	covered, waitingOf := map[string][]string{}, map[string][]string{}
 	for i := range in.Pods {
 		key := pool.OwnerKey(in.Pods[i].Namespace, in.Pods[i].Name)
@@ -132,7 +132,8 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	return drained, r
 }
 
-// staysOnDrain reports whether kubectl drain does not evict a pod: it belongs to a DaemonSet, or it is the mirror of a static pod.
+// staysOnDrain reports whether kubectl drain does not evict a pod: it belongs to a DaemonSet, or it is the mirror of a
+// static pod.
 func staysOnDrain(pod *corev1.Pod) bool {
 	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	controller := metav1.GetControllerOfNoCopy(pod)
@@ -170,8 +171,8 @@ func (in DrainInputs) drainedPod(record *v1alpha1.FixedIP) DrainedPod {
 	return d
 }
 
-// obstacle returns why the pod of a FixedIP waits for the node although its failover policy is Migrate or, if reassign is true,
-// Reassign; empty if no reason is known. The requests and the affinity of the pod are not taken into account.
+// obstacle returns why the pod of a FixedIP waits for the node although its failover policy is Migrate or, if reassign is
+// true, Reassign; empty if no reason is known. The requests and the affinity of the pod are not taken into account.
 func (in DrainInputs) obstacle(pod string, record *v1alpha1.FixedIP, reassign bool) string {
 	if !reassign && in.MigrationAllowed != nil && !*in.MigrationAllowed {
 		return "waits, because allowAddressMigration is false"

@@ -338,8 +338,8 @@ func (e *explanation) endpoint() {
 	}
 }
 
-// leader reports a problem if no controller holds the lease, or if the holder has not renewed the lease for leaderTimeout. For a
-// pod that waits for our scheduler, it reports the same about the scheduler.
+// leader reports a problem if no controller holds the lease, or if the holder has not renewed the lease for leaderTimeout.
+// For a pod that waits for our scheduler, it reports the same about the scheduler.
 func (e *explanation) leader() {
 	const ignore = "; ignore this if --enable-leader-election is false"
 	e.lease(e.Lease, "fixedip-controller", "addresses are neither recorded nor released", "check the pods of fixedip-controller"+ignore)
@@ -348,7 +348,8 @@ func (e *explanation) leader() {
 	}
 }
 
-// lease reports a Lease of a program that has no holder, or whose holder does not renew it. effect is what does not happen then.
+// lease reports a Lease of a program that has no holder, or whose holder does not renew it. effect is what does not happen
+// then.
 func (e *explanation) lease(l *coordinationv1.Lease, program, effect, help string) {
 	if l == nil || l.Spec.RenewTime == nil {
 		return

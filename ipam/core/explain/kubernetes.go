@@ -28,8 +28,8 @@ func (e *explanation) workload() {
 	e.wrong(help, "%s %s cannot create the pod (last event %s ago): %s", ev.InvolvedObject.Kind, ev.InvolvedObject.Name, e.since(eventTime(ev)), ev.Message)
 }
 
-// mentions reports whether a message contains a word, such as the name of a pod or an address. Another name or address may begin
-// with it.
+// mentions reports whether a message contains a word, such as the name of a pod or an address. Another name or address may
+// begin with it.
 func mentions(message, word string) bool {
 	for _, w := range strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" \"',;/()[]", r) }) {
 		if w == word || strings.TrimRight(w, ".:") == word {

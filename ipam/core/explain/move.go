@@ -31,8 +31,8 @@ type MoveInputs struct {
 	Pools *ledger.Ledger
 	// Volumes are the persistent volumes of the pod.
 	Volumes []Volume
-	// Failover is the failover policy of FixedIPs that have none, and MigrationAllowed is allowAddressMigration of the configuration;
-	// nil if it is unknown.
+	// Failover is the failover policy of FixedIPs that have none, and MigrationAllowed is allowAddressMigration of the
+	// configuration; nil if it is unknown.
 	Failover         v1alpha1.Failover
 	MigrationAllowed *bool
 }
@@ -46,8 +46,8 @@ type MovePlan struct {
 	Steps []string `json:"steps,omitempty"`
 }
 
-// Move reports whether the addresses of a FixedIP can move to a node, and the steps. No component moves an address on request: the
-// scheduler moves it when it places a pod whose node cannot take it (ADR 0022, 0038).
+// Move reports whether the addresses of a FixedIP can move to a node, and the steps. No component moves an address on
+// request: the scheduler moves it when it places a pod whose node cannot take it (ADR 0022, 0038).
 func Move(in MoveInputs) (plan MovePlan) {
 	r, f := &plan.Report, in.Record
 	target, from := in.Nodes[in.To], f.Spec.NodeName

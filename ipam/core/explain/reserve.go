@@ -34,12 +34,12 @@ type ReserveInputs struct {
 	NotRead []string
 }
 
-// transient are the reasons why an address is not available that end without a person: the controller reserves the address as soon
-// as they do.
+// transient are the reasons why an address is not available that end without a person: the controller reserves the address
+// as soon as they do.
 var transient = []pool.Reason{pool.DynamicEntry, pool.CoolingDown, pool.NotReported, pool.Releasing, pool.ClaimInFlight, pool.SubnetNotFound, pool.SubnetOverlap, pool.Moving}
 
-// Reserve reports whether a FixedIP can reserve addresses for a pod. Each Finding that is Wrong is a reason why it cannot; the other
-// findings tell for what the reservation waits.
+// Reserve reports whether a FixedIP can reserve addresses for a pod. Each Finding that is Wrong is a reason why it cannot;
+// the other findings tell for what the reservation waits.
 func Reserve(in ReserveInputs) Report {
 	var r Report
 	if len(in.NotRead) > 0 {
