@@ -13,37 +13,88 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// tolerance is the default limit of a ratio, as a share of the median of its former runs.
+// tolerance is the lowest share of its recorded median that a ratio may have: a ratio that is more than 15 % worse is a
+// regression.
 const tolerance = 0.85
 
-// limit is the lowest value that a ratio may have at one size and load.
+// limit is the limit of a ratio or of a cost at one size and load. Either Ratio or Cost is set.
 type limit struct {
-	Ratio string `json:"ratio"`
+	Ratio string `json:"ratio,omitempty"`
+	Cost  string `json:"cost,omitempty"`
 	Nodes int    `json:"nodes"`
 	// Pods is the number of running pods.
 	Pods    int  `json:"pods,omitempty"`
 	Reports bool `json:"reports,omitempty"`
 	// Searching is the number of pods that wait for slots.
 	Searching int `json:"searching,omitempty"`
-	// AtLeast is the limit; if 0, it is tolerance times the median of Runs.
-	AtLeast float64 `json:"atLeast,omitempty"`
-	// Runs are the runs that the limit comes from.
-	Runs []struct {
-		Commit string  `json:"commit"`
-		Median float64 `json:"median"`
-	} `json:"runs"`
+	// AtLeast is the lowest value of a ratio that is wanted; 0 if only a regression counts. AtMost is the highest value of
+	// a cost that is wanted.
+	AtLeast float64  `json:"atLeast,omitempty"`
+	AtMost  *float64 `json:"atMost,omitempty"`
+	// Runs are the runs whose medians are recorded.
+	Runs []recordedRun `json:"runs,omitempty"`
 }
 
-// value returns the lowest value that is allowed.
-func (l limit) value() float64 {
-	if l.AtLeast != 0 {
-		return l.AtLeast
+// recordedRun is the median of one former run.
+type recordedRun struct {
+	Commit string `json:"commit"`
+	// Rounds is the number of rounds.
+	Rounds int     `json:"rounds"`
+	Median float64 `json:"median"`
+}
+
+// figure returns the figure that is limited; ok is false if there is none with the name.
+func (l limit) figure() (f figure, ok bool) {
+	all, name := ratios, l.Ratio
+	if l.Cost != "" {
+		all, name = costs, l.Cost
 	}
+	if i := slices.IndexFunc(all, func(f figure) bool { return f.name == name }); i >= 0 {
+		return all[i], true
+	}
+	return figure{}, false
+}
+
+// lowest returns the lowest ratio that is allowed: AtLeast and no regression from the median of the recorded runs.
+func (l limit) lowest() float64 {
 	var medians []float64
 	for _, r := range l.Runs {
 		medians = append(medians, r.Median)
 	}
-	return tolerance * median(medians)
+	return max(l.AtLeast, tolerance*median(medians))
+}
+
+// validate returns an error if the limit names no figure, or does not limit it.
+func (l limit) validate() error {
+	_, ok := l.figure()
+	switch {
+	case (l.Ratio == "") == (l.Cost == ""):
+		return fmt.Errorf("a limit at %d nodes needs either ratio or cost", l.Nodes)
+	case !ok && l.Cost != "":
+		return fmt.Errorf("there is no cost %q", l.Cost)
+	case !ok:
+		return fmt.Errorf("there is no ratio %q", l.Ratio)
+	case l.Cost != "" && (l.AtMost == nil || l.AtLeast != 0):
+		return fmt.Errorf("the limit of %s at %d nodes needs atMost, and not atLeast", l.Cost, l.Nodes)
+	case l.Ratio != "" && l.AtMost != nil:
+		return fmt.Errorf("the limit of ratio %s at %d nodes has atMost, which only costs have", l.Ratio, l.Nodes)
+	case l.Ratio != "" && l.lowest() <= 0:
+		return fmt.Errorf("the limit of ratio %s at %d nodes has neither atLeast nor runs", l.Ratio, l.Nodes)
+	}
+	return nil
+}
+
+// compare returns an error if the median of the values is not within the limit.
+func (l limit) compare(name string, values []float64) error {
+	m := median(values)
+	found := fmt.Sprintf("%s is %.2f (%.2f to %.2f)", name, m, slices.Min(values), slices.Max(values))
+	switch {
+	case l.AtMost != nil && m > *l.AtMost:
+		return fmt.Errorf("%s, want at most %.2f", found, *l.AtMost)
+	case l.AtMost == nil && m < l.lowest():
+		return fmt.Errorf("%s, want at least %.2f", found, l.lowest())
+	}
+	return nil
 }
 
 // readLimits reads a file of limits.
@@ -59,49 +110,62 @@ func readLimits(path string) ([]limit, error) {
 		return nil, fmt.Errorf("read the limits in %s: %w", path, err)
 	}
 	for _, l := range file.Limits {
-		if !slices.ContainsFunc(ratios, func(r ratio) bool { return r.name == l.Ratio }) {
-			return nil, fmt.Errorf("%s: there is no ratio %q", path, l.Ratio)
-		}
-		if l.value() <= 0 {
-			return nil, fmt.Errorf("%s: the limit of ratio %s at %d nodes has neither atLeast nor runs", path, l.Ratio, l.Nodes)
+		if err := l.validate(); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return file.Limits, nil
 }
 
-// check compares the medians of a report with the limits of its size and load. It returns an error if a median is
-// below its limit, if there are no such limits, or if the report lacks the figures for all of them.
-func (r *report) check(limits []limit) error {
-	var missed []error
+// armsOf returns the names of the arms that the figures of the limits need, without repetitions.
+func armsOf(limits []limit) []string {
+	var arms []string
+	for _, l := range limits {
+		f, _ := l.figure()
+		arms = append(arms, f.arms...)
+	}
+	slices.Sort(arms)
+	return slices.Compact(arms)
+}
+
+// applicable returns the limits for the size and load of the report.
+func (r *report) applicable(limits []limit) []limit {
+	var found []limit
+	for _, l := range limits {
+		if l.Nodes == r.Size.Nodes && l.Pods == r.Size.Fixed+r.Size.Ordinary && l.Reports == r.Reports && l.Searching == r.Size.Searching {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// check compares the medians of the report with limits for its size and load. It returns the limits that are missed, and
+// an error that names them. It also returns an error if the report lacks the figures for all limits.
+func (r *report) check(limits []limit) (missed []limit, err error) {
+	var errs []error
 	compared := 0
-	// without contains the ratios with limits whose arms have not run.
+	// without contains the figures with limits whose arms have not run.
 	var without []string
 	for _, l := range limits {
-		if l.Nodes != r.Size.Nodes || l.Pods != r.Size.Fixed+r.Size.Ordinary || l.Reports != r.Reports || l.Searching != r.Size.Searching {
-			continue
-		}
-		of := ratios[slices.IndexFunc(ratios, func(x ratio) bool { return x.name == l.Ratio })]
+		of, _ := l.figure()
 		values := r.values(of)
 		if len(values) == 0 {
-			without = append(without, fmt.Sprintf("%s (arms %s)", l.Ratio, strings.Join(of.arms, ",")))
+			without = append(without, fmt.Sprintf("%s (arms %s)", of.name, strings.Join(of.arms, ",")))
 			continue
 		}
 		compared++
-		if m := median(values); m < l.value() {
-			missed = append(missed, fmt.Errorf("%s is %.2f (%.2f-%.2f), want at least %.2f", l.Ratio, m, slices.Min(values), slices.Max(values), l.value()))
+		if err := l.compare(of.name, values); err != nil {
+			missed, errs = append(missed, l), append(errs, err)
 		}
 	}
-	switch {
-	case compared == 0 && len(without) > 0:
-		return fmt.Errorf("%s: no ratio was compared with its limit, because no round has all arms of a ratio with a limit; "+
+	if compared == 0 {
+		return nil, fmt.Errorf("%s: no figure was compared with its limit, because no round has all arms of a figure with a limit; "+
 			"run all arms of one of %s", r.name(), strings.Join(without, ", "))
-	case compared == 0:
-		return fmt.Errorf("there are no limits for %s", r.name())
 	}
 	if len(missed) > 0 {
-		return fmt.Errorf("%s: %w", r.name(), errors.Join(missed...))
+		return missed, fmt.Errorf("%s: %w", r.name(), errors.Join(errs...))
 	}
-	fmt.Printf("\n%s: %d of %d ratios with limits were compared; all of these are within their limits.\n",
+	fmt.Printf("\n%s: %d of %d figures with limits were compared; all of these are within their limits.\n",
 		r.name(), compared, compared+len(without))
-	return nil
+	return nil, nil
 }

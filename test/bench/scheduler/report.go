@@ -109,16 +109,17 @@ func (r *report) of(arm string, figure func(result) float64) []float64 {
 // perSecond returns the throughput of a result.
 func perSecond(r result) float64 { return r.PerSecond }
 
-// ratio is a figure of one arm relative to other arms. It is computed for each round, because other load that lasts
-// for a round affects all arms of that round.
-type ratio struct {
+// figure is a figure of one or more arms. It is computed for each round, because other load that lasts for a round
+// affects all arms of that round.
+type figure struct {
 	name string
-	// arms are the arms that the ratio compares. of returns the value of a round from their figures. Key: the arm.
+	// arms are the arms that the figure needs. of returns the value of a round from their results. Key: the arm.
 	arms []string
 	of   func(map[string]result) float64
 }
 
-var ratios = []ratio{
+// ratios are the throughputs of arms relative to other arms. More is better.
+var ratios = []figure{
 	{"B/A", []string{"A", "B"}, func(r map[string]result) float64 { return r["B"].PerSecond / r["A"].PerSecond }},
 	{"C/A", []string{"A", "C"}, func(r map[string]result) float64 { return r["C"].PerSecond / r["A"].PerSecond }},
 	{"C/F", []string{"C", "F"}, func(r map[string]result) float64 { return r["C"].PerSecond / r["F"].PerSecond }},
@@ -132,8 +133,35 @@ var ratios = []ratio{
 	{"E/A", []string{"A", "E"}, func(r map[string]result) float64 { return r["E"].PerSecond / r["A"].PerSecond }},
 }
 
-// values returns the value of a ratio in each round that has all its arms.
-func (r *report) values(of ratio) []float64 {
+// costs are figures of which less is better. Requests do not contain those of the controller, which does not run.
+var costs = []figure{
+	{"RSS B-A, MiB", []string{"A", "B"}, func(r map[string]result) float64 {
+		return float64(r["B"].Resident-r["A"].Resident) / measure.Mebibyte
+	}},
+	{"first bind C-F, s", []string{"C", "F"}, func(r map[string]result) float64 { return r["C"].FirstBind - r["F"].FirstBind }},
+	{"requests C-F", []string{"C", "F"}, func(r map[string]result) float64 { return r["C"].requests() - r["F"].requests() }},
+	{"requests D-A", []string{"A", "D"}, func(r map[string]result) float64 { return r["D"].requests() - r["A"].requests() }},
+	{"CiliumNode writes C", []string{"C"}, func(r map[string]result) float64 { return r["C"].poolWrites() }},
+	{"CiliumNode writes D", []string{"D"}, func(r map[string]result) float64 { return r["D"].poolWrites() }},
+	{"CiliumNode writes E", []string{"E"}, func(r map[string]result) float64 { return r["E"].poolWrites() }},
+}
+
+// requests returns the number of all requests per pod.
+func (r result) requests() float64 {
+	sum := 0.0
+	for _, n := range r.Requests {
+		sum += n
+	}
+	return sum
+}
+
+// poolWrites returns the number of patches of CiliumNodes per pod.
+func (r result) poolWrites() float64 {
+	return r.Requests[measure.RequestKey("PATCH", "ciliumnodes", "")]
+}
+
+// values returns the value of a figure in each round that has all its arms.
+func (r *report) values(of figure) []float64 {
 	var values []float64
 	for round := range r.Rounds {
 		have := map[string]result{}
@@ -172,8 +200,8 @@ func (r *report) print(w io.Writer) {
 			m(func(x result) float64 { return x.Attempt.P50 * 1000 }), m(func(x result) float64 { return x.Attempt.P99 * 1000 }),
 			m(func(x result) float64 { return x.Claim.P50 * 1000 }), m(func(x result) float64 { return x.Claim.P99 * 1000 }), m(func(x result) float64 { return x.WatchBytes }))
 	}
-	fmt.Fprintf(w, "\n| Ratio | median | spread |\n|---|---|---|\n")
-	for _, of := range ratios {
+	fmt.Fprintf(w, "\n| Figure | median | spread |\n|---|---|---|\n")
+	for _, of := range slices.Concat(ratios, costs) {
 		if values := r.values(of); len(values) > 0 {
 			fmt.Fprintf(w, "| %s | %.2f | %.2f-%.2f |\n", of.name, median(values), slices.Min(values), slices.Max(values))
 		}

@@ -42,22 +42,35 @@ func TestRatioOfEachRound(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	const runs = "  runs: [{commit: a, median: 0.8}, {commit: b, median: 1.0}, {commit: c, median: 0.9}]\n"
+	const runs = "  runs: [{commit: a, rounds: 5, median: 0.8}, {commit: b, rounds: 5, median: 1.0}, {commit: c, rounds: 5, median: 0.9}]\n"
+	memory := &report{Size: world.Size{Nodes: 500}, Rounds: 1, Results: []result{
+		{Arm: "A", Resident: 100 * measure.Mebibyte}, {Arm: "B", Resident: 160 * measure.Mebibyte},
+	}}
 	for _, c := range []struct {
 		name, file string
 		report     *report
 		// wantErr is part of the error; empty if the report is within the limits.
 		wantErr string
 	}{
-		{"85 % of the median of the runs", "- ratio: B/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 77}), ""},
-		{"less than 85 % of the median of the runs", "- ratio: B/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 76}), "B/A is 0.76 (0.76-0.76), want at least 0.77"},
-		{"a limit of its own", "- ratio: B/A\n  nodes: 500\n  atLeast: 0.98\n" + runs, rounds([2]float64{100, 97}), "want at least 0.98"},
-		{"another size", "- ratio: B/A\n  nodes: 5000\n" + runs, rounds([2]float64{100, 100}), "there are no limits for 500-nodes"},
-		{"another load", "- ratio: B/A\n  nodes: 500\n  reports: true\n" + runs, rounds([2]float64{100, 100}), "there are no limits for 500-nodes"},
+		{"15 % worse than the median of the runs", "- ratio: B/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 77}), ""},
+		{"more than 15 % worse than the median of the runs", "- ratio: B/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 76}), "B/A is 0.76 (0.76 to 0.76), want at least 0.77"},
+		{"one bad round of three", "- ratio: B/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 90}, [2]float64{100, 20}, [2]float64{100, 80}), ""},
+		{"above the lowest value", "- ratio: B/A\n  nodes: 500\n  atLeast: 0.98\n", rounds([2]float64{100, 99}), ""},
+		{"below the lowest value, no regression", "- ratio: B/A\n  nodes: 500\n  atLeast: 0.98\n" + runs, rounds([2]float64{100, 97}), "want at least 0.98"},
+		{"a regression above the lowest value", "- ratio: B/A\n  nodes: 500\n  atLeast: 0.5\n" + runs, rounds([2]float64{100, 70}), "want at least 0.77"},
+		{"a cost within its limit", "- cost: RSS B-A, MiB\n  nodes: 500\n  atMost: 60\n", memory, ""},
+		{"a cost above its limit", "- cost: RSS B-A, MiB\n  nodes: 500\n  atMost: 59.5\n", memory, "RSS B-A, MiB is 60.00 (60.00 to 60.00), want at most 59.50"},
+		{"a cost above the limit 0", "- cost: RSS B-A, MiB\n  nodes: 500\n  atMost: 0\n", memory, "want at most 0.00"},
+		{"another size", "- ratio: B/A\n  nodes: 5000\n" + runs, rounds([2]float64{100, 1}), "no figure was compared"},
+		{"another load", "- ratio: B/A\n  nodes: 500\n  reports: true\n" + runs, rounds([2]float64{100, 1}), "no figure was compared"},
 		{"an arm that did not run", "- ratio: D/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 100}), "run all arms of one of D/A (arms A,D)"},
-		{"an unknown ratio", "- ratio: X/A\n  nodes: 500\n" + runs, rounds([2]float64{100, 100}), `there is no ratio "X/A"`},
-		{"no runs", "- ratio: B/A\n  nodes: 500\n  runs: []\n", rounds([2]float64{100, 100}), "has neither atLeast nor runs"},
-		{"an unknown field", "- ratio: B/A\n  node: 500\n" + runs, rounds([2]float64{100, 100}), "unknown field"},
+		{"an unknown ratio", "- ratio: X/A\n  nodes: 500\n" + runs, memory, `there is no ratio "X/A"`},
+		{"an unknown cost", "- cost: X\n  nodes: 500\n  atMost: 1\n", memory, `there is no cost "X"`},
+		{"a ratio and a cost", "- ratio: B/A\n  cost: requests C-F\n  nodes: 500\n  atMost: 1\n", memory, "needs either ratio or cost"},
+		{"a ratio with a highest value", "- ratio: B/A\n  nodes: 500\n  atMost: 1\n" + runs, memory, "which only costs have"},
+		{"a cost without a highest value", "- cost: requests C-F\n  nodes: 500\n" + runs, memory, "needs atMost"},
+		{"no runs", "- ratio: B/A\n  nodes: 500\n  runs: []\n", memory, "has neither atLeast nor runs"},
+		{"an unknown field", "- ratio: B/A\n  node: 500\n" + runs, memory, "unknown field"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "limits.yaml")
@@ -66,7 +79,7 @@ func TestLimits(t *testing.T) {
 			}
 			limits, err := readLimits(path)
 			if err == nil {
-				err = c.report.check(limits)
+				_, err = c.report.check(c.report.applicable(limits))
 			}
 			switch {
 			case c.wantErr == "" && err != nil:
@@ -78,10 +91,33 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLimitsOfTheRepository checks that the limits that make bench-check uses can be read.
+// TestMissedLimits checks that only the figures that miss their limits, and their arms, are measured again.
+func TestMissedLimits(t *testing.T) {
+	r := rounds([2]float64{100, 50})
+	r.Results = append(r.Results, result{Arm: "C", PerSecond: 200, Requests: map[string]float64{"PATCH ciliumnodes": 0.5, "POST pods/binding": 1}})
+	none, one := 0.0, 1.0
+	missed, err := r.check([]limit{
+		{Ratio: "B/A", AtLeast: 0.9}, {Ratio: "C/A", AtLeast: 1.8}, {Cost: "CiliumNode writes C", AtMost: &none}, {Cost: "requests C-F", AtMost: &one},
+	})
+	if want := []limit{{Ratio: "B/A", AtLeast: 0.9}, {Cost: "CiliumNode writes C", AtMost: &none}}; err == nil || !cmp.Equal(want, missed) {
+		t.Errorf("got error %v and missed limits %s", err, cmp.Diff(want, missed))
+	}
+	if diff := cmp.Diff([]string{"A", "B", "C"}, armsOf(missed)); diff != "" {
+		t.Errorf("arms (-want +got): %s", diff)
+	}
+}
+
+// TestLimitsOfTheRepository checks that the limits that make bench-check uses can be read, and that there are some for both
+// of its sizes.
 func TestLimitsOfTheRepository(t *testing.T) {
-	if _, err := readLimits("../../perf/limits.yaml"); err != nil {
-		t.Error(err)
+	limits, err := readLimits("../../perf/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, nodes := range []int{500, 5000} {
+		if r := (&report{Size: world.Size{Nodes: nodes}}); len(r.applicable(limits)) == 0 {
+			t.Errorf("there are no limits for %s", r.name())
+		}
 	}
 }
 

@@ -41,7 +41,7 @@ type bench struct {
 	pods, rounds, qps int
 	reports           bool
 	only              []string
-	// limits are the limits of the ratios; if nil, the ratios are not compared.
+	// limits are the limits of the figures; if nil, the figures are not compared. run keeps those for its size and load.
 	limits []limit
 	began  time.Time
 
@@ -59,6 +59,15 @@ func (b *bench) logf(format string, args ...any) {
 }
 
 func (b *bench) run(ctx context.Context) error {
+	report := b.newReport()
+	if b.limits != nil {
+		if b.limits = report.applicable(b.limits); len(b.limits) == 0 {
+			return fmt.Errorf("there are no limits for %s", report.name())
+		}
+		if len(b.only) == 0 {
+			b.only = armsOf(b.limits)
+		}
+	}
 	if err := b.start(ctx); err != nil {
 		return err
 	}
@@ -71,10 +80,36 @@ func (b *bench) run(ctx context.Context) error {
 		defer stop()
 		reporting.Go(func() { b.reporter.run(reports) })
 	}
-	report := b.newReport()
+	if err := b.runArms(ctx, report, b.only); err != nil {
+		return err
+	}
+	if b.out != "" {
+		if err := report.write(b.out); err != nil {
+			return err
+		}
+	}
+	if b.limits == nil {
+		return nil
+	}
+	missed, err := report.check(b.limits)
+	if len(missed) == 0 {
+		return err
+	}
+	// Other load of the machine may have affected one arm of the figures for several rounds.
+	b.logf("%v; the arms of these figures run again", err)
+	repeated := b.newReport()
+	if err := b.runArms(ctx, repeated, armsOf(missed)); err != nil {
+		return err
+	}
+	_, err = repeated.check(missed)
+	return err
+}
+
+// runArms runs the arms in each round, adds their results to the report, and prints it. All arms run if only is empty.
+func (b *bench) runArms(ctx context.Context, report *report, only []string) error {
 	for round := range b.rounds {
 		for _, a := range allArms {
-			if len(b.only) > 0 && !slices.Contains(b.only, a.name) {
+			if len(only) > 0 && !slices.Contains(only, a.name) {
 				continue
 			}
 			if a.count == 0 {
@@ -92,15 +127,7 @@ func (b *bench) run(ctx context.Context) error {
 		return fmt.Errorf("simulate the reports of agents: %w", err)
 	}
 	report.print(os.Stdout)
-	if b.out != "" {
-		if err := report.write(b.out); err != nil {
-			return err
-		}
-	}
-	if b.limits == nil {
-		return nil
-	}
-	return report.check(b.limits)
+	return nil
 }
 
 // start starts the API server on an etcd with all objects of the world.
