@@ -378,17 +378,35 @@ bench: $(BENCH_PROGRAMS) ## Measures scheduling beside a scheduler without Fixed
 bench-check: NODES := 5000
 
 .PHONY: bench-check
-bench-check: $(BENCH_PROGRAMS) ## Compares the ratios with test/perf/limits.yaml (NODES=500: the short version)
+bench-check: $(BENCH_PROGRAMS) ## Compares ratios, memory, first bind and requests with test/perf/limits.yaml (NODES=500 ROUNDS=4: the short version)
 	@$(BENCH) -nodes $(NODES) -limits test/perf/limits.yaml
+
+# The packages with micro-benchmarks, the number of runs of each, and the file of a former result to compare with.
+MICRO := ./plugins/fixedip/binder ./plugins/fixedip/cache ./ipam/core/ledger ./ipam/core/subnetplan
+COUNT ?= 6
+OLD   ?=
+
+.PHONY: bench-micro
+bench-micro: ## Runs the micro-benchmarks and prints their medians; writes micro.txt into FIGURES (COUNT=6 OLD=file: compares with a former micro.txt)
+	@mkdir -p $(FIGURES)
+	go test -run '^$$' -bench . -count $(COUNT) $(MICRO) > $(FIGURES)/micro.new || { cat $(FIGURES)/micro.new; exit 1; }
+	$(TOOL) benchstat $(OLD) $(FIGURES)/micro.new
+	@mv $(FIGURES)/micro.new $(FIGURES)/micro.txt
 
 PODS     ?= 150000
 FIXEDIPS ?= 50000
+# The number of joining nodes, of restarted pods and of released addresses, and the time without changes.
+JOIN     ?= 200
+RESTART  ?= 10000
+RELEASE  ?= 10000
+IDLE     ?= 10m
 
 bench-controller: NODES := 5000
 
 .PHONY: bench-controller
-bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (PROFILES=folder: CPU and heap profiles of each step; ADOPT=1: adoption)
+bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (JOIN=200 RESTART=10000 RELEASE=10000 IDLE=10m PROFILES=folder: CPU and heap profiles of each step; ADOPT=1: adoption)
 	@$(BIN)/bench/controller -bin $(BIN) -dir $(CURDIR)/.bench/cluster -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) -adopt=$(if $(ADOPT),true,false) \
+	  -join $(JOIN) -restart $(RESTART) -release $(RELEASE) -idle $(IDLE) \
 	  -commit $(VERSION) -out $(FIGURES)/controller$(if $(ADOPT),-adoption).json $(if $(PROFILES),-profiles $(PROFILES))
 
 .PHONY: claims

@@ -100,7 +100,8 @@ func (b *bench) join(ctx context.Context, s *step) error {
 			return context.Cause(ctx)
 		}
 	}
-	s.quantiles(slices.Collect(maps.Values(joined)))
+	s.nodes = b.joining
+	s.P50, s.P99 = quantiles(slices.Collect(maps.Values(joined)))
 	return b.settle(ctx, s, began)
 }
 
@@ -142,7 +143,7 @@ func (b *bench) restart(ctx context.Context, s *step) error {
 
 // release deletes StatefulSets with pods on at most releaseNodes nodes. As in a real cluster, all pods are terminating
 // before the first one ends, and the pods of a node end one after another. release measures for each address the time from
-// the end of its pod until its entry does not name the pod any more.
+// the end of its pod, and from the end of the last pod of the node, until its entry does not name the pod any more.
 func (b *bench) release(ctx context.Context, s *step) error {
 	began := time.Now()
 	var pods []world.Place
@@ -225,11 +226,7 @@ func (b *bench) release(ctx context.Context, s *step) error {
 			return context.Cause(ctx)
 		}
 	}
-	took := make([]time.Duration, len(pods))
-	for i := range pods {
-		took[i] = cleared[i].Sub(gone[i])
-	}
-	s.quantiles(took)
+	s.released(pods, gone, cleared)
 	s.Took = time.Since(began).Seconds()
 	return nil
 }
@@ -270,11 +267,30 @@ func (b *bench) settle(ctx context.Context, s *step, began time.Time) error {
 	return err
 }
 
-// quantiles sets P50 and P99 to quantiles of the durations. It sets nothing if there are no durations.
-func (s *step) quantiles(d []time.Duration) {
+// released sets the figures of a release. gone and cleared contain for each of the pods the time at which it ended, and the
+// time from which its entry did not name it any more.
+func (s *step) released(pods []world.Place, gone, cleared []time.Time) {
+	// last contains the end of the last pod of each node. Key: the number of the node.
+	last := map[int]time.Time{}
+	for i, p := range pods {
+		if gone[i].After(last[p.Node]) {
+			last[p.Node] = gone[i]
+		}
+	}
+	took, afterLast := make([]time.Duration, len(pods)), make([]time.Duration, len(pods))
+	for i, p := range pods {
+		took[i], afterLast[i] = cleared[i].Sub(gone[i]), max(0, cleared[i].Sub(last[p.Node]))
+	}
+	s.nodes = len(last)
+	s.P50, s.P99 = quantiles(took)
+	s.AfterLastP50, s.AfterLastP99 = quantiles(afterLast)
+}
+
+// quantiles returns the quantiles 50 % and 99 % of durations, in seconds; 0 if there are no durations.
+func quantiles(d []time.Duration) (p50, p99 float64) {
 	if len(d) == 0 {
-		return
+		return 0, 0
 	}
 	slices.Sort(d)
-	s.P50, s.P99 = d[len(d)/2].Seconds(), d[len(d)*99/100].Seconds()
+	return d[len(d)/2].Seconds(), d[len(d)*99/100].Seconds()
 }
