@@ -80,6 +80,7 @@ func command() *cobra.Command {
 	logsapi.AddFlags(logging, cmd.Flags())
 	addAliases(cmd.Flags())
 	cmd.AddCommand(uninstallCommand())
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetVersionTemplate(version.Text(cmd.Use) + "\n")
 	return cmd
 }
