@@ -76,7 +76,13 @@ func (r *report) addStatus(in status.Inputs) {
 		}
 		r.name(redact.Namespace, in.Deployments[i].Namespace)
 	}
+	for _, p := range state.Programs {
+		// The identity of a leader begins with the name of its host, which is that of the node or of the pod.
+		host, _, _ := strings.Cut(p.Leader, "_")
+		r.name(redact.Node, host)
+	}
 	for i := range in.Pods {
+		r.kept = append(r.kept, in.Pods[i].Name)
 		r.name(redact.Namespace, in.Pods[i].Namespace)
 		r.name(redact.Node, in.Pods[i].Spec.NodeName)
 	}

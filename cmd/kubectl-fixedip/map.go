@@ -28,6 +28,9 @@ var colours = map[subnetmap.State]string{
 	subnetmap.Free: "2", subnetmap.Excluded: "2",
 }
 
+// manyNodes is the number of nodes above which a page may be slow: 50,000 addresses if each has a /24.
+const manyNodes = 200
+
 //go:embed map.html
 var mapPage string
 
@@ -61,6 +64,9 @@ file: kubectl fixedip map --html > map.html`,
 				return err
 			}
 			if html {
+				if len(nodes) > manyNodes {
+					fmt.Fprintf(streams.ErrOut, "The page has %d nodes and may be slow in a browser; name nodes for a smaller page.\n", len(nodes))
+				}
 				return writeMapPage(streams.Out, nodes, time.Now())
 			}
 			return write(streams.Out, output, listOf(nodes), func(out io.Writer) error { return writeMap(out, nodes, coloured(out)) })

@@ -109,6 +109,8 @@ type report struct {
 	// subnets and names are what redact.Redactor has to know.
 	subnets []netip.Prefix
 	names   map[redact.Kind][]string
+	// kept are names that are not replaced: those of the pods of both programs.
+	kept []string
 	// errs are the errors of requests.
 	errs []error
 }
@@ -141,6 +143,7 @@ func (r *report) object(path string, value any) {
 // files returns the files of the archive. Key: the path. Names and addresses are replaced unless plain is true.
 func (r *report) files(plain bool) (map[string][]byte, error) {
 	replaced := redact.New(r.subnets)
+	replaced.Keep(r.kept...)
 	for _, kind := range []redact.Kind{redact.Namespace, redact.Node, redact.Pod, redact.Workload, redact.NodeSubnet, redact.Other} {
 		names := r.names[kind]
 		slices.Sort(names)
@@ -156,6 +159,9 @@ func (r *report) files(plain bool) (map[string][]byte, error) {
 	}
 	for _, path := range sortedKeys(texts) {
 		replaced.Learn(texts[path])
+	}
+	for _, path := range sortedKeys(r.objects) {
+		replaced.LearnTree(r.objects[path])
 	}
 	notice := redacted
 	if plain {

@@ -18,10 +18,12 @@ import (
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -31,7 +33,7 @@ import (
 )
 
 // secrets are texts of the cluster of reported that no redacted archive may contain.
-var secrets = []string{"acme", "shop", "gpu-box", "cart", "10.0.1.", "10.0.0.0", "192.0.2.", "hunter2", "alice", "registry.example.com", "10-0-1-0", "tier-gold", "zone-x"}
+var secrets = []string{"acme", "shop", "gpu-box", "cart", "10.0.1.", "10.0.0.0", "192.0.2.", "hunter2", "alice", "registry.example.com", "10-0-1-0", "tier-gold", "zone-x", "corp-lan", "victim"}
 
 // reported returns a cluster with logs, events and everything that a report has to hide.
 func reported(t *testing.T) *cluster {
@@ -43,6 +45,9 @@ func reported(t *testing.T) *cluster {
 	objects := installed()
 	for _, o := range objects {
 		o.SetLabels(merged(o.GetLabels(), "customer", "acme"))
+		if lease, ok := o.(*coordinationv1.Lease); ok && lease.Name == "fixedip-scheduler" {
+			lease.Spec.HolderIdentity = ptr.To("gpu-box.corp-lan_1234")
+		}
 		if pod, ok := o.(*corev1.Pod); ok {
 			pod.Spec.NodeName = "gpu-box"
 			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: strings.TrimSuffix(pod.Name, "-1"), RestartCount: 1}}
@@ -51,7 +56,7 @@ func reported(t *testing.T) *cluster {
 	slot := gen.FixedIP("cart-0", gen.Owner("cart"), func(f *v1alpha1.FixedIP) {
 		f.Namespace, f.Spec.NodeName, f.Spec.IPs = "acme-shop", "gpu-box", []string{"10.0.1.254"}
 		f.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "hunter2"}
-		f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NodeGone", Message: "node gpu-box is gone"}}
+		f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NodeGone", Message: "node gpu-box is gone; pod other-acme/victim-0 uses the address"}}
 	})
 	cn := gen.CiliumNode("gpu-box", "10.0.1.0/24")
 	cn.Spec.InstanceID = "hunter2"

@@ -77,6 +77,13 @@ func (r *Redactor) Add(kind Kind, names ...string) {
 	}
 }
 
+// Keep makes names known that are not replaced, such as those of the pods that a report is about. Call it before Add and Learn.
+func (r *Redactor) Keep(names ...string) {
+	for _, name := range names {
+		r.names[name] = name
+	}
+}
+
 // keyed matches a key and its value in the formats text and json of log lines. The value may be quoted, and may be an object with
 // name and namespace.
 var keyed = regexp.MustCompile(`(?i)"?\b(pods?|podName|namespace|nodes?|nodeName|ciliumnode|successor|statefulset|deployment|replicaset|workload|owner|fixedip|nodesubnet|name|reconciled|holder|object|ref)"?[=:]\s?"?([^\s"',;}\]]+)`)
@@ -87,18 +94,23 @@ var kinds = map[string]Kind{
 	"statefulset": Workload, "deployment": Workload, "replicaset": Workload, "workload": Workload, "nodesubnet": NodeSubnet,
 }
 
+// spoken matches a kind and a name in a sentence. Only names with a dash or a slash are learned: the word after a kind may be a verb.
+var spoken = regexp.MustCompile(`(?i)\b(pod|namespace|node|statefulset|deployment|workload|ciliumnode|fixedip|nodesubnet) "?([a-z0-9][-a-z0-9./]*[-/][-a-z0-9./]*[a-z0-9])\b`)
+
 // object is a name of Kubernetes.
 var object = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-// Learn makes names known that a log line states: the values of keys such as pod and node, and the name after a known namespace
-// and a slash. Names may belong to objects that no longer exist.
+// Learn makes names known that a text states: the values of keys such as pod and node, names after such a word in a sentence, and the
+// name after a known namespace and a slash. Names may belong to objects that no longer exist.
 func (r *Redactor) Learn(text string) {
-	for _, m := range keyed.FindAllStringSubmatch(text, -1) {
-		kind, ok := kinds[strings.ToLower(m[1])]
-		if !ok {
-			kind = Other
+	for _, form := range []*regexp.Regexp{keyed, spoken} {
+		for _, m := range form.FindAllStringSubmatch(text, -1) {
+			kind, ok := kinds[strings.ToLower(m[1])]
+			if !ok {
+				kind = Other
+			}
+			r.learn(kind, m[2])
 		}
-		r.learn(kind, m[2])
 	}
 	for _, m := range qualified.FindAllStringSubmatch(text, -1) {
 		if _, known := r.names[m[1]]; known || m[1] == "default" {

@@ -84,6 +84,7 @@ func TestLearn(t *testing.T) {
 		`"Reconciler error" err="pod acme/gone-3 has the address" FixedIP="acme/gone-3" namespace="acme"`:    {"gone-3"},
 		`IP 10.240.1.5 is still in use by pod acme/gone-3; release is blocked until that pod is deleted.`:    {"gone-3"},
 		`"Adopted" ciliumNode="gpu-box" nodeSubnet="10-240-1-0-24" name="gpu-box" statefulSet="shop/cart"`:   {"gpu-box", "shop", "cart", "10-240-1-0-24"},
+		`IP 10.240.1.5 is in use by Pod shop/cart-7; node gpu-box is gone, Node "gpu-box-2" is not.`:         {"shop", "cart-7", "gpu-box", "gpu-box-2"},
 		`waiting for the Cilium agent on node worker-a to acknowledge 10.240.1.5 of default/gone-4 (at most`: {"gone-4", "worker-a"},
 	} {
 		r := redactor()
@@ -102,10 +103,22 @@ func TestLearn(t *testing.T) {
 // TestKnownWords checks that learning does not replace words that are no names.
 func TestKnownWords(t *testing.T) {
 	r := redactor()
-	line := `{"owner":"router","name":"default","object":{"apiVersion":"v1"},"node":"10.240.1.7","pod":"12"}`
+	line := `{"owner":"router","name":"default","object":{"apiVersion":"v1"},"node":"10.240.1.7","pod":"12","msg":"the node is gone, and the pod waits"}`
 	r.Learn(line)
-	want := `{"owner":"router","name":"default","object":{"apiVersion":"v1"},"node":"subnet-1+7","pod":"12"}`
+	want := `{"owner":"router","name":"default","object":{"apiVersion":"v1"},"node":"subnet-1+7","pod":"12","msg":"the node is gone, and the pod waits"}`
 	if got := r.Text(line); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestKeep checks that a kept name is not replaced, even if it is added or learned later.
+func TestKeep(t *testing.T) {
+	r := redact.New(nil)
+	r.Keep("fixedip-scheduler-1")
+	r.Add(redact.Pod, "fixedip-scheduler-1", "web-0")
+	line := `pod fixedip-system/fixedip-scheduler-1 places pod="web-0"`
+	r.Learn(line)
+	if got, want := r.Text(line), `pod fixedip-system/fixedip-scheduler-1 places pod="pod-1"`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -3,7 +3,11 @@
 
 package redact
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Removed replaces values that no report contains.
 const Removed = "(removed)"
@@ -74,6 +78,25 @@ func namesOnly(value any) any {
 		out[i] = map[string]any{"name": variable["name"]}
 	}
 	return out
+}
+
+// LearnTree makes names known that the messages in an object, as encoding/json decodes it, state: see Learn.
+func (r *Redactor) LearnTree(tree any) {
+	switch v := tree.(type) {
+	case string:
+		if strings.Contains(v, " ") {
+			r.Learn(v)
+		}
+	case []any:
+		for i := range v {
+			r.LearnTree(v[i])
+		}
+	case map[string]any:
+		// The order of the keys decides the numbers of tokens.
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			r.LearnTree(v[key])
+		}
+	}
 }
 
 // Tree returns a copy of an object, as encoding/json decodes it, in which Text has replaced all strings. Keys are replaced if they

@@ -87,3 +87,22 @@ spec:
 		t.Errorf("the object was changed to %s, error %v", after, err)
 	}
 }
+
+// TestLearnTree checks that names are learned from messages, and not from other strings.
+func TestLearnTree(t *testing.T) {
+	r := redactor()
+	tree := decoded(t, `
+status:
+  conditions: [{type: Exclusive, message: "IP 10.240.1.5 is in use by pod shop/cart-7 on node gpu-box"}]
+  text: node=no-message
+`)
+	r.LearnTree(tree)
+	want := decoded(t, `
+status:
+  conditions: [{type: Exclusive, message: "IP subnet-1+5 is in use by pod namespace-2/pod-3 on node node-3"}]
+  text: node=no-message
+`)
+	if diff := cmp.Diff(want, r.Tree(tree)); diff != "" {
+		t.Errorf("tree (-want +got): %s", diff)
+	}
+}

@@ -253,7 +253,7 @@ func (j *judge) configuration() {
 }
 
 // outdated adds the pods of a Deployment with another configuration than its template has. A pod has one if it mounts another
-// ConfigMap, its checksum differs, or the ConfigMap was written after the pod started.
+// ConfigMap, its checksum differs, or the ConfigMap was written after the program started.
 func (j *judge) outdated(d *appsv1.Deployment, configMap string) {
 	changed := lastChange(j.in.ConfigMaps[d.Namespace+"/"+configMap])
 	for i := range j.in.Pods {
@@ -261,11 +261,25 @@ func (j *judge) outdated(d *appsv1.Deployment, configMap string) {
 		if p.Namespace != d.Namespace || p.Labels[nameLabel] != d.Labels[nameLabel] || p.DeletionTimestamp != nil {
 			continue
 		}
-		earlier := p.Status.StartTime != nil && p.Status.StartTime.Time.Before(changed)
+		started := startOf(p, d.Labels[nameLabel])
+		earlier := !started.IsZero() && started.Before(changed)
 		if configMapOf(&p.Spec) != configMap || p.Annotations[checksum] != d.Spec.Template.Annotations[checksum] || earlier {
 			j.Configuration.Outdated = append(j.Configuration.Outdated, p.Namespace+"/"+p.Name)
 		}
 	}
+}
+
+// startOf returns the time at which the container of a program started in a pod; zero: unknown.
+func startOf(p *corev1.Pod, program string) time.Time {
+	for _, s := range p.Status.ContainerStatuses {
+		if s.Name == program && s.State.Running != nil {
+			return s.State.Running.StartedAt.Time
+		}
+	}
+	if p.Status.StartTime != nil {
+		return p.Status.StartTime.Time
+	}
+	return time.Time{}
 }
 
 // lastChange returns the time of the last write of data of a ConfigMap, as far as managedFields tells it; zero: unknown.

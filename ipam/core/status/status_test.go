@@ -180,6 +180,10 @@ func TestProblems(t *testing.T) {
 			[]string{"Pods have started before the last change of their configuration: fixedip-system/fixedip-scheduler-1"}},
 		"the ConfigMap was edited": {func(in *status.Inputs) { configMap(in).ManagedFields[0].Time = &metav1.Time{Time: now} },
 			[]string{"Pods have started before the last change of their configuration: fixedip-system/fixedip-controller-1, fixedip-system/fixedip-scheduler-1"}},
+		"the ConfigMap was edited, and a program has restarted": {func(in *status.Inputs) {
+			configMap(in).ManagedFields[0].Time = &metav1.Time{Time: now.Add(-time.Minute)}
+			in.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: status.Controller, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Time{Time: now}}}}}
+		}, []string{"Pods have started before the last change of their configuration: fixedip-system/fixedip-scheduler-1"}},
 		"another IPAM mode": {func(in *status.Inputs) { in.CiliumConfig.Data["ipam"] = "cluster-pool" }, []string{`The IPAM mode of Cilium is "cluster-pool"`}},
 		"no Cilium": {func(in *status.Inputs) {
 			in.CiliumConfig, in.Agents, in.Pools, in.MissingKinds = nil, nil, nil, []string{status.CiliumNodes}
