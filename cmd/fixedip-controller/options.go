@@ -92,9 +92,9 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", "0", "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }
 
-// config returns the complete Config. Without the settings of Cilium (o.cilium), the settings that depend on them are absent and not
-// validated. An error names the flag, or the field in the file, and the value. changed reports whether
-// a source other than the file has set a flag.
+// config returns the complete Config. Without the settings of Cilium (o.cilium), the settings that depend on them are absent
+// and not validated. An error names the flag, or the field in the file, and the value. changed reports whether a source
+// other than the file has set a flag.
 func (o *options) config(changed func(flag string) bool) (cfg config.Config, err error) {
 	cfg = o.Config
 	if cfg.Namespace == "" {
