@@ -140,7 +140,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 			return err
 		}
 	}
-	releases := &release.Controller{Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Again: &to.identities}
+	releases := &release.Controller{Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Deletions: cfg.ReleaseDeletions, Again: &to.identities}
 	if err := releases.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}

@@ -16,7 +16,8 @@ import (
 // tolerance is the default limit of a ratio, as a share of the median of its former runs.
 const tolerance = 0.85
 
-// limit is the lowest value that a ratio may have at one size and load.
+// limit is the lowest value that a ratio may have at one size and load, or the highest value of a figure of ratios whose lower
+// values are better.
 type limit struct {
 	Ratio string `json:"ratio"`
 	Nodes int    `json:"nodes"`
@@ -27,6 +28,9 @@ type limit struct {
 	Searching int `json:"searching,omitempty"`
 	// AtLeast is the limit; if 0, it is tolerance times the median of Runs.
 	AtLeast float64 `json:"atLeast,omitempty"`
+	// AtMost is the limit of a figure whose lower values are better. Such a figure has no default, because the median of a
+	// difference may be 0.
+	AtMost *float64 `json:"atMost,omitempty"`
 	// Runs are the runs that the limit comes from.
 	Runs []struct {
 		Commit string  `json:"commit"`
@@ -59,10 +63,13 @@ func readLimits(path string) ([]limit, error) {
 		return nil, fmt.Errorf("read the limits in %s: %w", path, err)
 	}
 	for _, l := range file.Limits {
-		if !slices.ContainsFunc(ratios, func(r ratio) bool { return r.name == l.Ratio }) {
+		i := slices.IndexFunc(ratios, func(r ratio) bool { return r.name == l.Ratio })
+		switch {
+		case i < 0:
 			return nil, fmt.Errorf("%s: there is no ratio %q", path, l.Ratio)
-		}
-		if l.value() <= 0 {
+		case ratios[i].lower != (l.AtMost != nil), ratios[i].lower && l.AtLeast != 0:
+			return nil, fmt.Errorf("%s: the limit of %s at %d nodes needs %s and nothing else", path, l.Ratio, l.Nodes, map[bool]string{true: "atMost", false: "atLeast or runs"}[ratios[i].lower])
+		case !ratios[i].lower && l.value() <= 0:
 			return nil, fmt.Errorf("%s: the limit of ratio %s at %d nodes has neither atLeast nor runs", path, l.Ratio, l.Nodes)
 		}
 	}
@@ -70,7 +77,7 @@ func readLimits(path string) ([]limit, error) {
 }
 
 // check compares the medians of a report with the limits of its size and load. It returns an error if a median is
-// below its limit, if there are no such limits, or if the report lacks the figures for all of them.
+// not within its limit, if there are no such limits, or if the report lacks the figures for all of them.
 func (r *report) check(limits []limit) error {
 	var missed []error
 	compared := 0
@@ -87,7 +94,10 @@ func (r *report) check(limits []limit) error {
 			continue
 		}
 		compared++
-		if m := median(values); m < l.value() {
+		switch m := median(values); {
+		case of.lower && m > *l.AtMost:
+			missed = append(missed, fmt.Errorf("%s is %.2f (%.2f-%.2f), want at most %.2f", l.Ratio, m, slices.Min(values), slices.Max(values), *l.AtMost))
+		case !of.lower && m < l.value():
 			missed = append(missed, fmt.Errorf("%s is %.2f (%.2f-%.2f), want at least %.2f", l.Ratio, m, slices.Min(values), slices.Max(values), l.value()))
 		}
 	}

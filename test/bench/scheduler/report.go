@@ -109,27 +109,46 @@ func (r *report) of(arm string, figure func(result) float64) []float64 {
 // perSecond returns the throughput of a result.
 func perSecond(r result) float64 { return r.PerSecond }
 
-// ratio is a figure of one arm relative to other arms. It is computed for each round, because other load that lasts
+// ratio is a figure of one arm relative to other arms: a quotient or a difference. It is computed for each round, because other load that lasts
 // for a round affects all arms of that round.
 type ratio struct {
 	name string
 	// arms are the arms that the ratio compares. of returns the value of a round from their figures. Key: the arm.
 	arms []string
 	of   func(map[string]result) float64
+	// lower is true if lower values are better.
+	lower bool
 }
 
 var ratios = []ratio{
-	{"B/A", []string{"A", "B"}, func(r map[string]result) float64 { return r["B"].PerSecond / r["A"].PerSecond }},
-	{"C/A", []string{"A", "C"}, func(r map[string]result) float64 { return r["C"].PerSecond / r["A"].PerSecond }},
-	{"C/F", []string{"C", "F"}, func(r map[string]result) float64 { return r["C"].PerSecond / r["F"].PerSecond }},
-	{"D/A", []string{"A", "D"}, func(r map[string]result) float64 { return r["D"].PerSecond / r["A"].PerSecond }},
-	{"D/S", []string{"D", "S"}, func(r map[string]result) float64 { return r["D"].PerSecond / r["S"].PerSecond }},
+	{name: "B/A", arms: []string{"A", "B"}, of: func(r map[string]result) float64 { return r["B"].PerSecond / r["A"].PerSecond }},
+	{name: "C/A", arms: []string{"A", "C"}, of: func(r map[string]result) float64 { return r["C"].PerSecond / r["A"].PerSecond }},
+	{name: "C/F", arms: []string{"C", "F"}, of: func(r map[string]result) float64 { return r["C"].PerSecond / r["F"].PerSecond }},
+	{name: "D/A", arms: []string{"A", "D"}, of: func(r map[string]result) float64 { return r["D"].PerSecond / r["A"].PerSecond }},
+	{name: "D/S", arms: []string{"D", "S"}, of: func(r map[string]result) float64 { return r["D"].PerSecond / r["S"].PerSecond }},
 	// floor is the rate of an imagined scheduler that, for each pod in turn, needs the time of arm A and then the time
 	// of arm P for one patch.
-	{"D/floor", []string{"A", "D", "P"}, func(r map[string]result) float64 {
+	{name: "D/floor", arms: []string{"A", "D", "P"}, of: func(r map[string]result) float64 {
 		return r["D"].PerSecond * (1/r["A"].PerSecond + 1/r["P"].PerSecond)
 	}},
-	{"E/A", []string{"A", "E"}, func(r map[string]result) float64 { return r["E"].PerSecond / r["A"].PerSecond }},
+	{name: "E/A", arms: []string{"A", "E"}, of: func(r map[string]result) float64 { return r["E"].PerSecond / r["A"].PerSecond }},
+	difference("B-A RSS, MiB", "B", "A", func(r result) float64 { return float64(r.Resident) / measure.Mebibyte }),
+	difference("C-F first bind, s", "C", "F", func(r result) float64 { return r.FirstBind }),
+	difference("C-F requests per pod", "C", "F", requests),
+	difference("D-A requests per pod", "D", "A", requests),
+}
+
+// difference returns the ratio that subtracts a figure of an arm without FixedIP from that of an arm with FixedIP.
+func difference(name, with, without string, figure func(result) float64) ratio {
+	return ratio{name: name, arms: []string{with, without}, lower: true, of: func(r map[string]result) float64 { return figure(r[with]) - figure(r[without]) }}
+}
+
+// requests returns the number of requests to the API server per pod.
+func requests(r result) (sum float64) {
+	for _, n := range r.Requests {
+		sum += n
+	}
+	return sum
 }
 
 // values returns the value of a ratio in each round that has all its arms.
