@@ -396,8 +396,9 @@ FIXEDIPS ?= 50000
 bench-controller: NODES := 5000
 
 .PHONY: bench-controller
-bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (PROFILES=folder: CPU and heap profiles of each step; ADOPT=1: adoption)
+bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (PROFILES=folder: CPU and heap profiles of each step; ADOPT=1: adoption; IDLE=10m JOIN=200 RESTART=10000 RELEASE=10000)
 	@$(BIN)/bench/controller -bin $(BIN) -dir $(CURDIR)/.bench/cluster -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) -adopt=$(if $(ADOPT),true,false) \
+	  $(if $(IDLE),-idle $(IDLE)) $(if $(RELEASE),-release $(RELEASE)) $(if $(JOIN),-join $(JOIN)) $(if $(RESTART),-restart $(RESTART)) \
 	  -commit $(VERSION) -out $(FIGURES)/controller$(if $(ADOPT),-adoption).json $(if $(PROFILES),-profiles $(PROFILES))
 
 .PHONY: claims
