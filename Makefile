@@ -379,10 +379,11 @@ bench-check: NODES := 5000
 
 .PHONY: bench-check
 bench-check: $(BENCH_PROGRAMS) ## Compares ratios, memory, first bind and requests with test/perf/limits.yaml (NODES=500 ROUNDS=4: the short version)
-	@$(BENCH) -nodes $(NODES) -limits test/perf/limits.yaml
+	@$(BENCH) -nodes $(NODES) -arms '$(ARMS)' -limits test/perf/limits.yaml
 
 # The packages with micro-benchmarks, the number of runs of each, and the file of a former result to compare with.
-MICRO := ./plugins/fixedip/binder ./plugins/fixedip/cache ./ipam/core/ledger ./ipam/core/subnetplan
+MICRO := ./ipam/core/address ./ipam/core/ledger ./ipam/core/subnetplan ./ipam/controller/internal/packed ./ipam/controller/subnet \
+  ./plugins/fixedip/binder ./plugins/fixedip/cache
 COUNT ?= 6
 OLD   ?=
 

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/features"
+	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // registers --logging-format=json
@@ -45,14 +46,14 @@ const oldestAPIServer = 30
 
 func main() {
 	streamInitialLists()
-	collectGarbageOften()
-	if err := cli.RunNoErrOutput(command()); err != nil {
+	if err := cli.RunNoErrOutput(command(collectGarbageOften())); err != nil {
 		fmt.Fprintf(os.Stderr, "fixedip-controller: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func command() *cobra.Command {
+// command returns the command. It calls started when the caches are filled.
+func command(started func()) *cobra.Command {
 	o := &options{}
 	logging := logsapi.NewLoggingConfiguration()
 	cmd := &cobra.Command{
@@ -73,18 +74,19 @@ func command() *cobra.Command {
 			for _, w := range sources.warnings {
 				klog.Warning(w)
 			}
-			return sources.withOrigin(run(o, sources.changed))
+			return sources.withOrigin(run(o, sources.changed, started))
 		},
 	}
 	o.addFlags(cmd.Flags())
 	logsapi.AddFlags(logging, cmd.Flags())
 	addAliases(cmd.Flags())
 	cmd.AddCommand(uninstallCommand())
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetVersionTemplate(version.Text(cmd.Use) + "\n")
 	return cmd
 }
 
-func run(o *options, changed func(flag string) bool) error {
+func run(o *options, changed func(flag string) bool, started func()) error {
 	// Most mistakes are found without the API server.
 	cfg, err := o.config(changed)
 	if err != nil {
@@ -159,6 +161,9 @@ func run(o *options, changed func(flag string) bool) error {
 			return fmt.Errorf("add the guard of the cluster pools to the manager: %w", err)
 		}
 	}
+	if err := mgr.Add(onceSynced(started)); err != nil {
+		return fmt.Errorf("add the setting of the garbage collector to the manager: %w", err)
+	}
 	return mgr.Start(ctx)
 }
 
@@ -174,17 +179,36 @@ func disableEndpointKeeper(ctx context.Context, live client.Client, cfg *ipamcon
 	return err
 }
 
-// gcPercent is the growth of the heap, in percent, after which the garbage collector runs if GOGC is not set. Nearly
-// all of the heap consists of caches, which the controller keeps, so Go's default of 100 would double its memory. Once
-// the caches are filled, the controller allocates little, so that more frequent collections cost little.
-const gcPercent = 50
+// startGCPercent and gcPercent are the growths of the heap, in percent, after which the garbage collector runs if GOGC is not
+// set: until the caches are filled, and after that. Nearly all of the heap consists of caches, which the controller keeps, so
+// Go's default of 100 would double its memory. While the caches are filled, most of what is allocated is garbage at once, and
+// the memory that the process gets then stays resident for a while.
+const (
+	startGCPercent = 25
+	gcPercent      = 50
+)
 
-// collectGarbageOften applies gcPercent, unless the environment variable GOGC is set.
-func collectGarbageOften() {
-	if _, set := os.LookupEnv("GOGC"); !set {
-		debug.SetGCPercent(gcPercent)
+// collectGarbageOften applies startGCPercent, unless the environment variable GOGC is set. The result applies gcPercent.
+func collectGarbageOften() (started func()) {
+	if _, set := os.LookupEnv("GOGC"); set {
+		return func() {}
 	}
+	debug.SetGCPercent(startGCPercent)
+	return func() { debug.SetGCPercent(gcPercent) }
 }
+
+// onceSynced is a part of a manager that is called on every replica, whether it is the leader or not, when the caches are
+// filled.
+type onceSynced func()
+
+// Start calls the function. The manager starts such a part after its caches.
+func (f onceSynced) Start(context.Context) error {
+	f()
+	return nil
+}
+
+// NeedLeaderElection returns false, so that the manager does not wait until this replica is the leader.
+func (f onceSynced) NeedLeaderElection() bool { return false }
 
 // watchListVariable is the environment variable that enables or disables client-go's feature WatchListClient.
 const watchListVariable = "KUBE_FEATURE_" + string(features.WatchListClient)

@@ -92,11 +92,16 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", "0", "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }
 
-// config returns the complete Config. Without the settings of Cilium (o.cilium), the settings that depend on them are absent and not
-// validated. An error names the flag, or the field in the file, and the value. changed reports whether
-// a source other than the file has set a flag.
+// releaseDeletions is Config.ReleaseDeletions: a node with 30 pods needs two rounds of requests. More at once would not end
+// sooner, because the API server and etcd store them one after another.
+const releaseDeletions = 16
+
+// config returns the complete Config. Without the settings of Cilium (o.cilium), the settings that depend on them are absent
+// and not validated. An error names the flag, or the field in the file, and the value. changed reports whether a source
+// other than the file has set a flag.
 func (o *options) config(changed func(flag string) bool) (cfg config.Config, err error) {
 	cfg = o.Config
+	cfg.ReleaseDeletions = releaseDeletions
 	if cfg.Namespace == "" {
 		cfg.Namespace = ownNamespace(o.kubeconfig)
 	}

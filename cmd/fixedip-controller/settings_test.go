@@ -417,8 +417,8 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestSettingsFollowCilium checks that settings that depend on Cilium stay open until its settings are known, and that the policy
-// Migrate is refused only then.
+// TestSettingsFollowCilium checks that settings that depend on Cilium stay open until its settings are known, and that the
+// policy Migrate is refused only then.
 func TestSettingsFollowCilium(t *testing.T) {
 	for name, c := range map[string]struct {
 		args    []string

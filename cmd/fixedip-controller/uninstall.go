@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
+	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +37,7 @@ var uninstallFlags = []string{"kubeconfig", "kube-api-qps", "kube-api-burst", "l
 // uninstallCommand returns the subcommand that a user, or a hook of the chart, runs before the controller is removed.
 func uninstallCommand() *cobra.Command {
 	o := &uninstallOptions{}
+	logging := logsapi.NewLoggingConfiguration()
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.process.addFlags(all)
 	cmd := &cobra.Command{
@@ -51,12 +53,16 @@ running pods keep running with their addresses. If the command fails, it scales 
 			if err := s.readEnvironment(os.Getenv); err != nil {
 				return err
 			}
+			if err := logsapi.ValidateAndApply(logging, nil); err != nil {
+				return err
+			}
 			return s.withOrigin(o.run())
 		},
 	}
 	for _, name := range uninstallFlags {
 		cmd.Flags().AddFlag(all.Lookup(name))
 	}
+	logsapi.AddFlags(logging, cmd.Flags())
 	cmd.Flags().StringVar(&o.deployment, "deployment", "fixedip-controller", "Name of the Deployment of the controller, in --leader-election-namespace. Empty: you have stopped the controller yourself")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 4*time.Minute, "Maximum time for all of it, such as the pods of the controller to end")
 	return cmd

@@ -6,6 +6,8 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -23,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/explain"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/test/gen"
 )
@@ -473,5 +476,77 @@ fixedip-scheduler, so that the pods return to their nodes when they start again.
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestChangesWithoutClusterOrRights checks that every command that changes objects ends with one error and exit code 2, if Cilium and
+// fixedip are not installed, the user has no rights, or there is no API server.
+func TestChangesWithoutClusterOrRights(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for world, server := range map[string]string{
+		"forbidden": answering(t, http.StatusForbidden, "Forbidden", "not allowed").URL,
+		"missing":   answering(t, http.StatusNotFound, "NotFound", "the server could not find the requested resource").URL,
+		"no server": gone.URL,
+	} {
+		for _, args := range [][]string{
+			{"reserve", "web-0", "--ip=10.0.0.1"}, {"release", "web-0", "--yes"}, {"move", "web-0", "--to=node-2", "--yes"},
+			{"move", "subnet/10.0.0.0/24", "--to=node-2", "--yes"}, {"adopt", "--preview", "--all"},
+		} {
+			t.Run(world+" "+strings.Join(args, " "), func(t *testing.T) {
+				out, errOut, code := run(t, server, args...)
+				if code != 2 || out != "" || strings.Count(errOut, "Error: ") != 1 || strings.Contains(errOut, "panic") {
+					t.Errorf("exit code %d, output %q, errors %q, want one error and exit code 2", code, out, errOut)
+				}
+			})
+		}
+	}
+}
+
+// TestFlagsOfChanges checks the errors of arguments that are wrong.
+func TestFlagsOfChanges(t *testing.T) {
+	for args, want := range map[string]string{
+		"reserve web-0":        "--ip: name at least one address",
+		"reserve":              "name exactly one pod",
+		"reserve web-0 --ip=x": "--ip: ",
+		"reserve w --ip=10.0.0.1 --for-pod --workload=a/b": "if any flags in the group [workload for-pod] are set none of the others can be",
+		"release":                            "name at least one FixedIP",
+		"move web-0":                         "--to is missing: name the node",
+		"move":                               "name exactly one FixedIP, or subnet/CIDR",
+		"adopt":                              "add --preview: to adopt pods, set adoption.podSelector in the configuration of fixedip",
+		"adopt --preview --all --selector=a": "if any flags in the group [selector all] are set none of the others can be",
+		"check --dry-run":                    "--dry-run needs --fix",
+		"check --mismatch-policy=restart":    "--mismatch-policy: ",
+		"ip 10.0.0.0/24":                     `"10.0.0.0/24" is a subnet; name one address of it (kubectl fixedip map shows subnets)`,
+		"explain web-0 -o xml":               `--output: "xml" is not a format; write json or yaml`,
+	} {
+		_, errOut, code := run(t, "http://127.0.0.1:1", strings.Fields(args)...)
+		if code != 2 || !strings.Contains(errOut, want) {
+			t.Errorf("%s: exit code %d and errors %q, want 2 and %q", args, code, errOut, want)
+		}
+	}
+}
+
+// TestReportsAsJSON compares reports in JSON and YAML.
+func TestReportsAsJSON(t *testing.T) {
+	drain := drainReport{Node: "node-1", Pods: []explain.DrainedPod{{Pod: "db/web-0", IPs: []string{"10.0.1.6"}, Policy: "Wait", Waits: true, AfterEviction: "waits", Budgets: []string{"db/web"}}}, Report: listed(explain.Report{Waits: true})}
+	plan := explain.MovePlan{Report: listed(explain.Report{}), SetsPolicy: true, Steps: []string{"kubectl cordon node-1"}}
+	for name, c := range map[string]struct {
+		value any
+		want  string
+	}{
+		"explain": {listed(explain.Report{Facts: []explain.Fact{{What: "Pod", Is: "db/web-0"}}, Findings: []explain.Finding{{Wrong: true, Text: "x", Help: "y"}}}),
+			"facts:\n- is: db/web-0\n  what: Pod\nfindings:\n- help: \"y\"\n  text: x\n  wrong: true\n"},
+		"nothing": {listed(explain.Report{}), "findings: []\n"},
+		"drain":   {drain, "findings: []\nnode: node-1\npods:\n- afterEviction: waits\n  budgets:\n  - db/web\n  ips:\n  - 10.0.1.6\n  pod: db/web-0\n  policy: Wait\n  waits: true\nwaits: true\n"},
+		"move":    {plan, "findings: []\nsetsPolicy: true\nsteps:\n- kubectl cordon node-1\n"},
+	} {
+		var out strings.Builder
+		if err := write(&out, inYAML, c.value, nil); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, out.String()); diff != "" {
+			t.Errorf("%s: YAML (-want +got):\n%s", name, diff)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -26,7 +27,8 @@ func (s *configurationSource) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar((*string)(s), "configuration", "fixedip-system/fixedip-config", "ConfigMap of the configuration of fixedip, as namespace/name; it is used if it can be read")
 }
 
-// configuration reads the configuration. If it cannot be read, it returns the defaults and the reason.
+// configuration reads the configuration. If it cannot be read, it returns the defaults and the reason. AllowAddressMigration is
+// nil if it follows settings of Cilium that cannot be read.
 func (c *cluster) configuration(ctx context.Context, source configurationSource) (settings configuration.Configuration, unread error) {
 	settings.Complete()
 	namespace, name, ok := strings.Cut(string(source), "/")
@@ -42,11 +44,24 @@ func (c *cluster) configuration(ctx context.Context, source configurationSource)
 	case configMap.Data[configurationKey] == "":
 		return settings, fmt.Errorf("ConfigMap %s has no key %s", source, configurationKey)
 	}
-	read, err := configuration.Parse([]byte(configMap.Data[configurationKey]))
+	read, err := configuration.Parse([]byte(configMap.Data[configurationKey]), c.ciliumSettings(ctx))
 	if err != nil {
 		return settings, fmt.Errorf("read the configuration in ConfigMap %s: %w", source, err)
 	}
 	return read, nil
+}
+
+// ciliumSettings returns the settings of Cilium in kube-system on which settings of fixedip depend; nil if they cannot be read.
+func (c *cluster) ciliumSettings(ctx context.Context) *configuration.CiliumSettings {
+	configMap, err := get(ctx, c, metav1.NamespaceSystem, "cilium-config", &corev1.ConfigMap{})
+	switch {
+	case err != nil:
+		return nil
+	case configMap == nil:
+		return &configuration.CiliumSettings{} // fixedip uses its defaults then.
+	}
+	settings := configuration.CiliumSettingsOf(configMap.Data)
+	return &settings
 }
 
 // mismatchPolicy returns the mismatch policy of pods without an annotation: the one of a flag, otherwise that of the

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"fixedip.io/fixedip/ipam/core/explain"
 	"fixedip.io/fixedip/ipam/core/status"
 	"fixedip.io/fixedip/ipam/core/subnetmap"
 )
@@ -43,7 +44,7 @@ func TestDocumented(t *testing.T) {
 		t.Errorf("checked %d commands, want at least 10", commands)
 	}
 	fields := 0
-	for _, shape := range []any{fixedAddress{}, nodeUse{}, subnetmap.Node{}, status.Report{}, versions{}} {
+	for _, shape := range []any{fixedAddress{}, nodeUse{}, subnetmap.Node{}, status.Report{}, versions{}, explain.Report{}, explain.MovePlan{}, drainReport{}, releasePlan{}, adoptionReport{}} {
 		for _, field := range jsonFields(reflect.TypeOf(shape)) {
 			fields++
 			if !strings.Contains(page, "`"+field+"`") {
@@ -51,8 +52,8 @@ func TestDocumented(t *testing.T) {
 			}
 		}
 	}
-	if fields < 60 {
-		t.Errorf("checked %d fields, want at least 60", fields)
+	if fields < 80 {
+		t.Errorf("checked %d fields, want at least 80", fields)
 	}
 	for _, d := range subnetmap.States {
 		if row := fmt.Sprintf("| `%c` | `%s` | %s |", d.Symbol, d.State, d.Text); !strings.Contains(page, row) {
@@ -72,10 +73,12 @@ func jsonFields(of reflect.Type) (names []string) {
 	}
 	for i := range of.NumField() {
 		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
-		if name == "" || name == "-" {
+		if name == "-" || name == "" && !of.Field(i).Anonymous {
 			continue
 		}
-		names = append(names, name)
+		if name != "" {
+			names = append(names, name)
+		}
 		if strings.HasPrefix(of.Field(i).Type.String(), "time.") {
 			continue
 		}

@@ -85,7 +85,7 @@ func (c *cluster) drain(ctx context.Context, node string, source configurationSo
 	settings, unread := c.configuration(ctx, source)
 	in.Failover = settings.Failover
 	if unread == nil {
-		in.MigrationAllowed = &settings.AllowAddressMigration
+		in.MigrationAllowed = settings.AllowAddressMigration
 	} else if err := left.allowMissing("ConfigMap "+string(source), unread); err != nil {
 		return in, err
 	}

@@ -116,7 +116,7 @@ func (c *cluster) moveInputs(ctx context.Context, name, to string, source config
 	settings, unread := c.configuration(ctx, source)
 	in.Failover = settings.Failover
 	if unread == nil {
-		in.MigrationAllowed = &settings.AllowAddressMigration
+		in.MigrationAllowed = settings.AllowAddressMigration
 	}
 	if in.Pools, err = c.nodePools(ctx); err != nil {
 		return in, err

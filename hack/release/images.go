@@ -24,7 +24,7 @@ func (r *release) writeImages() (digests []string, err error) {
 	defer file.Close()
 	recipes, err := image.ReadDockerfile(file)
 	if err != nil {
-		return nil, fmt.Errorf("Dockerfile: %w", err)
+		return nil, fmt.Errorf("read the Dockerfile: %w", err)
 	}
 	for _, recipe := range recipes {
 		var images []v1.Image

@@ -34,7 +34,8 @@ func (r *release) writeSBOMs() error {
 		name := fmt.Sprintf("%s_%s.cdx.json", program, r.version)
 		bom := sbom(program, r.version, r.commit, r.time, builds[program])
 		err := create(r.file(name), func(w io.Writer) error {
-			return cyclonedx.NewBOMEncoder(w, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
+			// More tools read version 1.6 than later ones.
+			return cyclonedx.NewBOMEncoder(w, cyclonedx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cyclonedx.SpecVersion1_6)
 		})
 		if err != nil {
 			return fmt.Errorf("write %s: %w", name, err)

@@ -140,7 +140,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 			return err
 		}
 	}
-	releases := &release.Controller{Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Again: &to.identities}
+	releases := &release.Controller{Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Deletions: cfg.ReleaseDeletions, Again: &to.identities}
 	if err := releases.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
@@ -228,8 +228,8 @@ func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (
 	}, nil
 }
 
-// reportIPAMMode reports in the log and in an event on the ConfigMap of Cilium that Cilium has another IPAM mode than crd. It is no
-// error: the ConfigMap may be newer than the agents, and agents may have flags.
+// reportIPAMMode reports in the log and in an event on the ConfigMap of Cilium that Cilium has another IPAM mode than crd.
+// It is no error: the ConfigMap may be newer than the agents, and agents may have flags.
 func reportIPAMMode(ctx context.Context, reports events.EventRecorder, cfg config.Config) error {
 	klog.FromContext(ctx).Error(nil, "The IPAM mode of Cilium is not crd; agents in another mode ignore the pools that fixedip maintains", "configMap", cfg.CiliumConfig, "ipam", cfg.Cilium.IPAMMode)
 	about := &corev1.ConfigMap{

@@ -131,8 +131,9 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc, readFile func(string) ([]byte,
 	}
 }
 
-// readSettings returns the settings in the file that the arguments name, adapted to those of Cilium. An error names the file, the
-// field and the value. If the file has every setting that depends on Cilium, readSettings does not read those of Cilium.
+// readSettings returns the settings in the file that the arguments name, adapted to those of Cilium. An error names the
+// file, the field and the value. If the file has every setting that depends on Cilium, readSettings does not read those of
+// Cilium.
 func readSettings(ctx context.Context, args *config.FixedIPArgs, readFile func(string) ([]byte, error), get ciliumconfigmap.Getter) (configuration.Configuration, error) {
 	path := field.NewPath("pluginConfig").Key(Name).Child("args", "configuration")
 	data, err := readFile(args.Configuration)
@@ -162,8 +163,8 @@ func readCilium(ctx context.Context, args *config.FixedIPArgs, get ciliumconfigm
 	return ciliumconfigmap.Read(ctx, get, name)
 }
 
-// checkProfile returns an error if a profile that enables the plugin is not in schedulerNames: the controller would take its pods
-// for pods of another scheduler.
+// checkProfile returns an error if a profile that enables the plugin is not in schedulerNames: the controller would take its
+// pods for pods of another scheduler.
 func checkProfile(profile string, settings configuration.Configuration) error {
 	if slices.Contains(settings.SchedulerNames, profile) {
 		return nil

@@ -16,9 +16,9 @@ import (
 	"fixedip.io/fixedip/ipam/controller/poolguard"
 )
 
-// TestSettingsFollowCilium checks that both programs read the routing mode of Cilium: with a tunnel, the default policy Migrate is
-// valid without allowAddressMigration, and with native routing both programs refuse it. The controller reports another IPAM mode
-// than crd, and runs.
+// TestSettingsFollowCilium checks that both programs read the routing mode of Cilium: with a tunnel, the default policy
+// Migrate is valid without allowAddressMigration, and with native routing both programs refuse it. The controller reports
+// another IPAM mode than crd, and runs.
 func TestSettingsFollowCilium(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -54,8 +54,8 @@ func TestSettingsFollowCilium(t *testing.T) {
 	}
 }
 
-// TestClusterPoolsAreGuarded checks that the controller writes its cluster pools into the ConfigMap that the admission policy reads,
-// and undoes a change by another client.
+// TestClusterPoolsAreGuarded checks that the controller writes its cluster pools into the ConfigMap that the admission
+// policy reads, and undoes a change by another client.
 func TestClusterPoolsAreGuarded(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: defaultPool, noScheduler: true})

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"sigs.k8s.io/yaml"
-
 )
 
 // TestChartRefuses checks that the error for an invalid value names the field, and the value or the allowed values.
@@ -113,6 +113,9 @@ func TestChartValues(t *testing.T) {
 		"logs, arguments and labels": {"logFormat: json\npodLabels: {team: net}\ncontroller: {args: [--v=3], replicas: 1}\nimage: {registry: registry.example.com/fixedip, tag: v9, pullSecrets: [{name: key}]}", func(t *testing.T, objects installed) {
 			for _, d := range deployments(t, objects) {
 				c := d.Spec.Template.Spec.Containers[0]
+				if job := all[batchv1.Job](t, objects, "Job")[0]; !slices.Contains(job.Spec.Template.Spec.Containers[0].Args, "--logging-format=json") {
+					t.Errorf("Job %s: got arguments %q, want JSON logs", job.Name, job.Spec.Template.Spec.Containers[0].Args)
+				}
 				if !slices.Contains(c.Args, "--logging-format=json") || d.Name == "fixedip-controller" && (!slices.Contains(c.Args, "--v=3") || *d.Spec.Replicas != 1) {
 					t.Errorf("Deployment %s: got %d replicas with arguments %q", d.Name, *d.Spec.Replicas, c.Args)
 				}

@@ -19,8 +19,8 @@ const (
 	LabelWorkload = "fixedip.io/workload"
 )
 
-// LabelFromSpec sets the labels of the FixedIP to the values of its spec. A value that is empty or no valid label, such as a name of
-// more than 63 characters, has no label: the selectable fields have every value.
+// LabelFromSpec sets the labels of the FixedIP to the values of its spec. A value that is empty or no valid label, such as a
+// name of more than 63 characters, has no label: the selectable fields have every value.
 func (f *FixedIP) LabelFromSpec() {
 	for key, value := range map[string]string{
 		LabelNode:         f.Spec.NodeName,

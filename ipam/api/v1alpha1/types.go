@@ -203,8 +203,8 @@ const (
 	// pod can get it. If it is False, the message names the blocker and what helps. It is Unknown as long as no node has the
 	// subnet of the addresses.
 	ConditionAllocated = "Allocated"
-	// ReasonNoHome is the reason of ConditionAllocated as long as the FixedIP has no addresses, or no node has had their subnet
-	// since the FixedIP was created.
+	// ReasonNoHome is the reason of ConditionAllocated as long as the FixedIP has no addresses, or no node has had their
+	// subnet since the FixedIP was created.
 	ReasonNoHome = "NoHome"
 )
 
@@ -244,8 +244,8 @@ type FixedIPStatus struct {
 	// condition is False.
 	// +optional
 	MismatchPodUID types.UID `json:"mismatchPodUID,omitempty"`
-	// conditions are the state of the reservation: Ready summarises Allocated, SubnetAvailable, Exclusive and AsReserved. All of
-	// them exist from the first status on, and True means in each that no problem is known.
+	// conditions are the state of the reservation: Ready summarises Allocated, SubnetAvailable, Exclusive and AsReserved.
+	// All of them exist from the first status on, and True means in each that no problem is known.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -46,9 +46,9 @@ type Pools interface {
 
 // Service runs agent barriers, at most one at a time for each node.
 type Service struct {
-	// AnswerTimeout is the time without an answer after which an agent is reported. An agent answers within one report interval,
-	// 15 s by default, and within two if its report conflicts with another write of the CiliumNode. Set it before the first
-	// request.
+	// AnswerTimeout is the time without an answer after which an agent is reported. An agent answers within one report
+	// interval, 15 s by default, and within two if its report conflicts with another write of the CiliumNode. Set it before
+	// the first request.
 	AnswerTimeout time.Duration
 
 	pools    Pools

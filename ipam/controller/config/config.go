@@ -67,6 +67,8 @@ type Config struct {
 	// FinalizerDeadline is the time from the deletion of a FixedIP until its finalizer is removed even if its addresses could
 	// not be released.
 	FinalizerDeadline time.Duration
+	// ReleaseDeletions is the maximum number of FixedIPs of one node that a release deletes at the same time; 0 means 1.
+	ReleaseDeletions int
 	// ResyncPeriod is the interval at which each FixedIP is reconciled without an event.
 	ResyncPeriod time.Duration
 	// Namespace is the namespace of the controller's Leases.

@@ -156,10 +156,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
 }
 
-// askUnreported asks the agent of a node for a report if its first report does not arrive within FirstReportTimeout: before the first
-// report, no address of the node is free for a claim. An agent that was not restarted when its CiliumNode was created again
-// reports only when an allocation changes. askUnreported returns the time at which to call it again, or the zero time if
-// that is not necessary.
+// askUnreported asks the agent of a node for a report if its first report does not arrive within FirstReportTimeout: before
+// the first report, no address of the node is free for a claim. An agent that was not restarted when its CiliumNode was
+// created again reports only when an allocation changes. askUnreported returns the time at which to call it again, or the
+// zero time if that is not necessary.
 func (r *Reconciler) askUnreported(n pool.NodePool) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,7 +24,8 @@ const (
 	Name = "fixedip-cluster-pools"
 	// key is the key of the CIDRs, a list that is separated by commas.
 	key = "pools"
-	// everything allows each address. It is the value if Kubernetes assigns the subnets: the controller does not know its CIDRs.
+	// everything allows each address. It is the value if Kubernetes assigns the subnets: the controller does not know its
+	// CIDRs.
 	everything = "0.0.0.0/0,::/0"
 	// interval is the time after which a change of the ConfigMap by another client is undone.
 	interval = time.Minute

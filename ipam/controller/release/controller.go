@@ -48,6 +48,9 @@ type Controller struct {
 	*gather.Gatherer
 	Batches *Batches
 	Writer  *ciliumpool.Writer
+	// Deletions is the maximum number of FixedIPs of one batch that are deleted at the same time; 0 means 1. If it is 1, the
+	// order of the requests is that of the identities.
+	Deletions int
 	// Again receives the identities that were not released, for the controller of FixedIPs.
 	Again    *source.Requests
 	notFound notFoundCache
@@ -184,22 +187,35 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities
 	if err := calls.Wait(); err != nil {
 		return nil, err
 	}
-	records := map[string]*v1alpha1.FixedIP{}
-	// Delete the FixedIPs sequentially, so that the events are in the order of the pods.
+	// One deletion waits for one write of etcd, so deletions one after another would delay the pool entries of a large batch.
+	deletions, callCtx := errgroup.WithContext(ctx)
+	deletions.SetLimit(max(1, c.Deletions))
 	for i, key := range identities {
 		s := states[i]
-		if s != nil && s.Record.DeletionTimestamp == nil {
-			if err := DeleteRecord(ctx, c.Live, c.Events, *s); apierrors.IsConflict(err) {
-				s = nil
-			} else if err != nil {
-				return nil, fmt.Errorf("delete FixedIP %s: %w", key, err)
-			}
+		if s == nil || s.Record.DeletionTimestamp != nil {
+			continue
 		}
-		if s == nil {
+		deletions.Go(func() error {
+			err := DeleteRecord(callCtx, c.Live, c.Events, *s)
+			switch {
+			case apierrors.IsConflict(err):
+				states[i] = nil
+			case err != nil:
+				return fmt.Errorf("delete FixedIP %s: %w", key, err)
+			}
+			return nil
+		})
+	}
+	if err := deletions.Wait(); err != nil {
+		return nil, err
+	}
+	records := map[string]*v1alpha1.FixedIP{}
+	for i, key := range identities {
+		if states[i] == nil {
 			c.Again.Add(ctrl.Request{NamespacedName: key})
 			continue
 		}
-		records[pool.OwnerKey(key.Namespace, key.Name)] = s.Record
+		records[pool.OwnerKey(key.Namespace, key.Name)] = states[i].Record
 	}
 	return records, nil
 }

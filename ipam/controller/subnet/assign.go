@@ -183,19 +183,21 @@ func candidate(name string, subnets int, node *corev1.Node) subnetplan.Candidate
 // Lost returns the orphaned subnets in list, grouped by node: those whose nodes the caches do not show.
 func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.OrphanedSubnets, error) {
 	var lost []netip.Prefix
-	// gone contains the nodes that NodeSubnets name. Key: the name. Value: whether the node is gone.
+	// gone contains the nodes that NodeSubnets name and that are gone. Key: the name. It does not contain the other nodes: this
+	// runs for each node at a start, and nearly all nodes exist.
 	gone := map[string]bool{"": true}
 	for _, s := range list {
-		if _, known := gone[s.Node]; !known {
+		if !gone[s.Node] {
 			present, err := c.shown(ctx, s.Node)
 			if err != nil {
 				return nil, err
 			}
-			gone[s.Node] = !present
+			if present {
+				continue
+			}
+			gone[s.Node] = true
 		}
-		if gone[s.Node] {
-			lost = append(lost, s.CIDR)
-		}
+		lost = append(lost, s.CIDR)
 	}
 	if len(lost) == 0 {
 		return nil, nil

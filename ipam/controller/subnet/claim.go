@@ -244,9 +244,9 @@ var (
 
 // Every write of a NodeSubnet has a precondition: a write that was decided from an outdated version fails.
 
-// List returns all NodeSubnets as the caches show them. The objects must not be changed.
+// List returns all NodeSubnets as the caches show them. Neither the list nor the objects must be changed.
 func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
-	return listFrom(ctx, c.Cached, client.UnsafeDisableDeepCopy)
+	return c.listed.get(func() ([]subnetplan.Subnet, error) { return listFrom(ctx, c.Cached, client.UnsafeDisableDeepCopy) })
 }
 
 // Count returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets, as the

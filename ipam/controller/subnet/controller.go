@@ -104,6 +104,9 @@ type Controller struct {
 	// recent contains the subnets that this process has recently tried to claim: the caches may not show their NodeSubnets
 	// yet. Value: the time of the try.
 	recent map[netip.Prefix]time.Time
+
+	// listed is the list of all NodeSubnets. Each node needs it, and it rarely changes.
+	listed listCache
 }
 
 // All is the only request of the reconciler of orphaned subnets, which handles all of them in one pass.
@@ -113,6 +116,9 @@ var All = source.ForName("all")
 func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bool) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unavailableIndex, unavailable); err != nil {
 		return fmt.Errorf("index FixedIPs by condition SubnetAvailable: %w", err)
+	}
+	if err := c.listed.follow(ctx, mgr.GetCache()); err != nil {
+		return err
 	}
 	of := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []ctrl.Request {
 		if ns, ok := o.(*v1alpha1.NodeSubnet); ok {

@@ -188,8 +188,8 @@ func TestOverlapAndLoss(t *testing.T) {
 	}
 }
 
-// TestOrphanedCondition checks the message of the conditions of an orphaned NodeSubnet, and that it follows the failover policy of
-// the addresses.
+// TestOrphanedCondition checks the message of the conditions of an orphaned NodeSubnet, and that it follows the failover
+// policy of the addresses.
 func TestOrphanedCondition(t *testing.T) {
 	const (
 		gone     = "node a is gone; the subnet is orphaned"

@@ -34,8 +34,8 @@ type snapshot struct {
 	list []subnetplan.Subnet
 	// nodes contains all Nodes. Key: the name.
 	nodes map[string]*corev1.Node
-	// subnets contains the subnets of all CiliumNodes, and overlaps the nodes whose subnets overlap those of another node. Key:
-	// the name.
+	// subnets contains the subnets of all CiliumNodes, and overlaps the nodes whose subnets overlap those of another node.
+	// Key: the name.
 	subnets  map[string][]netip.Prefix
 	overlaps map[string]bool
 	// candidates are the nodes with subnets, which may inherit orphaned subnets.
@@ -278,8 +278,8 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	return message + fmt.Sprintf("; a new node %s, a node with the label %s=%s, or the node in %s gets the subnet at once", o.Node, replacesNodeLabel, o.Node, field)
 }
 
-// waitsForMigration reports whether another node inherits the orphaned subnets o, whatever the policy is, because an address in
-// them may migrate.
+// waitsForMigration reports whether another node inherits the orphaned subnets o, whatever the policy is, because an address
+// in them may migrate.
 func (c *Controller) waitsForMigration(o subnetplan.OrphanedSubnets) bool {
 	// With policy Hold, a node may inherit the subnets only if an address may migrate.
 	hold := c.Rules

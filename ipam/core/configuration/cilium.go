@@ -42,8 +42,8 @@ type CiliumSettings struct {
 	EndpointsDisabled bool
 }
 
-// CiliumSettingsOf returns the settings in the data of the ConfigMap cilium-config. A value that is missing or invalid counts as
-// not known.
+// CiliumSettingsOf returns the settings in the data of the ConfigMap cilium-config. A value that is missing or invalid
+// counts as not known.
 func CiliumSettingsOf(data map[string]string) CiliumSettings {
 	s := CiliumSettings{IPAMMode: data[ciliumIPAM], RoutingMode: data[ciliumRoutingMode]}
 	if d, err := time.ParseDuration(data[ciliumUpdateRate]); err == nil && d > 0 {
@@ -77,8 +77,8 @@ func (s CiliumSettings) FirstReportTimeout() time.Duration {
 // programs have to come to the same values, which Hash covers.
 func (c *Configuration) AdaptTo(s CiliumSettings) {
 	if c.AllowAddressMigration == nil {
-		// A tunnel carries the packets of each single address to the node that has it. With native routing, only the subnets of
-		// nodes have routes, unless an administrator has set up more.
+		// A tunnel carries the packets of each single address to the node that has it. With native routing, only the subnets
+		// of nodes have routes, unless an administrator has set up more.
 		c.AllowAddressMigration = ptr.To(s.RoutingMode == routingTunnel)
 	}
 }

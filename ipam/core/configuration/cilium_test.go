@@ -53,8 +53,8 @@ func TestCiliumSettings(t *testing.T) {
 	}
 }
 
-// TestAdaptTo checks that the routing mode of Cilium decides whether addresses may migrate unless the file says so, and that the
-// failover policy Migrate is valid only if they may.
+// TestAdaptTo checks that the routing mode of Cilium decides whether addresses may migrate unless the file says so, and that
+// the failover policy Migrate is valid only if they may.
 func TestAdaptTo(t *testing.T) {
 	const pool = "subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\n"
 	const migrate = "failover: Migrate\n"
@@ -83,8 +83,8 @@ func TestAdaptTo(t *testing.T) {
 	}
 }
 
-// TestHashOfEffectiveValues checks that the hash covers the value that a setting gets from Cilium: both programs export the same
-// hash only if they have read the same.
+// TestHashOfEffectiveValues checks that the hash covers the value that a setting gets from Cilium: both programs export the
+// same hash only if they have read the same.
 func TestHashOfEffectiveValues(t *testing.T) {
 	hash := func(file, mode string) string {
 		t.Helper()

@@ -31,9 +31,8 @@ const (
 // Autoscalers contains every autoscaler that protectNodesFrom may name.
 var Autoscalers = []string{ClusterAutoscaler, Karpenter}
 
-// Validate returns an error for each invalid value of a complete configuration. A setting that AdaptTo has not set yet is valid.
-// path is the path of the configuration itself;
-// it may be nil.
+// Validate returns an error for each invalid value of a complete configuration. A setting that AdaptTo has not set yet is
+// valid. path is the path of the configuration itself; it may be nil.
 func (c Configuration) Validate(path *field.Path) field.ErrorList {
 	errs := append(c.Subnets.validate(path.Child("subnets")), c.validateFamilies(path.Child("ipFamilies"))...)
 	errs = append(errs, c.Pools.validate(path.Child("pools"))...)

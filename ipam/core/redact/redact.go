@@ -26,15 +26,15 @@ const (
 	Other      Kind = "name"
 )
 
-// public are names that every cluster has. They are never replaced. The second line are words of log lines and of owner texts
-// that look like names.
+// public are names that every cluster has, and words of log lines and of owner texts that look like names. They are never
+// replaced.
 var public = map[string]bool{
 	"default": true, "kube-system": true, "kube-public": true, "kube-node-lease": true, "fixedip-system": true,
 	"fixedip.io": true, "cilium.io": true, "router": true, "health": true, "ingress": true, "bare-pod": true, "true": true, "false": true, "null": true,
 }
 
-// word is a text that may be a name or an address: labels that are joined by dashes, dots, colons, underscores and, for a CIDR, a
-// slash with a number.
+// word is a text that may be a name or an address: labels that are joined by dashes, dots and colons and, for a CIDR, a slash with a
+// number.
 var word = regexp.MustCompile(`[0-9A-Za-z:]+(?:[-.:]+[0-9A-Za-z:]+)*(?:/[0-9]{1,3}\b)?`)
 
 // Redactor replaces names and addresses. Create it with New. It is not safe for concurrent use.
@@ -94,14 +94,15 @@ var kinds = map[string]Kind{
 	"statefulset": Workload, "deployment": Workload, "replicaset": Workload, "workload": Workload, "nodesubnet": NodeSubnet,
 }
 
-// spoken matches a kind and a name in a sentence. Only names with a dash or a slash are learned: the word after a kind may be a verb.
+// spoken matches a kind and a name in a sentence. Only names with a dash or a slash are learned: the word after a kind may be a
+// verb.
 var spoken = regexp.MustCompile(`(?i)\b(pod|namespace|node|statefulset|deployment|workload|ciliumnode|fixedip|nodesubnet) "?([a-z0-9][-a-z0-9./]*[-/][-a-z0-9./]*[a-z0-9])\b`)
 
 // object is a name of Kubernetes.
 var object = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-// Learn makes names known that a text states: the values of keys such as pod and node, names after such a word in a sentence, and the
-// name after a known namespace and a slash. Names may belong to objects that no longer exist.
+// Learn makes names known that a text states: the values of keys such as pod and node, names after such a word in a sentence,
+// and the name after a known namespace and a slash. Names may belong to objects that no longer exist.
 func (r *Redactor) Learn(text string) {
 	for _, form := range []*regexp.Regexp{keyed, spoken} {
 		for _, m := range form.FindAllStringSubmatch(text, -1) {

@@ -217,6 +217,11 @@ func (j *judge) configuration() {
 	if len(j.in.Deployments) == 0 || !j.reads(Configurations) {
 		return
 	}
+	// The programs use the same defaults if they cannot read the settings of Cilium.
+	var cilium configuration.CiliumSettings
+	if j.in.CiliumConfig != nil {
+		cilium = configuration.CiliumSettingsOf(j.in.CiliumConfig.Data)
+	}
 	hashes := map[string]bool{}
 	for i := range j.in.Deployments {
 		d := &j.in.Deployments[i]
@@ -229,7 +234,7 @@ func (j *judge) configuration() {
 			j.problem("create the ConfigMap; the chart and the kustomization contain it", "ConfigMap %s/%s, which %s mounts, does not exist", d.Namespace, name, d.Labels[nameLabel])
 			return
 		}
-		c, err := configuration.Parse([]byte(cm.Data[configFile]))
+		c, err := configuration.Parse([]byte(cm.Data[configFile]), &cilium)
 		if err != nil {
 			j.problem("correct the configuration and apply it; the reference of the configuration lists all fields", "%s of ConfigMap %s/%s is not valid: %v", configFile, d.Namespace, name, err)
 			return

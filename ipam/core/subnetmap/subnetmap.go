@@ -18,7 +18,7 @@ import (
 const RowLength = 64
 
 // wholeUpTo is the largest number of addresses of a subnet that is described whole: an IPv4 /22 and an IPv6 /120. Of a larger
-// subnet, only the rows with an address in use are described. Index: the bits of an address of the family.
+// subnet, only the rows with an address that is not free are described. Key: the number of bits of an address of the family.
 var wholeUpTo = map[int]int64{32: 1 << 10, 128: 1 << 8}
 
 // Cell is one address.

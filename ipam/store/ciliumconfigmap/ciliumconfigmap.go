@@ -50,8 +50,8 @@ func ParseName(text string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// Get returns the settings in the ConfigMap of Cilium. If the ConfigMap does not exist or may not be read, Get returns the zero
-// value, for which the defaults apply, and the reason in unknown.
+// Get returns the settings in the ConfigMap of Cilium. If the ConfigMap does not exist or may not be read, Get returns the
+// zero value, for which the defaults apply, and the reason in unknown.
 func Get(ctx context.Context, get Getter, key types.NamespacedName) (s configuration.CiliumSettings, unknown, err error) {
 	cm, err := get(ctx, key)
 	switch {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,7 +102,7 @@ func (b *bench) join(ctx context.Context, s *step) error {
 		}
 	}
 	s.nodes = b.joining
-	s.P50, s.P99 = quantiles(slices.Collect(maps.Values(joined)))
+	s.quantiles(slices.Collect(maps.Values(joined)))
 	return b.settle(ctx, s, began)
 }
 
@@ -143,7 +144,7 @@ func (b *bench) restart(ctx context.Context, s *step) error {
 
 // release deletes StatefulSets with pods on at most releaseNodes nodes. As in a real cluster, all pods are terminating
 // before the first one ends, and the pods of a node end one after another. release measures for each address the time from
-// the end of its pod, and from the end of the last pod of the node, until its entry does not name the pod any more.
+// the end of the last pod of its node until its entry does not name its pod any more; 0 if that was earlier.
 func (b *bench) release(ctx context.Context, s *step) error {
 	began := time.Now()
 	var pods []world.Place
@@ -184,18 +185,13 @@ func (b *bench) release(ctx context.Context, s *step) error {
 		return err
 	}
 	b.logf("%d pods of %d StatefulSets are terminating", len(pods), len(workloads))
-	// gone contains the time at which each pod ended. The goroutine of its node writes its element, before done receives the
-	// result of all goroutines.
-	gone := make([]time.Time, len(pods))
+	// gone contains the time at which the last pod of each node ended. The goroutine of the node writes its element, before done
+	// receives the result of all goroutines.
+	gone := make([]time.Time, nodes)
 	done := make(chan error, 1)
 	go func() {
 		done <- apiserver.InParallel(ctx, nodes, func(ctx context.Context, node int) error {
-			for _, p := range podsOn(pods, world.NodeName(node)) {
-				if err := b.endPod(ctx, p, &gone[addresses[p.Address.String()]]); err != nil {
-					return err
-				}
-			}
-			return nil
+			return b.endPods(ctx, world.NodeName(node), podsOn(pods, world.NodeName(node)), &gone[node])
 		})
 	}()
 	cleared := make([]time.Time, len(pods))
@@ -226,26 +222,43 @@ func (b *bench) release(ctx context.Context, s *step) error {
 			return context.Cause(ctx)
 		}
 	}
-	s.released(pods, gone, cleared)
+	took := make([]time.Duration, len(pods))
+	for i := range pods {
+		took[i] = max(0, cleared[i].Sub(gone[pods[i].Node]))
+	}
+	changed := map[int]bool{}
+	for _, p := range pods {
+		changed[p.Node] = true
+	}
+	s.nodes = len(changed)
+	s.quantiles(took)
 	s.Took = time.Since(began).Seconds()
 	return nil
 }
 
-// endPod removes a pod and its CiliumEndpoint, and its address from status.ipam.used, as the kubelet and the agent would. It
-// sets gone to the time at which the pod was removed.
-func (b *bench) endPod(ctx context.Context, p world.Place, gone *time.Time) error {
-	meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
-	if err := b.api.Delete(ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)); err != nil {
-		return fmt.Errorf("remove pod %s/%s: %w", p.Namespace, p.Name, err)
+// endPods removes the pods of a node and their CiliumEndpoints, one after another, as the kubelet and the agent would. Then it
+// removes the addresses of all of them from status.ipam.used in one patch, because an agent reports at most once per second. It
+// sets gone to the time at which the last pod was removed.
+func (b *bench) endPods(ctx context.Context, name string, pods []world.Place, gone *time.Time) error {
+	if len(pods) == 0 {
+		return nil
 	}
-	*gone = time.Now()
-	if err := b.api.Delete(ctx, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}); err != nil {
-		return fmt.Errorf("delete CiliumEndpoint %s/%s: %w", p.Namespace, p.Name, err)
+	var unused []string
+	for _, p := range pods {
+		meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
+		if err := b.api.Delete(ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)); err != nil {
+			return fmt.Errorf("remove pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		*gone = time.Now()
+		if err := b.api.Delete(ctx, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}); err != nil {
+			return fmt.Errorf("delete CiliumEndpoint %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		unused = append(unused, fmt.Sprintf(`{"op":"remove","path":"/status/ipam/used/%s"}`, p.Address))
 	}
-	unused := client.RawPatch(types.JSONPatchType, fmt.Appendf(nil, `[{"op":"remove","path":"/status/ipam/used/%s"}]`, p.Address))
-	node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: world.NodeName(p.Node)}}
-	if err := b.api.Status().Patch(ctx, node, unused); err != nil {
-		return fmt.Errorf("remove %s from status.ipam.used of CiliumNode %s: %w", p.Address, node.Name, err)
+	patch := client.RawPatch(types.JSONPatchType, []byte("["+strings.Join(unused, ",")+"]"))
+	node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := b.api.Status().Patch(ctx, node, patch); err != nil {
+		return fmt.Errorf("remove %d addresses from status.ipam.used of CiliumNode %s: %w", len(unused), name, err)
 	}
 	return nil
 }
@@ -267,30 +280,11 @@ func (b *bench) settle(ctx context.Context, s *step, began time.Time) error {
 	return err
 }
 
-// released sets the figures of a release. gone and cleared contain for each of the pods the time at which it ended, and the
-// time from which its entry did not name it any more.
-func (s *step) released(pods []world.Place, gone, cleared []time.Time) {
-	// last contains the end of the last pod of each node. Key: the number of the node.
-	last := map[int]time.Time{}
-	for i, p := range pods {
-		if gone[i].After(last[p.Node]) {
-			last[p.Node] = gone[i]
-		}
-	}
-	took, afterLast := make([]time.Duration, len(pods)), make([]time.Duration, len(pods))
-	for i, p := range pods {
-		took[i], afterLast[i] = cleared[i].Sub(gone[i]), max(0, cleared[i].Sub(last[p.Node]))
-	}
-	s.nodes = len(last)
-	s.P50, s.P99 = quantiles(took)
-	s.AfterLastP50, s.AfterLastP99 = quantiles(afterLast)
-}
-
-// quantiles returns the quantiles 50 % and 99 % of durations, in seconds; 0 if there are no durations.
-func quantiles(d []time.Duration) (p50, p99 float64) {
+// quantiles sets P50 and P99 to quantiles of the durations. It sets nothing if there are no durations.
+func (s *step) quantiles(d []time.Duration) {
 	if len(d) == 0 {
-		return 0, 0
+		return
 	}
 	slices.Sort(d)
-	return d[len(d)/2].Seconds(), d[len(d)*99/100].Seconds()
+	s.P50, s.P99 = d[len(d)/2].Seconds(), d[len(d)*99/100].Seconds()
 }

@@ -65,11 +65,6 @@ type step struct {
 	// P50 and P99 are quantiles of the times that the step measures for each object; zero if it measures none.
 	P50 float64 `json:"p50Seconds,omitempty"`
 	P99 float64 `json:"p99Seconds,omitempty"`
-	// AfterLastP50 and AfterLastP99 are quantiles, for the released addresses, of the time from the end of the last pod on the
-	// node of the address until the entry of the address does not name its pod any more. Entries that were cleared before that
-	// pod ended count as 0.
-	AfterLastP50 float64 `json:"afterLastPodP50Seconds,omitempty"`
-	AfterLastP99 float64 `json:"afterLastPodP99Seconds,omitempty"`
 	// WritesPerNode is the number of writes of CiliumNodes, without those of their status, for each of the nodes that the step
 	// changes.
 	WritesPerNode float64 `json:"ciliumNodeWritesPerNode,omitempty"`
@@ -267,13 +262,13 @@ func (b *bench) rest(ctx context.Context, s *step) error {
 // print writes the figures as a table.
 func (b *bench) print(w io.Writer) {
 	fmt.Fprint(w, "\n| Step | seconds | RSS, MiB | peak RSS, MiB | Go heap, MiB | CPU, s | p50, s | p99, s | "+
-		"after the last pod of the node: p50, s | p99, s | CiliumNode writes per node | writes |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+		"CiliumNode writes per node | writes |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, s := range b.steps {
 		var writes []string
 		for _, key := range slices.Sorted(maps.Keys(s.Writes)) {
 			writes = append(writes, fmt.Sprintf("%d %s", s.Writes[key], key))
 		}
-		fmt.Fprintf(w, "| %s | %.1f | %d | %d | %d | %.1f | %.3f | %.3f | %.3f | %.3f | %.2f | %s |\n", s.Name, s.Took, s.Resident/measure.Mebibyte,
-			s.Peak/measure.Mebibyte, s.Heap/measure.Mebibyte, s.CPU.Seconds(), s.P50, s.P99, s.AfterLastP50, s.AfterLastP99, s.WritesPerNode, strings.Join(writes, ", "))
+		fmt.Fprintf(w, "| %s | %.1f | %d | %d | %d | %.1f | %.3f | %.3f | %.2f | %s |\n", s.Name, s.Took, s.Resident/measure.Mebibyte,
+			s.Peak/measure.Mebibyte, s.Heap/measure.Mebibyte, s.CPU.Seconds(), s.P50, s.P99, s.WritesPerNode, strings.Join(writes, ", "))
 	}
 }
