@@ -32,6 +32,13 @@ const armLabel = "bench.fixedip.io/arm"
 // manyPods is the number of running pods above which the API server has to save memory, on a machine with 24 GiB.
 const manyPods = 50_000
 
+// eventsInterval is the time without new events after which the API server has all events of an arm, and eventsTimeout the
+// longest time to wait for that.
+const (
+	eventsInterval = 500 * time.Millisecond
+	eventsTimeout  = 10 * time.Second
+)
+
 // bench is one run of the benchmark.
 type bench struct {
 	bin, dir, manifests, out, commit string
@@ -225,7 +232,7 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 	if err != nil {
 		return err
 	}
-	after, err := b.apiMetrics(ctx)
+	after, err := b.metricsAfterEvents(ctx)
 	if err != nil {
 		return err
 	}
@@ -252,4 +259,26 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 // apiMetrics reads the metrics of the API server.
 func (b *bench) apiMetrics(ctx context.Context) (measure.Metrics, error) {
 	return measure.Read(ctx, b.http, b.apiServer+"/metrics")
+}
+
+// metricsAfterEvents reads the metrics of the API server when it has received the events about the last pods. A scheduler
+// sends events later than binds, and the faster of two arms would otherwise count fewer events.
+func (b *bench) metricsAfterEvents(ctx context.Context) (measure.Metrics, error) {
+	former := -1.0
+	for began := time.Now(); ; {
+		m, err := b.apiMetrics(ctx)
+		if err != nil {
+			return nil, err
+		}
+		now := m.Sum("apiserver_request_total", map[string]string{"resource": "events"})
+		if now == former || time.Since(began) > eventsTimeout {
+			return m, nil
+		}
+		former = now
+		select {
+		case <-time.After(eventsInterval):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
