@@ -98,7 +98,7 @@ profiles:
 		}
 	}
 	want := map[string]any{
-		"FixedIP":      &ours.FixedIPArgs{Configuration: "/c.yaml", ClaimTimeout: &metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: ptr.To[float32](200), ClaimBurst: ptr.To[int32](400)},
+		"FixedIP":      &ours.FixedIPArgs{Configuration: "/c.yaml", CiliumConfig: "kube-system/cilium-config", ClaimTimeout: &metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: ptr.To[float32](200), ClaimBurst: ptr.To[int32](400)},
 		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -107,6 +107,8 @@ func keyed(t *testing.T, objects installed) map[string]map[string]any {
 			if err := unstructured.SetNestedStringMap(u.Object, map[string]string{"config.yaml": hash, "scheduler.yaml": scheduler}, "data"); err != nil {
 				t.Fatal(err)
 			}
+		case "ClusterRole":
+			withoutHashes(t, u)
 		case "CustomResourceDefinition":
 			u.SetLabels(nil)
 			delete(annotations, "helm.sh/resource-policy")
@@ -123,6 +125,28 @@ func keyed(t *testing.T, objects installed) map[string]map[string]any {
 		all[u.GetKind()+" "+u.GetNamespace()+"/"+name] = u.Object
 	}
 	return all
+}
+
+// withoutHashes removes the hash that kustomize appends to the name of the ConfigMap fixedip-config from the rights of a role.
+func withoutHashes(t *testing.T, role *unstructured.Unstructured) {
+	t.Helper()
+	rules, _, _ := unstructured.NestedSlice(role.Object, "rules")
+	for _, rule := range rules {
+		names, _, _ := unstructured.NestedStringSlice(rule.(map[string]any), "resourceNames")
+		for i, name := range names {
+			if strings.HasPrefix(name, "fixedip-config-") {
+				names[i] = "fixedip-config"
+			}
+		}
+		if len(names) > 0 {
+			if err := unstructured.SetNestedStringSlice(rule.(map[string]any), names, "resourceNames"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := unstructured.SetNestedSlice(role.Object, rules, "rules"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sameWords ignores how lines are broken: kustomize breaks those of long expressions differently.

@@ -102,8 +102,8 @@ func TestNothingIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRolesAsWritten checks that kustomize does not change the roles. Kustomize renames a ConfigMap, and could change
-// an equal name in a role as well.
+// TestRolesAsWritten checks that kustomize changes the roles only where they name the ConfigMap fixedip-config, which kustomize
+// renames.
 func TestRolesAsWritten(t *testing.T) {
 	made := map[string]*unstructured.Unstructured{}
 	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
@@ -120,6 +120,9 @@ func TestRolesAsWritten(t *testing.T) {
 		}
 		for _, u := range written {
 			if got := made[u.GetKind()+" "+u.GetNamespace()+"/"+u.GetName()]; got != nil {
+				if got.GetKind() == "ClusterRole" {
+					withoutHashes(t, got)
+				}
 				if diff := cmp.Diff(u.Object, got.Object); diff != "" {
 					t.Errorf("object %s of %s (-want +got): %s", u.GetName(), file, diff)
 				}

@@ -83,7 +83,7 @@ func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Kee
 	clock, recorder := clocktesting.NewFakeClock(time.Unix(1000, 0)), events.NewFakeRecorder(100)
 	k := &Keeper{
 		Cached: cached, Live: api, Events: recorder, Clock: clock, Grace: GracePeriods{Termination: time.Hour, Agent: time.Minute},
-		MissingRequests: &source.Requests{},
+		MissingRequests: &source.Requests{}, CiliumConfig: types.NamespacedName{Namespace: "kube-system", Name: "cilium-config"},
 	}
 	for range 2 {
 		for _, name := range missing {
