@@ -78,7 +78,7 @@ func TestG20Figures(t *testing.T) {
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
 		Args: []string{"--enable-leader-election=false", fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", metricsPort),
-			"--cluster-pool-ipv4-cidr=10.60.0.0/24,10.64.0.0/12", "--cluster-pool-ipv4-mask-size=24,23", "--min-free-ips=2", "--max-dynamic-ips=2"},
+			"--cluster-pool-ipv4-cidr=10.60.0.0/24,10.64.0.0/12", "--cluster-pool-ipv4-mask-size=24,23", "--min-free-ips=2", "--max-dynamic-ips=2", "--metrics-per-node=on"},
 	})
 	e.must(err)
 	e.startNode("full", "--max-pods=600", ofGroup("full"))
