@@ -87,18 +87,18 @@ func TestBadSchedulerArgs(t *testing.T) {
 	t.Parallel()
 	const prefix = `fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": pluginConfig[FixedIP].args.`
 	for name, c := range map[string]struct{ args, settings, want string }{
-		"no claim timeout":       {args: "claimTimeout: 0s", want: prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
-		"claim timeout too long": {args: "claimTimeout: 1h", want: prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
-		"no QPS":                 {args: "claimQPS: 0", want: prefix + `claimQPS: Invalid value: 0: must be more than 0`},
-		"no burst":               {args: "claimBurst: 0", want: prefix + `claimBurst: Invalid value: 0: must be at least 1`},
-		"no such file":           {args: "configuration: /nowhere.yaml", want: prefix + `configuration: open /nowhere.yaml: no such file or directory`},
-		"no such argument":       {args: "ipFamilies: [IPv4]", want: `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamilies"`},
-		"no such family":         {settings: "ipFamilies: [IPv5]", want: prefix + `configuration: FILE: ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
-		"invalid selector":       {settings: `strictNodes: "a in"`, want: prefix + `configuration: FILE: strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
-		"Cilium, no namespace":   {args: "ciliumConfig: cilium-config", want: prefix + `ciliumConfig: Invalid value: "cilium-config": "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
-		"Migrate is not allowed": {settings: "allowAddressMigration: false\nfailover: Migrate", want: prefix + `configuration: FILE: failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
-		"profile without a name": {settings: "allowAddressMigration: true\nschedulerNames: [web]", want: strings.TrimSuffix(prefix, "pluginConfig[FixedIP].args.") + `profile fixedip-scheduler enables plugin FixedIP, but schedulerNames in the configuration is [web]; add fixedip-scheduler to schedulerNames, or disable the plugin in that profile`},
-		"no such setting":        {settings: "ipFamily: IPv4", want: prefix + `configuration: FILE: error unmarshaling JSON: while decoding JSON: json: unknown field "ipFamily"`},
+		"no claim timeout":         {args: "claimTimeout: 0s", want: prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
+		"claim timeout too long":   {args: "claimTimeout: 1h", want: prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
+		"no QPS":                   {args: "claimQPS: 0", want: prefix + `claimQPS: Invalid value: 0: must be more than 0`},
+		"no burst":                 {args: "claimBurst: 0", want: prefix + `claimBurst: Invalid value: 0: must be at least 1`},
+		"no such file":             {args: "configuration: /nowhere.yaml", want: prefix + `configuration: open /nowhere.yaml: no such file or directory`},
+		"no such argument":         {args: "ipFamilies: [IPv4]", want: `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamilies"`},
+		"no such family":           {settings: "ipFamilies: [IPv5]", want: prefix + `configuration: FILE: ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
+		"invalid selector":         {settings: `strictNodes: "a in"`, want: prefix + `configuration: FILE: strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
+		"Cilium without namespace": {args: "ciliumConfig: cilium-config", want: prefix + `ciliumConfig: Invalid value: "cilium-config": "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
+		"Migrate is not allowed":   {settings: "allowAddressMigration: false\nfailover: Migrate", want: prefix + `configuration: FILE: failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
+		"profile without a name":   {settings: "allowAddressMigration: true\nschedulerNames: [web]", want: strings.TrimSuffix(prefix, "pluginConfig[FixedIP].args.") + `profile fixedip-scheduler enables plugin FixedIP, but schedulerNames in the configuration is [web]; add fixedip-scheduler to schedulerNames, or disable the plugin in that profile`},
+		"no such setting":          {settings: "ipFamily: IPv4", want: prefix + `configuration: FILE: error unmarshaling JSON: while decoding JSON: json: unknown field "ipFamily"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := settingsFile(t, c.settings)
