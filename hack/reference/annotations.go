@@ -34,6 +34,9 @@ var written = []annotation{
 // ours are the annotations that the programs write.
 var ours = []annotation{
 	{"fixedip.io/uid", "FixedIP", "a UID", "The UID of the FixedIP when it was created, by which a restored one is recognised."},
+	{"fixedip.io/node", "FixedIP (label)", "the name of a node", "The node of the addresses, for selectors."},
+	{"fixedip.io/workload-kind", "FixedIP (label)", "a kind", "The kind of the workload, for selectors."},
+	{"fixedip.io/workload", "FixedIP (label)", "a name", "The name of the workload, for selectors."},
 	{"fixedip.io/scale-down-annotations", "Node", "names of annotations", "The annotations by which the controller protects the node from autoscalers."},
 }
 
