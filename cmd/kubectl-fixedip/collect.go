@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -189,14 +190,20 @@ func (r *report) owner(key string) {
 	}
 }
 
-// addEvents adds the events about FixedIPs, NodeSubnets and CiliumNodes, and about the pods of both programs.
+// addEvents adds the events about FixedIPs, NodeSubnets and CiliumNodes, those that the controller has recorded on other
+// objects, and those about the pods of both programs.
 func (c *cluster) addEvents(ctx context.Context, r *report, pods []corev1.Pod) {
 	var found []corev1.Event
 	var text strings.Builder
-	for _, kind := range []string{"FixedIP", "NodeSubnet", "CiliumNode"} {
+	for _, s := range []struct{ what, field, value string }{
+		{"FixedIPs", "involvedObject.kind", "FixedIP"},
+		{"NodeSubnets", "involvedObject.kind", "NodeSubnet"},
+		{"CiliumNodes", "involvedObject.kind", "CiliumNode"},
+		{"the controller", "reportingComponent", "fixedip-controller"},
+	} {
 		var events corev1.EventList
-		if err := c.api.List(ctx, &events, client.MatchingFields{"involvedObject.kind": kind}); err != nil {
-			r.failed(listError("events of "+kind+"s", err))
+		if err := c.api.List(ctx, &events, client.MatchingFields{s.field: s.value}); err != nil {
+			r.failed(listError("events of "+s.what, err))
 			continue
 		}
 		found = append(found, events.Items...)
@@ -209,7 +216,10 @@ func (c *cluster) addEvents(ctx context.Context, r *report, pods []corev1.Pod) {
 		}
 		found = append(found, events.Items...)
 	}
-	slices.SortStableFunc(found, func(a, b corev1.Event) int { return eventTime(a).Compare(eventTime(b)) })
+	slices.SortStableFunc(found, func(a, b corev1.Event) int {
+		return cmp.Or(eventTime(a).Compare(eventTime(b)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	found = slices.CompactFunc(found, func(a, b corev1.Event) bool { return a.Namespace == b.Namespace && a.Name == b.Name })
 	for _, e := range found {
 		r.name(redact.Namespace, e.InvolvedObject.Namespace)
 		fmt.Fprintf(&text, "%s %s x%d %s/%s %s: %s (%s)\n", eventTime(e).UTC().Format(time.RFC3339), e.Type, max(1, e.Count),

@@ -74,6 +74,7 @@ func reported(t *testing.T) *cluster {
 	builder := fake.NewClientBuilder().WithScheme(kinds).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(kinds)).
 		WithObjects(objects...).WithObjects(slot, cn, subnet, event).
 		WithIndex(&corev1.Event{}, "involvedObject.kind", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Kind} }).
+		WithIndex(&corev1.Event{}, "reportingComponent", func(o client.Object) []string { return []string{o.(*corev1.Event).ReportingController} }).
 		WithIndex(&corev1.Event{}, "involvedObject.name", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Name} })
 	return &cluster{
 		api:           builder.Build(),

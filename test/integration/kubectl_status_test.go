@@ -8,9 +8,11 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,7 +24,7 @@ import (
 )
 
 // deployed creates the objects of an installation whose programs the test runs as processes: Deployments, whose pods
-// run on node-1 and do nothing, their ConfigMap, and what Cilium installs.
+// run on rack-7 and do nothing, their ConfigMap, and what Cilium installs.
 func (e *env) deployed() {
 	e.t.Helper()
 	const system = "fixedip-system"
@@ -35,7 +37,7 @@ func (e *env) deployed() {
 		e.create(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name, Labels: labels}, Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-				NodeName: "node-1", Containers: []corev1.Container{{Name: name, Image: "registry.example.com/" + name + ":v0.1.0", Env: []corev1.EnvVar{{Name: "TOKEN", Value: "hunter2"}}}},
+				NodeName: "rack-7", Containers: []corev1.Container{{Name: name, Image: "registry.example.com/" + name + ":v0.1.0", Env: []corev1.EnvVar{{Name: "TOKEN", Value: "hunter2"}}}},
 				Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 					LocalObjectReference: corev1.LocalObjectReference{Name: "fixedip-config"},
 				}}}},
@@ -77,7 +79,7 @@ func (e *env) exits(user string, code int, args []string, texts ...string) {
 // installation.
 func TestKubectlStatus(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
+	e := start(t, options{nodes: []string{"rack-7"}, controllerArgs: defaultPool})
 	e.bindViewer()
 	e.create(statefulSet("web", 1))
 	web0 := e.awaitRunning(nil, "web-0")["web-0"].Address
@@ -90,8 +92,8 @@ func TestKubectlStatus(t *testing.T) {
 	e.exits("", 0, []string{"status", "-o=json"}, `"healthy": true`, `"problems": []`)
 	e.exits("", 0, []string{"version"}, "fixedip-controller: v0.1.0", "Cilium: v1.19.1", "Kubernetes: v1.")
 
-	e.checkOutput([]string{"map"}, "node-1 10.240.", "F fixed address, in use by its pod", ". free")
-	e.checkOutput([]string{"map", "node-1", "--html"}, `title="`+web0+`: fixed address, in use by its pod: default/web-0, workload default/StatefulSet/web"`)
+	e.checkOutput([]string{"map"}, "rack-7 10.240.", "F fixed address, in use by its pod", ". free")
+	e.checkOutput([]string{"map", "rack-7", "--html"}, `title="`+web0+`: fixed address, in use by its pod: default/web-0, workload default/StatefulSet/web"`)
 	e.exits(viewer, 2, []string{"map", "node-9"}, `CiliumNode "node-9" does not exist`)
 
 	archive := filepath.Join(t.TempDir(), "report.tar.gz")
@@ -99,11 +101,11 @@ func TestKubectlStatus(t *testing.T) {
 	files := e.unpacked(archive)
 	for _, name := range []string{"status.txt", "check.yaml", "version.yaml", "events.txt", "objects/fixedips.yaml", "objects/ciliumnodes.yaml", "objects/deployments.yaml"} {
 		if files[name] == "" {
-			t.Errorf("the report has no file %s, or it is empty", name)
+			t.Errorf("the report has no file %s, or it is empty; it has %v and the errors %q", name, slices.Sorted(maps.Keys(files)), files["errors.txt"])
 		}
 	}
 	for name, content := range files {
-		for _, secret := range []string{web0, "web-0", "node-1\n", "hunter2", "registry.example.com"} {
+		for _, secret := range []string{web0, "web-0", "rack-7", "hunter2", "registry.example.com"} {
 			if name != "README.txt" && strings.Contains(content, secret) {
 				t.Errorf("%s contains %q:\n%s", name, secret, content)
 			}

@@ -105,7 +105,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.checkOutput([]string{"nodes"}, "NODE FAMILY SUBNETS USE% AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
 
 	e.checkOutput([]string{"ip", web0}, "Address: "+web0, "Entry: node node-1: owned by default/web-0 (StatefulSet web)", "Subnet: 10.240.", "FixedIP: default/web-0 for pod web-0, created ", "Pod: default/web-0 on node node-1, started ")
-	e.checkOutput([]string{"ip", "192.0.2.9"}, "Subnet: none", "- No pod has 192.0.2.9, and no FixedIP reserves it.")
+	e.checkOutput([]string{"ip", "192.0.2.9"}, "Subnet: none", "Not read: events (forbidden)", "- No object that was read has 192.0.2.9.")
 	if out, err := e.kubectl("ip", "web-0"); err == nil || !strings.Contains(out, "web-0") {
 		t.Errorf("ip of a text that is no address: got the error %v and the output %s, want an error that names web-0", err, out)
 	}
