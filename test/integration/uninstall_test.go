@@ -97,6 +97,7 @@ func TestUninstall(t *testing.T) {
 	e.eventually("the finalizers and annotations to be back", func() bool {
 		return e.finalized("web-0") && e.finalized("web-1") && e.protected("node-1")
 	})
+	delete(before, "web-2")
 	e.deletePods(names("web", 2)...)
 	e.sameAddresses(before, e.awaitRunning(before, names("web", 2)...))
 }
