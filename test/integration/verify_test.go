@@ -180,7 +180,7 @@ func TestWrongFirstAddress(t *testing.T) {
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
-	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--mismatch-grace-period=6s", "--max-concurrent-restarts=1"}, defaultPool...)})
+	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--mismatch-grace-period=15s", "--max-concurrent-restarts=1"}, defaultPool...)})
 	all := append(names("many", 3), "reported-0", "guarded-0")
 	want := map[string]string{}
 	for i, name := range all {
