@@ -168,11 +168,16 @@ func (c *cluster) statusInputs(ctx context.Context, where installation) (in stat
 
 // ofPrograms selects the Deployments and pods of both programs.
 var ofPrograms = func() client.MatchingLabelsSelector {
-	requirement, err := labels.NewRequirement("app.kubernetes.io/name", selection.In, status.ProgramNames)
+	var components []string
+	for _, program := range status.ProgramNames {
+		components = append(components, status.LabelsOf(program)[status.ComponentLabel])
+	}
+	component, err := labels.NewRequirement(status.ComponentLabel, selection.In, components)
 	if err != nil {
 		panic(err) // The label is valid.
 	}
-	return client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*requirement)}
+	selector := labels.SelectorFromSet(labels.Set{status.NameLabel: status.Product}).Add(*component)
+	return client.MatchingLabelsSelector{Selector: selector}
 }()
 
 // reader collects the errors of requests.

@@ -41,7 +41,7 @@ func installed() (objects []client.Object) {
 	objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fixedip-config"}, Data: map[string]string{"config.yaml": settings}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-config"}, Data: map[string]string{"ipam": "crd", "routing-mode": "native"}})
 	for _, name := range status.ProgramNames {
-		of := map[string]string{"app.kubernetes.io/name": name}
+		of := status.LabelsOf(name)
 		spec := corev1.PodSpec{
 			Containers: []corev1.Container{{Name: name, Image: "registry.example.com/" + name + ":v0.1.0", Env: []corev1.EnvVar{{Name: "TOKEN", Value: "hunter2"}}}},
 			Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{

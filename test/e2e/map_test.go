@@ -77,7 +77,7 @@ func open(t *testing.T, file string) *browser {
 	if program == "" {
 		t.Fatal("this machine has no Chromium: install the Debian package chromium-headless-shell")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1200, 800),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1320, 900),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true))
 	allocated, stop := chromedp.NewExecAllocator(within(t), options...)
 	t.Cleanup(stop)

@@ -33,7 +33,7 @@ func (e *env) deployed() {
 		"scheduler.yaml": "leaderElection: {leaderElect: false}\n",
 	}})
 	for _, name := range []string{"fixedip-controller", "fixedip-scheduler"} {
-		labels := map[string]string{"app": name, "app.kubernetes.io/name": name}
+		labels := map[string]string{"app": name, "app.kubernetes.io/name": "fixedip", "app.kubernetes.io/component": strings.TrimPrefix(name, "fixedip-")}
 		e.create(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name, Labels: labels}, Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{

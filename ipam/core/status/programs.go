@@ -60,8 +60,7 @@ const (
 	schedulerFile = "scheduler.yaml"
 	// checksum is the annotation of pods with a hash of their ConfigMap.
 	checksum = "checksum/config"
-	// nameLabel is the label with the name of a program, and versionLabel the one with its version.
-	nameLabel    = "app.kubernetes.io/name"
+	// versionLabel is the label with the version of a program.
 	versionLabel = "app.kubernetes.io/version"
 )
 
@@ -70,7 +69,7 @@ func (j *judge) programs() {
 	versions := map[string]string{}
 	for _, name := range ProgramNames {
 		p := Program{Name: name}
-		i := slices.IndexFunc(j.in.Deployments, func(d appsv1.Deployment) bool { return d.Labels[nameLabel] == name })
+		i := slices.IndexFunc(j.in.Deployments, func(d appsv1.Deployment) bool { return programOf(d.Labels) == name })
 		switch {
 		case i >= 0:
 			j.program(&p, &j.in.Deployments[i])
@@ -92,7 +91,7 @@ func (j *judge) program(p *Program, d *appsv1.Deployment) {
 		p.Image = c.Image
 	}
 	p.Version = versionOf(p.Image, d.Labels[versionLabel])
-	logs := "kubectl -n " + d.Namespace + " get pods -l " + nameLabel + "=" + p.Name + " shows them"
+	logs := "kubectl -n " + d.Namespace + " get pods -l app=" + p.Name + " shows them"
 	switch {
 	case p.Desired == 0:
 		j.problem("kubectl -n "+d.Namespace+" scale deployment "+d.Name+" --replicas=2", "Deployment %s/%s has no replicas", d.Namespace, d.Name)
@@ -144,7 +143,7 @@ func versionOf(image, otherwise string) string {
 
 // LeaseOf returns the Lease of a program's leader. elects is false if the program does not elect a leader.
 func (in Inputs) LeaseOf(d *appsv1.Deployment) (namespace, name string, elects bool) {
-	program := d.Labels[nameLabel]
+	program := programOf(d.Labels)
 	if program == Scheduler {
 		var file struct {
 			LeaderElection struct {
@@ -231,7 +230,7 @@ func (j *judge) configuration() {
 		}
 		cm := j.in.ConfigMaps[d.Namespace+"/"+name]
 		if cm == nil {
-			j.problem("create the ConfigMap; the chart and the kustomization contain it", "ConfigMap %s/%s, which %s mounts, does not exist", d.Namespace, name, d.Labels[nameLabel])
+			j.problem("create the ConfigMap; the chart and the kustomization contain it", "ConfigMap %s/%s, which %s mounts, does not exist", d.Namespace, name, programOf(d.Labels))
 			return
 		}
 		c, err := configuration.Parse([]byte(cm.Data[configFile]), &cilium)
@@ -263,10 +262,10 @@ func (j *judge) outdated(d *appsv1.Deployment, configMap string) {
 	changed := lastChange(j.in.ConfigMaps[d.Namespace+"/"+configMap])
 	for i := range j.in.Pods {
 		p := &j.in.Pods[i]
-		if p.Namespace != d.Namespace || p.Labels[nameLabel] != d.Labels[nameLabel] || p.DeletionTimestamp != nil {
+		if p.Namespace != d.Namespace || programOf(p.Labels) != programOf(d.Labels) || p.DeletionTimestamp != nil {
 			continue
 		}
-		started := startOf(p, d.Labels[nameLabel])
+		started := startOf(p, programOf(d.Labels))
 		earlier := !started.IsZero() && started.Before(changed)
 		if configMapOf(&p.Spec) != configMap || p.Annotations[checksum] != d.Spec.Template.Annotations[checksum] || earlier {
 			j.Configuration.Outdated = append(j.Configuration.Outdated, p.Namespace+"/"+p.Name)

@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-// The names of both programs. Their Deployments and pods have them in the label app.kubernetes.io/name.
+// The names of both programs.
 const (
 	Controller = "fixedip-controller"
 	Scheduler  = "fixedip-scheduler"
@@ -25,6 +25,30 @@ const (
 
 // ProgramNames are the names of both programs.
 var ProgramNames = []string{Controller, Scheduler}
+
+// The labels by which the Deployments and pods of both programs are found. The component is the name of the program without
+// the prefix fixedip-.
+const (
+	NameLabel      = "app.kubernetes.io/name"
+	ComponentLabel = "app.kubernetes.io/component"
+	// Product is the value of NameLabel.
+	Product = "fixedip"
+)
+
+// LabelsOf returns the labels of the Deployment and the pods of a program.
+func LabelsOf(program string) map[string]string {
+	return map[string]string{NameLabel: Product, ComponentLabel: strings.TrimPrefix(program, Product+"-")}
+}
+
+// programOf returns the program whose Deployment or pod has the labels; empty if they belong to neither program.
+func programOf(labels map[string]string) string {
+	for _, program := range ProgramNames {
+		if labels[NameLabel] == Product && program == Product+"-"+labels[ComponentLabel] {
+			return program
+		}
+	}
+	return ""
+}
 
 // Inputs are the objects that Of judges.
 type Inputs struct {

@@ -30,7 +30,7 @@ subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}
 
 func template(name string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/name": name}, Annotations: map[string]string{"checksum/config": "1"}},
+		ObjectMeta: metav1.ObjectMeta{Labels: status.LabelsOf(name), Annotations: map[string]string{"checksum/config": "1"}},
 		Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: name, Image: "registry.example.com:5000/" + name + ":v0.1.0@sha256:abc"}},
 			Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
@@ -79,7 +79,7 @@ func healthy() status.Inputs {
 	}
 	for _, name := range status.ProgramNames {
 		in.Deployments = append(in.Deployments, appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "fixedip-system", Name: name, Labels: map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/version": "v0.0.9"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fixedip-system", Name: name, Labels: labelled(name, "v0.0.9")},
 			Spec:       appsv1.DeploymentSpec{Replicas: ptr.To[int32](2), Template: template(name)},
 			Status:     appsv1.DeploymentStatus{UpdatedReplicas: 2, ReadyReplicas: 2},
 		})
@@ -254,4 +254,11 @@ func TestNotReadable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// labelled returns the labels of a program with a version.
+func labelled(program, version string) map[string]string {
+	labels := status.LabelsOf(program)
+	labels["app.kubernetes.io/version"] = version
+	return labels
 }
