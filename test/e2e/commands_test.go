@@ -186,11 +186,15 @@ var variable = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "<uid>"},
 	{regexp.MustCompile(`(fixedip-(?:controller|scheduler))-[0-9a-f]{6,10}-[0-9a-z]{5}\b`), "$1-<id>"},
 	{regexp.MustCompile(`(fixedip-(?:controller|scheduler)-<id>)_\w+(-\w+)*`), "$1"},
+	{regexp.MustCompile(`leader node-\d_<uid>`), "leader <pod>"},
 	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "<hash>"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|s|m|h|d)(\d+(s|m|h))*\b`), "<age>"},
 	{regexp.MustCompile(`\bv1\.3\d\.\d+(-[\w.+-]+)?`), "<kubernetes>"},
 	{regexp.MustCompile(` {2,}`), "  "},
 	{regexp.MustCompile(`(?m) +$`), ""},
+	// The nodes of our pods, and which of the first addresses the node itself has.
+	{regexp.MustCompile(`(fixedip-system  fixedip-\w+-<id>)  node-\d  198\.18(\.\d+){2}`), "$1  <node>  <address>"},
+	{regexp.MustCompile(`-[dN]{9}\.`), "-ddddNdddd."},
 }
 
 // golden runs a command of kubectl fixedip, and compares its exit code and its output with the file of that name.
