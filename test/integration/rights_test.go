@@ -43,8 +43,8 @@ var usedByOtherTests = map[string]map[string]string{
 		right("delete", "fixedip.io", "nodesubnets", "", ""):                         "deleting the NodeSubnet of a node that is gone: TestHoldAndFree",
 		right("update", "", "configmaps", "fixedip-cluster-pools", "fixedip-system"): "undoing a change of the CIDRs that users may reserve: TestClusterPoolsAreGuarded",
 		right("patch", "events.k8s.io", "events", "", ""):                            "counting a repeated event: any test in which an event repeats",
-		right("create", "authentication.k8s.io", "tokenreviews", "", ""):             "finding out who asks for metrics: TestSecureMetrics",
-		right("create", "authorization.k8s.io", "subjectaccessreviews", "", ""):      "finding out who may read metrics: TestSecureMetrics",
+		right("create", "authentication.k8s.io", "tokenreviews", "", ""):             "authenticating the clients that ask for metrics: TestSecureMetrics",
+		right("create", "authorization.k8s.io", "subjectaccessreviews", "", ""):      "checking that a client may read metrics: TestSecureMetrics",
 	},
 	"fixedip-scheduler": {
 		right("get", "", "configmaps", "cilium-config", "kube-system"): "reading the routing mode of Cilium: TestSettingsFollowCilium",

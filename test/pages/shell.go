@@ -46,7 +46,10 @@ func (s Shell) Run(ctx context.Context, step Step) error {
 			}
 			return fmt.Errorf("command %q of line %d (%s): %w; it printed:\n%s", step.Command, step.Line, status, err, out)
 		}
-		time.Sleep(retryInterval)
+		select {
+		case <-ctx.Done(): // The next attempt returns the error.
+		case <-time.After(retryInterval):
+		}
 	}
 }
 
