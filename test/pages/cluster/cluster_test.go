@@ -34,6 +34,8 @@ const (
 	patience = time.Minute
 	// nodes is the number of nodes of a cluster.
 	nodes = 3
+	// poolOfIPv6 is the cluster pool of the second family, as docs/tasks/dual-stack.md adds it.
+	poolOfIPv6 = "fd00:10:240::/112"
 	// volumes is the number of volumes, which replace the provisioner of a storage class.
 	volumes = 6
 )
@@ -115,7 +117,13 @@ func on(t *testing.T, families string) *site {
 	if install < 0 {
 		t.Fatalf("%s has no command that installs the chart", pages.Quickstart)
 	}
-	must(t, shell.Run(ctx, quickstart.Steps[install]))
+	step := quickstart.Steps[install]
+	if strings.Contains(families, "IPv6") {
+		// An agent that assigns both families exits if it finds only one in its pool. The kubelet of a DaemonSet would start it again;
+		// the agents of this cluster are processes.
+		step.Command += " --set 'config.subnets.clusterPools[1].cidr=" + poolOfIPv6 + "'"
+	}
+	must(t, shell.Run(ctx, step))
 	return s
 }
 

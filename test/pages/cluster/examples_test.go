@@ -30,8 +30,7 @@ var examples = map[string]struct {
 	"deployment-slots": {before: upgrade("'config.workloads[0].apiGroup=apps'", "'config.workloads[0].kind=Deployment'", "'config.workloads[0].identity=Slot'")},
 	"failover":         {before: upgrade("config.allowAddressMigration=true")},
 	"strict-nodes":     {before: "kubectl label node node-1 node-2 fixedip.io/strict=true --overwrite", after: "kubectl label node node-1 node-2 fixedip.io/strict-"},
-	"dual-stack": {families: "IPv4,IPv6", before: upgrade("'config.subnets.clusterPools[0].cidr=10.240.0.0/16'", "'config.subnets.clusterPools[1].cidr=fd00:10:240::/112'") +
-		" && kubectl wait node --all --for=condition=Ready --timeout=5m"},
+	"dual-stack":       {families: "IPv4,IPv6", before: "kubectl wait node --all --for=condition=Ready --timeout=5m"},
 }
 
 // withoutGangs are the examples that TestExamples leaves out, because they need another profile of the scheduler. The page

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"fixedip.io/fixedip/test/pages"
 )
@@ -35,9 +36,11 @@ func TestPages(t *testing.T) {
 					step.Command = offline
 				}
 				t.Logf("line %d: %s", step.Line, step.Command)
+				start := time.Now()
 				if err := within(ctx, func(ctx context.Context) error { return shell.Run(ctx, step) }); err != nil {
 					t.Fatalf("%s: %v\n%s", p.File, err, state(shell))
 				}
+				t.Logf("line %d: done after %.1f s", step.Line, time.Since(start).Seconds())
 			}
 		})
 	}
