@@ -5,6 +5,7 @@ package realcluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,6 +18,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/product"
@@ -152,6 +155,9 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	c.Cluster = running
+	if err := c.createCiliumConfig(ctx); err != nil {
+		return err
+	}
 	if err := c.startScheduler(ctx); err != nil {
 		return err
 	}
@@ -190,6 +196,26 @@ func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) erro
 	}
 	c.hub = &hub{options: c.options.Options, pid: p.PID()}
 	return c.hub.setUp()
+}
+
+// createCiliumConfig creates the ConfigMap of Cilium, which our programs and kubectl fixedip read. The agents are processes that have
+// the same settings in files.
+func (c *Cluster) createCiliumConfig(ctx context.Context) error {
+	data, err := json.Marshal(&corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "cilium-config"},
+		Data:       c.options.CiliumConfig(),
+	})
+	if err != nil {
+		return fmt.Errorf("encode the ConfigMap of Cilium: %w", err)
+	}
+	// The API server creates the namespace a moment after its start.
+	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + metav1.NamespaceSystem + "}\n---\n"
+	file := filepath.Join(c.options.Dir, "cilium-config.yaml")
+	if err := os.WriteFile(file, append([]byte(namespace), data...), 0o644); err != nil {
+		return fmt.Errorf("write the ConfigMap of Cilium: %w", err)
+	}
+	return c.Apply(ctx, file)
 }
 
 // startScheduler starts the default scheduler of the cluster: fixedip-scheduler without a configuration.

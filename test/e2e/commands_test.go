@@ -51,7 +51,7 @@ func TestCommands(t *testing.T) {
 	c.kubectl("wait", "fixedips", "--all", "--for=condition=Ready", "--timeout=2m")
 
 	c.golden("version", 0, "version")
-	// The agents of this cluster are processes, so that there is no DaemonSet and no ConfigMap of Cilium.
+	// The agents of this cluster are processes, so that there is no DaemonSet of Cilium.
 	c.golden("status", 1, "status")
 	c.golden("get", 0, "get")
 	c.golden("get-wide", 0, "get", "-A", "-o", "wide")
@@ -73,18 +73,35 @@ func TestCommands(t *testing.T) {
 	i.awaitUnschedulable("db-0")
 	c.golden("explain-waiting", 1, "explain", "db-0")
 	c.golden("drain-check-cordoned", 0, "drain-check", "node-2")
+	i.create("cache", "", 1)
+	i.awaitPod("cache-0", func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && p.Spec.NodeName == "node-1" })
 	c.kubectl("uncordon", "node-2")
 	i.awaitPod("db-0", func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && p.Spec.NodeName == "node-2" })
+	c.kubectl("wait", "fixedips", "--all", "--for=condition=Ready", "--timeout=2m")
+	c.golden("move-refused", 1, "move", "db-0", "--to", "node-1", "--yes")
+	c.golden("move-dry-run", 0, "move", "cache-0", "--to", "node-2", "--dry-run")
+	c.golden("move", 0, "move", "cache-0", "--to", "node-2", "--yes")
+	c.golden("move-subnet", 0, "move", "subnet/"+c.subnetPrefix("node-2")+"0/24", "--to", "node-1", "--yes")
+	c.golden("completion", 0, "__complete", "explain", "")
+
+	broken := fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{"resource":"default/db"}}}}}`, c.addressOf("db-0"))
+	c.kubectl("patch", "ciliumnode", "node-2", "--type=merge", "-p", broken)
+	c.golden("check-fault", 1, "check")
+	c.golden("check-fix-dry-run", 1, "check", "--fix", "--dry-run")
+	c.golden("check-fix", 0, "check", "--fix")
+	c.golden("check", 0, "check")
 
 	c.report()
 	c.mapPage()
 }
 
-// create creates a StatefulSet whose pods run on one node.
+// create creates a StatefulSet whose pods run on one node, or on any node if node is empty.
 func (i installation) create(name, node string, replicas int32) {
 	i.t.Helper()
 	sts := gen.StatefulSet("default", name, replicas, ofTestPods, func(s *appsv1.StatefulSet) {
-		s.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+		if node != "" {
+			s.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+		}
 	})
 	_, err := i.api.AppsV1().StatefulSets("default").Create(within(i.t), sts, metav1.CreateOptions{})
 	i.must(err)

@@ -127,6 +127,15 @@ func execute(of string, t *template.Template, values any) ([]byte, error) {
 // AgentConfig returns the settings of a node's cilium-agent, which are files of its configuration folder. Key: the name of
 // the setting. Agents ignore settings that their version does not know.
 func (o Options) AgentConfig(p Paths) map[string]string {
+	settings := o.CiliumConfig()
+	settings["k8s-kubeconfig-path"] = p.Kubeconfig
+	settings["lib-dir"] = p.BPF
+	return settings
+}
+
+// CiliumConfig returns the settings that all agents have, which are the data of the ConfigMap kube-system/cilium-config. Key:
+// the name of the setting.
+func (o Options) CiliumConfig() map[string]string {
 	native := o.Routing == Native
 	settings := map[string]string{
 		"ipam":                         "crd",
@@ -145,7 +154,6 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"enable-ipv6-masquerade":       strconv.FormatBool(o.Has(IPv6)),
 		"egress-masquerade-interfaces": NodeInterface,
 		"identity-allocation-mode":     "crd",
-		"k8s-kubeconfig-path":          p.Kubeconfig,
 		"kube-proxy-replacement":       "false",
 		"bpf-lb-sock":                  "false",
 		"enable-l7-proxy":              "false",
@@ -157,7 +165,6 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"cni-exclusive":                   "true",
 		"cni-log-file":                    "/var/log/cilium-cni.log",
 		"state-dir":                       ciliumRun,
-		"lib-dir":                         p.BPF,
 		"bpf-root":                        "/sys/fs/bpf",
 		// The default limit is adjusted automatically: if pods start slowly on a busy machine, the agent admits fewer and
 		// fewer pods and refuses a pod that has waited for a minute.
