@@ -28,7 +28,6 @@ var examples = map[string]struct {
 	before, after string
 }{
 	"deployment-slots": {before: upgrade("'config.workloads[0].apiGroup=apps'", "'config.workloads[0].kind=Deployment'", "'config.workloads[0].identity=Slot'")},
-	"failover":         {before: upgrade("config.allowAddressMigration=true")},
 	"strict-nodes":     {before: "kubectl label node node-1 node-2 fixedip.io/strict=true --overwrite", after: "kubectl label node node-1 node-2 fixedip.io/strict-"},
 	"dual-stack":       {families: "IPv4,IPv6", before: "kubectl wait node --all --for=condition=Ready --timeout=5m"},
 }
