@@ -94,7 +94,7 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 // dryRun returns a cluster whose writes change nothing. The API server checks their preconditions and the rights of the
 // user.
 func (c *cluster) dryRun() *cluster {
-	return &cluster{api: client.NewDryRunClient(c.api), namespace: c.namespace}
+	return &cluster{api: client.NewDryRunClient(c.api), namespace: c.namespace, dry: true}
 }
 
 // checkTimes are the times of a check.

@@ -34,6 +34,8 @@ type cluster struct {
 	logs func(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error)
 	// serverVersion returns the version of the API server.
 	serverVersion func() (string, error)
+	// dry is true if writes change nothing.
+	dry bool
 }
 
 // connected returns a function for cobra that runs a command with a connection to the cluster.

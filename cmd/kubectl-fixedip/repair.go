@@ -64,6 +64,9 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 			continue
 		}
 		evicted[p.Repair.Workload] = evicted[p.Repair.Workload] || p.Repair.Evict
+		if c.dry {
+			done += " (dry run)"
+		}
 		fmt.Fprintf(log, "%s of %s: %s.\n", p.Kind, p.Object, done)
 	}
 	return remaining, err
