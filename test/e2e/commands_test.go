@@ -210,7 +210,7 @@ var variable = []struct {
 	{regexp.MustCompile(`(fixedip-(?:controller|scheduler))-[0-9a-f]{6,10}-[0-9a-z]{5}\b`), "$1-<id>"},
 	{regexp.MustCompile(`(fixedip-(?:controller|scheduler)-<id>)_\w+(-\w+)*`), "$1"},
 	{regexp.MustCompile(`leader node-\d_<uid>`), "leader <pod>"},
-	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "<hash>"},
+	{regexp.MustCompile(`\b[0-9a-f]{64}\b|\b[0-9a-f]{12}\b`), "<hash>"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|s|m|h|d)(\d+(s|m|h))*\b`), "<age>"},
 	{regexp.MustCompile(`\bv1\.3\d\.\d+(-[\w.+-]+)?`), "<kubernetes>"},
 	{regexp.MustCompile(` {2,}`), "  "},
