@@ -17,8 +17,10 @@ import (
 const (
 	column, rowHeight = 50, 32
 	margin            = 10
-	// shownNames is the maximum number of series that the legend of a panel names.
-	shownNames = 8
+	// legendLines is the number of lines of a legend. Names for which there is no room are left out.
+	legendLines = 2
+	// charWidth is the width of a character relative to the size of its font.
+	charWidth = 0.6
 )
 
 var colors = []string{"#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"}
@@ -42,7 +44,7 @@ func draw(panels []panel, e evaluator) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%d" height="%d" rx="3" fill="#fff" stroke="#d5d8dc"/>`+"\n", x, y, w, h)
-		text(&body, x+8, y+17, 12, "bold", "#222", p.Title)
+		text(&body, x+8, y+17, min(12, int(float64(w-16)/charWidth/float64(len(p.Title)))), "bold", "#222", p.Title)
 		if p.Type == "stat" {
 			drawNumber(&body, x, y, w, h, lines, p.FieldConfig.Defaults.Unit)
 		} else {
@@ -98,7 +100,7 @@ func drawLines(out *strings.Builder, x, y, w, h int, lines []line, unit string, 
 		text(out, left+10, (top+bottom)/2, 12, "normal", "#999", "no data")
 	}
 	span := float64(last.Sub(first).Milliseconds())
-	nameX := left
+	nameX, nameY := x+8, bottom+30
 	for i, l := range lines {
 		color := colors[i%len(colors)]
 		if path := pathOf(l.points, func(p promql.FPoint) (float64, float64) {
@@ -106,15 +108,14 @@ func drawLines(out *strings.Builder, x, y, w, h int, lines []line, unit string, 
 		}); path != "" {
 			fmt.Fprintf(out, `<path d="%s" fill="none" stroke="%s" stroke-width="1.4"/>`+"\n", path, color)
 		}
-		// The legend has two lines.
-		if i < shownNames {
-			if i == shownNames/2 {
-				nameX = left
-			}
-			nameY := bottom + 30 + 14*(i/(shownNames/2))
+		width := 11 + int(charWidth*10*float64(len(l.name)))
+		if nameX > x+8 && nameX+width > right {
+			nameX, nameY = x+8, nameY+14
+		}
+		if nameY < bottom+30+14*legendLines {
 			fmt.Fprintf(out, `<rect x="%d" y="%d" width="8" height="3" fill="%s"/>`+"\n", nameX, nameY-5, color)
 			text(out, nameX+11, nameY, 10, "normal", "#444", l.name)
-			nameX += 22 + 6*len(l.name)
+			nameX += width + 9
 		}
 	}
 }
