@@ -82,6 +82,7 @@ func (c *cluster) drain(ctx context.Context, node string, source configurationSo
 		return in, fmt.Errorf("node %q does not exist", node)
 	}
 	var left omissions
+	source = c.locate(ctx, source)
 	settings, unread := c.configuration(ctx, source)
 	in.Failover = settings.Failover
 	if unread == nil {

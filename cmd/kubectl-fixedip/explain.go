@@ -118,6 +118,7 @@ func parseKinds(texts []string) (identity.Kinds, error) {
 func (c *cluster) inputs(ctx context.Context, name string, names leases, source configurationSource) (explain.Inputs, error) {
 	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
 	var left omissions
+	source = c.locate(ctx, source)
 	settings, unread := c.configuration(ctx, source)
 	if unread == nil {
 		in.Kinds = identity.NewKinds(settings.Workloads...)
