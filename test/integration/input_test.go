@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
@@ -158,11 +160,16 @@ func TestMissingRights(t *testing.T) {
 			fmt.Fprint(w, answer)
 			return
 		}
-		var review authorizationv1.SelfSubjectAccessReview
-		if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&review) != nil || review.Spec.ResourceAttributes == nil {
+		review := &authorizationv1.SelfSubjectAccessReview{}
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			_, _, err = clientgoscheme.Codecs.UniversalDeserializer().Decode(body, nil, review)
+		}
+		if err != nil || review.Spec.ResourceAttributes == nil {
 			http.NotFound(w, r)
 			return
 		}
+		review.TypeMeta = metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"}
 		review.Status.Allowed = review.Spec.ResourceAttributes.Resource == "statefulsets"
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(review); err != nil {

@@ -149,7 +149,7 @@ var (
 	barriersPending = describe("agent_barriers_pending",
 		"Nodes with barrier requests that the Cilium agent has not answered yet.")
 	barriersOverdue = describe("agent_barriers_overdue",
-		"Nodes with barrier requests that the Cilium agent has not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.")
+		"Nodes with barrier requests that the Cilium agent has not answered in time: within two minutes, or eight of its report intervals if that is longer. Cooldowns on these nodes do not end, and no pod takes over their addresses.")
 	watchSynced = describe("informer_synced",
 		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready until all are 1.", "resource")
 )

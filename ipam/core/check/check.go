@@ -192,7 +192,7 @@ func Lasting(first, second []Problem) []Problem {
 }
 
 // DefaultHandshakeAfter is the time after which a release handshake counts as stuck. The controller withdraws a handshake
-// that the agent has not answered after 2 minutes.
+// that the agent has not answered after 2 minutes, or later if agents report less often than every 15 seconds.
 const DefaultHandshakeAfter = 150 * time.Second
 
 // NeedsPatience reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it

@@ -123,7 +123,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	r.Waits = waiting > 0
 	switch {
 	case len(drained) == 0:
-		r.fine("No pod that a drain would evict has a FixedIP; pods in state Claimed (kubectl fixedip list -A) are not checked")
+		r.fine("No pod that a drain would evict has a FixedIP; pods in state Claimed (kubectl fixedip get -A) are not checked")
 	case waiting > 0:
 		r.fine("Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: %d of %d", waiting, len(drained))
 	default:
