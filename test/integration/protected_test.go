@@ -26,7 +26,7 @@ func TestNodesAreProtected(t *testing.T) {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: name}, &node))
 		found := map[string]string{}
-		for _, a := range []string{disabled, disrupt, scaledown.Mark} {
+		for _, a := range []string{disabled, disrupt, scaledown.ListOfOurs} {
 			if v, ok := node.Annotations[a]; ok {
 				found[a] = v
 			}
@@ -38,7 +38,7 @@ func TestNodesAreProtected(t *testing.T) {
 		e.eventually("node "+node+" to have the expected annotations", func() bool { return maps.Equal(protection(node), want) })
 	}
 
-	all := map[string]string{disabled: "true", disrupt: "true", scaledown.Mark: disabled + "," + disrupt}
+	all := map[string]string{disabled: "true", disrupt: "true", scaledown.ListOfOurs: disabled + "," + disrupt}
 	e.cordon("node-2", true)
 	web := statefulSet("web", 1, annotatedWith(identity.AnnotationWhenScaled, "Delete"))
 	e.create(web)

@@ -84,7 +84,7 @@ const (
 	LeakedEntry Kind = "LeakedEntry"
 	// StuckRelease means that a FixedIP or a cooldown should have ended long ago.
 	StuckRelease Kind = "StuckRelease"
-	// StuckHandshake means that a release handshake does not end. A handshake has no time stamp: see NeedsPatience.
+	// StuckHandshake means that a release handshake does not end. A handshake has no time stamp: see NeedsThirdReading.
 	StuckHandshake Kind = "StuckHandshake"
 	// Malformed means that a pool has keys, subnets, owners or resources that fixedip cannot read.
 	Malformed Kind = "Malformed"
@@ -195,9 +195,9 @@ func Lasting(first, second []Problem) []Problem {
 // that the agent has not answered after 2 minutes, or later if agents report less often than every 15 seconds.
 const DefaultHandshakeAfter = 150 * time.Second
 
-// NeedsPatience reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it
+// NeedsThirdReading reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it
 // too: a handshake whose agent has not answered yet looks like one that never ends.
-func NeedsPatience(problems []Problem) bool {
+func NeedsThirdReading(problems []Problem) bool {
 	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Kind == StuckHandshake })
 }
 
