@@ -56,7 +56,7 @@ func (c *cluster) report(ctx context.Context, where installation, again time.Dur
 	return r
 }
 
-// addStatus adds the status, and the objects that it is about.
+// addStatus adds the status of the installation, and the objects from which it was derived.
 func (r *report) addStatus(in status.Inputs) {
 	state := status.Of(in)
 	r.object("status.yaml", state)

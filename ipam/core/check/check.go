@@ -112,7 +112,7 @@ type Repair struct {
 	// Workload is the workload of the FixedIP or the pool entry, "namespace/Kind/name". Only one pod of a workload is
 	// evicted at a time.
 	Workload string `json:"workload,omitempty"`
-	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if none has to.
+	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if no entry has to.
 	ReleaseOn string `json:"releaseOn,omitempty"`
 	// RewriteOn is the node in whose pool the resource of the entry of Address has to be written again for the FixedIP,
 	// which keeps the address for the same pod; empty if none has to.
