@@ -75,7 +75,7 @@ Exit code 0: every selected pod can be adopted. 1: a selected pod cannot be adop
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&preview, "preview", false, "Show what would be done; required")
+	cmd.Flags().BoolVar(&preview, "preview", false, "Show what an adoption would do; required")
 	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "Label selector of the pods to adopt; if empty, adoption.podSelector of the configuration")
 	cmd.Flags().BoolVar(&o.all, "all", false, "Preview with a selector that selects all pods")
 	cmd.Flags().BoolVarP(&o.allPods, "all-namespaces", "A", false, "Show the pods of all namespaces")

@@ -143,7 +143,7 @@ var (
 	podsWaiting = describe("pods_waiting_for_node",
 		"Unschedulable pods whose address belongs to a node, by state of the node: the sum of fixedip_waiting_pods over the nodes.", "state")
 	oldestWaiting = describe("oldest_pod_waiting_for_node_seconds",
-		"Time for which a pod has been unschedulable whose address belongs to a node, by state of the node, of the pod for which it is longest; 0 if there is none.", "state")
+		"Longest time for which a pod has been unschedulable whose address belongs to a node, by state of that node; 0 if there is no such pod.", "state")
 	waitingPods = describe("waiting_pods",
 		"Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.", "node", "state")
 	barriersPending = describe("agent_barriers_pending",
