@@ -5,7 +5,6 @@ package integration
 
 import (
 	"maps"
-	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,8 +18,10 @@ import (
 // its subnets (finding R1). It also checks that the rights in the manifest are sufficient.
 func TestNodesAreProtected(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...)})
-	e.must(e.Apply(within(t), filepath.Join("..", "..", "manifests", "controller-scale-down-rbac.yaml")))
+	e := start(t, options{
+		nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...),
+		manifests: []string{"controller-scale-down-rbac.yaml"},
+	})
 	const disabled, disrupt = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"
 	protection := func(name string) map[string]string {
 		var node corev1.Node

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -32,7 +33,9 @@ func TestCheck(t *testing.T) {
 		// granted are rights as "verb resource.group".
 		granted []string
 		fails   error
-		want    string
+		// late is the number of reviews after which all rights are granted; 0: never.
+		late int
+		want string
 	}{
 		"no needs":          {},
 		"all are granted":   {needs: []rights.Need{deployments, nodes}, granted: []string{"get deployments.apps", "list deployments.apps", "watch deployments.apps", "patch nodes"}},
@@ -41,14 +44,17 @@ func TestCheck(t *testing.T) {
 			needs: []rights.Need{deployments, nodes, absent}, granted: []string{"get deployments.apps"},
 			want: "this program lacks rights that its configuration needs: list, watch deployments.apps (for workloads); patch nodes (for protectNodesFrom); add them to ClusterRole fixedip-controller, or remove the settings (the chart adds them by itself)",
 		},
-		"the API server does not respond": {needs: []rights.Need{deployments}, fails: errors.New("connection refused")},
+		"the role is applied at the same time": {needs: []rights.Need{deployments}, late: 4},
+		"the API server does not respond":      {needs: []rights.Need{deployments}, fails: errors.New("connection refused")},
 	} {
-		t.Run(name, func(t *testing.T) {
+		bubble(t, name, func(t *testing.T) {
+			asked := 0
 			client := fake.NewClientset()
 			client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 				review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
 				r := review.Spec.ResourceAttributes
-				review.Status.Allowed = slices.Contains(c.granted, r.Verb+" "+schema.GroupResource{Group: r.Group, Resource: r.Resource}.String())
+				asked++
+				review.Status.Allowed = asked > c.late && c.late > 0 || slices.Contains(c.granted, r.Verb+" "+schema.GroupResource{Group: r.Group, Resource: r.Resource}.String())
 				return true, review, c.fails
 			})
 			err := rights.Check(t.Context(), client.AuthorizationV1().SelfSubjectAccessReviews(), mapper, "fixedip-controller", c.needs...)
@@ -57,6 +63,11 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// bubble runs a subtest in which time passes as soon as nothing else happens.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
 func text(err error) string {
