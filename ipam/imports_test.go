@@ -49,7 +49,7 @@ var rules = []struct {
 	{"plugins/fixedip/binder", []string{"ipam/api", "ipam/core", "ipam/store/ciliumpool", "ipam/store/watch", "ipam/store/workloads", "plugins"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"plugins", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "ipam/version", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"ipam/version", "plugins"}, nil},
-	{"cmd/fixedip-controller", []string{"ipam/api", "ipam/controller", "ipam/core", "ipam/scheme", "ipam/store/ciliumconfigmap", "ipam/store/dryrun", "ipam/store/serverversion", "ipam/version"}, nil},
+	{"cmd/fixedip-controller", []string{"ipam/api", "ipam/controller", "ipam/core", "ipam/scheme", "ipam/store/ciliumconfigmap", "ipam/store/dryrun", "ipam/store/rights", "ipam/store/serverversion", "ipam/version"}, nil},
 	{"cmd/kubectl-fixedip", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store/ciliumpool", "ipam/store/fixedips", "ipam/store/workloads", "ipam/version"}, nil},
 	{"test/controllertest", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"hack/witness", []string{"ipam/api", "ipam/scheme", "hack/reconnect"}, nil},

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/features"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -30,9 +32,11 @@ import (
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
 	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/poolguard"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 	"fixedip.io/fixedip/ipam/store/dryrun"
+	"fixedip.io/fixedip/ipam/store/rights"
 	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/ipam/version"
 )
@@ -105,6 +109,10 @@ func run(o *options, changed func(flag string) bool, started func()) error {
 	if err := serverversion.Check(ctx, apiServer, oldestAPIServer, "the CustomResourceDefinitions use CEL functions for IP addresses"); err != nil {
 		return err
 	}
+	reviews, err := authorizationclient.NewForConfig(kubeconfig)
+	if err != nil {
+		return fmt.Errorf("create a client for the rights of the controller: %w", err)
+	}
 	metrics := o.metricsOptions(rest.CopyConfig(kubeconfig))
 	if o.DryRun {
 		dry := &dryrun.Run{Log: klog.Background().WithName("dry-run")}
@@ -118,6 +126,9 @@ func run(o *options, changed func(flag string) bool, started func()) error {
 	live, err := client.New(kubeconfig, client.Options{Scheme: kinds})
 	if err != nil {
 		return fmt.Errorf("create a client without a cache: %w", err)
+	}
+	if err := rights.Check(ctx, reviews.SelfSubjectAccessReviews(), live.RESTMapper(), "fixedip-controller", needs(cfg)...); err != nil {
+		return err
 	}
 	cilium, err := ciliumconfigmap.Read(ctx, ciliumconfigmap.FromClient(live), cfg.CiliumConfig)
 	if err != nil {
@@ -165,6 +176,17 @@ func run(o *options, changed func(flag string) bool, started func()) error {
 		return fmt.Errorf("add the setting of the garbage collector to the manager: %w", err)
 	}
 	return mgr.Start(ctx)
+}
+
+// needs returns the rights that depend on settings of the configuration.
+func needs(cfg ipamconfig.Config) (list []rights.Need) {
+	for _, k := range identity.NewKinds(cfg.Workloads...).All() {
+		list = append(list, rights.Need{Kind: k.GroupKind(), Verbs: []string{"get", "list", "watch"}, Setting: "workloads"})
+	}
+	if len(cfg.ProtectNodesFrom) > 0 && !cfg.DryRun {
+		list = append(list, rights.Need{Kind: corev1.SchemeGroupVersion.WithKind("Node").GroupKind(), Verbs: []string{"patch"}, Setting: "protectNodesFrom"})
+	}
+	return list
 }
 
 // disableEndpointKeeper disables the maintenance of CiliumEndpoints in cfg if Cilium creates no CiliumEndpoints.

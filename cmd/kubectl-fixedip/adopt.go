@@ -75,11 +75,11 @@ Exit code 0: every selected pod can be adopted. 1: a selected pod cannot be adop
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&preview, "preview", false, "Show what would be done; required")
+	cmd.Flags().BoolVar(&preview, "preview", false, "Show what an adoption would do; required")
 	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "Label selector of the pods to adopt; if empty, adoption.podSelector of the configuration")
 	cmd.Flags().BoolVar(&o.all, "all", false, "Preview with a selector that selects all pods")
 	cmd.Flags().BoolVarP(&o.allPods, "all-namespaces", "A", false, "Show the pods of all namespaces")
-	cmd.Flags().StringSliceVar(&o.kinds, "workloads", nil, "Kinds of workloads whose pods may have fixed addresses, beside StatefulSets, such as CloneSet.apps.kruise.io=PodName; if empty, workloads of the configuration")
+	cmd.Flags().StringSliceVar(&o.kinds, "workloads", nil, "Kinds of workloads whose pods may have fixed addresses, in addition to StatefulSets, such as CloneSet.apps.kruise.io=PodName; if empty, workloads of the configuration")
 	cmd.Flags().StringSliceVar(&o.excludeBranch, "exclude-dbbranch-prefixes", nil, "Prefixes of the label "+identity.LabelDBBranch+" that exclude a pod, as for the controller")
 	cmd.MarkFlagsMutuallyExclusive("selector", "all")
 	o.source.addFlags(cmd)

@@ -102,8 +102,8 @@ type checkTimes struct {
 	// again is the time between the two readings, and handshakes that before a third reading, which is made only if the
 	// first two show release handshakes.
 	again, handshakes time.Duration
-	// impatient is true if release handshakes are left out, so that there is no third reading.
-	impatient bool
+	// withoutHandshakes is true if release handshakes are left out, so that there is no third reading.
+	withoutHandshakes bool
 	// stuck is the age after which a release counts as stuck.
 	stuck time.Duration
 }
@@ -118,8 +118,8 @@ func (c *cluster) check(ctx context.Context, log io.Writer, times checkTimes) ([
 		}
 		objects.StuckAfter = times.stuck
 		problems := check.Run(objects)
-		if times.impatient {
-			problems = slices.DeleteFunc(problems, func(p check.Problem) bool { return check.NeedsPatience([]check.Problem{p}) })
+		if times.withoutHandshakes {
+			problems = slices.DeleteFunc(problems, func(p check.Problem) bool { return check.NeedsThirdReading([]check.Problem{p}) })
 		}
 		return problems, nil
 	}
@@ -128,11 +128,11 @@ func (c *cluster) check(ctx context.Context, log io.Writer, times checkTimes) ([
 		return []check.Problem{}, err
 	}
 	for reading, wait := range []time.Duration{times.again, times.handshakes} {
-		patience := reading > 0
-		if patience && !check.NeedsPatience(problems) {
+		third := reading > 0
+		if third && !check.NeedsThirdReading(problems) {
 			break
 		}
-		if patience {
+		if third {
 			fmt.Fprintf(log, "Release handshakes are under way; waiting %s to see whether they end (--handshake-after).\n", wait)
 		}
 		select {

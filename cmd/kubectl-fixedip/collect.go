@@ -49,14 +49,14 @@ func (c *cluster) report(ctx context.Context, where installation, again time.Dur
 		c.addLogs(ctx, r, in.Pods)
 		c.addEvents(ctx, r, in.Pods)
 	}
-	if problems, err := c.check(ctx, io.Discard, checkTimes{again: again, impatient: true, stuck: check.DefaultStuckAfter}); !r.failed(err) {
+	if problems, err := c.check(ctx, io.Discard, checkTimes{again: again, withoutHandshakes: true, stuck: check.DefaultStuckAfter}); !r.failed(err) {
 		r.object("check.yaml", listOf(problems))
 	}
 	c.addObjects(ctx, r)
 	return r
 }
 
-// addStatus adds the status, and the objects that it is about.
+// addStatus adds the status of the installation, and the objects from which it was derived.
 func (r *report) addStatus(in status.Inputs) {
 	state := status.Of(in)
 	r.object("status.yaml", state)

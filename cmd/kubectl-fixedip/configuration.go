@@ -9,28 +9,51 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/configuration"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/status"
 )
 
-// configurationSource is the ConfigMap of the configuration, "namespace/name".
+// configurationSource is the ConfigMap of the configuration, "namespace/name"; empty: the ConfigMap that locate finds.
 type configurationSource string
+
+// usualConfiguration is the ConfigMap of the chart in the namespace that the documentation uses.
+const usualConfiguration configurationSource = "fixedip-system/fixedip-config"
 
 // configurationKey is the key of the configuration in its ConfigMap.
 const configurationKey = "config.yaml"
 
 func (s *configurationSource) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar((*string)(s), "configuration", "fixedip-system/fixedip-config", "ConfigMap of the configuration of fixedip, as namespace/name; it is used if it can be read")
+	cmd.Flags().StringVar((*string)(s), "configuration", "", "ConfigMap of the configuration of fixedip, as namespace/name, which is used if it can be read; if empty, the one that the Deployment of the controller mounts, or "+string(usualConfiguration)+" if the Deployment cannot be read")
+}
+
+// locate returns source or, if it is empty, the ConfigMap that the Deployment of the controller mounts: an installation may be in any
+// namespace, and kustomize appends a hash to the name of the ConfigMap. If there is no such Deployment, or the user may not list
+// Deployments of all namespaces, it returns usualConfiguration.
+func (c *cluster) locate(ctx context.Context, source configurationSource) configurationSource {
+	if source != "" {
+		return source
+	}
+	var controllers appsv1.DeploymentList
+	if err := c.api.List(ctx, &controllers, client.MatchingLabels(status.LabelsOf(status.Controller))); err == nil {
+		if found := status.ConfigMapsOf(controllers.Items, nil); len(found) > 0 {
+			return configurationSource(found[0])
+		}
+	}
+	return usualConfiguration
 }
 
 // configuration reads the configuration. If it cannot be read, it returns the defaults and the reason. AllowAddressMigration is
 // nil if it follows settings of Cilium that cannot be read.
 func (c *cluster) configuration(ctx context.Context, source configurationSource) (settings configuration.Configuration, unread error) {
 	settings.Complete()
+	source = c.locate(ctx, source)
 	namespace, name, ok := strings.Cut(string(source), "/")
 	if !ok {
 		return settings, fmt.Errorf("--configuration: %q is not namespace/name", source)

@@ -71,7 +71,7 @@ Exit code 0: no pod would wait, and no budget stops the drain. 1: a pod would wa
 	return cmd
 }
 
-// drain reads the objects on which the effect of draining a node depends. Objects beside the node, its pods and the FixedIPs
+// drain reads the objects on which the effect of draining a node depends. Objects other than the node, its pods and the FixedIPs
 // are left out, and named in the result, if they cannot be read.
 func (c *cluster) drain(ctx context.Context, node string, source configurationSource) (in explain.DrainInputs, err error) {
 	in = explain.DrainInputs{Node: node, Volumes: map[string][]explain.Volume{}}
@@ -82,6 +82,7 @@ func (c *cluster) drain(ctx context.Context, node string, source configurationSo
 		return in, fmt.Errorf("node %q does not exist", node)
 	}
 	var left omissions
+	source = c.locate(ctx, source)
 	settings, unread := c.configuration(ctx, source)
 	in.Failover = settings.Failover
 	if unread == nil {

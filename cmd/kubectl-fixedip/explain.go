@@ -75,7 +75,7 @@ waits, or something is wrong. 2: the command failed.`,
 	cmd.Flags().StringVar(&names.controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Lease of the controllers, as namespace/name: --leader-election-namespace and --leader-election-id of the controller")
 	cmd.Flags().StringVar(&names.schedulers, "scheduler-lease", "fixedip-system/fixedip-scheduler", "Lease of the schedulers, as namespace/name: leaderElection of the scheduler")
 	cmd.Flags().StringSliceVar(&schedulers, "scheduler-names", nil, "Names of the profiles of fixedip-scheduler; if empty, schedulerNames of the configuration, or fixedip-scheduler if the configuration cannot be read")
-	cmd.Flags().StringSliceVar(&kinds, "workloads", nil, "Kinds of workloads whose pods may have fixed addresses, beside StatefulSets, such as Deployment.apps=Slot; if empty, workloads of the configuration")
+	cmd.Flags().StringSliceVar(&kinds, "workloads", nil, "Kinds of workloads whose pods may have fixed addresses, in addition to StatefulSets, such as Deployment.apps=Slot; if empty, workloads of the configuration")
 	source.addFlags(cmd)
 	outputFlag(cmd, &output)
 	return cmd
@@ -118,6 +118,7 @@ func parseKinds(texts []string) (identity.Kinds, error) {
 func (c *cluster) inputs(ctx context.Context, name string, names leases, source configurationSource) (explain.Inputs, error) {
 	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
 	var left omissions
+	source = c.locate(ctx, source)
 	settings, unread := c.configuration(ctx, source)
 	if unread == nil {
 		in.Kinds = identity.NewKinds(settings.Workloads...)

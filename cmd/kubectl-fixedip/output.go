@@ -39,7 +39,7 @@ func listOf[T any](items []T) list[T] {
 	return list[T]{Items: items}
 }
 
-// outputFlag adds the flag --output to a command. further are the formats of the command beside inJSON and inYAML.
+// outputFlag adds the flag --output to a command. further are the formats of the command besides inJSON and inYAML.
 func outputFlag(cmd *cobra.Command, output *string, further ...string) {
 	formats := formatsOf(further)
 	cmd.Flags().StringVarP(output, "output", "o", "", "Format of the output: "+enumerate(formats)+"; if empty, text")

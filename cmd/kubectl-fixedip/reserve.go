@@ -63,7 +63,7 @@ taken. Exit code 0: the FixedIP was created. 1: an address is taken. 2: the comm
 		}),
 	}
 	cmd.Flags().StringSliceVar(&ips, "ip", nil, "Addresses to reserve, at most one of each family")
-	cmd.Flags().StringVar(&r.workload, "workload", "", "Workload of the pod, as Kind/name or Kind.group/name; the default is the StatefulSet that the name of the pod tells")
+	cmd.Flags().StringVar(&r.workload, "workload", "", "Workload of the pod, as Kind/name or Kind.group/name; by default the StatefulSet with the name of the pod without its ordinal")
 	cmd.Flags().BoolVar(&r.barePod, "for-pod", false, "The pod has no workload")
 	cmd.MarkFlagsMutuallyExclusive("workload", "for-pod")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "Check the addresses and the FixedIP, and change nothing")

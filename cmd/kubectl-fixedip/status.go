@@ -118,9 +118,13 @@ func (c *cluster) statusInputs(ctx context.Context, where installation) (in stat
 	in = status.Inputs{CiliumNamespace: where.cilium, ConfigMaps: map[string]*corev1.ConfigMap{}, Leases: map[string]*coordinationv1.Lease{}, Now: time.Now()}
 	r := reader{in: &in}
 
+	programs, err := ofPrograms()
+	if err != nil {
+		return in, err
+	}
 	deployments, pods := appsv1.DeploymentList{}, corev1.PodList{}
-	r.read(status.Deployments, c.api.List(ctx, &deployments, client.InNamespace(where.namespace), ofPrograms))
-	r.read(status.Pods, c.api.List(ctx, &pods, client.InNamespace(where.namespace), ofPrograms))
+	r.read(status.Deployments, c.api.List(ctx, &deployments, client.InNamespace(where.namespace), programs))
+	r.read(status.Pods, c.api.List(ctx, &pods, client.InNamespace(where.namespace), programs))
 	in.Deployments, in.Pods = deployments.Items, pods.Items
 	for _, key := range status.ConfigMapsOf(in.Deployments, in.Pods) {
 		namespace, name, _ := strings.Cut(key, "/")
@@ -166,19 +170,19 @@ func (c *cluster) statusInputs(ctx context.Context, where installation) (in stat
 	return in, r.failed
 }
 
-// ofPrograms selects the Deployments and pods of both programs.
-var ofPrograms = func() client.MatchingLabelsSelector {
+// ofPrograms returns the selector of the Deployments and pods of both programs.
+func ofPrograms() (client.MatchingLabelsSelector, error) {
 	var components []string
 	for _, program := range status.ProgramNames {
 		components = append(components, status.LabelsOf(program)[status.ComponentLabel])
 	}
 	component, err := labels.NewRequirement(status.ComponentLabel, selection.In, components)
 	if err != nil {
-		panic(err) // The label is valid.
+		return client.MatchingLabelsSelector{}, fmt.Errorf("select the programs by the label %s: %w", status.ComponentLabel, err)
 	}
 	selector := labels.SelectorFromSet(labels.Set{status.NameLabel: status.Product}).Add(*component)
-	return client.MatchingLabelsSelector{Selector: selector}
-}()
+	return client.MatchingLabelsSelector{Selector: selector}, nil
+}
 
 // reader collects the errors of requests.
 type reader struct {

@@ -18,9 +18,9 @@ var installOrder = []string{
 // installHeader is the beginning of install.yaml.
 const installHeader = `# The whole installation of fixedip: kubectl apply --server-side -f FILE
 #
-# Before you apply it, write the pod CIDR of your cluster into config.yaml of the ConfigMap fixedip-config, and the same CIDR into the
-# ConfigMap fixedip-pools. If Cilium replaces kube-proxy, also create the ConfigMap fixedip-api-server with
-# KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, the address of the API server itself.
+# Before you apply it, write the pod CIDR of your cluster into config.yaml of the ConfigMap fixedip-config. If Cilium replaces
+# kube-proxy, also create the ConfigMap fixedip-api-server with KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, the address of the
+# API server itself.
 
 `
 

@@ -103,8 +103,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == configuration.FromNode, StrictNodes: cfg.StrictNodes, IPv4Only: cfg.Adoption.IPv4Only,
 		FirstEntries: pools.FirstEntries, Resync: cfg.ResyncPeriod, Synced: synced, Nodes: &to.joining, Orphans: &to.orphans,
 	}
-	marks := &scaledown.Controller{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Autoscalers: cfg.ProtectNodesFrom, Requests: &to.protected, Ready: synced}
-	if err := marks.Setup(mgr); err != nil {
+	scaleDown := &scaledown.Controller{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Autoscalers: cfg.ProtectNodesFrom, Requests: &to.protected, Ready: synced}
+	if err := scaleDown.Setup(mgr); err != nil {
 		return err
 	}
 	waits := &waiting.Controller{Ledger: p.Ledger, Cached: p.Cached, Events: p.Events, Clock: p.Clock}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/component-base/version"
 )
 
-// fixedip is set when the program is linked.
+// fixedip is the version of fixedip. The linker sets it.
 var fixedip = "unknown"
 
 // Fixedip returns the version of fixedip, such as v0.1.0; "unknown" if the program was built without one.

@@ -71,7 +71,7 @@ func TestG25CompatibilityTable(t *testing.T) {
 	}
 
 	// The summary in the README has the same versions.
-	short := regexp.MustCompile(`Versions: Kubernetes ([0-9.]+), Cilium ([0-9.]+), scheduler-plugins ([0-9.]+)\.`).FindStringSubmatch(read("README.md"))
+	short := regexp.MustCompile(`\*\*Built with\*\* \| Kubernetes ([0-9.]+), Cilium ([0-9.]+), scheduler-plugins ([0-9.]+) \|`).FindStringSubmatch(read("README.md"))
 	for i, module := range []string{"k8s.io/kubernetes", "github.com/cilium/cilium", "sigs.k8s.io/scheduler-plugins"} {
 		if short == nil || table[module].version == "" || "v"+short[i+1] != table[module].version[:strings.LastIndex(table[module].version, ".")] {
 			t.Errorf("the README has the versions %q, want %s %s", short, module, table[module].version)

@@ -55,7 +55,7 @@
 //	Gangs                            TestGang
 //	Volumes                          TestVolumeAndAddress, TestVolumeInAZone
 //	Metrics and readiness            TestMetrics, TestReadiness
-//	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs, TestOlderAPIServer
+//	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs, TestOlderAPIServer, TestMissingRights
 //	The controller is down           TestG1OwnerBinding, TestG2SameAddress, TestG4EventsAndResync
 //	Releasing an address, workloads  TestFixedIPDeletedByHand, TestStatefulSetReplacedAroundItsPods
 //	Crashes, two schedulers          TestSchedulerKilledBetweenClaimAndBind, TestKilledDuringChurn, TestTwoActiveSchedulers

@@ -63,6 +63,8 @@ type options struct {
 	workloads string
 	// noScheduler is true if the test starts the scheduler itself.
 	noScheduler bool
+	// manifests are applied before the programs start, in addition to those of startCluster. They are paths below manifests.
+	manifests []string
 	// plain is true if the test uses the programs without the race detector.
 	plain bool
 }
@@ -119,6 +121,9 @@ func start(t *testing.T, o options) *env {
 	t.Helper()
 	e := startCluster(t, o.controlPlaneArgs...)
 	e.plain = o.plain
+	for _, m := range o.manifests {
+		e.must(e.Apply(within(t), filepath.Join("..", "..", "manifests", m)))
+	}
 	for _, n := range o.nodes {
 		e.startNode(n)
 	}

@@ -5,7 +5,9 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,7 +16,9 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
@@ -137,6 +141,48 @@ func TestOlderAPIServer(t *testing.T) {
 		"fixedip-controller: the API server has version v1.29.14, and this program needs Kubernetes 1.30 or later: the CustomResourceDefinitions use CEL functions for IP addresses; upgrade the API server, or use a version of fixedip that supports it")
 	lastLine(t, "fixedip-scheduler", []string{"--config=" + schedulerConfig(t, older("v1.33.7"), "configuration: "+settingsFile(t, "")), "--secure-port=0"},
 		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": the API server has version v1.33.7, and this program needs Kubernetes 1.34 or later: a scheduler must not be newer than the API server; upgrade the API server, or use a version of fixedip that supports it`)
+}
+
+// TestMissingRights checks that both programs end with one clear error if a role lacks a right that a setting needs.
+func TestMissingRights(t *testing.T) {
+	t.Parallel()
+	answers := map[string]string{
+		"/version":      `{"major":"1","minor":"34","gitVersion":"v1.34.0"}`,
+		"/api":          `{"kind":"APIVersions","versions":["v1"]}`,
+		"/api/v1":       `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"nodes","kind":"Node","verbs":["patch"]}]}`,
+		"/apis":         `{"kind":"APIGroupList","groups":[{"name":"apps","versions":[{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"groupVersion":"apps/v1","version":"v1"}}]}`,
+		"/apis/apps":    `{"kind":"APIGroup","name":"apps","versions":[{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"groupVersion":"apps/v1","version":"v1"}}`,
+		"/apis/apps/v1": `{"kind":"APIResourceList","groupVersion":"apps/v1","resources":[{"name":"deployments","kind":"Deployment","namespaced":true,"verbs":["list"]},{"name":"statefulsets","kind":"StatefulSet","namespaced":true,"verbs":["list"]}]}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if answer, ok := answers[r.URL.Path]; ok {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, answer)
+			return
+		}
+		review := &authorizationv1.SelfSubjectAccessReview{}
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			_, _, err = clientgoscheme.Codecs.UniversalDeserializer().Decode(body, nil, review)
+		}
+		if err != nil || review.Spec.ResourceAttributes == nil {
+			http.NotFound(w, r)
+			return
+		}
+		review.TypeMeta = metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"}
+		review.Status.Allowed = review.Spec.ResourceAttributes.Resource == "statefulsets"
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(review); err != nil {
+			t.Errorf("encode the review: %v", err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	kubeconfig, file := kubeconfigOf(t, server.URL), settingsFile(t, "allowAddressMigration: false\nprotectNodesFrom: [karpenter]\nworkloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]")
+	const end = ", or remove the settings (the chart adds them by itself)"
+	lastLine(t, "fixedip-controller", []string{"--config=" + file, "--leader-election-namespace=fixedip-system", "--kubeconfig=" + kubeconfig},
+		"fixedip-controller: this program lacks rights that its configuration needs: get, list, watch deployments.apps (for workloads); patch nodes (for protectNodesFrom); add them to ClusterRole fixedip-controller"+end)
+	lastLine(t, "fixedip-scheduler", []string{"--config=" + schedulerConfig(t, kubeconfig, "configuration: "+file), "--secure-port=0"},
+		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": this program lacks rights that its configuration needs: list, watch deployments.apps (for workloads); add them to ClusterRole fixedip-scheduler`+end)
 }
 
 // kubeconfigOf writes a kubeconfig for a server without authentication.

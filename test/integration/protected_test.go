@@ -5,7 +5,6 @@ package integration
 
 import (
 	"maps"
-	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,14 +18,16 @@ import (
 // its subnets (finding R1). It also checks that the rights in the manifest are sufficient.
 func TestNodesAreProtected(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...)})
-	e.must(e.Apply(within(t), filepath.Join("..", "..", "manifests", "controller-scale-down-rbac.yaml")))
+	e := start(t, options{
+		nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...),
+		manifests: []string{"controller-scale-down-rbac.yaml"},
+	})
 	const disabled, disrupt = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"
 	protection := func(name string) map[string]string {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: name}, &node))
 		found := map[string]string{}
-		for _, a := range []string{disabled, disrupt, scaledown.Mark} {
+		for _, a := range []string{disabled, disrupt, scaledown.ListOfOurs} {
 			if v, ok := node.Annotations[a]; ok {
 				found[a] = v
 			}
@@ -38,7 +39,7 @@ func TestNodesAreProtected(t *testing.T) {
 		e.eventually("node "+node+" to have the expected annotations", func() bool { return maps.Equal(protection(node), want) })
 	}
 
-	all := map[string]string{disabled: "true", disrupt: "true", scaledown.Mark: disabled + "," + disrupt}
+	all := map[string]string{disabled: "true", disrupt: "true", scaledown.ListOfOurs: disabled + "," + disrupt}
 	e.cordon("node-2", true)
 	web := statefulSet("web", 1, annotatedWith(identity.AnnotationWhenScaled, "Delete"))
 	e.create(web)

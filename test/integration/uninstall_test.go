@@ -123,7 +123,7 @@ func (e *env) protected(name string) bool {
 	e.t.Helper()
 	var node corev1.Node
 	e.must(e.api.Get(within(e.t), client.ObjectKey{Name: name}, &node))
-	return node.Annotations[scaledown.Mark] != ""
+	return node.Annotations[scaledown.ListOfOurs] != ""
 }
 
 // replicas returns the number of replicas of the Deployment of the controller.

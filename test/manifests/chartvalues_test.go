@@ -33,6 +33,7 @@ func TestChartRefuses(t *testing.T) {
 		"a grace period without a unit": {`config: {subnets: {orphanedGracePeriod: "30"}}`, "at '/config/subnets/orphanedGracePeriod'"},
 		"cluster pools beside subnets of Kubernetes": {`config: {subnets: {source: Node, clusterPools: [{cidr: 10.240.0.0/16}]}}`, "config.subnets.clusterPools is not empty although config.subnets.source is Node"},
 		"migration that is not allowed":              {`config: {failover: Migrate, allowAddressMigration: false, subnets: {source: Node}}`, "config.failover is Migrate, but config.allowAddressMigration is false"},
+		"Cilium without a namespace":                 {`{config: {subnets: {source: Node}}, ciliumConfig: cilium-config}`, "at '/ciliumConfig'"},
 		"half an API server":                         {`{config: {subnets: {source: Node}}, apiServer: {host: 192.0.2.1}}`, "apiServer needs both host and port"},
 		"pool that is too small":                     {`config: {pools: {minFree: 1}}`, "at '/config/pools/minFree': minimum: got 1, want 2"},
 		"misspelt selector":                          {`config: {adoption: {podSelector: {matchLables: {a: b}}}}`, "additional properties 'matchLables' not allowed"},
@@ -62,6 +63,32 @@ func TestChartValues(t *testing.T) {
 						t.Errorf("ClusterRole %s does not grant the right to watch %s", role, resource)
 					}
 				}
+			}
+		}},
+		"Cilium in another namespace": {`ciliumConfig: cilium/cilium-settings`, func(t *testing.T, objects installed) {
+			if text := configMap(t, objects)["scheduler.yaml"]; !strings.Contains(text, "\n      ciliumConfig: cilium/cilium-settings\n") {
+				t.Errorf("scheduler.yaml lacks ciliumConfig:\n%s", text)
+			}
+			for _, d := range deployments(t, objects) {
+				if args := d.Spec.Template.Spec.Containers[0].Args; d.Name == "fixedip-controller" && !slices.Contains(args, "--cilium-config=cilium/cilium-settings") {
+					t.Errorf("Deployment %s: got arguments %q, want --cilium-config", d.Name, args)
+				}
+			}
+			readers := sets.New[string]()
+			for _, r := range all[rbacv1.Role](t, objects, "Role") {
+				for _, rule := range r.Rules {
+					if r.Namespace == "cilium" && slices.Equal(rule.ResourceNames, []string{"cilium-settings"}) && slices.Equal(rule.Verbs, []string{"get"}) {
+						readers.Insert(r.Name)
+					}
+				}
+			}
+			for _, b := range all[rbacv1.RoleBinding](t, objects, "RoleBinding") {
+				if b.Namespace == "cilium" && !readers.Has(b.RoleRef.Name) {
+					t.Errorf("RoleBinding %s refers to the Role %s, want one of %v", b.Name, b.RoleRef.Name, sets.List(readers))
+				}
+			}
+			if readers.Len() != 2 {
+				t.Errorf("the Roles %v allow to read the ConfigMap, want one of each program", sets.List(readers))
 			}
 		}},
 		"protection from autoscalers adds a right": {`config: {protectNodesFrom: [karpenter]}`, func(t *testing.T, objects installed) {

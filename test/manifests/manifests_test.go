@@ -30,6 +30,7 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/image"
 	"fixedip.io/fixedip/ipam/core/configuration"
+	"fixedip.io/fixedip/ipam/core/status"
 )
 
 var root = filepath.Join("..", "..")
@@ -129,6 +130,28 @@ func TestRolesAsWritten(t *testing.T) {
 			} else if !slices.Contains(optional, filepath.Base(file)) {
 				t.Errorf("object %s of %s is not installed", u.GetName(), file)
 			}
+		}
+	}
+}
+
+// TestConfigurationIsFound checks that kubectl fixedip finds the configuration of an installation without a flag: by the labels of the
+// controller's Deployment, and its volume.
+func TestConfigurationIsFound(t *testing.T) {
+	for name, objects := range map[string]installed{"kustomization": kustomize(t, filepath.Join(root, "manifests")), "chart": render(t, "network", "", clusterPool)} {
+		var controllers []appsv1.Deployment
+		for _, d := range deployments(t, objects) {
+			if labels.SelectorFromSet(status.LabelsOf(status.Controller)).Matches(labels.Set(d.Labels)) {
+				controllers = append(controllers, d)
+			}
+		}
+		var with []string
+		for _, m := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
+			if m.Data["config.yaml"] != "" {
+				with = append(with, m.Namespace+"/"+m.Name)
+			}
+		}
+		if diff := cmp.Diff(with, status.ConfigMapsOf(controllers, nil)); diff != "" || len(controllers) != 1 || len(with) != 1 {
+			t.Errorf("%s: the ConfigMaps with a configuration and those of the controllers (-with +mounted): %s", name, diff)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 // A NodeSubnet that is deleted while its node has the subnet is created again.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,shortName=nsub,categories=fixedip
+// +kubebuilder:resource:scope=Cluster,shortName=nsub,categories=fixedip-all
 // +kubebuilder:subresource:status
 // +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`

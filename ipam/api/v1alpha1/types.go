@@ -20,7 +20,7 @@ const AnnotationUID = "fixedip.io/uid"
 // scheduler wrote into a CiliumNode. Deleting it releases the addresses once the pod is gone.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=fip,categories=fixedip
+// +kubebuilder:resource:shortName=fip,categories=fixedip-all
 // +kubebuilder:subresource:status
 // +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
 // +kubebuilder:selectablefield:JSONPath=`.spec.podName`

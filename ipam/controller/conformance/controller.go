@@ -120,7 +120,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 		WithOptions(source.Workers(4)).
 		Complete(reconcile.Func(c.verify))
 	if err != nil {
-		return fmt.Errorf("set up the controller verify: %w", err)
+		return fmt.Errorf("set up the controller that compares pods with their FixedIPs: %w", err)
 	}
 	adoptable := predicate.NewPredicateFuncs(func(obj client.Object) bool {
 		_, wanted, err := c.Adoption.Wants(obj.(*corev1.Pod), c.Kinds)
@@ -202,7 +202,7 @@ const (
 	// down.
 	retryDeferred = 5 * time.Second
 	// restartTimeout is the time after which a restart no longer counts as in progress: a pod that cannot be placed again must
-	// not block the others for ever.
+	// not block the others forever.
 	restartTimeout = 10 * time.Minute
 	// requestTimeout is the maximum time for one eviction. The client retries a request while the API server has not processed
 	// a new PodDisruptionBudget.

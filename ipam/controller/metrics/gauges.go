@@ -143,13 +143,13 @@ var (
 	podsWaiting = describe("pods_waiting_for_node",
 		"Unschedulable pods whose address belongs to a node, by state of the node: the sum of fixedip_waiting_pods over the nodes.", "state")
 	oldestWaiting = describe("oldest_pod_waiting_for_node_seconds",
-		"Time for which a pod has been unschedulable whose address belongs to a node, by state of the node, of the pod for which it is longest; 0 if there is none.", "state")
+		"Longest time for which a pod has been unschedulable whose address belongs to a node, by state of that node; 0 if there is no such pod.", "state")
 	waitingPods = describe("waiting_pods",
 		"Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.", "node", "state")
 	barriersPending = describe("agent_barriers_pending",
 		"Nodes with barrier requests that the Cilium agent has not answered yet.")
 	barriersOverdue = describe("agent_barriers_overdue",
-		"Nodes with barrier requests that the Cilium agent has not answered for more than two minutes. Cooldowns on these nodes do not end, and no pod takes over their addresses.")
+		"Nodes with barrier requests that the Cilium agent has not answered in time: within two minutes, or eight of its report intervals if that is longer. Cooldowns on these nodes do not end, and no pod takes over their addresses.")
 	watchSynced = describe("informer_synced",
 		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready until all are 1.", "resource")
 )

@@ -116,7 +116,7 @@ func TestUnansweredHandshake(t *testing.T) {
 }
 
 // TestHandshakeOfFormerLeader checks that a controller that finds handshakes of another process sends one barrier request to
-// the agent, and none for its own handshakes. Otherwise an answer that is lost is missing for ever if the controller is
+// the agent, and none for its own handshakes. Otherwise an answer that is lost is missing forever if the controller is
 // killed more often than once per replyTimeout.
 func TestHandshakeOfFormerLeader(t *testing.T) {
 	s := newShrinking(t)

@@ -326,7 +326,7 @@ func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
 }
 
 // reportFailure records an event on each FixedIP with the reason why its addresses are not released, and removes the
-// finalizers that are overdue. A finalizer must not block the deletion of a namespace for ever. The entries of such a
+// finalizers that are overdue. A finalizer must not block the deletion of a namespace forever. The entries of such a
 // FixedIP remain until the pool can be written, and are then released like the entries of a claim without a workload.
 func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1alpha1.FixedIP, cause error) error {
 	var errs []error

@@ -35,7 +35,7 @@ func Clear(ctx context.Context, c client.Client) error {
 func clearNode(ctx context.Context, c client.Client, node *corev1.Node) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		cleared := node.DeepCopy()
-		cleared.Annotations = mark(node.Annotations, nil)
+		cleared.Annotations = annotate(node.Annotations, nil)
 		if maps.Equal(cleared.Annotations, node.Annotations) {
 			return nil
 		}

@@ -35,8 +35,8 @@ var Annotations = map[string]string{
 	configuration.Karpenter:         "karpenter.sh/do-not-disrupt",
 }
 
-// Mark is the annotation that lists the annotations that fixedip has set, separated by commas.
-const Mark = "fixedip.io/scale-down-annotations"
+// ListOfOurs is the annotation that lists the annotations that fixedip has set, separated by commas.
+const ListOfOurs = "fixedip.io/scale-down-annotations"
 
 // Controller is the controller "scale-down". A request names a node.
 type Controller struct {
@@ -91,18 +91,18 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			wanted = append(wanted, Annotations[name])
 		}
 	}
-	marked := node.DeepCopy()
-	marked.Annotations = mark(node.Annotations, wanted)
-	if maps.Equal(marked.Annotations, node.Annotations) {
+	annotated := node.DeepCopy()
+	annotated.Annotations = annotate(node.Annotations, wanted)
+	if maps.Equal(annotated.Annotations, node.Annotations) {
 		return ctrl.Result{}, nil
 	}
-	err = c.Live.Patch(ctx, marked, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
+	err = c.Live.Patch(ctx, annotated, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsConflict(err):
 		// The cache was behind. Try again when it may show the current Node.
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	case apierrors.IsForbidden(err):
-		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the API server refuses the patch; if the controller may not patch Nodes, apply manifests/controller-scale-down-rbac.yaml, and keep it until protectNodesFrom is removed from the configuration and no Node has the annotation %s: %w", node.Name, Mark, err)
+		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the API server refuses the patch; if the controller may not patch Nodes, apply manifests/controller-scale-down-rbac.yaml, and keep it until protectNodesFrom is removed from the configuration and no Node has the annotation %s: %w", node.Name, ListOfOurs, err)
 	case client.IgnoreNotFound(err) != nil:
 		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: %w", node.Name, err)
 	}
@@ -110,12 +110,12 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// mark returns the annotations of a Node: those in have, with the annotations in wanted added, and without those that fixedip
+// annotate returns the annotations of a Node: those in have, with the annotations in wanted added, and without those that fixedip
 // has set and that are not in wanted. It does not change an annotation that a user has set.
-func mark(have map[string]string, wanted []string) map[string]string {
+func annotate(have map[string]string, wanted []string) map[string]string {
 	annotations := maps.Clone(have)
 	var ours []string
-	for _, a := range strings.FieldsFunc(have[Mark], func(r rune) bool { return r == ',' }) {
+	for _, a := range strings.FieldsFunc(have[ListOfOurs], func(r rune) bool { return r == ',' }) {
 		switch {
 		case have[a] != "true":
 			// A user has changed or removed the annotation.
@@ -133,10 +133,10 @@ func mark(have map[string]string, wanted []string) map[string]string {
 			annotations[a], ours = "true", append(ours, a)
 		}
 	}
-	delete(annotations, Mark)
+	delete(annotations, ListOfOurs)
 	if len(ours) > 0 {
 		slices.Sort(ours)
-		annotations[Mark] = strings.Join(ours, ",")
+		annotations[ListOfOurs] = strings.Join(ours, ",")
 	}
 	return annotations
 }

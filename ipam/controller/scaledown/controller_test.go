@@ -29,25 +29,25 @@ const (
 // annotations of users do not change (finding R1 in docs/project/findings.md).
 func TestReconcile(t *testing.T) {
 	type annotations = map[string]string
-	marked := annotations{ca: "true", karpenter: "true", Mark: ca + "," + karpenter, "other": "x"}
+	annotated := annotations{ca: "true", karpenter: "true", ListOfOurs: ca + "," + karpenter, "other": "x"}
 	for name, c := range map[string]struct {
 		have        annotations
 		reserved    bool
 		autoscalers []string
 		want        annotations
 	}{
-		"an address is reserved":                  {annotations{"other": "x"}, true, []string{"karpenter", "cluster-autoscaler"}, marked},
-		"a Node without annotations":              {nil, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter}},
-		"the Node is annotated already":           {marked, true, []string{"karpenter", "cluster-autoscaler"}, marked},
+		"an address is reserved":                  {annotations{"other": "x"}, true, []string{"karpenter", "cluster-autoscaler"}, annotated},
+		"a Node without annotations":              {nil, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter}},
+		"the Node is annotated already":           {annotated, true, []string{"karpenter", "cluster-autoscaler"}, annotated},
 		"no address is reserved":                  {annotations{"other": "x"}, false, []string{"karpenter"}, annotations{"other": "x"}},
-		"no address is reserved any more":         {marked, false, []string{"karpenter", "cluster-autoscaler"}, annotations{"other": "x"}},
-		"an autoscaler was removed from the list": {marked, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter, "other": "x"}},
-		"the list of autoscalers is empty":        {marked, true, nil, annotations{"other": "x"}},
+		"no address is reserved any more":         {annotated, false, []string{"karpenter", "cluster-autoscaler"}, annotations{"other": "x"}},
+		"an autoscaler was removed from the list": {annotated, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter, "other": "x"}},
+		"the list of autoscalers is empty":        {annotated, true, nil, annotations{"other": "x"}},
 		"a user has set the annotation":           {annotations{karpenter: "true"}, true, []string{"karpenter"}, annotations{karpenter: "true"}},
-		"a user has set it to false":              {annotations{ca: "false"}, true, []string{"cluster-autoscaler", "karpenter"}, annotations{ca: "false", karpenter: "true", Mark: karpenter}},
+		"a user has set it to false":              {annotations{ca: "false"}, true, []string{"cluster-autoscaler", "karpenter"}, annotations{ca: "false", karpenter: "true", ListOfOurs: karpenter}},
 		"a user has set it, no address reserved":  {annotations{karpenter: "true"}, false, []string{"karpenter"}, annotations{karpenter: "true"}},
-		"a user has changed our annotation":       {annotations{karpenter: "false", Mark: karpenter}, false, []string{"karpenter"}, annotations{karpenter: "false"}},
-		"a user has removed our annotation":       {annotations{Mark: karpenter}, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter}},
+		"a user has changed our annotation":       {annotations{karpenter: "false", ListOfOurs: karpenter}, false, []string{"karpenter"}, annotations{karpenter: "false"}},
+		"a user has removed our annotation":       {annotations{ListOfOurs: karpenter}, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: c.have}}
@@ -78,18 +78,18 @@ func TestReconcile(t *testing.T) {
 // TestReconcileWithoutCiliumNode checks that no annotation is removed from a Node while it has no CiliumNode or no subnet: the
 // CiliumNode may be created again with the same subnets.
 func TestReconcileWithoutCiliumNode(t *testing.T) {
-	marked := map[string]string{ca: "true", Mark: ca}
+	annotated := map[string]string{ca: "true", ListOfOurs: ca}
 	for name, c := range map[string]struct {
 		lose        func(*controllertest.Stage)
 		autoscalers []string
 		want        map[string]string
 	}{
-		"no CiliumNode":                    {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, []string{"cluster-autoscaler"}, marked},
-		"a CiliumNode without subnets":     {func(s *controllertest.Stage) { s.Ledger.SetNode(pool.NodePool{Name: "n", UID: "again"}) }, []string{"cluster-autoscaler"}, marked},
+		"no CiliumNode":                    {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, []string{"cluster-autoscaler"}, annotated},
+		"a CiliumNode without subnets":     {func(s *controllertest.Stage) { s.Ledger.SetNode(pool.NodePool{Name: "n", UID: "again"}) }, []string{"cluster-autoscaler"}, annotated},
 		"no CiliumNode and no autoscalers": {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: maps.Clone(marked)}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: maps.Clone(annotated)}}
 			s := controllertest.New(t, index.Each, []client.Object{node}, nil)
 			s.Ledger.SetReservation(fixedips.ReservationOf(controllertest.Record(0, false)))
 			c.lose(s)
@@ -107,7 +107,7 @@ func TestReconcileWithoutCiliumNode(t *testing.T) {
 
 // TestReconcileNotReady checks that the controller removes no annotation before the ledger has all reservations.
 func TestReconcileNotReady(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{ca: "true", Mark: ca}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{ca: "true", ListOfOurs: ca}}}
 	s := controllertest.New(t, index.Each, []client.Object{node}, nil)
 	r := &Controller{Ledger: s.Ledger, Cached: s.API, Live: s.API, Autoscalers: []string{"cluster-autoscaler"}, Ready: func() bool { return false }}
 	result, err := r.Reconcile(t.Context(), source.ForName("n"))

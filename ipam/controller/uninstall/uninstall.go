@@ -79,7 +79,7 @@ func (u *Uninstall) Run(ctx context.Context) (err error) {
 		klog.FromContext(ctx).Info("No FixedIP has the finalizer of the controller any more; the FixedIPs and the pools stay", "finalizersRemoved", n)
 		if err := scaledown.Clear(ctx, u.Client); err != nil {
 			// The annotations block no deletion, and a user can remove them.
-			klog.FromContext(ctx).Error(err, "Nodes keep annotations for autoscalers; to remove them, run kubectl annotate node NODE with each name in the annotation and a hyphen", "annotation", scaledown.Mark)
+			klog.FromContext(ctx).Error(err, "Nodes keep annotations for autoscalers; to remove them, run kubectl annotate node NODE with each name in the annotation and a hyphen", "annotation", scaledown.ListOfOurs)
 		}
 		return nil
 	})

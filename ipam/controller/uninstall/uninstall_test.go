@@ -53,7 +53,7 @@ func TestRun(t *testing.T) {
 		},
 		"another controller is the leader": {
 			holder: "somewhere", err: `the Lease fixedip-system/cilium-ipam-leader is held by "somewhere"`,
-			replicas: 2, finalizers: []string{v1alpha1.Finalizer, "example.com/other"}, annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.Mark: autoscaler},
+			replicas: 2, finalizers: []string{v1alpha1.Finalizer, "example.com/other"}, annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.ListOfOurs: autoscaler},
 		},
 		"a FixedIP that cannot be written": {
 			refuse: func(o client.Object) error {
@@ -63,7 +63,7 @@ func TestRun(t *testing.T) {
 				return nil
 			},
 			err:      "remove the finalizer fixedip.io/pool-entry of FixedIP default/web-0: refused",
-			replicas: 2, finalizers: []string{v1alpha1.Finalizer, "example.com/other"}, annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.Mark: autoscaler},
+			replicas: 2, finalizers: []string{v1alpha1.Finalizer, "example.com/other"}, annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.ListOfOurs: autoscaler},
 		},
 		"a Node that cannot be written": {
 			refuse: func(o client.Object) error {
@@ -72,7 +72,7 @@ func TestRun(t *testing.T) {
 				}
 				return nil
 			},
-			replicas: 0, finalizers: []string{"example.com/other"}, annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.Mark: autoscaler},
+			replicas: 0, finalizers: []string{"example.com/other"}, annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.ListOfOurs: autoscaler},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestRun(t *testing.T) {
 			}
 			deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "fixedip-system", Name: "fixedip-controller"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)}}
 			record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0", Finalizers: []string{v1alpha1.Finalizer, "example.com/other"}}, Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.240.1.254"}}}
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.Mark: autoscaler}}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.ListOfOurs: autoscaler}}}
 			objects := []client.Object{record, node}
 			if !c.noDeployment {
 				objects = append(objects, deployment)

@@ -84,7 +84,7 @@ const (
 	LeakedEntry Kind = "LeakedEntry"
 	// StuckRelease means that a FixedIP or a cooldown should have ended long ago.
 	StuckRelease Kind = "StuckRelease"
-	// StuckHandshake means that a release handshake does not end. A handshake has no time stamp: see NeedsPatience.
+	// StuckHandshake means that a release handshake does not end. A handshake has no time stamp: see NeedsThirdReading.
 	StuckHandshake Kind = "StuckHandshake"
 	// Malformed means that a pool has keys, subnets, owners or resources that fixedip cannot read.
 	Malformed Kind = "Malformed"
@@ -112,7 +112,7 @@ type Repair struct {
 	// Workload is the workload of the FixedIP or the pool entry, "namespace/Kind/name". Only one pod of a workload is
 	// evicted at a time.
 	Workload string `json:"workload,omitempty"`
-	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if none has to.
+	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if no entry has to.
 	ReleaseOn string `json:"releaseOn,omitempty"`
 	// RewriteOn is the node in whose pool the resource of the entry of Address has to be written again for the FixedIP,
 	// which keeps the address for the same pod; empty if none has to.
@@ -192,12 +192,12 @@ func Lasting(first, second []Problem) []Problem {
 }
 
 // DefaultHandshakeAfter is the time after which a release handshake counts as stuck. The controller withdraws a handshake
-// that the agent has not answered after 2 minutes.
+// that the agent has not answered after 2 minutes, or later if agents report less often than every 15 seconds.
 const DefaultHandshakeAfter = 150 * time.Second
 
-// NeedsPatience reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it
+// NeedsThirdReading reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it
 // too: a handshake whose agent has not answered yet looks like one that never ends.
-func NeedsPatience(problems []Problem) bool {
+func NeedsThirdReading(problems []Problem) bool {
 	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Kind == StuckHandshake })
 }
 

@@ -81,7 +81,7 @@ func RecordedEntry(f *v1alpha1.FixedIP) pool.Entry {
 	return identity.Identity{Namespace: f.Namespace, PodName: f.Spec.PodName, Owner: identity.OwnerOf(f), Slot: f.Spec.AssignedTo == v1alpha1.Slot}.Entry()
 }
 
-// checkHandshakes reports every release handshake of a node. The caller decides with NeedsPatience which of them are stuck.
+// checkHandshakes reports every release handshake of a node. The caller decides with NeedsThirdReading which of them are stuck.
 // The repairs are the changes that the controller makes when the answer of the agent is overdue (nodepool.ReleaseExcess).
 func (s *scan) checkHandshakes(n pool.NodePool, object string) {
 	ends := map[netip.Addr]pool.HandshakeChange{}

@@ -4,6 +4,8 @@
 package configuration_test
 
 import (
+	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -163,7 +165,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestNumberOfSettings checks that there are at most 15 settings, so that an administrator can decide about all of them.
+// TestNumberOfSettings checks that there are at most 15 settings, so that an administrator can decide about all of them, and that the
+// documentation states their number.
 func TestNumberOfSettings(t *testing.T) {
 	var settings []string
 	var walk func(prefix string, of reflect.Type)
@@ -183,5 +186,12 @@ func TestNumberOfSettings(t *testing.T) {
 	walk("", reflect.TypeFor[configuration.Configuration]())
 	if len(settings) > 15 {
 		t.Errorf("there are %d settings, want at most 15: %s", len(settings), strings.Join(settings, ", "))
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("There are %d settings", len(settings)); !strings.Contains(string(text), want) {
+		t.Errorf("%s does not contain %q", page, want)
 	}
 }

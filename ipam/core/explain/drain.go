@@ -123,7 +123,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	r.Waits = waiting > 0
 	switch {
 	case len(drained) == 0:
-		r.fine("No pod that a drain would evict has a FixedIP; pods in state Claimed (kubectl fixedip list -A) are not checked")
+		r.fine("No pod that a drain would evict has a FixedIP; pods in state Claimed (kubectl fixedip get -A) are not checked")
 	case waiting > 0:
 		r.fine("Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: %d of %d", waiting, len(drained))
 	default:
@@ -150,7 +150,7 @@ func (in DrainInputs) drainedPod(record *v1alpha1.FixedIP) DrainedPod {
 	case record.Spec.AssignedTo == v1alpha1.Slot:
 		d.Policy, d.AfterEviction = "Slot", "the next pod takes over a free slot, or waits until it can take one over"
 	case policy == v1alpha1.Migrate:
-		if d.AfterEviction = in.obstacle(d.Pod, record, false); d.AfterEviction != "" {
+		if d.AfterEviction = in.whyWaits(d.Pod, record, false); d.AfterEviction != "" {
 			d.Waits = true
 			break
 		}
@@ -159,7 +159,7 @@ func (in DrainInputs) drainedPod(record *v1alpha1.FixedIP) DrainedPod {
 			d.AfterEviction = "runs on another node with this address, if a node can take the pod"
 		}
 	case policy == v1alpha1.Reassign:
-		if d.AfterEviction = in.obstacle(d.Pod, record, true); d.AfterEviction != "" {
+		if d.AfterEviction = in.whyWaits(d.Pod, record, true); d.AfterEviction != "" {
 			d.Waits = true
 			break
 		}
@@ -171,9 +171,9 @@ func (in DrainInputs) drainedPod(record *v1alpha1.FixedIP) DrainedPod {
 	return d
 }
 
-// obstacle returns why the pod of a FixedIP waits for the node although its failover policy is Migrate or, if reassign is
+// whyWaits returns why the pod of a FixedIP waits for the node although its failover policy is Migrate or, if reassign is
 // true, Reassign; empty if no reason is known. The requests and the affinity of the pod are not taken into account.
-func (in DrainInputs) obstacle(pod string, record *v1alpha1.FixedIP, reassign bool) string {
+func (in DrainInputs) whyWaits(pod string, record *v1alpha1.FixedIP, reassign bool) string {
 	if !reassign && in.MigrationAllowed != nil && !*in.MigrationAllowed {
 		return "waits, because allowAddressMigration is false"
 	}

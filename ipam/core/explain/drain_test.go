@@ -82,7 +82,7 @@ func TestDrain(t *testing.T) {
 	}{
 		"no pod has a fixed address": {
 			explain.DrainInputs{Pods: two, Records: []v1alpha1.FixedIP{record("mysql-7", "", false)}},
-			nil, []explain.Finding{{Text: "No pod that a drain would evict has a FixedIP; pods in state Claimed (kubectl fixedip list -A) are not checked"}},
+			nil, []explain.Finding{{Text: "No pod that a drain would evict has a FixedIP; pods in state Claimed (kubectl fixedip get -A) are not checked"}},
 		},
 		"one pod has opted out": {
 			explain.DrainInputs{Pods: []corev1.Pod{pod("mysql-0"), optedOut}, Records: both(v1alpha1.Wait, false)},

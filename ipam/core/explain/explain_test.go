@@ -243,7 +243,7 @@ func TestFindings(t *testing.T) {
 			wrong("Nodes whose Cilium agent has not reported yet which addresses are in use: 2; no pod gets a new address there before the agent has reported", "check the cilium pods of these nodes if this does not change"),
 		}},
 		"waiting for a free address": {func(w *world) { w.unplaced(); w.unreserved(); w.pools = nil }, []explain.Finding{
-			wrong("The pod has no address yet; nodes with a free address: 0, without: 0", "delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node"),
+			wrong("The pod has no address yet; nodes with a free address: 0, without: 0", "delete FixedIPs that are not needed, or add nodes; kubectl fixedip top shows the free addresses of each node"),
 		}},
 
 		// The pod does not exist, and its address is still reserved.

@@ -390,7 +390,7 @@ func (e *explanation) firstAddress() {
 	if with > 0 {
 		e.fine("The pod has no address yet; nodes with a free IPv4 or IPv6 address: %d, without: %d", with, without)
 	} else if unreported == 0 || without > 0 {
-		e.wrong("delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node", "The pod has no address yet; nodes with a free address: 0, without: %d", without)
+		e.wrong("delete FixedIPs that are not needed, or add nodes; kubectl fixedip top shows the free addresses of each node", "The pod has no address yet; nodes with a free address: 0, without: %d", without)
 	}
 	for _, name := range overlapping {
 		e.overlap(name)

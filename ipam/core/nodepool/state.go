@@ -249,7 +249,7 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 // minFenceCooldown is the minimum cooldown of an address on a node that is not its home. Until the home has released the
 // address, this cooldown prevents a move of the address to the node (see pool.Move). The FixedIP controller checks the address
 // one second after it has written the entry. Cooldowns count whole seconds, so that a cooldown of less than two seconds could
-// end before that check, and the entry would be written and removed for ever.
+// end before that check, and the entry would be written and removed forever.
 const minFenceCooldown = 5 * time.Second
 
 // restoreDeadline returns the time before which a cooldown must not end because a pod with the name of the previous

@@ -163,7 +163,7 @@ func TestMissingEntries(t *testing.T) {
 		"another entry on another node, the pod is not bound and has the recorded one": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: podOn(""), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Conditions: allocated}}},
 		// The model found this case with the seed 1694920231: the volume of the pod was in the zone of node-2, so that the
-		// pod was never bound, and the other entry stayed for ever.
+		// pod was never bound, and the other entry stayed forever.
 		"another entry on another node, no node can take the pod, which has the recorded one": {reclaim.State{Record: record(), Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: unschedulable(podOn("")), Workload: existing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.7")}}},
 		"another entry on another node, the recorded address is moving": {reclaim.State{Record: without, Homes: homes(entry(pool.MovedEntry("node-3", "db/mysql-0"))), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.7")}, Moved: movedTo("node-3"), Pod: podOn(""), Workload: existing},

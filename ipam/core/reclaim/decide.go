@@ -160,7 +160,7 @@ var active = []rule{
 		a, ok := v.withoutOwnMoves().release(v.node)
 		return v.watchBlockers(a), ok
 	}},
-	{"beside", func(v *evaluation) (Action, bool) {
+	{"unused entries", func(v *evaluation) (Action, bool) {
 		// The rule applies even if the recorded addresses are on another node: a scheduler that had not seen the
 		// FixedIP yet may have claimed the other addresses on this node.
 		extra := address.Additional(v.held.Addrs, v.spec.IPs)

@@ -46,7 +46,7 @@
 //	                     none of the recorded ones: replace the FixedIP
 //	  superseded         the pod is bound to the recorded node, which has its entries, and entries on other nodes are of
 //	                     other claims or moves: release the entries on the other nodes
-//	  beside             the pool of the pod's node has entries for other addresses, in place of the recorded ones or in
+//	  unused entries     the pool of the pod's node has entries for other addresses, in place of the recorded ones or in
 //	                     addition to them, and the pod runs with none of these others: release them
 //	  unused move        a move is prepared, and the pod runs without the addresses of the move or opted out: release
 //	                     the move target

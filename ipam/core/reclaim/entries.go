@@ -229,9 +229,9 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 // deleted before it ran, or of an adoption whose pod was deleted meanwhile. Without the release the next pod would get
 // the other addresses. ok is false if no such entry can be released.
 //
-// A bound pod may rely on such entries: see the rule "beside". The scheduler places a waiting pod on the node that has
+// A bound pod may rely on such entries: see the rule "unused entries". The scheduler places a waiting pod on the node that has
 // entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the
-// other entries. If the scheduler has found no node for the pod, no claim is in flight, and the pod may wait for ever, for
+// other entries. If the scheduler has found no node for the pod, no claim is in flight, and the pod may wait forever, for
 // example because its volume is on the node of the other entries: they are released at once. A pod that opts out counts as
 // no pod.
 func (v *evaluation) unexpected() (a Action, ok bool) {

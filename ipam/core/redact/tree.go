@@ -92,7 +92,7 @@ func (r *Redactor) LearnTree(tree any) {
 			r.LearnTree(v[i])
 		}
 	case map[string]any:
-		// The order of the keys decides the numbers of tokens.
+		// Tokens are numbered in the order in which names are found, so the keys are sorted.
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			r.LearnTree(v[key])
 		}

@@ -21,7 +21,7 @@ const RowLength = 64
 // subnet, only the rows with an address that is not free are described. Key: the number of bits of an address of the family.
 var wholeUpTo = map[int]int64{32: 1 << 10, 128: 1 << 8}
 
-// Cell is one address.
+// Cell is one address of a subnet, as the map shows it.
 type Cell struct {
 	Address netip.Addr `json:"address"`
 	State   State      `json:"state"`

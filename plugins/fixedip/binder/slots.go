@@ -43,8 +43,8 @@ type freeSlot struct {
 
 // freeSlots returns the free slots of a workload, sorted by node and then by address, the highest address first. It
 // leaves out slots that are being claimed, slots whose FixedIP is being deleted, and slots whose pool entries name
-// claimant. claimant is the pod that needs a slot, "namespace/name"; empty: no particular pod.
-func (b *Binder) freeSlots(workload, claimant string) ([]freeSlot, error) {
+// nextPod. nextPod is the pod that needs a slot, "namespace/name"; empty: no particular pod.
+func (b *Binder) freeSlots(workload, nextPod string) ([]freeSlot, error) {
 	records, err := b.Cache.FixedIPsOf(workload)
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (b *Binder) freeSlots(workload, claimant string) ([]freeSlot, error) {
 			pooled[a.String()] = true
 		}
 		record := reservedBy[s.Addrs[0].String()]
-		if s.Owner == claimant || s.Claimed || record != nil && record.DeletionTimestamp != nil {
+		if s.Owner == nextPod || s.Claimed || record != nil && record.DeletionTimestamp != nil {
 			continue
 		}
 		if f, ok := b.slotOf(s, record); ok {
@@ -78,7 +78,7 @@ func (b *Binder) freeSlots(workload, claimant string) ([]freeSlot, error) {
 		if r.Spec.AssignedTo != v1alpha1.Slot || r.DeletionTimestamp != nil || slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return pooled[ip] }) {
 			continue
 		}
-		if f, ok := b.freeRecord(r, claimant); ok {
+		if f, ok := b.freeRecord(r, nextPod); ok {
 			free = append(free, f)
 		}
 	}
@@ -109,11 +109,11 @@ func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok
 }
 
 // freeRecord returns a free slot that has a FixedIP but no pool entries, because the entries were deleted with their
-// node or lost. ok is false if the FixedIP names no addresses. It is also false if a pod other than claimant has the
+// node or lost. ok is false if the FixedIP names no addresses. It is also false if a pod other than nextPod has the
 // slot, exists, and is not being deleted.
-func (b *Binder) freeRecord(r *v1alpha1.FixedIP, claimant string) (f freeSlot, ok bool) {
+func (b *Binder) freeRecord(r *v1alpha1.FixedIP, nextPod string) (f freeSlot, ok bool) {
 	owner := cache.KeyOf(r)
-	if lives, _ := b.lives(owner); lives && owner != claimant || len(r.Spec.IPs) == 0 {
+	if lives, _ := b.lives(owner); lives && owner != nextPod || len(r.Spec.IPs) == 0 {
 		return freeSlot{}, false
 	}
 	f.from = owner

@@ -52,9 +52,9 @@ func TestFreeSlots(t *testing.T) {
 		pod     *corev1.Pod
 		record  *v1alpha1.FixedIP
 		claimed bool
-		// claimant is the pod that needs a slot; empty: web-y.
-		claimant string
-		want     []freeSlot
+		// nextPod is the pod that needs a slot; empty: web-y.
+		nextPod string
+		want    []freeSlot
 	}{
 		"the pod is gone": {entry: entry("web-x"), record: record(vacated), want: free("")},
 		"the agent has not confirmed that the pod has stopped": {entry: entry("web-x"), record: record(), want: free(unconfirmed)},
@@ -66,12 +66,12 @@ func TestFreeSlots(t *testing.T) {
 		"in use by another namespace":           {entry: entry("web-x"), record: record(), user: "shop/a", want: free("the agent there still reports the address as used by a pod of another namespace")},
 		"a claim of the slot is in flight":      {entry: entry("web-x"), record: record(vacated), claimed: true},
 		"the FixedIP is being deleted":          {entry: entry("web-x"), record: record(vacated, func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
-		"the slot of the claimant itself":       {entry: entry("web-x"), record: record(), claimant: "web-x", pod: running},
+		"the slot of the pod itself":            {entry: entry("web-x"), record: record(), nextPod: "web-x", pod: running},
 		"an entry of another workload":          {entry: pool.OwnedEntry("db", "web-x", "StatefulSet", "web")},
 
 		"the entry is lost":                                          {record: record(vacated), want: free(unwritten)},
 		"the entry is lost, the pod runs":                            {record: record(), pod: running},
-		"the entry is lost, the pod itself needs a slot":             {record: record(), pod: running, claimant: "web-x", want: free(unwritten)},
+		"the entry is lost, the pod itself needs a slot":             {record: record(), pod: running, nextPod: "web-x", want: free(unwritten)},
 		"the entry is lost, the agent reports the address as used":   {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by the former pod db/web-x")},
 		"the entry is lost, the address has an entry of another pod": {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
 		"the node is gone":                                           {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "address 10.0.9.6 of FixedIP web-10-0-1-6 is in no node's subnet, and was on node n; the pod waits until a node has a subnet that contains the address"}}},
@@ -103,8 +103,8 @@ func TestFreeSlots(t *testing.T) {
 				}
 			}
 			id := identity.Identity{Namespace: "db", PodName: "web-y", Slot: true, Owner: identity.Owner{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
-			if c.claimant != "" {
-				id.PodName = c.claimant
+			if c.nextPod != "" {
+				id.PodName = c.nextPod
 			}
 			got, err := b.freeSlots(id.Resource(), id.Key())
 			if err != nil {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	restclient "k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -36,6 +37,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/rights"
 	"fixedip.io/fixedip/ipam/store/workloads"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
@@ -282,9 +284,18 @@ func (c *Cache) followWorkloads(ctx context.Context, cfg *restclient.Config, sha
 	if err != nil {
 		return fmt.Errorf("create a RESTMapper for workloads: %w", err)
 	}
+	reviews, err := authorizationclient.NewForConfigAndClient(cfg, web)
+	if err != nil {
+		return fmt.Errorf("create a client for the rights of the scheduler: %w", err)
+	}
 	var watched []schema.GroupKind
+	var needs []rights.Need
 	for _, k := range c.Kinds.All() {
 		watched = append(watched, k.GroupKind())
+		needs = append(needs, rights.Need{Kind: k.GroupKind(), Verbs: []string{"list", "watch"}, Setting: "workloads"})
+	}
+	if err := rights.Check(ctx, reviews.SelfSubjectAccessReviews(), mapper, "fixedip-scheduler", needs...); err != nil {
+		return err
 	}
 	c.Workloads = workloads.New(api, mapper, watched...)
 	c.Workloads.AddHandler(c.workloadChanged)

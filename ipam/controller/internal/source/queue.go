@@ -34,7 +34,7 @@ func Workers(n int) controller.Options {
 }
 
 // requestQueue is a priority queue that releases its workers when it is shut down. The queue of controller-runtime, up to
-// v0.24, may hand an item to a worker that has ended. It then blocks for ever with locks held, and the other workers block
+// v0.24, may hand an item to a worker that has ended. It then blocks forever with locks held, and the other workers block
 // on these locks. The process ends after 30 seconds with an error, and holds its lease until then (controller-runtime#3538).
 type requestQueue struct {
 	priorityqueue.PriorityQueue[ctrl.Request]

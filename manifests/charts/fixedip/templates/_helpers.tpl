@@ -30,6 +30,9 @@ kind: FixedIPConfiguration
 {{ toYaml $config }}
 {{- end }}
 
+{{- /* The ConfigMap of Cilium, as namespace/name; empty: the default of both programs. */}}
+{{- define "fixedip.ciliumConfig" }}{{ with .Values.ciliumConfig }}{{ if ne . "kube-system/cilium-config" }}{{ . }}{{ end }}{{ end }}{{ end }}
+
 {{- /* The configuration of the scheduler. */}}
 {{- define "fixedip.schedulerConfig" -}}
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -45,6 +48,7 @@ leaderElection:
   resourceName: fixedip-scheduler
 profiles:
 {{- $scheduler := .Values.scheduler }}
+{{- $cilium := include "fixedip.ciliumConfig" . }}
 {{- range .Values.config.schedulerNames | default (list "fixedip-scheduler") }}
 - schedulerName: {{ quote . }}
   plugins:
@@ -56,6 +60,9 @@ profiles:
   - name: FixedIP
     args:
       configuration: /etc/fixedip/config.yaml
+      {{- with $cilium }}
+      ciliumConfig: {{ . }}
+      {{- end }}
       # Each first placement takes one more request, which has a limit of its own.
       claimQPS: {{ $scheduler.qps }}
       claimBurst: {{ int64 $scheduler.burst }}

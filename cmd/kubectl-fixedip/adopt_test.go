@@ -1,0 +1,85 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/test/gen"
+)
+
+// TestAdoptCommand compares the output of adopt --preview.
+func TestAdoptCommand(t *testing.T) {
+	labelled := func(p *corev1.Pod) {
+		p.Labels, p.Spec.SchedulerName = map[string]string{"app": "web"}, "default-scheduler"
+	}
+	objects := []client.Object{
+		pooled(map[string]string{"10.0.1.6": "db/web-0 db/StatefulSet/web", "10.0.1.7": "", "10.0.1.8": "db/x-0 db/StatefulSet/x"}), gen.FixedIP("web-0", gen.Owner("web")),
+		gen.Pod("web-0", gen.On("node-1", "10.0.1.6"), gen.Running, gen.Controlled("web", "1"), labelled),
+		gen.Pod("web-1", gen.On("node-1", "10.0.1.7"), gen.Running, gen.Controlled("web", "1"), labelled),
+		gen.Pod("web-2", gen.On("node-1", "10.0.1.8"), gen.Running, gen.Controlled("web", "1"), labelled),
+		gen.Pod("web-3", gen.Controlled("web", "1"), labelled, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }),
+		gen.Pod("host", gen.On("node-1", "192.0.2.1"), gen.Running, labelled, func(p *corev1.Pod) { p.Spec.HostNetwork = true }),
+	}
+	const text = `NAMESPACE   POD     NODE     ADDRESSES   OUTCOME        REASON
+db          host    node-1   192.0.2.1   NotSelected    the pod uses the host network
+db          web-0   node-1   10.0.1.6    AlreadyFixed   FixedIP web-0
+db          web-1   node-1   10.0.1.7    Adopted        -
+db          web-2   node-1   10.0.1.8    Blocked        IP 10.0.1.8 on node node-1 belongs to pod db/x-0
+db          web-3   -        -           AdoptedLater   the pod does not run with an IP: its phase is Pending
+
+Pods: 5; restarts: 0
+  1 keep their current addresses as fixed addresses
+  1 have fixed addresses already
+  1 are selected, and adopted when they run with an address
+  1 are selected, but cannot be adopted
+  1 are not concerned
+
+The scheduler of an adopted pod does not know the node of the address. Set schedulerName of the pod templates to a profile of
+fixedip-scheduler, so that the pods return to their nodes when they start again.
+`
+	for name, c := range map[string]struct {
+		config string
+		a      adoption
+		want   string
+		fails  string
+	}{
+		"a selector":                        {a: adoption{selector: "app=web"}, want: text},
+		"all pods":                          {a: adoption{all: true}, want: text},
+		"the selector of the configuration": {config: clusterPools + "adoption: {podSelector: {matchLabels: {app: web}}}\n", want: text},
+		"the mismatch policy is Restart": {
+			config: clusterPools + "mismatchPolicy: Restart\n", a: adoption{selector: "app=web"},
+			want: text + "mismatchPolicy of the configuration is Restart: an adopted pod that starts elsewhere with another address is restarted.\n",
+		},
+		"no selector": {fails: `name the pods with --selector or --all: read ConfigMap fixedip-system/fixedip-config: configmaps "fixedip-config" not found`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := objects
+			if c.config != "" {
+				all = append(append([]client.Object{}, objects...), configMap(c.config))
+			}
+			cluster := fakeCluster(t, all...)
+			cluster.namespace, c.a.source = "db", source
+			report, err := cluster.adoptionReport(t.Context(), c.a)
+			if c.fails != "" || err != nil {
+				if err == nil || err.Error() != c.fails {
+					t.Errorf("got the error %v, want %q", err, c.fails)
+				}
+				return
+			}
+			var out strings.Builder
+			if err := writeAdoption(&out, report); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, out.String()); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

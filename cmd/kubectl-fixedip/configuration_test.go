@@ -1,0 +1,77 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/status"
+)
+
+// TestConfigurationIsFound checks which ConfigMap the commands read: that of the flag, that of the installation, or the usual one.
+func TestConfigurationIsFound(t *testing.T) {
+	// deployment returns the Deployment of a program, which mounts a ConfigMap.
+	deployment := func(program, namespace, configMap string) *appsv1.Deployment {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: program, Labels: status.LabelsOf(program)}}
+		d.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: configMap},
+		}}}}
+		return d
+	}
+	for name, c := range map[string]struct {
+		installed []client.Object
+		flag      configurationSource
+		// rights is the only namespace whose objects the user may read; empty: all.
+		rights string
+		// want is the ConfigMap, and read is true if the command has its content.
+		want configurationSource
+		read bool
+	}{
+		"the chart in its usual namespace": {installed: []client.Object{deployment(status.Controller, "fixedip-system", "fixedip-config")}, want: "fixedip-system/fixedip-config"},
+		"kustomize": {
+			installed: []client.Object{deployment(status.Controller, "fixedip-system", "fixedip-config-8f6g5h"), inConfigMap("fixedip-system", "fixedip-config-8f6g5h")},
+			want:      "fixedip-system/fixedip-config-8f6g5h", read: true,
+		},
+		"another namespace": {
+			installed: []client.Object{deployment(status.Controller, "network", "fixedip-config"), inConfigMap("network", "fixedip-config"), inConfigMap("fixedip-system", "fixedip-config")},
+			want:      "network/fixedip-config", read: true,
+		},
+		"the flag": {
+			installed: []client.Object{deployment(status.Controller, "network", "fixedip-config"), inConfigMap("network", "fixedip-config")},
+			flag:      "network/other", want: "network/other",
+		},
+		"a tenant": {
+			installed: []client.Object{deployment(status.Controller, "network", "fixedip-config"), inConfigMap("network", "fixedip-config")},
+			rights:    "db", want: "fixedip-system/fixedip-config",
+		},
+		"only the scheduler": {installed: []client.Object{deployment(status.Scheduler, "network", "fixedip-config")}, want: "fixedip-system/fixedip-config"},
+		"nothing":            {want: "fixedip-system/fixedip-config"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			user := fakeCluster(t, c.installed...)
+			if c.rights != "" {
+				user = withRightsOf(c.rights, user)
+			}
+			if got := user.locate(t.Context(), c.flag); got != c.want {
+				t.Errorf("got the ConfigMap %s, want %s", got, c.want)
+			}
+			settings, unread := user.configuration(t.Context(), c.flag)
+			if (unread == nil) != c.read || c.read && len(settings.Subnets.ClusterPools) != 1 {
+				t.Errorf("got the settings %+v and the error %v, want the settings of the ConfigMap: %v", settings, unread, c.read)
+			}
+		})
+	}
+}
+
+// inConfigMap returns a ConfigMap with a configuration.
+func inConfigMap(namespace, name string) *corev1.ConfigMap {
+	c := configMap(clusterPools)
+	c.Namespace, c.Name = namespace, name
+	return c
+}

@@ -1,0 +1,82 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rights checks at the start whether a program has the rights that its configuration needs. The chart derives these rights from
+// the configuration. An installation without the chart states them a second time, in a role: a program whose role lacks one exits
+// with one clear error, instead of retrying requests that the API server refuses.
+package rights
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/klog/v2"
+)
+
+// Need is the right to use some verbs on all objects of a kind.
+type Need struct {
+	Kind  schema.GroupKind
+	Verbs []string
+	// Setting is the setting of the configuration that needs the right.
+	Setting string
+}
+
+// settle is the time for which a right may be missing: an installation applies the roles and the programs at the same time, and the
+// API server does not see a new role at once.
+const settle = 5 * time.Second
+
+// Check returns an error that names each right that the program lacks, the setting that needs it, and the ClusterRole to which an
+// administrator adds it. It skips kinds whose API is not installed, which may be installed later. If the API server does not respond,
+// Check logs that and returns nil, because the API server may be restarting.
+func Check(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewInterface, mapper meta.RESTMapper, role string, needs ...Need) error {
+	var missing []string
+	err := wait.PollUntilContextTimeout(ctx, time.Second, settle, true, func(ctx context.Context) (done bool, err error) {
+		missing, err = lacking(ctx, api, mapper, needs)
+		return len(missing) == 0, err
+	})
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case len(missing) > 0:
+		return fmt.Errorf("this program lacks rights that its configuration needs: %s; add them to ClusterRole %s, or remove the settings (the chart adds them by itself)", strings.Join(missing, "; "), role)
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Could not ask the API server for the rights of this program; they are not checked")
+	}
+	return nil
+}
+
+// lacking returns the needs that the API server does not grant, as text.
+func lacking(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewInterface, mapper meta.RESTMapper, needs []Need) (missing []string, err error) {
+	for _, need := range needs {
+		mapping, err := mapper.RESTMapping(need.Kind)
+		if err != nil {
+			klog.FromContext(ctx).V(2).Info("The rights for a kind are not checked, because its API is not available", "kind", need.Kind, "err", err)
+			continue
+		}
+		var lacks []string
+		for _, verb := range need.Verbs {
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Group: mapping.Resource.Group, Resource: mapping.Resource.Resource, Verb: verb},
+			}}
+			answer, err := api.Create(ctx, review, metav1.CreateOptions{})
+			if err != nil {
+				return nil, err
+			}
+			if !answer.Status.Allowed {
+				lacks = append(lacks, verb)
+			}
+		}
+		if len(lacks) > 0 {
+			missing = append(missing, fmt.Sprintf("%s %s (for %s)", strings.Join(lacks, ", "), mapping.Resource.GroupResource(), need.Setting))
+		}
+	}
+	return missing, nil
+}

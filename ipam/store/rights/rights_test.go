@@ -1,0 +1,78 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rights_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"fixedip.io/fixedip/ipam/store/rights"
+)
+
+// TestCheck checks the error for missing rights, and that kinds that are not installed and an API server that does not respond are no
+// error.
+func TestCheck(t *testing.T) {
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: "apps", Version: "v1"}, {Version: "v1"}})
+	mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Node"}, meta.RESTScopeRoot)
+	deployments := rights.Need{Kind: schema.GroupKind{Group: "apps", Kind: "Deployment"}, Verbs: []string{"get", "list", "watch"}, Setting: "workloads"}
+	nodes := rights.Need{Kind: schema.GroupKind{Kind: "Node"}, Verbs: []string{"patch"}, Setting: "protectNodesFrom"}
+	absent := rights.Need{Kind: schema.GroupKind{Group: "db.example.com", Kind: "Cluster"}, Verbs: []string{"list"}, Setting: "workloads"}
+	for name, c := range map[string]struct {
+		needs []rights.Need
+		// granted are rights as "verb resource.group".
+		granted []string
+		fails   error
+		// late is the number of reviews after which all rights are granted; 0: never.
+		late int
+		want string
+	}{
+		"no needs":          {},
+		"all are granted":   {needs: []rights.Need{deployments, nodes}, granted: []string{"get deployments.apps", "list deployments.apps", "watch deployments.apps", "patch nodes"}},
+		"not installed yet": {needs: []rights.Need{absent}},
+		"some are missing": {
+			needs: []rights.Need{deployments, nodes, absent}, granted: []string{"get deployments.apps"},
+			want: "this program lacks rights that its configuration needs: list, watch deployments.apps (for workloads); patch nodes (for protectNodesFrom); add them to ClusterRole fixedip-controller, or remove the settings (the chart adds them by itself)",
+		},
+		"the role is applied at the same time": {needs: []rights.Need{deployments}, late: 4},
+		"the API server does not respond":      {needs: []rights.Need{deployments}, fails: errors.New("connection refused")},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			asked := 0
+			client := fake.NewClientset()
+			client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+				r := review.Spec.ResourceAttributes
+				asked++
+				review.Status.Allowed = asked > c.late && c.late > 0 || slices.Contains(c.granted, r.Verb+" "+schema.GroupResource{Group: r.Group, Resource: r.Resource}.String())
+				return true, review, c.fails
+			})
+			err := rights.Check(t.Context(), client.AuthorizationV1().SelfSubjectAccessReviews(), mapper, "fixedip-controller", c.needs...)
+			if got := text(err); got != c.want {
+				t.Errorf("got the error %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// bubble runs a subtest in which time passes as soon as nothing else happens.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
