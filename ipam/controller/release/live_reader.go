@@ -65,9 +65,11 @@ func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Ob
 // exists because the batches of all nodes with pods of a deleted workload read that workload at the same time.
 type notFoundCache struct {
 	mu sync.Mutex
-	// lookups contains the latest read of each workload. Key: the workload. Each new read removes those that began
-	// notFoundLasts ago or earlier.
+	// lookups contains the latest read of each workload. Key: the workload. Reads that began notFoundLasts ago or earlier
+	// are not used. They are removed at most once in notFoundLasts, since each batch may read many workloads.
 	lookups map[objectKey]*lookup
+	// pruned is the time of the latest removal.
+	pruned time.Time
 }
 
 type objectKey struct {
@@ -113,13 +115,18 @@ func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now
 func (c *notFoundCache) begin(key objectKey, own *lookup) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.lookups, func(_ objectKey, l *lookup) bool { return own.began.Sub(l.began) >= notFoundLasts })
+	outdated := func(l *lookup) bool { return own.began.Sub(l.began) >= notFoundLasts }
+	if own.began.Sub(c.pruned) >= notFoundLasts {
+		maps.DeleteFunc(c.lookups, func(_ objectKey, l *lookup) bool { return outdated(l) })
+		c.pruned = own.began
+	}
 	latest := c.lookups[key]
-	if latest == nil {
+	if latest == nil || outdated(latest) {
 		if c.lookups == nil {
 			c.lookups = map[objectKey]*lookup{}
 		}
 		c.lookups[key] = own
+		return nil
 	}
 	return latest
 }
