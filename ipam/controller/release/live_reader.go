@@ -98,16 +98,20 @@ func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if latest.err == nil && latest.found == nil {
-			if w, err := from.Get(key.kind, key.namespace, key.name); err == nil && w == nil {
-				return nil, nil
-			}
+		if latest.err == nil && latest.found == nil && notCached(from, key) {
+			return nil, nil
 		}
 		c.replace(key, own)
 	}
 	defer close(own.done)
 	own.found, own.err = from.Live(ctx, key.kind, key.namespace, key.name)
 	return own.found, own.err
+}
+
+// notCached reports whether the cache is filled and does not have the workload.
+func notCached(from gather.Workloads, key objectKey) bool {
+	w, err := from.Get(key.kind, key.namespace, key.name)
+	return err == nil && w == nil
 }
 
 // begin returns the latest read of a workload that began less than notFoundLasts before own. If there is none, it stores own as
