@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,9 +42,10 @@ const (
 	whileInFlight = 200 * time.Millisecond
 	// parallelFinishes is the maximum number of finalizers that are removed at the same time. These writes are the most
 	// expensive ones for a deleted workload and would delay the releases on other nodes. No release waits for them.
-	// whileFinishing is the time until the next try when the maximum is reached.
 	parallelFinishes = 4
-	whileFinishing   = 100 * time.Millisecond
+	// whileFinishing is the time until the next try of a request that waits for another finalizer, if no such request was queued
+	// earlier (see finishes).
+	whileFinishing = 15 * time.Second
 	// whileRefused is the time until the next try to create a FixedIP that was refused: no event reports that a quota has
 	// room again.
 	whileRefused = 30 * time.Second
@@ -72,9 +72,8 @@ type Controller struct {
 
 	// idle stores the time since which a FixedIP has had no bound pod, for the delay of reclaim.Gap only. For a replica that
 	// takes over, this is the time of its first reconcile. Key: namespace/name. Value: a time.Time.
-	idle sync.Map
-	// finishing counts the finalizers that are being removed.
-	finishing atomic.Int32
+	idle      sync.Map
+	finishing finishes
 }
 
 // Setup adds the controller to a manager.

@@ -83,10 +83,10 @@ func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.
 	case reclaim.MarkLeaving, reclaim.FenceTarget, reclaim.ReleaseHome:
 		return c.releaseMoved(ctx, key, a)
 	case reclaim.FinishRecord:
-		defer c.finishing.Add(-1)
-		if c.finishing.Add(1) > parallelFinishes {
+		if !c.finishing.begin(again) {
 			return errBusy
 		}
+		defer func() { c.IdentityRequests.Add(c.finishing.end()...) }()
 		return release.Finish(ctx, c.Live, s.Record)
 	}
 	return fmt.Errorf("unknown action %v", a.Type)

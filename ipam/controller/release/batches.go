@@ -17,13 +17,17 @@ import (
 )
 
 const (
-	// batchWindow is the maximum time for which the first address of a batch waits for the addresses of pods that are
-	// terminating on the node. A deleted workload releases many addresses at about the same time, and every agent receives
-	// every write. An address should be released within a second; the reads and the write need the rest of that time.
-	batchWindow = 400 * time.Millisecond
-	// quietWindow is the time for which a batch waits if no pod is terminating: a user who deletes several FixedIPs deletes
-	// them one after another.
+	// quietWindow is the time for which a batch waits for further identities if no pod is terminating, counted from the last
+	// identity that joined: a user who deletes several FixedIPs deletes them one after another.
 	quietWindow = 50 * time.Millisecond
+	// joinWindow is the same time if pods with an entry are terminating on the node. The pods of a deleted workload do not end
+	// at the same moment, and every agent receives every write.
+	joinWindow = time.Second
+	// lateWindow is the same time if no such pod is left, but the identity of one has not joined: its deletion has just been seen,
+	// or its workload still expects it.
+	lateWindow = 200 * time.Millisecond
+	// maxWindow is the maximum time for which the first identity of a batch waits.
+	maxWindow = 10 * time.Second
 )
 
 // Batches collects the identities whose addresses have to be released, by node.
@@ -45,10 +49,11 @@ type Batches struct {
 // batch contains the identities to release on one node.
 type batch struct {
 	identities sets.Set[client.ObjectKey]
-	since      time.Time
-	// awaited is true if an earlier reconcile found a terminating pod with an entry. The batch is complete when no such
-	// pod is left.
-	awaited bool
+	// first and last are the times at which the first and the last identity joined.
+	first, last time.Time
+	// awaited are the identities whose pods an earlier reconcile found terminating on the node, with an entry. The batch is
+	// complete when no such pod is left and all of them have joined.
+	awaited sets.Set[client.ObjectKey]
 }
 
 // Add adds an identity to the batch of a node.
@@ -63,10 +68,14 @@ func (b *Batches) add(node string, identities ...client.ObjectKey) {
 	if b.waiting == nil {
 		b.waiting = map[string]*batch{}
 	}
-	if b.waiting[node] == nil {
-		b.waiting[node] = &batch{identities: sets.New[client.ObjectKey](), since: b.Clock.Now()}
+	now, at := b.Clock.Now(), b.waiting[node]
+	if at == nil {
+		at = &batch{identities: sets.New[client.ObjectKey](), first: now, awaited: sets.New[client.ObjectKey]()}
+		b.waiting[node] = at
 	}
-	b.waiting[node].identities.Insert(identities...)
+	if before := at.identities.Len(); at.identities.Insert(identities...).Len() > before {
+		at.last = now
+	}
 }
 
 // InFlight reports whether the release of an identity has begun and is not confirmed yet.
@@ -76,23 +85,31 @@ func (b *Batches) InFlight(identity client.ObjectKey) bool {
 	return b.inFlight.Has(identity)
 }
 
-// wait returns the time until the batch of a node is complete; 0 if it is complete or there is no batch. terminating is true
-// if a pod with an entry is terminating on the node; wait records that in the batch.
-func (b *Batches) wait(node string, terminating bool) time.Duration {
+// wait returns the time until the batch of a node is complete; 0 if it is complete or there is no batch. terminating are the
+// identities whose pods are terminating on the node and have an entry there; wait records them in the batch.
+func (b *Batches) wait(node string, terminating []client.ObjectKey) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, ok := b.waiting[node]
 	if !ok {
 		return 0
 	}
+	at.awaited.Insert(terminating...)
 	window := quietWindow
 	switch {
-	case terminating:
-		window, at.awaited = batchWindow, true
-	case at.awaited:
+	case len(terminating) > 0:
+		window = joinWindow
+	case len(at.awaited) == 0:
+	case at.identities.IsSuperset(at.awaited):
 		return 0
+	default:
+		window = lateWindow
 	}
-	return max(0, at.since.Add(window).Sub(b.Clock.Now()))
+	end := at.last.Add(window)
+	if latest := at.first.Add(maxWindow); end.After(latest) {
+		end = latest
+	}
+	return max(0, end.Sub(b.Clock.Now()))
 }
 
 // take removes the batch of a node and returns its identities, sorted. They are in flight until landed is called.
@@ -104,7 +121,11 @@ func (b *Batches) take(node string) (identities []client.ObjectKey, landed func(
 		delete(b.waiting, node)
 	}
 	slices.SortFunc(identities, func(x, y client.ObjectKey) int { return strings.Compare(x.String(), y.String()) })
-	b.inFlight = b.inFlight.Union(sets.New(identities...))
+	if b.inFlight == nil {
+		b.inFlight = sets.New[client.ObjectKey]()
+	}
+	// Insert into the set, since a copy would take time proportional to the identities in flight on all nodes.
+	b.inFlight.Insert(identities...)
 	return identities, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -39,8 +39,8 @@ import (
 const (
 	// parallelReads is the maximum number of parallel reads for one node.
 	parallelReads = 32
-	// maxRetry is the maximum time between two tries on one node.
-	maxRetry = 30 * time.Second
+	// minRetry and maxRetry are the minimum and the maximum time between two tries on one node.
+	minRetry, maxRetry = 400 * time.Millisecond, 30 * time.Second
 )
 
 // Controller releases the batches. A request names a node.
@@ -59,7 +59,7 @@ type Controller struct {
 // Setup adds the controller to a manager.
 func (c *Controller) Setup(mgr ctrl.Manager) error {
 	options := source.Workers(32)
-	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](batchWindow, maxRetry)
+	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](minRetry, maxRetry)
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("release").
 		WatchesRawSource(c.Batches.queue.Source(nil, c.Batches.requests)).
@@ -102,16 +102,19 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// terminating reports whether a pod with an entry is terminating on the node.
-func (c *Controller) terminating(ctx context.Context, node string) (bool, error) {
+// terminating returns the identities whose pods are terminating on the node and have an entry there.
+func (c *Controller) terminating(ctx context.Context, node string) (identities []client.ObjectKey, err error) {
 	pods, err := index.PodsOnNode(ctx, c.Cached, node)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	owners := c.Gatherer.Ledger.OwnersOn(node)
-	return slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
-		return pod.DeletionTimestamp != nil && slices.Contains(owners, pool.OwnerKey(pod.Namespace, pod.Name))
-	}), nil
+	for i := range pods {
+		if pod := &pods[i]; pod.DeletionTimestamp != nil && slices.Contains(owners, pool.OwnerKey(pod.Namespace, pod.Name)) {
+			identities = append(identities, client.ObjectKeyFromObject(pod))
+		}
+	}
+	return identities, nil
 }
 
 // releaseBatch releases the addresses on a node of those identities for which the second decision, from the objects that
@@ -125,16 +128,25 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 		return err
 	})
 	// Read the workloads in parallel: sequential reads take too long if the API server is busy.
-	for key := range c.workloadsOf(ctx, identities) {
+	keys := c.workloadsOf(ctx, identities).UnsortedList()
+	missing := make([]bool, len(keys))
+	for i, key := range keys {
 		calls.Go(func() error {
-			_, err := c.notFound.workload(callCtx, c.Workloads, c.Clock.Now(), key)
+			found, err := c.notFound.workload(callCtx, c.Workloads, c.Clock.Now(), key)
+			missing[i] = err == nil && found == nil
 			return err
 		})
 	}
 	if err := calls.Wait(); err != nil {
 		return err
 	}
-	records, err := c.confirm(ctx, objects, identities)
+	gone := sets.New[objectKey]()
+	for i, key := range keys {
+		if missing[i] {
+			gone.Insert(key)
+		}
+	}
+	records, err := c.confirm(ctx, objects, gone, identities)
 	if err != nil {
 		return err
 	}
@@ -164,12 +176,17 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []client.Object
 	return found
 }
 
-// confirm decides for each identity again, from objects. If the decision is still to release its addresses on the node,
+// confirm decides for each identity again, from objects. The API server did not find the workloads in gone when it listed the
+// pods in objects; such a workload counts as deleted unless the cache has it. If the decision is still to release its addresses on the node,
 // confirm deletes the FixedIP unless it is being deleted, and returns it. Key: the owner in the pool. confirm adds the other
 // identities to c.Again.
-func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities []client.ObjectKey) (map[string]*v1alpha1.FixedIP, error) {
+func (c *Controller) confirm(ctx context.Context, objects nodeReader, gone sets.Set[objectKey], identities []client.ObjectKey) (map[string]*v1alpha1.FixedIP, error) {
 	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-		return c.notFound.workload(ctx, c.Workloads, c.Clock.Now(), objectKey{gk, namespace, name})
+		key := objectKey{gk, namespace, name}
+		if gone.Has(key) && notCached(c.Workloads, key) {
+			return nil, nil
+		}
+		return c.notFound.workload(ctx, c.Workloads, c.Clock.Now(), key)
 	}}
 	// states contains the state of each identity to release, and nil for each of the others.
 	states := make([]*reclaim.State, len(identities))

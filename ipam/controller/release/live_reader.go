@@ -65,9 +65,11 @@ func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Ob
 // exists because the batches of all nodes with pods of a deleted workload read that workload at the same time.
 type notFoundCache struct {
 	mu sync.Mutex
-	// lookups contains the latest read of each workload. Key: the workload. Each new read removes those that began
-	// notFoundLasts ago or earlier.
+	// lookups contains the latest read of each workload. Key: the workload. Reads that began notFoundLasts ago or earlier
+	// are not used. They are removed at most once in notFoundLasts, since each batch may read many workloads.
 	lookups map[objectKey]*lookup
+	// pruned is the time of the latest removal.
+	pruned time.Time
 }
 
 type objectKey struct {
@@ -96,10 +98,8 @@ func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if latest.err == nil && latest.found == nil {
-			if w, err := from.Get(key.kind, key.namespace, key.name); err == nil && w == nil {
-				return nil, nil
-			}
+		if latest.err == nil && latest.found == nil && notCached(from, key) {
+			return nil, nil
 		}
 		c.replace(key, own)
 	}
@@ -108,18 +108,29 @@ func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now
 	return own.found, own.err
 }
 
+// notCached reports whether the cache is filled and does not have the workload.
+func notCached(from gather.Workloads, key objectKey) bool {
+	w, err := from.Get(key.kind, key.namespace, key.name)
+	return err == nil && w == nil
+}
+
 // begin returns the latest read of a workload that began less than notFoundLasts before own. If there is none, it stores own as
 // the latest read and returns nil.
 func (c *notFoundCache) begin(key objectKey, own *lookup) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.lookups, func(_ objectKey, l *lookup) bool { return own.began.Sub(l.began) >= notFoundLasts })
+	outdated := func(l *lookup) bool { return own.began.Sub(l.began) >= notFoundLasts }
+	if own.began.Sub(c.pruned) >= notFoundLasts {
+		maps.DeleteFunc(c.lookups, func(_ objectKey, l *lookup) bool { return outdated(l) })
+		c.pruned = own.began
+	}
 	latest := c.lookups[key]
-	if latest == nil {
+	if latest == nil || outdated(latest) {
 		if c.lookups == nil {
 			c.lookups = map[objectKey]*lookup{}
 		}
 		c.lookups[key] = own
+		return nil
 	}
 	return latest
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -218,6 +219,8 @@ func (b *bench) release(ctx context.Context, s *step) error {
 					left--
 				}
 			}
+		case <-b.controller.Exited():
+			return fmt.Errorf("the controller exited while addresses were released: %s; the log is %s", b.controller.ExitState(), b.controller.LogPath())
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -236,24 +239,38 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	return nil
 }
 
-// endPods removes the pods of a node and their CiliumEndpoints, one after another, as the kubelet and the agent would. Then it
-// removes the addresses of all of them from status.ipam.used in one patch, because an agent reports at most once per second. It
-// sets gone to the time at which the last pod was removed.
+// endPods removes the pods of a node and their CiliumEndpoints as the kubelet and the agent would: each of the two removes its
+// objects one after another, and they do not wait for each other. Then it removes the addresses of all pods from
+// status.ipam.used in one patch, because an agent reports at most once per second. It sets gone to the time at which the last
+// pod was removed.
 func (b *bench) endPods(ctx context.Context, name string, pods []world.Place, gone *time.Time) error {
 	if len(pods) == 0 {
 		return nil
 	}
-	var unused []string
-	for _, p := range pods {
-		meta := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
-		if err := b.api.Delete(ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)); err != nil {
-			return fmt.Errorf("remove pod %s/%s: %w", p.Namespace, p.Name, err)
+	programs, each := errgroup.WithContext(ctx)
+	programs.Go(func() error {
+		for _, p := range pods {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+			if err := b.api.Delete(each, pod, client.GracePeriodSeconds(0)); err != nil {
+				return fmt.Errorf("remove pod %s/%s: %w", p.Namespace, p.Name, err)
+			}
 		}
 		*gone = time.Now()
-		if err := b.api.Delete(ctx, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}); err != nil {
-			return fmt.Errorf("delete CiliumEndpoint %s/%s: %w", p.Namespace, p.Name, err)
+		return nil
+	})
+	var unused []string
+	programs.Go(func() error {
+		for _, p := range pods {
+			endpoint := &ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+			if err := b.api.Delete(each, endpoint); err != nil {
+				return fmt.Errorf("delete CiliumEndpoint %s/%s: %w", p.Namespace, p.Name, err)
+			}
+			unused = append(unused, fmt.Sprintf(`{"op":"remove","path":"/status/ipam/used/%s"}`, p.Address))
 		}
-		unused = append(unused, fmt.Sprintf(`{"op":"remove","path":"/status/ipam/used/%s"}`, p.Address))
+		return nil
+	})
+	if err := programs.Wait(); err != nil {
+		return err
 	}
 	patch := client.RawPatch(types.JSONPatchType, []byte("["+strings.Join(unused, ",")+"]"))
 	node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}

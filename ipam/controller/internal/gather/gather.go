@@ -342,7 +342,7 @@ func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (s
 			continue
 		}
 		var list v1alpha1.NodeSubnetList
-		if err := g.Cached.List(ctx, &list); err != nil {
+		if err := g.Cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 			return "", fmt.Errorf("list NodeSubnets from the cache: %w", err)
 		}
 		for _, s := range list.Items {
