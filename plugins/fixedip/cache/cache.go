@@ -36,6 +36,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/packed"
 	"fixedip.io/fixedip/ipam/store/workloads"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
@@ -85,8 +86,9 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 		return nil, fmt.Errorf("create a client for CiliumNodes and FixedIPs: %w", err)
 	}
 	caches, err := newCache(cfg, cache.Options{
-		Scheme: registered,
-		Mapper: newMapper(),
+		Scheme:      registered,
+		Mapper:      newMapper(),
+		NewInformer: packed.NewInformerWith(pack),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.ForCache},
 			&v1alpha1.FixedIP{}:    {Transform: trim},
