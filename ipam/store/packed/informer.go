@@ -5,6 +5,7 @@ package packed
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,10 +28,13 @@ func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Durati
 }
 
 // NewInformerWith returns a function that is like NewInformer, but whose informers pack the objects of all kinds with pack,
-// and list them in pages (see pages). pack returns a Record, or an object that it does not pack.
+// list them in pages (see pages), and have no index by namespace: a list of one namespace fails. pack returns a Record, or an
+// object that it does not pack.
 func NewInformerWith(pack cache.TransformFunc) func(cache.ListerWatcher, runtime.Object, time.Duration, cache.Indexers) cache.SharedIndexInformer {
 	return func(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		p := &pages{ListerWatcher: from}
+		indexers = maps.Clone(indexers)
+		delete(indexers, cache.NamespaceIndex)
 		return informer{SharedIndexInformer: cache.NewSharedIndexInformer(p, of, resync, smaller(indexers)), pack: pack, pages: p}
 	}
 }

@@ -24,18 +24,19 @@ type record struct {
 	// created and deleted are Unix times in seconds, which is the precision of metav1.Time. deleted is 0 if the FixedIP is
 	// not being deleted.
 	created, deleted, generation int64
-	// texts contains name, UID, resourceVersion, podName, vacatedBy, movableFor and the IPs: for each the length as a varint,
-	// and the text.
+	// texts contains the name, UID and resourceVersion, the name and UID of the owner, podName, vacatedBy, movableFor and the
+	// IPs: for each the length as a varint, and the text.
 	texts string
 }
 
-// common is the part of a FixedIP that all FixedIPs of a workload have in common.
+// common is the part of a FixedIP that many FixedIPs of a namespace have in common.
 type common struct {
-	namespace  string
-	owner      v1alpha1.OwnerReference
-	assignedTo v1alpha1.Assignee
-	reclaim    v1alpha1.ReclaimPolicy
-	failover   v1alpha1.Failover
+	namespace string
+	// apiVersion and kind are those of the owner.
+	apiVersion, kind string
+	assignedTo       v1alpha1.Assignee
+	reclaim          v1alpha1.ReclaimPolicy
+	failover         v1alpha1.Failover
 	// condition is the type of the only condition; empty: there is none.
 	condition, reason string
 	status            metav1.ConditionStatus
@@ -53,7 +54,8 @@ func pack(obj any) (any, error) {
 		return obj, nil
 	}
 	c := common{
-		namespace: fip.Namespace, owner: fip.Spec.Owner, assignedTo: fip.Spec.AssignedTo, reclaim: fip.Spec.Reclaim, failover: fip.Spec.Failover,
+		namespace: fip.Namespace, apiVersion: fip.Spec.Owner.APIVersion, kind: fip.Spec.Owner.Kind,
+		assignedTo: fip.Spec.AssignedTo, reclaim: fip.Spec.Reclaim, failover: fip.Spec.Failover,
 	}
 	for _, condition := range fip.Status.Conditions {
 		c.condition, c.status, c.reason = condition.Type, condition.Status, condition.Reason
@@ -64,7 +66,7 @@ func pack(obj any) (any, error) {
 	}
 	var texts []byte
 	for _, text := range append([]string{
-		fip.Name, string(fip.UID), fip.ResourceVersion, fip.Spec.PodName, fip.Status.VacatedBy, string(fip.Status.MovableFor),
+		fip.Name, string(fip.UID), fip.ResourceVersion, fip.Spec.Owner.Name, string(fip.Spec.Owner.UID), fip.Spec.PodName, fip.Status.VacatedBy, string(fip.Status.MovableFor),
 	}, fip.Spec.IPs...) {
 		texts = binary.AppendUvarint(texts, uint64(len(text)))
 		texts = append(texts, text...)
@@ -88,7 +90,8 @@ func (r *record) Unpack() client.Object {
 		fip.DeletionTimestamp = &deleted
 	}
 	fip.Name, fip.UID, fip.ResourceVersion = next(), types.UID(next()), next()
-	fip.Spec = v1alpha1.FixedIPSpec{NodeName: r.node.Value(), Owner: c.owner, AssignedTo: c.assignedTo, Reclaim: c.reclaim, Failover: c.failover, PodName: next()}
+	owner := v1alpha1.OwnerReference{APIVersion: c.apiVersion, Kind: c.kind, Name: next(), UID: types.UID(next())}
+	fip.Spec = v1alpha1.FixedIPSpec{NodeName: r.node.Value(), Owner: owner, AssignedTo: c.assignedTo, Reclaim: c.reclaim, Failover: c.failover, PodName: next()}
 	fip.Status.VacatedBy, fip.Status.MovableFor = next(), types.UID(next())
 	if c.condition != "" {
 		fip.Status.Conditions = []metav1.Condition{{Type: c.condition, Status: c.status, Reason: c.reason}}

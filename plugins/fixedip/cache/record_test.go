@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/store/packed"
 )
 
@@ -88,25 +89,50 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// TestSlotsOf checks that the index by workload contains the FixedIPs of kinds whose pods have slots, and no others.
+func TestSlotsOf(t *testing.T) {
+	deployments := identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}
+	for name, tc := range map[string]struct {
+		kinds identity.Kinds
+		kind  string
+		want  []string
+	}{
+		"a StatefulSet":                {identity.NewKinds(deployments), "StatefulSet", nil},
+		"a Deployment":                 {identity.NewKinds(deployments), "Deployment", []string{"db/Deployment/mysql-2"}},
+		"a kind without a setting":     {identity.NewKinds(), "Deployment", nil},
+		"a StatefulSet that has slots": {identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "StatefulSet", Identity: identity.Slot}), "StatefulSet", []string{"db/StatefulSet/mysql-2"}},
+	} {
+		fip := benchFixedIP(7)
+		fip.Spec.Owner.Kind = tc.kind
+		if diff := cmp.Diff(tc.want, slotsOf(tc.kinds)(fip)); diff != "" {
+			t.Errorf("%s: values of the index (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // BenchmarkStore measures the live heap of each FixedIP in the cache, without the ledger.
 func BenchmarkStore(b *testing.B) {
 	const objects = 20_000
 	same := func(obj any) (any, error) { return obj, nil }
-	workload := toolscache.Indexers{
-		toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc,
-		// These are the values of the index that controller-runtime adds.
-		"field:" + WorkloadIndex: func(obj any) ([]string, error) {
-			of := WorkloadOf(obj.(client.Object))[0]
-			return []string{"db/" + of, "__all_namespaces/" + of}, nil
-		},
+	// controller-runtime adds indexes with such values.
+	indexers := func(of client.IndexerFunc) toolscache.Indexers {
+		return toolscache.Indexers{
+			toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc,
+			"field:" + WorkloadIndex: func(obj any) (values []string, err error) {
+				for _, value := range of(obj.(client.Object)) {
+					values = append(values, "db/"+value, "__all_namespaces/"+value)
+				}
+				return values, nil
+			},
+		}
 	}
 	for _, way := range []struct {
 		name string
 		make toolscache.SharedIndexInformer
 		pack toolscache.TransformFunc
 	}{
-		{"packed", packed.NewInformerWith(pack)(&toolscache.ListWatch{}, &v1alpha1.FixedIP{}, 0, workload), pack},
-		{"as objects", toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &v1alpha1.FixedIP{}, 0, workload), same},
+		{"packed", packed.NewInformerWith(pack)(&toolscache.ListWatch{}, &v1alpha1.FixedIP{}, 0, indexers(slotsOf(identity.NewKinds()))), pack},
+		{"as objects", toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &v1alpha1.FixedIP{}, 0, indexers(WorkloadOf)), same},
 	} {
 		b.Run(way.name, func(b *testing.B) {
 			store := way.make.GetStore()
