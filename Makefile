@@ -382,7 +382,7 @@ bench-check: $(BENCH_PROGRAMS) ## Compares ratios, memory, first bind and reques
 	@$(BENCH) -nodes $(NODES) -arms '$(ARMS)' -limits test/perf/limits.yaml
 
 # The packages with micro-benchmarks, the number of runs of each, and the file of a former result to compare with.
-MICRO := ./ipam/core/address ./ipam/core/ledger ./ipam/core/subnetplan ./ipam/controller/internal/packed ./ipam/controller/subnet \
+MICRO := ./ipam/core/address ./ipam/core/ledger ./ipam/core/subnetplan ./ipam/store/packed ./ipam/controller/subnet \
   ./plugins/fixedip/binder ./plugins/fixedip/cache
 COUNT ?= 6
 OLD   ?=

@@ -38,13 +38,15 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/rights"
+	"fixedip.io/fixedip/ipam/store/packed"
 	"fixedip.io/fixedip/ipam/store/workloads"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// WorkloadIndex is the index of FixedIPs by workload. Its values are workloads as pool entries name them.
+// WorkloadIndex is the index of FixedIPs by workload, for workloads whose pods have slots. Its values are workloads as pool
+// entries name them.
 const WorkloadIndex = "workload"
 
 // Cache is the view of the cluster that the plugin decides from. The fields above mu are set once, before the first
@@ -87,8 +89,9 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 		return nil, fmt.Errorf("create a client for CiliumNodes and FixedIPs: %w", err)
 	}
 	caches, err := newCache(cfg, cache.Options{
-		Scheme: registered,
-		Mapper: newMapper(),
+		Scheme:      registered,
+		Mapper:      newMapper(),
+		NewInformer: packed.NewInformerWith(pack),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.ForCache},
 			&v1alpha1.FixedIP{}:    {Transform: trim},
@@ -102,7 +105,7 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 	if err := c.followWorkloads(ctx, cfg, shared); err != nil {
 		return nil, err
 	}
-	if err := caches.IndexField(ctx, &v1alpha1.FixedIP{}, WorkloadIndex, WorkloadOf); err != nil {
+	if err := caches.IndexField(ctx, &v1alpha1.FixedIP{}, WorkloadIndex, slotsOf(kinds)); err != nil {
 		return nil, fmt.Errorf("add the index of FixedIPs by workload: %w", err)
 	}
 	pools, err := ciliumpool.SyncLedger(ctx, caches, c.Ledger, c.PoolChanged)
@@ -199,7 +202,19 @@ func (c *Cache) fixedIPChanged(fip *v1alpha1.FixedIP, freed []string) {
 // KeyOf returns the pod that a FixedIP names, as pool entries name it: "namespace/name".
 func KeyOf(fip *v1alpha1.FixedIP) string { return pool.OwnerKey(fip.Namespace, fip.Spec.PodName) }
 
-// WorkloadOf returns the workload of a FixedIP, as pool entries name it. It is the index function of WorkloadIndex.
+// slotsOf returns the index function of WorkloadIndex: WorkloadOf for FixedIPs of workloads whose pods have slots, and no value for
+// the others. Most FixedIPs belong to StatefulSets, for which nothing reads the index.
+func slotsOf(kinds identity.Kinds) client.IndexerFunc {
+	return func(obj client.Object) []string {
+		gk := identity.OwnerOf(obj.(*v1alpha1.FixedIP)).GroupKind()
+		if kind, ok := kinds.Labelled(identity.Label(gk)); !ok || kind.Identity != identity.Slot {
+			return nil
+		}
+		return WorkloadOf(obj)
+	}
+}
+
+// WorkloadOf returns the workload of a FixedIP, as pool entries name it.
 func WorkloadOf(obj client.Object) []string {
 	fip := obj.(*v1alpha1.FixedIP)
 	o := identity.OwnerOf(fip)
@@ -219,7 +234,7 @@ func (c *Cache) FixedIP(ctx context.Context, namespace, name string) (*v1alpha1.
 	return &fip, nil
 }
 
-// FixedIPsOf returns the FixedIPs of a workload. They are shared: do not change them.
+// FixedIPsOf returns the FixedIPs of a workload whose pods have slots.
 func (c *Cache) FixedIPsOf(workload string) ([]v1alpha1.FixedIP, error) {
 	var list v1alpha1.FixedIPList
 	err := c.FixedIPs.List(context.Background(), &list, client.MatchingFields{WorkloadIndex: workload}, client.UnsafeDisableDeepCopy)

@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
 // trim is a cache transform that removes the parts of a FixedIP that the scheduler does not read. These are more than
@@ -29,6 +28,5 @@ func trim(obj any) (any, error) {
 	if c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionSubnetAvailable); c != nil {
 		trimmed.Status.Conditions = []metav1.Condition{{Type: c.Type, Status: c.Status, Reason: c.Reason}}
 	}
-	fixedips.ShareText(trimmed)
 	return trimmed, nil
 }

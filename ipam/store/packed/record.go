@@ -16,10 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// record is a packed object. client-go reads its name and its resourceVersion through ObjectMetaAccessor.
-type record interface {
+// Record is a packed object. client-go reads its name and its resourceVersion through ObjectMetaAccessor.
+type Record interface {
 	metav1.ObjectMetaAccessor
-	unpack() client.Object
+	// Unpack returns an object of the API type, which the caller may change.
+	Unpack() client.Object
 }
 
 // podRecord is a pod in the encoding of protocol buffers.
@@ -68,21 +69,21 @@ func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
 // out, the controller could release the addresses of that object.
 func unpack(obj any) any {
 	switch o := obj.(type) {
-	case record:
-		return o.unpack()
+	case Record:
+		return o.Unpack()
 	case cache.DeletedFinalStateUnknown:
 		return cache.DeletedFinalStateUnknown{Key: o.Key, Obj: unpack(o.Obj)}
 	}
 	return obj
 }
 
-func (r podRecord) unpack() client.Object {
+func (r podRecord) Unpack() client.Object {
 	var pod corev1.Pod
 	utilruntime.Must(pod.Unmarshal([]byte(r)))
 	return &pod
 }
 
-func (r podRecord) GetObjectMeta() metav1.Object { return r.unpack() }
+func (r podRecord) GetObjectMeta() metav1.Object { return r.Unpack() }
 
 // split returns the encoded metadata and the encoded status.networking.
 func (r endpointRecord) split() (meta, networking []byte) {
@@ -91,7 +92,7 @@ func (r endpointRecord) split() (meta, networking []byte) {
 	return data[n : n+int(length)], data[n+int(length):]
 }
 
-func (r endpointRecord) unpack() client.Object {
+func (r endpointRecord) Unpack() client.Object {
 	meta, networking := r.split()
 	var e ciliumv2.CiliumEndpoint
 	utilruntime.Must(e.ObjectMeta.Unmarshal(meta))

@@ -204,7 +204,7 @@ func TestInformer(t *testing.T) {
 			expect(1, c.before, c.before)
 			source.Modify(c.after.DeepCopyObject())
 			expect(2, update{c.before, c.after}, c.after)
-			if _, isRecord := stored(i, c.after).(record); isRecord != c.packed {
+			if _, isRecord := stored(i, c.after).(Record); isRecord != c.packed {
 				t.Errorf("the store contains a record: %v, want %v", isRecord, c.packed)
 			}
 			source.DeleteDropWatch(c.after.DeepCopyObject())
@@ -281,7 +281,7 @@ func BenchmarkStore(b *testing.B) {
 		{"CiliumEndpoint", &ciliumv2.CiliumEndpoint{}, func(i int) apiruntime.Object {
 			e := endpoint(fmt.Sprintf("web-7d9c5b8f6-%05d", i), fmt.Sprintf("172.16.%d.%d", i/7500, i/30%250), &ciliumv2.AddressPair{IPV4: fmt.Sprintf("10.1.%d.%d", i/250, i%250)})
 			r, _ := packEndpoint(e)
-			return r.unpack()
+			return r.Unpack()
 		}},
 	} {
 		for _, way := range []struct {

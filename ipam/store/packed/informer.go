@@ -5,6 +5,7 @@ package packed
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -21,30 +22,49 @@ func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Durati
 	i := informer{SharedIndexInformer: cache.NewSharedIndexInformer(from, of, resync, smaller(indexers))}
 	switch of.(type) {
 	case *corev1.Pod, *ciliumv2.CiliumEndpoint:
-		i.packs = true
+		i.pack = pack
 	}
 	return i
 }
 
-// informer is an informer whose readers and event handlers get objects. If packs is true, its store contains records.
+// NewInformerWith returns a function that is like NewInformer, but whose informers pack the objects of all kinds with pack,
+// list them in pages (see pages), and have no index by namespace: a list of one namespace fails. pack returns a Record, or an
+// object that it does not pack.
+func NewInformerWith(pack cache.TransformFunc) func(cache.ListerWatcher, runtime.Object, time.Duration, cache.Indexers) cache.SharedIndexInformer {
+	return func(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+		p := &pages{ListerWatcher: from}
+		indexers = maps.Clone(indexers)
+		delete(indexers, cache.NamespaceIndex)
+		return informer{SharedIndexInformer: cache.NewSharedIndexInformer(p, of, resync, smaller(indexers)), pack: pack, pages: p}
+	}
+}
+
+// informer is an informer whose readers and event handlers get objects.
 type informer struct {
 	cache.SharedIndexInformer
-	packs bool
+	// pack returns the Record of an object, which the store contains; nil: the store contains objects.
+	pack cache.TransformFunc
+	// pages is the source of the initial list; nil: the informer lists all objects with one request.
+	pages *pages
 }
 
 // SetTransform sets the function that removes fields from an object before it is packed.
 func (i informer) SetTransform(trim cache.TransformFunc) error {
-	return i.SharedIndexInformer.SetTransform(func(obj any) (any, error) {
-		if r, ok := obj.(record); ok {
-			// client-go transforms an object twice if it receives the initial list as a stream.
+	transform := func(obj any) (any, error) {
+		if r, ok := obj.(Record); ok {
+			// client-go transforms an object twice if it receives the initial list as a stream or from pages.
 			return r, nil
 		}
 		trimmed, err := trim(obj)
-		if err != nil || !i.packs {
+		if err != nil || i.pack == nil {
 			return trimmed, err
 		}
-		return pack(trimmed)
-	})
+		return i.pack(trimmed)
+	}
+	if i.pages != nil {
+		i.pages.transform = transform
+	}
+	return i.SharedIndexInformer.SetTransform(transform)
 }
 
 func (i informer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {

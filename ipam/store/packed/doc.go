@@ -1,7 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packed has an informer that stores pods and CiliumEndpoints in a packed form.
+// Package packed has informers that store objects in a packed form: NewInformer packs pods and CiliumEndpoints, and
+// NewInformerWith what its caller can pack.
 //
 // An empty corev1.Pod takes more than a kilobyte of memory, and the cache needs few of its fields. A large cluster
 // has 150,000 pods and as many CiliumEndpoints. The informer therefore encodes each object when it receives it, and
