@@ -10,7 +10,8 @@
 //
 // An index by field supports only lists over all namespaces, whatever the kind of the objects. controller-runtime would also
 // store each value once more for its namespace. Most of these values have one object, and a set with one object needs more
-// memory than a packed pod.
+// memory than a packed pod. Pods and CiliumEndpoints are not indexed by namespace. A list of one namespace looks at the keys of
+// all of them.
 //
 // Before an object is packed, the transform of the cache removes the fields that are not needed. Of a CiliumEndpoint only
 // the metadata and status.networking can be packed.
