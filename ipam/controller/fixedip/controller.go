@@ -72,7 +72,9 @@ type Controller struct {
 
 	// idle stores the time since which a FixedIP has had no bound pod, for the delay of reclaim.Gap only. For a replica that
 	// takes over, this is the time of its first reconcile. Key: namespace/name. Value: a time.Time.
-	idle      sync.Map
+	idle sync.Map
+	// replaced stores the versions of FixedIPs that the cache still shows although this controller has replaced them.
+	replaced  replaced
 	finishing finishes
 }
 
@@ -176,6 +178,9 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.
 		since, _ := c.idle.LoadOrStore(req.String(), s.Now)
 		s.Idle = since.(time.Time)
 	}
+	if s.Record == nil {
+		c.replaced.forget(req.String())
+	}
 	if ok {
 		return []reclaim.State{s}, nil
 	}
@@ -189,6 +194,10 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.
 // known.
 func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State, a reclaim.Action) (after time.Duration, err error) {
 	log := klog.FromContext(ctx).WithValues("action", a.Type, "rule", a.Rule, "pod", s.Holder)
+	if c.replaced.has(s.Record, s.Now) {
+		// The event of the write queues the request.
+		return source.AfterConflict, nil
+	}
 	err = c.perform(ctx, req, s, a)
 	if errors.Is(err, gather.ErrAsked) {
 		// The answer of the agent queues the request again.

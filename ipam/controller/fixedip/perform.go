@@ -165,6 +165,7 @@ func (c *Controller) updateRecord(ctx context.Context, s reclaim.State, a reclai
 	if err := c.Live.Update(ctx, record); err != nil {
 		return err
 	}
+	c.replaced.add(s.Record, record, s.Now)
 	from, to := s.Record.Spec.NodeName, a.Spec.NodeName
 	if from == "" || from == to {
 		return nil
@@ -186,6 +187,7 @@ func (c *Controller) updateStatus(ctx context.Context, s reclaim.State, a reclai
 	if err := c.Live.Status().Update(ctx, record); err != nil {
 		return err
 	}
+	c.replaced.add(s.Record, record, s.Now)
 	now := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionAllocated)
 	before := meta.FindStatusCondition(s.Record.Status.Conditions, v1alpha1.ConditionAllocated)
 	if now != nil && now.Status == metav1.ConditionFalse && (before == nil || before.Reason != now.Reason) {

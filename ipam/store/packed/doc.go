@@ -11,7 +11,7 @@
 //
 // An index by field supports only lists over all namespaces, whatever the kind of the objects. controller-runtime would also
 // store each value once more for its namespace. Most of these values have one object, and a set with one object needs more
-// memory than a packed pod.
+// memory than a packed pod. Packed objects are not indexed by namespace: a list of one namespace looks at the keys of all.
 //
 // Before an object is packed, the transform of the cache removes the fields that are not needed. Of a CiliumEndpoint only
 // the metadata and status.networking can be packed.

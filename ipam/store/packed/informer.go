@@ -5,7 +5,6 @@ package packed
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,23 +18,21 @@ import (
 // NewInformer returns an informer of client-go. If it is for pods or CiliumEndpoints, its store contains records. NewInformer
 // is for the field of this name in the options of controller-runtime's cache. The cache sets the transform of each informer.
 func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
-	i := informer{SharedIndexInformer: cache.NewSharedIndexInformer(from, of, resync, smaller(indexers))}
+	var i informer
 	switch of.(type) {
 	case *corev1.Pod, *ciliumv2.CiliumEndpoint:
 		i.pack = pack
 	}
+	i.SharedIndexInformer = cache.NewSharedIndexInformer(from, of, resync, smaller(i.pack != nil, indexers))
 	return i
 }
 
-// NewInformerWith returns a function that is like NewInformer, but whose informers pack the objects of all kinds with pack,
-// list them in pages (see pages), and have no index by namespace: a list of one namespace fails. pack returns a Record, or an
-// object that it does not pack.
+// NewInformerWith returns a function that is like NewInformer, but whose informers pack the objects of all kinds with pack, and
+// list them in pages (see pages). pack returns a Record, or an object that it does not pack.
 func NewInformerWith(pack cache.TransformFunc) func(cache.ListerWatcher, runtime.Object, time.Duration, cache.Indexers) cache.SharedIndexInformer {
 	return func(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		p := &pages{ListerWatcher: from}
-		indexers = maps.Clone(indexers)
-		delete(indexers, cache.NamespaceIndex)
-		return informer{SharedIndexInformer: cache.NewSharedIndexInformer(p, of, resync, smaller(indexers)), pack: pack, pages: p}
+		return informer{SharedIndexInformer: cache.NewSharedIndexInformer(p, of, resync, smaller(true, indexers)), pack: pack, pages: p}
 	}
 }
 
@@ -80,10 +77,12 @@ func (i informer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, optio
 }
 
 func (i informer) AddIndexers(indexers cache.Indexers) error {
-	return i.SharedIndexInformer.AddIndexers(smaller(indexers))
+	return i.SharedIndexInformer.AddIndexers(smaller(i.pack != nil, indexers))
 }
 
-func (i informer) GetIndexer() cache.Indexer { return indexer{i.SharedIndexInformer.GetIndexer()} }
+func (i informer) GetIndexer() cache.Indexer {
+	return indexer{i.SharedIndexInformer.GetIndexer(), i.pack != nil}
+}
 
 func (i informer) GetStore() cache.Store { return i.GetIndexer() }
 
@@ -104,10 +103,13 @@ const (
 
 // smaller returns indexers that unpack a record before they compute its values. The indexers of fields return only the
 // values for lists over all namespaces, because the values for one namespace would need a set with one element for most
-// pods.
-func smaller(indexers cache.Indexers) cache.Indexers {
+// pods. If packs is true, there is no index by namespace (see indexer.ByIndex).
+func smaller(packs bool, indexers cache.Indexers) cache.Indexers {
 	all := cache.Indexers{}
 	for name, values := range indexers {
+		if packs && name == cache.NamespaceIndex {
+			continue
+		}
 		all[name] = func(obj any) ([]string, error) {
 			found, err := values(unpack(obj))
 			if strings.HasPrefix(name, fieldIndex) {
@@ -119,9 +121,12 @@ func smaller(indexers cache.Indexers) cache.Indexers {
 	return all
 }
 
-// indexer reads objects from a store that may contain records. The writing methods are for client-go, which calls them with
-// records.
-type indexer struct{ cache.Indexer }
+// indexer reads objects from a store, which contains records if packs is true. The writing methods are for client-go, which calls
+// them with records.
+type indexer struct {
+	cache.Indexer
+	packs bool
+}
 
 func (i indexer) List() []any { return unpackAll(i.Indexer.List()) }
 
@@ -140,13 +145,34 @@ func (i indexer) Index(name string, obj any) ([]any, error) {
 	return unpackAll(found), err
 }
 
-// ByIndex implements cache.Indexer. It returns an error for a field in one namespace, because the index has no such value.
+// ByIndex implements cache.Indexer. It returns an error for a field in one namespace, because the index has no such value. If packs
+// is true, it looks at the keys of all objects to find those of a namespace.
 func (i indexer) ByIndex(name, value string) ([]any, error) {
+	if i.packs && name == cache.NamespaceIndex {
+		return i.inNamespace(value)
+	}
 	if strings.HasPrefix(name, fieldIndex) && !strings.HasPrefix(value, allNamespaces) {
 		return nil, fmt.Errorf("index %s has no value %s: list by a field only over all namespaces", name, value)
 	}
 	found, err := i.Indexer.ByIndex(name, value)
 	return unpackAll(found), err
+}
+
+// inNamespace returns the objects of a namespace.
+func (i indexer) inNamespace(namespace string) (found []any, err error) {
+	for _, key := range i.ListKeys() {
+		if !strings.HasPrefix(key, namespace+"/") {
+			continue
+		}
+		obj, exists, err := i.GetByKey(key)
+		if err != nil {
+			return nil, fmt.Errorf("read %s from the cache: %w", key, err)
+		}
+		if exists {
+			found = append(found, obj)
+		}
+	}
+	return found, nil
 }
 
 // unpackAll unpacks records in place: the list belongs to the caller.

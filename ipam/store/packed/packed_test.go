@@ -176,6 +176,10 @@ func TestInformer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				// The name of this namespace begins the name of the other one.
+				if other, err := i.GetIndexer().ByIndex(cache.NamespaceIndex, "sho"); err != nil || len(other) > 0 {
+					t.Errorf("ByIndex of another namespace: got %v, error %v; want nothing", other, err)
+				}
 				if c.node != "" && object != nil {
 					if lists["Index of the node"], err = i.GetIndexer().Index("node", object); err != nil {
 						t.Fatal(err)

@@ -1,0 +1,59 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fixedip
+
+import (
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// replacedFor is the maximum time for which a version counts as replaced. If the API server is restored from a backup, the
+// cache may show that version for ever.
+const replacedFor = 30 * time.Second
+
+// replaced stores the versions of FixedIPs that this controller has replaced by a write, until the cache shows a later version.
+// A decision from such a version would repeat the write, and the API server would refuse it with a conflict. That happens at
+// restarts of pods: the event of the pod's IPs arrives soon after the write for its binding. The zero value is ready to use.
+type replaced struct {
+	// versions has the namespace/name of the FixedIP as the key. The value is a version.
+	versions sync.Map
+}
+
+// version is a resourceVersion, and the time at which it was replaced.
+type version struct {
+	resource string
+	at       time.Time
+}
+
+// add stores the version of before, which a write has replaced by after. If the write changed nothing, add stores nothing.
+func (r *replaced) add(before, after *v1alpha1.FixedIP, now time.Time) {
+	if before.ResourceVersion != after.ResourceVersion {
+		r.versions.Store(client.ObjectKeyFromObject(before).String(), version{before.ResourceVersion, now})
+	}
+}
+
+// has reports whether the FixedIP, which may be nil, has a version that was replaced. If it has another one, has deletes the stored
+// version.
+func (r *replaced) has(record *v1alpha1.FixedIP, now time.Time) bool {
+	if record == nil {
+		return false
+	}
+	key := client.ObjectKeyFromObject(record).String()
+	stored, ok := r.versions.Load(key)
+	if !ok {
+		return false
+	}
+	if v := stored.(version); v.resource == record.ResourceVersion && now.Before(v.at.Add(replacedFor)) {
+		return true
+	}
+	r.versions.CompareAndDelete(key, stored)
+	return false
+}
+
+// forget deletes the stored version of a FixedIP that does not exist. key is its namespace/name.
+func (r *replaced) forget(key string) { r.versions.Delete(key) }
