@@ -14,6 +14,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,9 +34,9 @@ var created = metav1.NewTime(time.Date(2026, 11, 20, 10, 0, 0, 0, time.Local))
 
 func metadata(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: "shop", Name: name, UID: types.UID("uid-of-" + name), CreationTimestamp: created,
+		Namespace: "shop", Name: name, UID: types.UID(uuid.NewSHA1(uuid.Nil, []byte(name)).String()), CreationTimestamp: created,
 		Annotations:     map[string]string{"fixedip.io/ips": "10.0.1.10"},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-7d9c5b8f6", UID: "uid-of-the-replicaset", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-7d9c5b8f6", UID: "0b2f1c58-9f0e-4f6a-8a55-3f1a7d6c2e91", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}},
 	}
 }
 

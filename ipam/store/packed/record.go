@@ -7,10 +7,13 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,11 +26,12 @@ type Record interface {
 	Unpack() client.Object
 }
 
-// podRecord is a pod in the encoding of protocol buffers.
+// podRecord is a pod in the encoding of protocol buffers, with the short forms of its UIDs.
 type podRecord string
 
 // endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the length of the encoded metadata as
-// a varint, the metadata in the encoding of protocol buffers, and status.networking as JSON. Other fields are dropped.
+// a varint, the metadata in the encoding of protocol buffers with the short forms of its UIDs, and status.networking as JSON.
+// Other fields are dropped.
 type endpointRecord string
 
 // pack returns the record of a pod or of a CiliumEndpoint. It returns any other object unchanged, such as a record or a
@@ -35,7 +39,9 @@ type endpointRecord string
 func pack(obj any) (any, error) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		data, err := o.Marshal()
+		short := *o
+		short.ObjectMeta = shortUIDs(o.ObjectMeta)
+		data, err := short.Marshal()
 		if err != nil {
 			return nil, fmt.Errorf("pack pod %s/%s: %w", o.Namespace, o.Name, err)
 		}
@@ -51,7 +57,8 @@ func pack(obj any) (any, error) {
 }
 
 func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
-	meta, err := e.ObjectMeta.Marshal()
+	short := shortUIDs(e.ObjectMeta)
+	meta, err := short.Marshal()
 	if err != nil {
 		return "", err
 	}
@@ -80,6 +87,7 @@ func unpack(obj any) any {
 func (r podRecord) Unpack() client.Object {
 	var pod corev1.Pod
 	utilruntime.Must(pod.Unmarshal([]byte(r)))
+	convertUIDs(&pod.ObjectMeta, longUID)
 	return &pod
 }
 
@@ -96,6 +104,7 @@ func (r endpointRecord) Unpack() client.Object {
 	meta, networking := r.split()
 	var e ciliumv2.CiliumEndpoint
 	utilruntime.Must(e.ObjectMeta.Unmarshal(meta))
+	convertUIDs(&e.ObjectMeta, longUID)
 	utilruntime.Must(json.Unmarshal(networking, &e.Status.Networking))
 	return &e
 }
@@ -104,5 +113,44 @@ func (r endpointRecord) GetObjectMeta() metav1.Object {
 	meta, _ := r.split()
 	var m metav1.ObjectMeta
 	utilruntime.Must(m.Unmarshal(meta))
+	convertUIDs(&m, longUID)
 	return &m
+}
+
+// shortMark is the first byte of the short form of a UID. No text in UTF-8 contains it.
+const shortMark = 0xff
+
+// shortUIDs returns the metadata with the short forms of the UIDs. It does not change m.
+func shortUIDs(m metav1.ObjectMeta) metav1.ObjectMeta {
+	m.OwnerReferences = slices.Clone(m.OwnerReferences)
+	convertUIDs(&m, shortUID)
+	return m
+}
+
+// convertUIDs applies convert to the UIDs of an object and of its owners.
+func convertUIDs(m *metav1.ObjectMeta, convert func(types.UID) types.UID) {
+	m.UID = convert(m.UID)
+	for i := range m.OwnerReferences {
+		m.OwnerReferences[i].UID = convert(m.OwnerReferences[i].UID)
+	}
+}
+
+// shortUID returns the short form of a UID, with 17 instead of 36 bytes: shortMark and the bytes of the UUID. It returns a UID
+// unchanged if that is not a UUID in the form that the API server uses.
+func shortUID(uid types.UID) types.UID {
+	id, err := uuid.Parse(string(uid))
+	if err != nil || id.String() != string(uid) {
+		return uid
+	}
+	return types.UID(append([]byte{shortMark}, id[:]...))
+}
+
+// longUID returns the UID of which shortUID has returned the argument.
+func longUID(short types.UID) types.UID {
+	if len(short) == 0 || short[0] != shortMark {
+		return short
+	}
+	var id uuid.UUID
+	copy(id[:], short[1:])
+	return types.UID(id.String())
 }
