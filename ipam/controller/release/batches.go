@@ -20,14 +20,15 @@ const (
 	// quietWindow is the time for which a batch waits for further identities if no pod is terminating, counted from the last
 	// identity that joined: a user who deletes several FixedIPs deletes them one after another.
 	quietWindow = 50 * time.Millisecond
-	// joinWindow is the same time if pods with an entry are terminating on the node. The pods of a deleted workload do not end
-	// at the same moment, and every agent receives every write.
-	joinWindow = time.Second
+	// joinWindow is the same time if pods whose addresses will be released too are terminating on the node. The pods of a deleted
+	// workload do not end at the same moment, and every agent receives every write. If the API server is busy, the pods of a
+	// node end seconds apart.
+	joinWindow = 5 * time.Second
 	// lateWindow is the same time if no such pod is left, but the identity of one has not joined: its deletion has just been seen,
-	// or its workload still expects it.
+	// or its workload expects it again.
 	lateWindow = 200 * time.Millisecond
 	// maxWindow is the maximum time for which the first identity of a batch waits.
-	maxWindow = 10 * time.Second
+	maxWindow = 30 * time.Second
 )
 
 // Batches collects the identities whose addresses have to be released, by node.
@@ -51,8 +52,8 @@ type batch struct {
 	identities sets.Set[client.ObjectKey]
 	// first and last are the times at which the first and the last identity joined.
 	first, last time.Time
-	// awaited are the identities whose pods an earlier reconcile found terminating on the node, with an entry. The batch is
-	// complete when no such pod is left and all of them have joined.
+	// awaited are the identities that earlier reconciles passed to wait. The batch is complete when no such pod is left and all of
+	// them have joined.
 	awaited sets.Set[client.ObjectKey]
 }
 
@@ -86,7 +87,7 @@ func (b *Batches) InFlight(identity client.ObjectKey) bool {
 }
 
 // wait returns the time until the batch of a node is complete; 0 if it is complete or there is no batch. terminating are the
-// identities whose pods are terminating on the node and have an entry there; wait records them in the batch.
+// identities that will join when their pods have ended; wait records them in the batch.
 func (b *Batches) wait(node string, terminating []client.ObjectKey) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

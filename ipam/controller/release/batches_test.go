@@ -29,7 +29,7 @@ func TestBatchWait(t *testing.T) {
 	long := func() []moment {
 		events := []moment{{join: []int{0}, terminating: []int{1}}}
 		for i := range 12 {
-			events = append(events, moment{after: 800 * time.Millisecond, join: []int{10 + i}, terminating: []int{1}})
+			events = append(events, moment{after: 2400 * time.Millisecond, join: []int{10 + i}, terminating: []int{1}})
 		}
 		return events
 	}()
@@ -47,7 +47,7 @@ func TestBatchWait(t *testing.T) {
 		"the last pod ended and joined":                        {[]moment{{join: []int{0}, terminating: []int{1}}, {after: time.Millisecond, join: []int{1}}}, 0},
 		"the last pod ended and has not joined":                {[]moment{{join: []int{0}, terminating: []int{1}}, {after: time.Millisecond}}, lateWindow - time.Millisecond},
 		"the last pod ended and is expected by its workload":   {[]moment{{join: []int{0}, terminating: []int{1}}, {after: 300 * time.Millisecond}}, 0},
-		"pods end one after another for longer than maxWindow": {long, maxWindow - 12*800*time.Millisecond},
+		"pods end one after another for longer than maxWindow": {long, maxWindow - 12*2400*time.Millisecond},
 		"no batch": {[]moment{{terminating: []int{1}}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

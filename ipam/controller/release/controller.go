@@ -102,7 +102,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// terminating returns the identities whose pods are terminating on the node and have an entry there.
+// terminating returns the identities that have an entry on the node and a pod that is terminating there, if the caches show
+// that their addresses will be released when the pod has ended. Other pods, such as those of a rolling update, delay no batch.
 func (c *Controller) terminating(ctx context.Context, node string) (identities []client.ObjectKey, err error) {
 	pods, err := index.PodsOnNode(ctx, c.Cached, node)
 	if err != nil {
@@ -110,11 +111,39 @@ func (c *Controller) terminating(ctx context.Context, node string) (identities [
 	}
 	owners := c.Gatherer.Ledger.OwnersOn(node)
 	for i := range pods {
-		if pod := &pods[i]; pod.DeletionTimestamp != nil && slices.Contains(owners, pool.OwnerKey(pod.Namespace, pod.Name)) {
-			identities = append(identities, client.ObjectKeyFromObject(pod))
+		key := client.ObjectKeyFromObject(&pods[i])
+		if pods[i].DeletionTimestamp == nil || !slices.Contains(owners, pool.OwnerKey(key.Namespace, key.Name)) {
+			continue
+		}
+		expected, err := c.expected(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		if !expected {
+			identities = append(identities, key)
 		}
 	}
 	return identities, nil
+}
+
+// expected reports whether the caches show that an identity will not join a batch when its pod has ended: its workload exists and
+// has such a pod, or there is no FixedIP with the name of the pod. It decides only how long a batch waits.
+func (c *Controller) expected(ctx context.Context, key client.ObjectKey) (bool, error) {
+	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, key)
+	if err != nil || record == nil {
+		// Slots, and entries without a FixedIP, are released in no batch.
+		return true, err
+	}
+	if record.DeletionTimestamp != nil {
+		return false, nil
+	}
+	owner := identity.OwnerOf(record)
+	if owner.Kind == identity.PodKind {
+		return false, nil
+	}
+	w, err := c.Workloads.Get(owner.GroupKind(), key.Namespace, owner.Name)
+	// An error means that the workloads are not known yet.
+	return err != nil || w != nil && !w.Excludes(key.Name), nil
 }
 
 // releaseBatch releases the addresses on a node of those identities for which the second decision, from the objects that

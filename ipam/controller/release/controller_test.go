@@ -204,9 +204,9 @@ func (s *stage) end(pod *corev1.Pod) {
 	}
 }
 
-// TestBatchWaitsForTerminatingPods checks that a batch is written in one patch, and when: after quietWindow if no pod with
-// an entry is terminating on the node; otherwise when the last such pod is gone, and joinWindow after the last identity joined
-// at the latest.
+// TestBatchWaitsForTerminatingPods checks that a batch is written in one patch, and when: after quietWindow if no pod whose
+// address will be released is terminating on the node; otherwise when the last such pod is gone, and joinWindow after the last
+// identity joined at the latest.
 func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	existing := controllertest.Objects(controllertest.Record(0, false), controllertest.Record(1, false), controllertest.Record(2, false))
 	ending := func(i int) *corev1.Pod {
@@ -230,7 +230,7 @@ func TestBatchWaitsForTerminatingPods(t *testing.T) {
 		"no pod is terminating":                    {existing, nil, quietWindow, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown},
 		"a pod terminates and is removed":          {append(controllertest.Objects(ending(1)), existing...), ending(1), time.Millisecond, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown},
 		"a pod terminates and is not removed":      {append(controllertest.Objects(ending(1)), existing...), nil, joinWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
-		"the workload of a terminating pod exists": {append(controllertest.Objects(ending(1), workload, ofOther), existing[0], existing[2]), nil, joinWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
+		"the workload of a terminating pod exists": {append(controllertest.Objects(ending(1), workload, ofOther), existing[0], existing[2]), nil, quietWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
 		"a pod terminates on another node":         {append(controllertest.Objects(onOtherNode), existing...), nil, quietWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
 		"a pod runs and is not being deleted":      {append(controllertest.Objects(controllertest.Pod(1)), existing...), nil, quietWindow, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown},
 	} {
