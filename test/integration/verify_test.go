@@ -196,7 +196,16 @@ func TestMismatch(t *testing.T) {
 	e.create(statefulSet("guarded", 1), statefulSet("many", 3), statefulSet("reported", 1, func(s *appsv1.StatefulSet) {
 		s.Annotations = map[string]string{"fixedip.io/mismatch-policy": "Report"}
 	}))
-	before := e.awaitRunning(nil, all...)
+	// before contains the first pod of each name. On a busy machine a pod is evicted before the next one of its StatefulSet runs.
+	before := map[string]witness.Row{}
+	e.await("wait for a pod of each name to run", func(rows []witness.Row) bool {
+		for _, r := range rows {
+			if _, seen := before[r.Pod]; r.Running && !seen {
+				before[r.Pod] = r
+			}
+		}
+		return len(before) == len(all)
+	})
 	for _, name := range all {
 		// The test causes these violations on purpose.
 		defer e.witness.Forgive(namespace + "/" + name)
