@@ -84,6 +84,8 @@ type step struct {
 	// rest waits until the row's scheduler has exactly these pods with these outcomes, and then compares the stored objects.
 	// Key: the name of the pod. Value: its outcome; see matches.
 	rest map[string]string
+	// when delays the end of rest until it returns true. Calls of extension points pass meanwhile.
+	when func(*scene) bool
 }
 
 // show formats a status as the tables do: its code and its message.
@@ -267,6 +269,9 @@ func (p *player) play(events <-chan watch.Event) {
 			p.t.Logf("calls of extension points:\n%s", strings.Join(p.log, "\n"))
 		}
 	}()
+	// No event reports that a step's condition when has become true.
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
 	for {
 		for len(p.steps) > 0 && p.steps[0].at == "" && p.rested() {
 			if before := p.steps[0].before; before != nil {
@@ -286,6 +291,7 @@ func (p *player) play(events <-chan watch.Event) {
 				p.t.Fatal("the watch of pods ended before the row")
 			}
 			p.follow(e)
+		case <-again.C:
 		case <-ctx.Done():
 			p.t.Fatalf("while waiting for %s: %v; got pods %v", p.steps[0].describe(), context.Cause(ctx), p.outcomes())
 		}
@@ -293,6 +299,9 @@ func (p *player) play(events <-chan watch.Event) {
 }
 
 func (s step) describe() string {
+	if s.rest != nil && s.when != nil {
+		return fmt.Sprintf("pods %v, and what the step also waits for", s.rest)
+	}
 	if s.rest != nil {
 		return fmt.Sprintf("pods %v", s.rest)
 	}
@@ -385,6 +394,9 @@ func (p *player) rested() bool {
 	p.t.Helper()
 	if want := p.steps[0].rest; want != nil {
 		if !maps.EqualFunc(want, p.outcomes(), func(w, got string) bool { return p.matches(got, w) }) {
+			return false
+		}
+		if when := p.steps[0].when; when != nil && !when(p.scene) {
 			return false
 		}
 		p.compare("at rest")

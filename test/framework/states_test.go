@@ -198,38 +198,28 @@ func TestStates(t *testing.T) {
 			pod = "web-0"
 		}
 		rows[name] = row{world: st.world, steps: append(slices.Clip(st.steps), step{
-			rest: map[string]string{pod: "Unschedulable: " + d.message},
-			before: func(s *scene) {
-				s.counts(d.reason)
-				s.explains(pod, d.finding)
-			},
+			rest:   map[string]string{pod: "Unschedulable: " + d.message},
+			when:   func(s *scene) bool { return s.counts(d.reason) },
+			before: func(s *scene) { s.explains(pod, d.finding) },
 		})}
 	}
 	play(t, rows)
 }
 
-// counts waits until the scheduler counts one pod for the reason and none for any other.
-func (s *scene) counts(reason string) {
+// counts reports whether the scheduler counts one pod for the reason and none for any other.
+func (s *scene) counts(reason string) bool {
 	s.t.Helper()
-	var got map[string]float64
-	defer func() {
-		if s.t.Failed() {
-			s.t.Logf("fixedip_unplaced_pods by reason: %v", got)
-		}
-	}()
-	s.until("fixedip_unplaced_pods counts one pod for the reason "+reason, func() bool {
-		families, err := legacyregistry.DefaultGatherer.Gather()
-		s.must(err)
-		got = map[string]float64{}
-		for _, f := range families {
-			for _, m := range f.GetMetric() {
-				if f.GetName() == "fixedip_unplaced_pods" && m.GetGauge().GetValue() > 0 {
-					got[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
-				}
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	s.must(err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "fixedip_unplaced_pods" && m.GetGauge().GetValue() > 0 {
+				got[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
 			}
 		}
-		return maps.Equal(got, map[string]float64{reason: 1})
-	})
+	}
+	return maps.Equal(got, map[string]float64{reason: 1})
 }
 
 // explains fails the row unless kubectl fixedip explain, with the objects of the API server, has a finding that contains the

@@ -39,7 +39,12 @@ const settle = 5 * time.Second
 func Check(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewInterface, mapper meta.RESTMapper, role string, needs ...Need) error {
 	var missing []string
 	err := wait.PollUntilContextTimeout(ctx, time.Second, settle, true, func(ctx context.Context) (done bool, err error) {
-		missing, err = lacking(ctx, api, mapper, needs)
+		found, err := lacking(ctx, api, mapper, needs)
+		if err != nil && len(missing) > 0 {
+			// The last complete answer counts: a request that the time limit ends is no answer.
+			return false, nil
+		}
+		missing = found
 		return len(missing) == 0, err
 	})
 	switch {

@@ -32,7 +32,9 @@ func TestCheck(t *testing.T) {
 		needs []rights.Need
 		// granted are rights as "verb resource.group".
 		granted []string
+		// fails is the error of each review after the first answers.
 		fails   error
+		answers int
 		// late is the number of reviews after which all rights are granted; 0: never.
 		late int
 		want string
@@ -46,6 +48,10 @@ func TestCheck(t *testing.T) {
 		},
 		"the role is applied at the same time": {needs: []rights.Need{deployments}, late: 4},
 		"the API server does not respond":      {needs: []rights.Need{deployments}, fails: errors.New("connection refused")},
+		"no later request ends in time": {
+			needs: []rights.Need{deployments}, answers: 4, fails: errors.New("client rate limiter Wait returned an error"),
+			want: "this program lacks rights that its configuration needs: get, list, watch deployments.apps (for workloads); add them to ClusterRole fixedip-controller, or remove the settings (the chart adds them by itself)",
+		},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			asked := 0
@@ -55,6 +61,9 @@ func TestCheck(t *testing.T) {
 				r := review.Spec.ResourceAttributes
 				asked++
 				review.Status.Allowed = asked > c.late && c.late > 0 || slices.Contains(c.granted, r.Verb+" "+schema.GroupResource{Group: r.Group, Resource: r.Resource}.String())
+				if asked <= c.answers {
+					return true, review, nil
+				}
 				return true, review, c.fails
 			})
 			err := rights.Check(t.Context(), client.AuthorizationV1().SelfSubjectAccessReviews(), mapper, "fixedip-controller", c.needs...)
