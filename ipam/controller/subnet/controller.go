@@ -117,25 +117,15 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unavailableIndex, unavailable); err != nil {
 		return fmt.Errorf("index FixedIPs by condition SubnetAvailable: %w", err)
 	}
-	if err := c.listed.follow(ctx, mgr.GetCache()); err != nil {
+	if err := c.listed.follow(ctx, mgr.GetCache(), c.nodeSubnetChanged); err != nil {
 		return err
 	}
-	of := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []ctrl.Request {
-		if ns, ok := o.(*v1alpha1.NodeSubnet); ok {
-			if ns.Spec.NodeName == "" {
-				return nil
-			}
-			return []ctrl.Request{source.ForName(ns.Spec.NodeName)}
-		}
-		return []ctrl.Request{source.ForName(o.GetName())}
-	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("subnet").
 		// This source has no initial requests: start enqueues all nodes during the first pass over all orphaned
 		// subnets.
 		WatchesRawSource(c.Nodes.Source(seen, func() []ctrl.Request { return nil })).
-		Watches(&corev1.Node{}, of, builder.WithPredicates(nodeChanged)).
-		Watches(&v1alpha1.NodeSubnet{}, of).
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged)).
 		WithOptions(source.Workers(joinWorkers)).
 		Complete(reconcile.Func(c.reconcileNode))
 	if err != nil {
@@ -148,7 +138,6 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 		Named("orphan").
 		WatchesRawSource(c.Orphans.Source(nil, func() []ctrl.Request { return []ctrl.Request{All} })).
 		Watches(&corev1.Node{}, once, builder.WithPredicates(nodeChanged)).
-		Watches(&v1alpha1.NodeSubnet{}, once).
 		Watches(&v1alpha1.FixedIP{}, once, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Pod{}, once, builder.WithPredicates(nominated)).
 		WithOptions(source.Workers(1)).
@@ -157,6 +146,17 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 		return fmt.Errorf("set up the controller of orphaned subnets: %w", err)
 	}
 	return nil
+}
+
+// nodeSubnetChanged queues the nodes that a NodeSubnet names, and a pass over all orphaned subnets. One of before and after may be
+// nil.
+func (c *Controller) nodeSubnetChanged(before, after *v1alpha1.NodeSubnet) {
+	for _, ns := range []*v1alpha1.NodeSubnet{before, after} {
+		if ns != nil && ns.Spec.NodeName != "" {
+			c.Nodes.Add(source.ForName(ns.Spec.NodeName))
+		}
+	}
+	c.Orphans.Add(All)
 }
 
 // nodeChanged selects the updates of Nodes that can change the assignment of subnets. It leaves out heartbeats.

@@ -5,15 +5,14 @@ package subnet
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/ipam/store/watch"
 )
 
 // listCache stores the decoded list of all NodeSubnets until one of them changes. Without it, the controller would decode
@@ -31,25 +30,25 @@ type listCache struct {
 	stored bool
 }
 
-// follow makes the events of NodeSubnets clear the stored list. An informer changes its store before it sends the event, so that
-// a stored list is older than the store only while an event is under way.
-func (l *listCache) follow(ctx context.Context, c cache.Cache) error {
-	informer, err := c.GetInformer(ctx, &v1alpha1.NodeSubnet{})
-	if err != nil {
-		return fmt.Errorf("get the informer of NodeSubnets: %w", err)
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { l.clear() },
-		UpdateFunc: func(_, _ any) { l.clear() },
-		DeleteFunc: func(any) { l.clear() },
-	})
-	if err != nil {
-		return fmt.Errorf("watch NodeSubnets: %w", err)
+// follow makes the events of NodeSubnets clear the stored list, and then call changed with the versions before and after; one of
+// them is nil if the NodeSubnet was created or deleted. The events must start a reconcile through changed only: with a handler of
+// its own, the reconcile could begin before the list is cleared, and decide from the old list that there is nothing to do.
+func (l *listCache) follow(ctx context.Context, c cache.Cache, changed func(before, after *v1alpha1.NodeSubnet)) error {
+	if _, err := watch.Objects(ctx, c, &v1alpha1.NodeSubnet{}, l.clearing(changed)); err != nil {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.following = true
 	return nil
+}
+
+// clearing returns a function that clears the stored list and then calls changed.
+func (l *listCache) clearing(changed func(before, after *v1alpha1.NodeSubnet)) func(before, after *v1alpha1.NodeSubnet) {
+	return func(before, after *v1alpha1.NodeSubnet) {
+		l.clear()
+		changed(before, after)
+	}
 }
 
 // get returns the stored list, or the result of read.

@@ -61,6 +61,28 @@ func TestListCache(t *testing.T) {
 	}
 }
 
+// TestReconcileSeesChange checks that a reconcile that the event of a NodeSubnet starts does not get the list from before the
+// event. With two event handlers the reconcile could begin before the list was cleared. A node that had inherited a subnet then
+// never got it, because no other event told its reconciler about that.
+func TestReconcileSeesChange(t *testing.T) {
+	l := &listCache{following: true}
+	stored := []subnetplan.Subnet{{Node: "node-1"}}
+	list := func() string {
+		got, err := l.get(func() ([]subnetplan.Subnet, error) { return stored, nil })
+		if err != nil || len(got) != 1 {
+			t.Fatalf("got the list %v and error %v, want one subnet", got, err)
+		}
+		return got[0].Node
+	}
+	list()
+	seen := ""
+	stored = []subnetplan.Subnet{{Node: "node-2"}}
+	l.clearing(func(_, _ *v1alpha1.NodeSubnet) { seen = list() })(nil, nil)
+	if seen != "node-2" {
+		t.Errorf("the reconcile saw the subnet of %s, want node-2, to which the event gave it", seen)
+	}
+}
+
 // BenchmarkList measures how long one node needs for the list of all NodeSubnets: with the stored list, and if the list has to be
 // decoded.
 func BenchmarkList(b *testing.B) {
