@@ -120,6 +120,9 @@ func (e *netError) Unwrap() error { return e.error }
 
 // RoundTrip puts the request into the line, and returns when the request is answered, its context ends, or the process ends.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if discovers(r) {
+		return &http.Response{Status: http.StatusText(http.StatusNotFound), StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
+	}
 	c, err := parse(r)
 	must(err)
 	c.from, c.begun = t.p, t.p.busySince()
@@ -149,6 +152,13 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		h.Set("Retry-After", "1")
 	}
 	return &http.Response{Status: http.StatusText(c.status), StatusCode: c.status, Header: h, Body: io.NopCloser(bytes.NewReader(c.answer)), Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
+}
+
+// discovers reports whether a request asks which APIs there are. The model does not say that, and answers at once: the product asks
+// only before it checks its rights at its start, and does not check those for kinds that it does not find.
+func discovers(r *http.Request) bool {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	return parts[0] == "api" && len(parts) <= 2 || parts[0] == "apis" && len(parts) <= 3
 }
 
 // parse converts a request into a call, like the routes of the API server.
