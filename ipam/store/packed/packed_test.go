@@ -78,6 +78,14 @@ func withoutLabels(obj any) (any, error) {
 	return obj, nil
 }
 
+// newSource returns a source of objects, which is shut down after the informers that the test starts have ended: Shutdown keeps
+// a lock, and a list that follows would wait for it forever.
+func newSource(t *testing.T) *cachetesting.FakeControllerSource {
+	source := cachetesting.NewFakeControllerSource()
+	t.Cleanup(source.Shutdown)
+	return source
+}
+
 // events is an event handler that records its calls.
 type events struct {
 	mu  sync.Mutex
@@ -142,8 +150,7 @@ func TestInformer(t *testing.T) {
 		"another kind": {of: &corev1.Node{}, before: &corev1.Node{ObjectMeta: metadata("node-1")}, after: &corev1.Node{ObjectMeta: metadata("node-1"), Spec: corev1.NodeSpec{Unschedulable: true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			source := cachetesting.NewFakeControllerSource()
-			defer source.Shutdown()
+			source := newSource(t)
 			indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 			i := NewInformer(source, c.of, 0, indexers)
 			if err := i.SetTransform(withoutLabels); err != nil {
@@ -224,8 +231,12 @@ func TestInformer(t *testing.T) {
 // once, and refuses a list of one namespace.
 func TestFieldIndex(t *testing.T) {
 	for _, of := range []client.Object{&corev1.Pod{}, &v1alpha1.FixedIP{}} {
-		source := cachetesting.NewFakeControllerSource()
-		defer source.Shutdown()
+		object := of.DeepCopyObject().(client.Object)
+		object.SetNamespace("shop")
+		object.SetName("web-0")
+		object.SetLabels(map[string]string{"app": "web"})
+		source := newSource(t)
+		source.Add(object)
 		i := NewInformer(source, of, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 		// controller-runtime adds such an index for IndexField("app").
 		byApp := func(obj any) ([]string, error) {
@@ -238,11 +249,6 @@ func TestFieldIndex(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { i.RunWithContext(t.Context()) })
 		t.Cleanup(running.Wait)
-		object := of.DeepCopyObject().(client.Object)
-		object.SetNamespace("shop")
-		object.SetName("web-0")
-		object.SetLabels(map[string]string{"app": "web"})
-		source.Add(object)
 		if !cache.WaitForCacheSync(t.Context().Done(), i.HasSynced) {
 			t.Fatal("the informer did not sync")
 		}
