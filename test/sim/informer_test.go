@@ -40,8 +40,8 @@ type informer struct {
 
 	mu      sync.Mutex
 	indexer toolscache.Indexer
-	// handlers are called for each change, one after the other.
-	handlers []toolscache.ResourceEventHandler
+	// listeners are called for each change, one after the other, except for those that lag.
+	listeners []*listener
 	// next is the index of the next write in the history of the kind. It is valid from the first list on.
 	next int
 	// synced is true from the first list on.
@@ -58,20 +58,45 @@ type informer struct {
 	stalled bool
 }
 
+// listener is one event handler of an informer. In client-go each handler has a goroutine of its own: when a reconcile starts
+// because of one handler, the others may not have been called yet.
+type listener struct {
+	toolscache.ResourceEventHandler
+	// waiting are the calls that a listener which lags has not made yet. The world chooses when it makes the next one.
+	waiting []func()
+	// filled is true once the listener was called for each object of the first list. Goroutines of the product read it.
+	filled atomic.Bool
+}
+
+// lagsOnceIn is the inverse of the share of changes with which a listener that does not lag begins to lag.
+const lagsOnceIn = 12
+
 func newInformer(p *process, k *kind) *informer {
 	return &informer{of: k, from: p, indexer: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{
 		toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc,
 	})}
 }
 
-// behind reports whether a list is due, or the history has a write that the cache has not processed.
-func (i *informer) behind() bool {
+// due reports whether a list is due, or the history has a write that the cache has not processed.
+func (i *informer) due() bool {
 	return !i.synced || i.broken || i.next < len(i.from.w.server.history[i.of])
 }
 
+// lagging returns the listeners that lag.
+func (i *informer) lagging() []*listener {
+	return slices.DeleteFunc(i.registered(), func(l *listener) bool { return len(l.waiting) == 0 })
+}
+
+// behind reports whether the cache or a listener is behind the API server.
+func (i *informer) behind() bool { return i.due() || len(i.lagging()) > 0 }
+
 // step processes the next write, or makes a list if one is due, and returns a description. A list leaves out the newest
-// writes, as many as stale says: the API server may answer a list from its own cache.
+// writes, as many as stale says: the API server may answer a list from its own cache. If neither is due, step calls a listener that
+// lags.
 func (i *informer) step(stale int) string {
+	if !i.due() {
+		return i.catchUp(i.lagging()[0])
+	}
 	history := i.from.w.server.history[i.of]
 	switch {
 	case !i.synced:
@@ -79,6 +104,9 @@ func (i *informer) step(stale int) string {
 		i.list(n)
 		i.synced = true
 		i.filled.Store(true)
+		for _, l := range i.registered() {
+			l.filled.Store(len(l.waiting) == 0)
+		}
 		return fmt.Sprintf("%s lists %ss as of write %d of %d", i.from, i.of, n, len(history))
 	case i.broken:
 		n := max(i.next, len(history)-stale)
@@ -135,15 +163,37 @@ func (i *informer) set(key string, after client.Object, initial bool) {
 	}
 	now := i.transformed(after)
 	must(i.indexer.Add(now))
-	for _, h := range i.registered() {
+	i.notify(func(h toolscache.ResourceEventHandler) {
 		if known {
 			h.OnUpdate(before, now)
 		} else {
 			h.OnAdd(now, initial)
 		}
+	})
+}
+
+// notify makes a call to each listener. A listener that lags, or begins to lag, makes the call later.
+func (i *informer) notify(call func(toolscache.ResourceEventHandler)) {
+	w, all := i.from.w, i.registered()
+	for _, l := range all {
+		if len(l.waiting) > 0 || !w.faultsEnded && len(all) > 1 && w.choose(lagsOnceIn) == lagsOnceIn-1 {
+			l.waiting = append(l.waiting, func() { call(l) })
+			continue
+		}
+		call(l)
 		// Wait until the goroutines that this handler has started are blocked, so that the order is the same in each run.
 		synctest.Wait()
 	}
+}
+
+// catchUp makes the next call that a listener has not made yet, and returns a description.
+func (i *informer) catchUp(l *listener) string {
+	next := l.waiting[0]
+	l.waiting = l.waiting[1:]
+	next()
+	l.filled.Store(i.synced && len(l.waiting) == 0 || l.filled.Load())
+	i.from.w.stats["a handler was called late"]++
+	return fmt.Sprintf("%s calls handler %d of %ss late; %d calls wait", i.from, slices.Index(i.registered(), l)+1, i.of, len(l.waiting))
 }
 
 // transformed returns an object as the cache keeps it.
@@ -160,33 +210,29 @@ func (i *informer) transformed(o client.Object) any {
 // drop removes an object from the cache and passes deleted to the handlers.
 func (i *informer) drop(last, deleted any) {
 	must(i.indexer.Delete(last))
-	for _, h := range i.registered() {
-		h.OnDelete(deleted)
-		synctest.Wait()
-	}
+	i.notify(func(h toolscache.ResourceEventHandler) { h.OnDelete(deleted) })
 }
 
-func (i *informer) registered() []toolscache.ResourceEventHandler {
+func (i *informer) registered() []*listener {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return slices.Clone(i.handlers)
+	return slices.Clone(i.listeners)
 }
 
-// registration is the result of AddEventHandler.
-type registration struct{ *informer }
-
-// HasSynced reports whether the handler has got all objects of the first list.
-func (r registration) HasSynced() bool { return r.filled.Load() }
+// HasSynced reports whether the listener was called for all objects of the first list.
+func (l *listener) HasSynced() bool { return l.filled.Load() }
 
 // AddEventHandler adds a handler, which gets the existing objects and then each change.
 func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	l := &listener{ResourceEventHandler: h}
+	l.filled.Store(i.filled.Load())
 	i.mu.Lock()
-	i.handlers = append(i.handlers, h)
+	i.listeners = append(i.listeners, l)
 	i.mu.Unlock()
 	for _, o := range sorted(i.indexer.List()) {
 		h.OnAdd(o, true)
 	}
-	return registration{i}, nil
+	return l, nil
 }
 
 func (i *informer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {

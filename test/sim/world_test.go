@@ -165,8 +165,11 @@ func (w *world) actions(sort int) []action {
 	case sortWatches:
 		for _, p := range w.live() {
 			for _, i := range p.informers {
-				if !p.cut && !i.stalled && i.behind() {
+				if !p.cut && !i.stalled && i.due() {
 					d = append(d, action{"watch", func() { w.logf("%s", i.step(0)) }})
+				}
+				for _, l := range i.lagging() {
+					d = append(d, action{"handler", func() { w.logf("%s", i.catchUp(l)) }})
 				}
 			}
 		}
@@ -309,8 +312,19 @@ func (w *world) do(s step) error {
 	return w.broken()
 }
 
+// time lets time pass. A handler that lags is called before, because it lags for a moment only.
 func (w *world) time(d time.Duration) {
 	w.stats["time passes"]++
+	for _, p := range w.live() {
+		for _, i := range p.informers {
+			for _, l := range i.lagging() {
+				for len(l.waiting) > 0 {
+					w.logf("%s", i.catchUp(l))
+				}
+			}
+		}
+	}
+	w.waitIdle()
 	time.Sleep(d)
 }
 
