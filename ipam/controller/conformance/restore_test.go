@@ -69,11 +69,18 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 		}), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
 		"pod of another scheduler": {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Spec.SchedulerName = "another" }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
 		"pod opted out":            {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
-		"pod has a FixedIP":        {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: recordOf("web-0", "10.0.1.200")},
-		"pod has an owned entry":   {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
-		"pod without its slot":     {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": {}}, evicted: true},
-		"pod has a slot":           {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": pool.OwnedEntry("db", "web-0", "ReplicaSet", "web")}},
-		"pod is not bound":         {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
+		"runs with an IP of a family that the FixedIP does not name": {pod: boundPod("10.0.1.7", alsoHas("fd00::8")), record: recordOf("web-0", "fd00::8"),
+			stored: map[string]pool.Entry{"fd00::8": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}, want: map[string]string{"10.0.1.7": mine}},
+		"runs with a dynamic entry of a family that the FixedIP does not name": {pod: boundPod("10.0.1.2", alsoHas("fd00::8")), record: recordOf("web-0", "fd00::8"),
+			used: map[string]string{"10.0.1.2": mine}, want: map[string]string{"10.0.1.2": mine}},
+		"runs with the IP of another pod's entry, FixedIP of the other family": {pod: boundPod("10.0.1.200", alsoHas("fd00::8")), record: recordOf("web-0", "fd00::8"),
+			stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
+		"requests other IPs, FixedIP of the other family": {pod: boundPod("10.0.1.7", alsoHas("fd00::8"), func(p *corev1.Pod) { p.Annotations = map[string]string{request.AnnotationIPs: "10.0.1.200"} }), record: recordOf("web-0", "fd00::8")},
+		"pod has a FixedIP":      {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: recordOf("web-0", "10.0.1.200")},
+		"pod has an owned entry": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
+		"pod without its slot":   {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": {}}, evicted: true},
+		"pod has a slot":         {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": pool.OwnedEntry("db", "web-0", "ReplicaSet", "web")}},
+		"pod is not bound":       {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cached := []client.Object{c.pod}
@@ -115,6 +122,11 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 			}
 		})
 	}
+}
+
+// alsoHas adds an IP to the status of a pod.
+func alsoHas(ip string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip}) }
 }
 
 // ofReplicaSet makes a ReplicaSet, whose pods have slots, the controller of the pod.

@@ -313,6 +313,13 @@ func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address
 	return node, missing
 }
 
+// OtherFamilies returns the addresses in has whose family none of the addresses in fixed has.
+func OtherFamilies(has, fixed []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(has), func(a netip.Addr) bool {
+		return slices.ContainsFunc(fixed, func(b netip.Addr) bool { return address.Of(a) == address.Of(b) })
+	})
+}
+
 // AdoptionBlocker returns the reason why a pod can't keep one of the IPs that it runs with on the node n; nil if the
 // pod can keep all of them. The caller must have seen the pod run with these IPs: no other pod can get them while this
 // pod runs.
