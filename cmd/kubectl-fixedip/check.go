@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"slices"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -34,7 +33,7 @@ func checkCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	var fix, dryRun bool
 	var output, mismatchPolicy string
 	var source configurationSource
-	times := checkTimes{again: 5 * time.Second, handshakes: check.DefaultHandshakeAfter, stuck: check.DefaultStuckAfter}
+	times := checkTimes{again: 5 * time.Second, stuck: check.DefaultStuckAfter}
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Look for contradictions between pools, FixedIPs, NodeSubnets, pods and CiliumEndpoints",
@@ -56,7 +55,7 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 			if err != nil {
 				return err
 			}
-			problems, err := c.check(ctx, streams.ErrOut, times)
+			problems, err := c.check(ctx, times)
 			if err != nil {
 				return err
 			}
@@ -80,11 +79,10 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&fix, "fix", false, "Repair the problems that need no decision of a person: evict pods with a wrong address whose mismatch policy is Restart, delete wrong CiliumEndpoints and NodeSubnets that are left over, release leaked entries, correct resources of entries, end stuck handshakes")
+	cmd.Flags().BoolVar(&fix, "fix", false, "Repair the problems that need no decision of a person: evict pods with a wrong address whose mismatch policy is Restart, delete wrong CiliumEndpoints and NodeSubnets that are left over, release leaked entries, correct resources of entries, withdraw release handshakes")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "With --fix: show the repairs, and change nothing")
 	cmd.Flags().StringVar(&mismatchPolicy, "mismatch-policy", "", "Mismatch policy of a pod if neither its workload nor the pod has the annotation "+identity.AnnotationOnMismatch+": Restart or Report; if empty, mismatchPolicy of the configuration, or Report if the configuration cannot be read")
 	cmd.Flags().DurationVar(&times.again, "recheck-after", times.again, "Time between the two readings")
-	cmd.Flags().DurationVar(&times.handshakes, "handshake-after", times.handshakes, "Time after which a release handshake is reported as a problem; has to be longer than an agent takes to answer")
 	cmd.Flags().DurationVar(&times.stuck, "stuck-after", times.stuck, "Age after which the deletion of a FixedIP or a cooldown is reported as a problem; has to be longer than --address-cooldown and --force-finalize-after of the controller")
 	source.addFlags(cmd)
 	outputFlag(cmd, &output)
@@ -99,54 +97,36 @@ func (c *cluster) dryRun() *cluster {
 
 // checkTimes are the times of a check.
 type checkTimes struct {
-	// again is the time between the two readings, and handshakes that before a third reading, which is made only if the
-	// first two show release handshakes.
-	again, handshakes time.Duration
-	// withoutHandshakes is true if release handshakes are left out, so that there is no third reading.
-	withoutHandshakes bool
+	// again is the time between the two readings.
+	again time.Duration
 	// stuck is the age after which a release counts as stuck.
 	stuck time.Duration
 }
 
-// check returns the problems that every reading of the cluster shows. There is no second reading if the first shows no
-// problem, and a third one only if release handshakes are under way. log receives the reason of a long wait.
-func (c *cluster) check(ctx context.Context, log io.Writer, times checkTimes) ([]check.Problem, error) {
+// check returns the problems that two readings of the cluster show. There is no second reading if the first shows no problem.
+func (c *cluster) check(ctx context.Context, times checkTimes) ([]check.Problem, error) {
 	read := func() ([]check.Problem, error) {
 		objects, err := c.objects(ctx)
 		if err != nil {
 			return nil, err
 		}
 		objects.StuckAfter = times.stuck
-		problems := check.Run(objects)
-		if times.withoutHandshakes {
-			problems = slices.DeleteFunc(problems, func(p check.Problem) bool { return check.NeedsThirdReading([]check.Problem{p}) })
-		}
-		return problems, nil
+		return check.Run(objects), nil
 	}
 	problems, err := read()
 	if err != nil || len(problems) == 0 {
 		return []check.Problem{}, err
 	}
-	for reading, wait := range []time.Duration{times.again, times.handshakes} {
-		third := reading > 0
-		if third && !check.NeedsThirdReading(problems) {
-			break
-		}
-		if third {
-			fmt.Fprintf(log, "Release handshakes are under way; waiting %s to see whether they end (--handshake-after).\n", wait)
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-		next, err := read()
-		if err != nil {
-			return nil, err
-		}
-		problems = check.Lasting(problems, next)
+	select {
+	case <-time.After(times.again):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	return append([]check.Problem{}, problems...), nil
+	again, err := read()
+	if err != nil {
+		return nil, err
+	}
+	return append([]check.Problem{}, check.Lasting(problems, again)...), nil
 }
 
 // objects reads the objects that check.Run compares. Pods are read first: the pool entry of a pod that the scheduler places

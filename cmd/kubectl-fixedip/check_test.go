@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"net/netip"
 	"strings"
 	"testing"
@@ -77,7 +76,7 @@ func pooled(entries map[string]string) *ciliumv2.CiliumNode {
 func fixed(t *testing.T, c *cluster, policy identity.OnMismatch) (lines []string, failed error) {
 	t.Helper()
 	var log strings.Builder
-	problems, err := c.check(t.Context(), io.Discard, checkTimes{stuck: check.DefaultStuckAfter})
+	problems, err := c.check(t.Context(), checkTimes{stuck: check.DefaultStuckAfter})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +48,7 @@ func (c *cluster) report(ctx context.Context, where installation, again time.Dur
 		c.addLogs(ctx, r, in.Pods)
 		c.addEvents(ctx, r, in.Pods)
 	}
-	if problems, err := c.check(ctx, io.Discard, checkTimes{again: again, withoutHandshakes: true, stuck: check.DefaultStuckAfter}); !r.failed(err) {
+	if problems, err := c.check(ctx, checkTimes{again: again, stuck: check.DefaultStuckAfter}); !r.failed(err) {
 		r.object("check.yaml", listOf(problems))
 	}
 	c.addObjects(ctx, r)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -104,7 +105,7 @@ func (c *cluster) perform(ctx context.Context, r check.Repair, policy identity.O
 	case r.RewriteOn != "":
 		return c.rewrite(ctx, r)
 	case r.Handshake != nil:
-		return c.changeHandshake(ctx, *r.Handshake)
+		return c.withdrawHandshake(ctx, *r.Handshake)
 	case r.DeleteSubnet != "":
 		return c.deleteSubnet(ctx, r)
 	}
@@ -136,23 +137,20 @@ func (c *cluster) rewrite(ctx context.Context, r check.Repair) (done string, err
 	return fmt.Sprintf("wrote the resource of the entry of %s on node %s", r.Address, r.RewriteOn), nil
 }
 
-// changeHandshake makes the next step of a release handshake.
-func (c *cluster) changeHandshake(ctx context.Context, h check.HandshakeRepair) (done string, err error) {
+// withdrawHandshake withdraws a release handshake whose state is the one that was checked.
+func (c *cluster) withdrawHandshake(ctx context.Context, h check.HandshakeRepair) (done string, err error) {
 	pools := ciliumpool.New(c.api)
 	n, err := pools.Get(ctx, h.Node)
 	if err != nil {
 		return "", fmt.Errorf("read the pool of node %s: %w", h.Node, err)
 	}
-	if n.Handshakes[h.Address] != h.From {
-		return "", fmt.Errorf("the release handshake of %s is not changed, because it has gone on: %w", h.Address, errSkipped)
+	if n.Handshakes[h.Address] != h.State {
+		return "", fmt.Errorf("the release handshake of %s is not withdrawn, because it has gone on: %w", h.Address, errSkipped)
 	}
-	if _, err := pools.ChangeHandshakes(ctx, n, []pool.HandshakeChange{{Addr: h.Address, From: h.From, To: h.To}}); err != nil {
-		return "", skipIfChanged(err, fmt.Sprintf("change the release handshake of %s on node %s", h.Address, h.Node))
+	if _, err := pools.WithdrawHandshakes(ctx, n, []netip.Addr{h.Address}); err != nil {
+		return "", skipIfChanged(err, fmt.Sprintf("withdraw the release handshake of %s on node %s", h.Address, h.Node))
 	}
-	if h.To == pool.NoHandshake {
-		return fmt.Sprintf("withdrew the release handshake of %s on node %s", h.Address, h.Node), nil
-	}
-	return fmt.Sprintf("set the release handshake of %s on node %s to %s", h.Address, h.Node, h.To), nil
+	return fmt.Sprintf("withdrew the release handshake of %s on node %s", h.Address, h.Node), nil
 }
 
 // deleteSubnet deletes a NodeSubnet that has not changed since it was checked. A controller that gives the subnet to a node

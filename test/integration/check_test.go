@@ -115,7 +115,7 @@ func TestCheck(t *testing.T) {
 // empty, the command has all rights.
 func (e *env) foundByCheck(user string, args ...string) []string {
 	e.t.Helper()
-	out, err := e.kubectlAs(user, append([]string{"check", "--recheck-after=1s", "--handshake-after=1s", "-o=json"}, args...)...)
+	out, err := e.kubectlAs(user, append([]string{"check", "--recheck-after=1s", "-o=json"}, args...)...)
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		e.t.Fatalf("check: got the error %v, want exit code 1; output: %s", err, out)
 	}

@@ -140,10 +140,10 @@ func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 			}
 		}
 		// The node itself uses two addresses: router and health.
-		return len(cn.Status.IPAM.Used) == costFixed+costUnreserved+2 && free >= 8 && free <= 16 && len(cn.Status.IPAM.ReleaseIPs) == 0 && len(cn.ManagedFields) == 0, nil
+		return len(cn.Status.IPAM.Used) == costFixed+costUnreserved+2 && free >= 8 && free <= 16 && withdrawn(&cn) == 0 && len(cn.ManagedFields) == 0, nil
 	})
 	if err != nil {
-		t.Fatalf("wait for the pool to be stable: %v; got %d entries, %d used addresses, %d release handshakes and %d managed fields", err, len(cn.Spec.IPAM.Pool), len(cn.Status.IPAM.Used), len(cn.Status.IPAM.ReleaseIPs), len(cn.ManagedFields))
+		t.Fatalf("wait for the pool to be stable: %v; got %d entries, %d used addresses, %d withdrawn entries and %d managed fields", err, len(cn.Spec.IPAM.Pool), len(cn.Status.IPAM.Used), withdrawn(&cn), len(cn.ManagedFields))
 	}
 	return &cn
 }

@@ -38,7 +38,7 @@ var usedByOtherTests = map[string]map[string]string{
 		right("get", "cilium.io", "ciliumendpoints", "", ""):                         "reading a CiliumEndpoint that seems to be stale or missing: TestG6CEPKeeper",
 		right("patch", "cilium.io", "ciliumendpoints", "", ""):                       "correcting the owner reference of a CiliumEndpoint: TestG6CEPKeeper",
 		right("delete", "cilium.io", "ciliumendpoints", "", ""):                      "deleting the CiliumEndpoint of a pod that is gone: TestG6CEPKeeper",
-		right("patch", "cilium.io", "ciliumnodes/status", "", ""):                    "starting the release handshake of a dynamic entry: TestShrinkAcrossRestarts",
+		right("patch", "cilium.io", "ciliumnodes/status", "", ""):                    "asking an agent whether it has acknowledged a withdrawal: TestDynamicEntryBecomesReserved",
 		right("update", "fixedip.io", "nodesubnets", "", ""):                         "assigning an orphaned subnet to the node that inherits it: TestNodeReplaced",
 		right("delete", "fixedip.io", "nodesubnets", "", ""):                         "deleting the NodeSubnet of a node that is gone: TestHoldAndFree",
 		right("update", "", "configmaps", "fixedip-cluster-pools", "fixedip-system"): "undoing a change of the CIDRs that users may reserve: TestClusterPoolsAreGuarded",

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // unreservedPod returns a bare pod without a fixed address. If node is empty, the given scheduler places the pod.
@@ -68,10 +69,22 @@ func (e *env) awaitNode(name, what string, condition func(*ciliumv2.CiliumNode) 
 	}
 }
 
+// dynamic returns the number of dynamic entries.
 func dynamic(cn *ciliumv2.CiliumNode) int {
 	n := 0
 	for _, entry := range cn.Spec.IPAM.Pool {
 		if entry.Owner == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// withdrawn returns the number of withdrawn entries.
+func withdrawn(cn *ciliumv2.CiliumNode) int {
+	n := 0
+	for _, raw := range cn.Spec.IPAM.Pool {
+		if e, _ := ciliumpool.DecodeEntry(raw); e.IsWithdrawn() {
 			n++
 		}
 	}
@@ -91,7 +104,7 @@ func TestG12Watermarks(t *testing.T) {
 	settled := func(used int) func(*ciliumv2.CiliumNode) bool {
 		return func(cn *ciliumv2.CiliumNode) bool {
 			free := dynamic(cn) - used - 2
-			return len(cn.Status.IPAM.Used) == used+2 && free >= 4 && free <= 8 && len(cn.Status.IPAM.ReleaseIPs) == 0
+			return len(cn.Status.IPAM.Used) == used+2 && free >= 4 && free <= 8 && withdrawn(cn) == 0
 		}
 	}
 	e.awaitNode("node-1", "a first pool", settled(0))
@@ -184,8 +197,9 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	}
 }
 
-// TestShrinkAcrossRestarts checks that a restarted controller completes release handshakes in every state.
-func TestShrinkAcrossRestarts(t *testing.T) {
+// TestHandshakesOfOthers checks that a controller withdraws release handshakes of another program in every state, and that the pool
+// keeps its entries.
+func TestHandshakesOfOthers(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})
 	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
@@ -215,6 +229,31 @@ func TestShrinkAcrossRestarts(t *testing.T) {
 	})
 }
 
+// TestShrinkAcrossRestarts checks that the withdrawal of surplus entries ends although the controller is killed at each of its steps.
+func TestShrinkAcrossRestarts(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})
+	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
+	e.must(e.controller.Kill())
+	// The first restart finds ten entries too many, the second one withdrawn entries, and the third one a pool that may be complete.
+	cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true })
+	var patch []string
+	for i := range 10 {
+		patch = append(patch, fmt.Sprintf(`{"op":"add","path":"/spec/ipam/pool/%s%d","value":{}}`, strings.TrimSuffix(cn.Spec.IPAM.PodCIDRs[0], "0/24"), 200+i))
+	}
+	e.must(e.api.Patch(within(t), cn, client.RawPatch("application/json-patch+json", []byte("["+strings.Join(patch, ",")+"]"))))
+	e.must(e.controller.Restart(within(t)))
+	e.awaitNode("node-1", "withdrawn entries", func(cn *ciliumv2.CiliumNode) bool { return withdrawn(cn) > 0 })
+	e.must(e.controller.Kill())
+	e.must(e.controller.Restart(within(t)))
+	e.awaitNode("node-1", "the surplus to have left the pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) <= 24 && withdrawn(cn) == 0 })
+	e.must(e.controller.Kill())
+	e.must(e.controller.Restart(within(t)))
+	e.awaitNode("node-1", "a pool within the watermark", func(cn *ciliumv2.CiliumNode) bool {
+		return dynamic(cn) >= 22 && dynamic(cn) <= 24 && withdrawn(cn) == 0 && len(cn.Status.IPAM.ReleaseIPs) == 0
+	})
+}
+
 // TestDynamicEntryBecomesReserved checks that if a FixedIP names the address of a dynamic entry, the pod of the FixedIP gets
 // the address, and the pool gets another dynamic entry instead.
 func TestDynamicEntryBecomesReserved(t *testing.T) {
@@ -234,7 +273,7 @@ func TestDynamicEntryBecomesReserved(t *testing.T) {
 		t.Errorf("web-0 has %s, want %s, which its FixedIP names", r.Address, offered)
 	}
 	e.awaitNode("node-1", "ten dynamic entries", func(cn *ciliumv2.CiliumNode) bool {
-		return dynamic(cn) == 10 && len(cn.Status.IPAM.ReleaseIPs) == 0
+		return dynamic(cn) == 10 && withdrawn(cn) == 0
 	})
 }
 

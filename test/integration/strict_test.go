@@ -162,7 +162,7 @@ func TestStrictNodeDaemonSet(t *testing.T) {
 }
 
 // TestNodeTurnsStrict checks that the pods of a node keep running when the node becomes strict. The dynamic entries of
-// their addresses become owned entries, and unused entries are removed by the release handshake. The node can be
+// their addresses become owned entries, and unused entries are withdrawn. The node can be
 // changed back.
 func TestNodeTurnsStrict(t *testing.T) {
 	t.Parallel()
@@ -180,7 +180,7 @@ func TestNodeTurnsStrict(t *testing.T) {
 	}
 	label(`"true"`)
 	e.awaitNode("node-1", "no dynamic entry", func(cn *ciliumv2.CiliumNode) bool {
-		return dynamic(cn) == 0 && len(cn.Status.IPAM.ReleaseIPs) == 0
+		return dynamic(cn) == 0 && withdrawn(cn) == 0
 	})
 	e.checkStrict("node-1")
 	e.create(unreservedPod("after-0", "another-scheduler", "node-1"), unreservedPod("after-1", "fixedip-scheduler", ""))

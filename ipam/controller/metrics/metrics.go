@@ -65,7 +65,7 @@ const (
 
 var (
 	poolWrites = counters("pool_writes_total", "result",
-		"Patches of CiliumNodes by the controller, except those of release handshakes and of assigned subnets, by result: applied, or conflict (the CiliumNode had changed, and the patch wrote nothing).")
+		"Patches of CiliumNodes by the controller, except withdrawals of release handshakes and writes of assigned subnets, by result: applied, or conflict (the CiliumNode had changed, and the patch wrote nothing).")
 	poolWriteRequests = histogram("pool_write_requests",
 		"Number of requests in one patch of a CiliumNode by the controller.", 1, 9)
 	releases = counters("releases_total", "cause",

@@ -80,15 +80,6 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 		}
 	}
 	r.setReadiness(s, node)
-	s.Overdue, s.NextTimeout = r.observe(n)
-	if len(s.Overdue) > 0 && (node == nil || !nodeutil.IsReady(node)) {
-		// The Node is missing or not ready, so no agent would answer a new mark. Check again after another timeout,
-		// whether or not an event reports that the node is ready.
-		s.Overdue = nil
-		if at := s.Now.Add(r.Cilium.AnswerTimeout()); s.NextTimeout.IsZero() || at.Before(s.NextTimeout) {
-			s.NextTimeout = at
-		}
-	}
 	pods, err := index.PodsOnNode(ctx, r.Cached, n.Name)
 	if err != nil {
 		return nil, err
@@ -119,7 +110,7 @@ func waiting(pods []corev1.Pod) (owners []string) {
 // setReadiness sets NotReady, ReadySince and Acknowledged in s. If node is nil, the node runs no pods: every cooldown
 // counts as acknowledged, and no agent is asked.
 func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
-	s.NotReady, s.ReadySince = false, time.Time{}
+	s.NoNode, s.NotReady, s.ReadySince = node == nil, false, time.Time{}
 	s.Acknowledged = func(pool.NodePool, netip.Addr) bool { return true }
 	if node != nil {
 		since, ready := nodeutil.ReadySince(node)
@@ -132,6 +123,9 @@ func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 func (r *Reconciler) acknowledged(n pool.NodePool, a netip.Addr) bool {
 	cooldown := n.Entries[a]
 	key := fmt.Sprint("cooldown of ", a, " in CiliumNode ", n.UID, cooldown)
+	if cooldown.IsWithdrawn() {
+		key += fmt.Sprint(" after withdrawal ", r.withdrawal(n, a))
+	}
 	evidence, answered := r.Agents.Ask(n.Name, key, func() { r.Requests.Add(source.ForName(n.Name)) })
 	if answered.IsZero() {
 		return false

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -117,19 +116,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.warn(n, "SubnetOverlap", "FillPool", "Subnets of this node (%s) overlap those of node %s; no fixed IP in them is assigned and the pool is not refilled until the overlap ends; %s", pool.JoinSubnets(n.PodCIDRs), other, pool.OverlapHelp)
 		return ctrl.Result{}, nil
 	}
-	if !s.NotReady {
-		r.resumeHandshakes(n)
-	}
 	// Decide from the caches first: they show in most passes that nothing has to be done.
-	edits, handshakes, strip := s.Edits(n), s.Handshakes(n), r.shouldStrip(n)
+	edits, handshakes, strip := s.Edits(n), n.Withdrawable(), r.shouldStrip(n)
 	if s.NeedsLive(edits) {
 		if err := r.readLive(ctx, n, s); err != nil {
 			return ctrl.Result{}, err
 		}
 		edits = s.Edits(n)
-	}
-	if len(s.Overdue) > 0 {
-		r.reportOverdue(ctx, n, s.Overdue)
 	}
 	if len(edits) > 0 || len(handshakes) > 0 || strip {
 		switch err := r.write(ctx, n.Name, s, strip); {
@@ -138,7 +131,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		case err != nil:
 			return ctrl.Result{}, fmt.Errorf("bring the pool of node %s up to date: %w", n.Name, err)
 		}
-		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits), "handshakes", len(handshakes))
+		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits), "withdrawnHandshakes", address.Strings(handshakes))
 		if strip {
 			r.hasStripped(n)
 		}
@@ -191,16 +184,6 @@ func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.
 	return edits, nil
 }
 
-// reportOverdue records an event about the release handshakes that the agent of a node has not answered, and restarts
-// their timeouts. Call it before the write that withdraws the marks: if that write fails, the next try waits for another
-// timeout.
-func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue []netip.Addr) {
-	r.restart(n, overdue)
-	slices.SortFunc(overdue, netip.Addr.Compare)
-	klog.FromContext(ctx).V(2).Info("The agent has not answered in release handshakes", "ips", overdue)
-	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The Cilium agent has not answered in the release handshakes of %s; the handshakes are withdrawn, and started again if the entries still have to be removed; if this repeats, check the cilium pod of the node", first(address.Strings(overdue)))
-}
-
 // reportShortages records an event if the pool lacks entries and the subnets have no free addresses for them.
 func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
@@ -213,14 +196,18 @@ func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	}
 }
 
-// write writes the edits and handshakes of s with one call of the writer, and removes managedFields if strip is true.
+// write writes the edits of s with one call of the writer, withdraws handshakes, and removes managedFields if strip is true.
 // If it removes the entry of an unreserved pod and then finds that pod bound to the node, it restores the entry.
 func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, strip bool) error {
 	_, err := r.Writer.Apply(ctx, ciliumpool.Change{
 		WriteRequest: ciliumpool.WriteRequest{
-			Node:               node,
-			Decide:             func(n pool.NodePool) ([]pool.EntryChange, error) { return s.SafeEdits(n), nil },
-			Handshakes:         s.Handshakes,
+			Node: node,
+			Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+				edits := s.SafeEdits(n)
+				r.withdrawing(n, edits)
+				return edits, nil
+			},
+			WithdrawHandshakes: true,
 			StripManagedFields: strip,
 			// On a strict node, and while pods wait for an IP, the decision depends on the whole pool: a scheduler may
 			// claim an address for such a pod at the same time.

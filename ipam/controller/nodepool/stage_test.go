@@ -22,25 +22,22 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// The timeouts without settings of Cilium.
-var (
-	replyTimeout = configuration.CiliumSettings{}.AnswerTimeout()
-	askAfter     = configuration.CiliumSettings{}.FirstReportTimeout()
-)
+// askAfter is the timeout without settings of Cilium.
+var askAfter = configuration.CiliumSettings{}.FirstReportTimeout()
 
 // stage is a node "n" whose pool the test sets.
 type stage struct {
 	*controllertest.Stage
 	t *testing.T
-	// asked are the nodes of the barrier requests.
-	asked []string
+	// asked are the nodes, and keys the keys, of the barrier requests.
+	asked, keys []string
 	// answer is the evidence that the agent returns; nil: the agent does not answer.
 	answer *agentview.Evidence
 }
 
 // Ask implements gather.Agents.
-func (s *stage) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
-	s.asked = append(s.asked, node)
+func (s *stage) Ask(node, key string, _ func()) (agentview.Evidence, time.Time) {
+	s.asked, s.keys = append(s.asked, node), append(s.keys, key)
 	if s.answer == nil {
 		return agentview.Evidence{}, time.Time{}
 	}

@@ -84,7 +84,7 @@ const (
 	LeakedEntry Kind = "LeakedEntry"
 	// StuckRelease means that a FixedIP or a cooldown should have ended long ago.
 	StuckRelease Kind = "StuckRelease"
-	// StuckHandshake means that a release handshake does not end. A handshake has no time stamp: see NeedsThirdReading.
+	// StuckHandshake means that a release handshake does not end.
 	StuckHandshake Kind = "StuckHandshake"
 	// Malformed means that a pool has keys, subnets, owners or resources that fixedip cannot read.
 	Malformed Kind = "Malformed"
@@ -118,20 +118,19 @@ type Repair struct {
 	// which keeps the address for the same pod; empty if none has to.
 	RewriteOn string     `json:"rewriteOn,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
-	// Handshake is the handshake that has to be changed in the status of a CiliumNode; nil if none has to.
+	// Handshake is the handshake that has to be withdrawn; nil: none.
 	Handshake *HandshakeRepair `json:"handshake,omitempty"`
 	// DeleteSubnet is the name of the NodeSubnet that has to be deleted; empty if none has to. UID and ResourceVersion are
 	// those of the NodeSubnet.
 	DeleteSubnet string `json:"deleteSubnet,omitempty"`
 }
 
-// HandshakeRepair is a change of the release handshake of one address on one node.
+// HandshakeRepair is the withdrawal of the release handshake of one address on one node.
 type HandshakeRepair struct {
 	Node    string     `json:"node"`
 	Address netip.Addr `json:"address"`
-	// From is the required state, To the new state; empty: the handshake is withdrawn.
-	From pool.Handshake `json:"from"`
-	To   pool.Handshake `json:"to,omitempty"`
+	// State is the state of the handshake when it was checked.
+	State pool.Handshake `json:"state"`
 }
 
 // Problem is a contradiction between objects.
@@ -189,16 +188,6 @@ func Lasting(first, second []Problem) []Problem {
 		}
 	}
 	return lasting
-}
-
-// DefaultHandshakeAfter is the time after which a release handshake counts as stuck. The controller withdraws a handshake
-// that the agent has not answered after 2 minutes, or later if agents report less often than every 15 seconds.
-const DefaultHandshakeAfter = 150 * time.Second
-
-// NeedsThirdReading reports whether one of the problems counts only if a third reading, DefaultHandshakeAfter later, shows it
-// too: a handshake whose agent has not answered yet looks like one that never ends.
-func NeedsThirdReading(problems []Problem) bool {
-	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Kind == StuckHandshake })
 }
 
 // scan contains the inputs and the intermediate results of one call of Run.

@@ -269,24 +269,15 @@ func TestRun(t *testing.T) {
 			want:  []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.9 cannot be read: the resource "since=yesterday" does not say since when the address cools down`}},
 		},
 		"a user has put an address into cooldown": {plant: func(c *cluster) { c.entry("10.0.1.9", pool.Entry{Kind: pool.Cooldown}, "") }},
-		"an agent does not answer a handshake": {
-			plant: func(c *cluster) { c.handshake("10.0.1.1", pool.MarkedForRelease) },
-			want: []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The agent does not answer the release handshake of 10.0.1.1, which stays in the state marked-for-release",
-				Repair: &Repair{Handshake: &HandshakeRepair{Node: "node-1", Address: netip.MustParseAddr("10.0.1.1"), From: pool.MarkedForRelease}}}},
-		},
-		"the controller does not end a refused handshake": {
+		"the controller does not withdraw a handshake": {
 			plant: func(c *cluster) { c.handshake("10.0.1.1", pool.DoNotRelease) },
-			want: []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.1 stays in the state do-not-release, although the controller has to end it",
-				Repair: &Repair{Handshake: &HandshakeRepair{Node: "node-1", Address: netip.MustParseAddr("10.0.1.1"), From: pool.DoNotRelease}}}},
+			want: []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.1 stays in the state do-not-release, although the controller has to withdraw it",
+				Repair: &Repair{Handshake: &HandshakeRepair{Node: "node-1", Address: netip.MustParseAddr("10.0.1.1"), State: pool.DoNotRelease}}}},
 		},
-		"the controller does not remove the entry of a handshake": {
-			plant: func(c *cluster) { c.handshake("10.0.1.1", pool.ReadyForRelease) },
-			want:  []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.1 stays in the state ready-for-release, although the controller has to remove the entry"}},
-		},
-		"the entry of a handshake is gone": {
+		"the controller does not withdraw a handshake without an entry": {
 			plant: func(c *cluster) { c.handshake("10.0.1.99", pool.ReadyForRelease) },
-			want: []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.99 stays in the state ready-for-release, although the controller has to end it",
-				Repair: &Repair{Handshake: &HandshakeRepair{Node: "node-1", Address: netip.MustParseAddr("10.0.1.99"), From: pool.ReadyForRelease, To: pool.Released}}}},
+			want: []Problem{{Kind: StuckHandshake, Object: "CiliumNode node-1", Text: "The release handshake of 10.0.1.99 stays in the state ready-for-release, although the controller has to withdraw it",
+				Repair: &Repair{Handshake: &HandshakeRepair{Node: "node-1", Address: netip.MustParseAddr("10.0.1.99"), State: pool.ReadyForRelease}}}},
 		},
 		"a handshake has an unknown state": {
 			plant: func(c *cluster) { c.handshake("10.0.1.1", pool.OtherState) },

@@ -6,7 +6,6 @@ package check
 import (
 	"fmt"
 	"maps"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -81,31 +79,17 @@ func RecordedEntry(f *v1alpha1.FixedIP) pool.Entry {
 	return identity.Identity{Namespace: f.Namespace, PodName: f.Spec.PodName, Owner: identity.OwnerOf(f), Slot: f.Spec.AssignedTo == v1alpha1.Slot}.Entry()
 }
 
-// checkHandshakes reports every release handshake of a node. The caller decides with NeedsThirdReading which of them are stuck.
-// The repairs are the changes that the controller makes when the answer of the agent is overdue (nodepool.ReleaseExcess).
+// checkHandshakes reports the release handshakes of a node. fixedip starts none, and the controller withdraws those of other programs
+// at once, so one that two readings show is stuck.
 func (s *scan) checkHandshakes(n pool.NodePool, object string) {
-	ends := map[netip.Addr]pool.HandshakeChange{}
-	// No entry exceeds this watermark, and no FixedIP reserves one: handshakes only end.
-	unbounded := nodepool.Watermark{Excess: math.MaxInt32, Max: math.MaxInt32}
-	always, never := func(netip.Addr) bool { return true }, func(netip.Addr) bool { return false }
-	for _, f := range address.Families {
-		for _, change := range nodepool.ReleaseExcess(n, f, unbounded, s.isHeld, never, always) {
-			ends[change.Addr] = change
-		}
-	}
 	for _, a := range slices.SortedFunc(maps.Keys(n.Handshakes), netip.Addr.Compare) {
 		state := n.Handshakes[a]
-		change, ok := ends[a]
-		switch {
-		case state == pool.OtherState:
+		if state == pool.OtherState {
 			s.add(StuckHandshake, object, "remove the key from status.ipam.release-ips of the CiliumNode if no other program writes it", nil, "The release handshake of %s has a state that fixedip does not know", a)
-		case ok && n.AwaitsAgent(a):
-			s.add(StuckHandshake, object, "look at the log of the agent of the node; check --fix withdraws the handshake", &Repair{Handshake: &HandshakeRepair{Node: n.Name, Address: a, From: change.From, To: change.To}}, "The agent does not answer the release handshake of %s, which stays in the state %s", a, state)
-		case ok:
-			s.add(StuckHandshake, object, "check that a fixedip-controller is the leader; check --fix makes the next step", &Repair{Handshake: &HandshakeRepair{Node: n.Name, Address: a, From: change.From, To: change.To}}, "The release handshake of %s stays in the state %s, although the controller has to end it", a, state)
-		default:
-			s.add(StuckHandshake, object, "check that a fixedip-controller is the leader: it removes the entry next", nil, "The release handshake of %s stays in the state %s, although the controller has to remove the entry", a, state)
+			continue
 		}
+		repair := &Repair{Handshake: &HandshakeRepair{Node: n.Name, Address: a, State: state}}
+		s.add(StuckHandshake, object, "check that a fixedip-controller is the leader, and that no other program writes status.ipam.release-ips; check --fix withdraws the handshake", repair, "The release handshake of %s stays in the state %s, although the controller has to withdraw it", a, state)
 	}
 }
 

@@ -27,8 +27,9 @@ type State struct {
 	Strict bool
 	// Capacity is the maximum number of pods on the node.
 	Capacity int64
-	// NotReady is true if the Node exists and is not ready: its agent may not report which addresses are in use.
-	NotReady bool
+	// NoNode is true if there is no Node. NotReady is true if the Node exists and is not ready: its agent may not report
+	// which addresses are in use.
+	NoNode, NotReady bool
 	// ReadySince is the time at which the Node became ready; zero if it is not known or if there is no Node.
 	ReadySince time.Time
 	// Waiting are the owner keys of the pods that are bound to the node and have no IP in their status yet.
@@ -50,10 +51,6 @@ type State struct {
 	Gone map[string]bool
 	// Live is true if the pods were read from the API server.
 	Live bool
-	// Overdue are the addresses whose release handshake the agent should have answered by now.
-	Overdue []netip.Addr
-	// NextTimeout is the time at which the next answer becomes overdue; zero if no answer is awaited.
-	NextTimeout time.Time
 }
 
 // Shortage is the number of addresses that the subnets of a node lack in one family. On a strict node Family is zero, and
@@ -98,23 +95,15 @@ func (s *State) Edits(n pool.NodePool) []pool.EntryChange {
 	}
 	n = n.With(edits)
 	for _, f := range address.Families {
-		removed := RemoveReleased(n, f, s.watermark(n, f), s.Held, s.Reserved, s.overdue)
-		edits, n = append(edits, removed...), n.With(removed)
+		// An agent has to acknowledge a withdrawal. It does not if its node is not ready or does not exist.
+		if !s.NotReady && !s.NoNode {
+			surplus := Surplus(n, f, s.watermark(n, f), s.Now, s.Held, s.Reserved)
+			edits, n = append(edits, surplus...), n.With(surplus)
+		}
 	}
 	first, _ := s.FirstEntries(n)
 	return append(edits, first...)
 }
-
-// Handshakes returns the next changes of the release handshakes.
-func (s *State) Handshakes(n pool.NodePool) []pool.HandshakeChange {
-	var handshakes []pool.HandshakeChange
-	for _, f := range address.Families {
-		handshakes = append(handshakes, ReleaseExcess(n, f, s.watermark(n, f), s.Held, s.Reserved, s.overdue)...)
-	}
-	return handshakes
-}
-
-func (s *State) overdue(a netip.Addr) bool { return slices.Contains(s.Overdue, a) }
 
 // FirstEntries returns the edits that add the entries that the pool lacks, and the shortages if the subnets have no room for
 // all of them. A new pool needs no other edits.
@@ -203,7 +192,8 @@ func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 
 // ExpireCooldowns returns the edits for the cooldowns that are over: they remove the entry or, if the agent still reports
 // the address as used, start the cooldown again. An entry is not changed if a pod on the node has the address, or before its
-// restoreDeadline. next is the time of the next check of a cooldown; zero if no check depends on time.
+// restoreDeadline. A withdrawn entry whose address a pod has after all becomes dynamic again. next is the time of the next
+// check of a cooldown; zero if no check depends on time.
 //
 // On a node that is not ready no cooldown ends: a pod that was deleted by force may still run there with an address that the
 // agent never reported. A cooldown counts at the earliest from the time at which the node became ready, since earlier
@@ -219,7 +209,10 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 			continue
 		}
 		at, cooldown := e.SinceTime(), s.Cooldown
-		if !n.Home(a) {
+		switch {
+		case e.IsWithdrawn():
+			cooldown = 0
+		case !n.Home(a):
 			cooldown = max(cooldown, minFenceCooldown)
 		}
 		if at.Before(s.ReadySince) {
@@ -227,6 +220,8 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 		}
 		due := at.Add(cooldown)
 		switch {
+		case e.IsWithdrawn() && (n.InUse(a) || s.Held(a)):
+			edits = append(edits, n.Set(a, pool.Entry{}))
 		case s.Now.Before(due):
 			next = earliest(next, due)
 		case s.OnOtherNode(a):
@@ -275,7 +270,7 @@ func (s *State) NextRestoreDeadline(n pool.NodePool) (next time.Time) {
 // NextCheck returns the time at which the pool has to be checked again even if there is no event; zero: only after events.
 func (s *State) NextCheck(n pool.NodePool) time.Time {
 	_, next := s.ExpireCooldowns(n)
-	return earliest(earliest(next, s.NextTimeout), s.NextRestoreDeadline(n))
+	return earliest(next, s.NextRestoreDeadline(n))
 }
 
 // earliest returns the earlier of two times. The zero time means never.

@@ -64,19 +64,21 @@ func TestFillDynamic(t *testing.T) {
 		short    int
 		reserved []string
 	}{
-		"an empty pool":                                     {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
-		"enough free entries":                               {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
-		"a used entry is not free":                          {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
-		"at most the maximum":                               {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), nodepool.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
-		"owned addresses and cooldowns are skipped":         {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
-		"a used address without an entry is skipped":        {node(nil, "10.0.1.1"), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
-		"until the subnet is full":                          {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), nodepool.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
-		"an entry of the node itself is not dynamic":        {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), nodepool.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
-		"a node without a subnet":                           {pool.NodePool{Name: "n"}, nodepool.Watermark{Free: 1, Max: 1}, nil, 1, nil},
-		"an entry that is ready for release counts as free": {withHandshakes(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
-		"a released address is skipped":                     {withHandshakes(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
-		"a reserved entry does not count as free":           {node(map[string]pool.Entry{"10.0.1.1": {}}), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
-		"reserved addresses are skipped":                    {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
+		"an empty pool":                                 {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
+		"enough free entries":                           {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"a used entry is not free":                      {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"at most the maximum":                           {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), nodepool.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
+		"owned addresses and cooldowns are skipped":     {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
+		"a used address without an entry is skipped":    {node(nil, "10.0.1.1"), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
+		"until the subnet is full":                      {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), nodepool.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
+		"an entry of the node itself is not dynamic":    {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), nodepool.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
+		"a node without a subnet":                       {pool.NodePool{Name: "n"}, nodepool.Watermark{Free: 1, Max: 1}, nil, 1, nil},
+		"withdrawn entries are taken back first":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.5": pool.WithdrawnEntry(time.Unix(1, 0)), "10.0.1.6": pool.WithdrawnEntry(time.Unix(1, 0))}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.5"}, 0, nil},
+		"a withdrawn entry that is reserved stays":      {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": pool.WithdrawnEntry(time.Unix(1, 0))}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, []string{"10.0.1.2"}},
+		"no withdrawn entry is taken back without need": {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": pool.WithdrawnEntry(time.Unix(1, 0))}), nodepool.Watermark{Free: 1, Max: 4}, nil, 0, nil},
+		"an address that is withheld is skipped":        {withHandshakes(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"a reserved entry does not count as free":       {node(map[string]pool.Entry{"10.0.1.1": {}}), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
+		"reserved addresses are skipped":                {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
 	} {
 		edits, short := nodepool.FillDynamic(c.node, address.IPv4, c.mark, reserves(c.reserved))
 		if !equal(edited(edits), c.want) || short != c.short {

@@ -55,7 +55,8 @@ type Entry struct {
 	Kind Kind
 	// Purpose is set for Owned entries.
 	Purpose Purpose
-	// Leaving is set for Moved entries whose address is about to leave Node. A move to Node can no longer be completed.
+	// Leaving is set for Moved entries whose address is about to leave Node: a move to Node can no longer be completed. It is
+	// also set for the Cooldown entries that WithdrawnEntry returns.
 	Leaving bool
 	// Owner is the pod of an Owned entry ("namespace/name"), one of NodeOwners for a NodeOwned entry, and the owner text
 	// of a Foreign entry. It is empty for all other kinds.
@@ -122,6 +123,12 @@ func CooldownEntry(owner string, at time.Time) Entry {
 	return Entry{Kind: Cooldown, Pod: owner, Since: at.Unix()}
 }
 
+// WithdrawnEntry returns the entry of an address that was free and that is about to leave the pool (see nodepool.Surplus). It is a
+// Cooldown entry that is removed without a cooldown, as soon as the agent has acknowledged it.
+func WithdrawnEntry(at time.Time) Entry {
+	return Entry{Kind: Cooldown, Leaving: true, Since: at.Unix()}
+}
+
 // MovedEntry returns the entry that the pool of the home node has for an address of owner while the pool of node carries it.
 func MovedEntry(node, owner string) Entry { return Entry{Kind: Moved, Node: node, Pod: owner} }
 
@@ -182,6 +189,9 @@ func (e Entry) NamesPod() string {
 
 // CoolsDownFrom reports whether this is a Cooldown entry whose previous owner is owner.
 func (e Entry) CoolsDownFrom(owner string) bool { return e.Kind == Cooldown && e.Pod == owner }
+
+// IsWithdrawn reports whether the entry is a result of WithdrawnEntry.
+func (e Entry) IsWithdrawn() bool { return e.Kind == Cooldown && e.Leaving }
 
 // IsUnreserved reports whether the entry is for a pod without a fixed address on a strict node.
 func (e Entry) IsUnreserved() bool { return e.Kind == Owned && e.Purpose == Unreserved }

@@ -101,8 +101,6 @@ type EntryChange struct {
 	From *Entry
 	// To is the new entry; nil: the entry is removed.
 	To *Entry
-	// ReadyForRelease requires that the handshake of the address is in the state ReadyForRelease.
-	ReadyForRelease bool
 	// RequireUnused requires that the agent does not report the address as used. It guards against a report between the
 	// decision and the write.
 	RequireUnused bool
@@ -176,43 +174,27 @@ func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.A
 	return netip.Addr{}, false
 }
 
-// Handshake is the state of a release handshake: the value of one key of status.ipam.release-ips. The agent may have given
-// the address of a free entry to a pod without having reported it yet. Only the handshake excludes that, and keeps the
-// agent from giving the address out later (Cilium fact 8).
+// Handshake is the state of a release handshake: the value of one key of status.ipam.release-ips (Cilium fact 8). fixedip starts
+// no handshakes, because they can cost a running pod its address (ADR 0057). It withdraws those that another program started.
 type Handshake string
 
-// The states of a handshake. Except for NoHandshake and OtherState, the values are those that Cilium writes. A release
-// goes through MarkedForRelease, ReadyForRelease and Released. The agent may answer MarkedForRelease with DoNotRelease
-// instead. In both cases the key is removed at the end.
+// The states of a handshake. Except for NoHandshake and OtherState, the values are those that Cilium writes.
 const (
 	// NoHandshake means that there is no key.
 	NoHandshake Handshake = ""
-	// MarkedForRelease means that the controller wants to release the entry. Once the agent has seen this state, it does not
-	// give the address to a pod without an owner match.
+	// MarkedForRelease means that a program wants to release the entry. Once the agent has seen this state, it does not give
+	// the address to a pod without an owner match.
 	MarkedForRelease Handshake = "marked-for-release"
 	// ReadyForRelease means that the agent has not allocated the address, and does not give the address to a pod without an
 	// owner match as long as the key exists.
 	ReadyForRelease Handshake = "ready-for-release"
-	// Released means that the controller has removed the entry. The agent then removes the key.
+	// Released means that the entry was removed. The agent then removes the key.
 	Released Handshake = "released"
 	// DoNotRelease means that the agent has allocated the address.
 	DoNotRelease Handshake = "do-not-release"
 	// OtherState stands for every state that fixedip does not know. It is not changed.
 	OtherState Handshake = "other"
 )
-
-// HandshakeChange is an edit of the handshake of one address. It is applied only if the state is still the one that the
-// writer saw.
-type HandshakeChange struct {
-	Addr netip.Addr
-	// From is the required current state, To the new state. NoHandshake stands for a missing key.
-	From, To Handshake
-}
-
-// ChangeHandshake returns the change of the handshake of an address from the state that n has now to another.
-func (n NodePool) ChangeHandshake(a netip.Addr, to Handshake) HandshakeChange {
-	return HandshakeChange{Addr: a, From: n.Handshakes[a], To: to}
-}
 
 // IsReleasing reports whether the agent withholds the address because of a handshake: it gives the address only to the
 // owner of the entry, and does not restore it for an endpoint after a restart.
@@ -221,27 +203,16 @@ func (n NodePool) IsReleasing(a netip.Addr) bool {
 	return state != NoHandshake && state != DoNotRelease
 }
 
-// AwaitsAgent reports whether the next step of the handshake is that of the agent: to answer MarkedForRelease of an existing
-// entry, or to remove the key of an entry that was removed.
-func (n NodePool) AwaitsAgent(a netip.Addr) bool {
-	_, exists := n.Entries[a]
-	state := n.Handshakes[a]
-	return exists && state == MarkedForRelease || !exists && state == Released
-}
-
-// WithHandshakes returns n with the changes applied. The map Handshakes of n is not changed.
-func (n NodePool) WithHandshakes(handshakes []HandshakeChange) NodePool {
-	states := make(map[netip.Addr]Handshake, len(n.Handshakes)+len(handshakes))
-	maps.Copy(states, n.Handshakes)
-	for _, m := range handshakes {
-		if m.To == NoHandshake {
-			delete(states, m.Addr)
-		} else {
-			states[m.Addr] = m.To
+// Withdrawable returns the addresses of the handshakes that fixedip withdraws: all whose state it knows, sorted.
+func (n NodePool) Withdrawable() []netip.Addr {
+	var addrs []netip.Addr
+	for a, state := range n.Handshakes {
+		if state != OtherState {
+			addrs = append(addrs, a)
 		}
 	}
-	n.Handshakes = states
-	return n
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
 }
 
 // probes is the discard-only prefix of RFC 6666. No node, pod or service has an address of this prefix, so a probe never

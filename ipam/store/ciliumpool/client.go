@@ -153,9 +153,8 @@ func (p *Client) WriteProbe(ctx context.Context, n pool.NodePool, probe netip.Ad
 	return after, err
 }
 
-// ChangeHandshakes applies all changes to the release handshakes of a node in one write, or none of them, and returns the
-// node after the write. The handshakes are in the status, which is written separately from the pool. The errors are those
-// of ChangeEntries.
-func (p *Client) ChangeHandshakes(ctx context.Context, n pool.NodePool, changes []pool.HandshakeChange) (pool.NodePool, error) {
-	return p.patch(ctx, n, types.JSONPatchType, encodeHandshakes(n, changes), true)
+// WithdrawHandshakes removes the release handshakes of the addresses in one write, or none of them, and returns the node after the
+// write. The handshakes are in the status, which is written separately from the pool. The errors are those of ChangeEntries.
+func (p *Client) WithdrawHandshakes(ctx context.Context, n pool.NodePool, addrs []netip.Addr) (pool.NodePool, error) {
+	return p.patch(ctx, n, types.JSONPatchType, encodeWithdrawal(n, addrs), true)
 }

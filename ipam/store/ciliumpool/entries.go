@@ -38,6 +38,8 @@ const (
 	nodeField    = "node"
 	podField     = "pod"
 	leavingField = "leaving"
+	// withdrawnField is the word in the resource of a pool.WithdrawnEntry.
+	withdrawnField = "withdrawn"
 )
 
 // barePod is the resource of an entry for a pod without a controller.
@@ -48,7 +50,8 @@ func DecodeEntry(raw ipamtypes.AllocationIP) (e pool.Entry, canonical bool) {
 	switch raw.Owner {
 	case cooldownOwner:
 		fields := parseFields(raw.Resource)
-		e = pool.Entry{Kind: pool.Cooldown, Pod: podKey(fields[ownerField]), Since: parseTime(fields[sinceField])}
+		_, withdrawn := fields[withdrawnField]
+		e = pool.Entry{Kind: pool.Cooldown, Pod: podKey(fields[ownerField]), Since: parseTime(fields[sinceField]), Leaving: withdrawn}
 	case movedOwner:
 		fields := parseFields(raw.Resource)
 		_, leaving := fields[leavingField]
@@ -98,6 +101,9 @@ func EncodeEntry(e pool.Entry) ipamtypes.AllocationIP {
 		raw.Owner = cooldownOwner
 		add(sinceField, formatTime(e.Since))
 		add(ownerField, e.Pod)
+		if e.Leaving {
+			fields = append(fields, withdrawnField)
+		}
 	case pool.Moved:
 		raw.Owner = movedOwner
 		add(nodeField, e.Node)
@@ -283,7 +289,7 @@ func Reference(n pool.NodePool) *ciliumv2.CiliumNode {
 // handshakes returns the release handshakes in release-ips; nil if there are none. It leaves out keys that are not
 // addresses, and the probes that are also in used: the agent has not acknowledged them yet. If a probe is in release-ips
 // only, a write of the labels has made the agent lose that key (Cilium fact 28). Such a probe counts as a handshake, so that
-// the controller withdraws it like any other handshake that the agent does not process.
+// the controller withdraws it.
 func handshakes(keys map[string]ipamtypes.IPReleaseStatus, probes []netip.Addr) map[netip.Addr]pool.Handshake {
 	var states map[netip.Addr]pool.Handshake
 	for key, status := range keys {

@@ -6,6 +6,7 @@ package ciliumpool
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
@@ -55,18 +57,14 @@ func FuzzCiliumNode(f *testing.F) {
 				t.Errorf("%s: the patch has another result than planned (-want +got): %s", what, diff)
 			}
 		}
-		for _, family := range address.Families {
-			changes := nodepool.ReleaseExcess(n, family, world.watermark(family), world.held, world.reserved, world.overdue)
-			for i, m := range changes {
-				if m.From == m.To || slices.ContainsFunc(changes[:i], func(o pool.HandshakeChange) bool { return o.Addr == m.Addr }) {
-					t.Errorf("ReleaseExcess: change %+v has no effect or is for an address that has another change: %+v", m, changes)
-				}
+		if withdrawn := n.Withdrawable(); len(withdrawn) > 0 {
+			want := maps.Clone(n.Handshakes)
+			for _, a := range withdrawn {
+				delete(want, a)
 			}
-			if len(changes) == 0 {
-				continue
-			}
-			if diff := cmp.Diff(n.WithHandshakes(changes).Handshakes, applied(t, "ReleaseExcess", cn, encodeHandshakes(n, changes)).WithHandshakes(nil).Handshakes, compareAddrs); diff != "" {
-				t.Errorf("ReleaseExcess: the patch has another result than planned (-want +got): %s", diff)
+			after := applied(t, "WithdrawHandshakes", cn, encodeWithdrawal(n, withdrawn))
+			if diff := cmp.Diff(want, after.Handshakes, compareAddrs, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("WithdrawHandshakes: the patch has another result than planned (-want +got): %s", diff)
 			}
 		}
 		world.checkClaims(t)
@@ -158,11 +156,6 @@ func (w surroundings) reserved(a netip.Addr) bool {
 }
 func (w surroundings) held(a netip.Addr) bool { b := a.As16(); return w.variant&8 != 0 && b[15]%3 == 0 }
 
-func (w surroundings) overdue(a netip.Addr) bool {
-	b := a.As16()
-	return w.variant&2 != 0 && b[15]%2 == 0
-}
-
 func (w surroundings) watermark(f address.Family) nodepool.Watermark {
 	size := int64(0)
 	for _, s := range w.n.Subnets {
@@ -202,7 +195,7 @@ func (w surroundings) plans() map[string][]pool.EntryChange {
 	all["strict"], _ = nodepool.Strict(w.n, w.occupants(), w.reserved)
 	for _, f := range address.Families {
 		all["fill "+f.String()], _ = nodepool.FillDynamic(w.n, f, w.watermark(f), w.reserved)
-		all["remove "+f.String()] = nodepool.RemoveReleased(w.n, f, w.watermark(f), w.held, w.reserved, w.overdue)
+		all["withdraw "+f.String()] = nodepool.Surplus(w.n, f, w.watermark(f), fuzzNow, w.held, w.reserved)
 	}
 	all["release"] = w.n.Release("db/mysql-0", nil, fuzzNow)
 	return all

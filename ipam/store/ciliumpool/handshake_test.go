@@ -31,55 +31,27 @@ func inHandshake(keys map[string]ipamtypes.IPReleaseStatus) *ciliumv2.CiliumNode
 
 type keys = map[string]ipamtypes.IPReleaseStatus
 
-func TestChangeHandshakes(t *testing.T) {
-	one, two, three := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3")
+func TestWithdrawHandshakes(t *testing.T) {
+	two := addr("10.0.1.2")
 	for name, c := range map[string]struct {
-		now, seen  *ciliumv2.CiliumNode
-		handshakes func(n pool.NodePool) []pool.HandshakeChange
-		want       map[netip.Addr]pool.Handshake
-		err        error
+		now, seen *ciliumv2.CiliumNode
+		want      map[netip.Addr]pool.Handshake
+		err       error
 	}{
-		"the first handshakes": {
-			now: inHandshake(nil), handshakes: func(n pool.NodePool) []pool.HandshakeChange {
-				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease), n.ChangeHandshake(two, pool.MarkedForRelease)}
-			},
-			want: map[netip.Addr]pool.Handshake{one: pool.MarkedForRelease, two: pool.MarkedForRelease}},
-		"one marked, one removed, one released": {
-			now: inHandshake(keys{"10.0.1.2": "do-not-release", "10.0.1.3": "ready-for-release"}),
-			handshakes: func(n pool.NodePool) []pool.HandshakeChange {
-				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease), n.ChangeHandshake(two, pool.NoHandshake), n.ChangeHandshake(three, pool.Released)}
-			},
-			want: map[netip.Addr]pool.Handshake{one: pool.MarkedForRelease, three: pool.Released}},
-		"the agent has responded in the meantime": {
-			now: inHandshake(keys{"10.0.1.2": "ready-for-release"}), seen: inHandshake(keys{"10.0.1.2": "marked-for-release"}),
-			handshakes: func(n pool.NodePool) []pool.HandshakeChange {
-				return []pool.HandshakeChange{n.ChangeHandshake(two, pool.NoHandshake)}
-			}, err: ErrChanged},
-		"the entry has got an owner in the meantime": {
-			now: ciliumNode(func(cn *ciliumv2.CiliumNode) {
-				cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {Owner: "db/mysql-0"}}
-			}),
-			seen: inHandshake(nil),
-			handshakes: func(n pool.NodePool) []pool.HandshakeChange {
-				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease)}
-			}, err: ErrChanged},
-		"released while the entry exists": {
-			now: inHandshake(keys{"10.0.1.1": "ready-for-release"}),
-			handshakes: func(n pool.NodePool) []pool.HandshakeChange {
-				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.Released)}
-			}, err: ErrChanged},
-		"an unknown state": {
-			now: inHandshake(keys{"10.0.1.1": "gone-fishing", "nowhere": "released"}), handshakes: func(n pool.NodePool) []pool.HandshakeChange {
-				return []pool.HandshakeChange{n.ChangeHandshake(two, pool.MarkedForRelease)}
-			},
-			want: map[netip.Addr]pool.Handshake{one: pool.OtherState, two: pool.MarkedForRelease}},
+		"all states that fixedip knows": {
+			now: inHandshake(keys{"10.0.1.1": "marked-for-release", "10.0.1.2": "do-not-release", "10.0.1.3": "ready-for-release", "fd00::1": "released"})},
+		"the agent has answered in the meantime": {
+			now: inHandshake(keys{"10.0.1.2": "ready-for-release"}), seen: inHandshake(keys{"10.0.1.2": "marked-for-release"}), err: ErrChanged},
+		"the key was removed in the meantime": {now: inHandshake(nil), seen: inHandshake(keys{"10.0.1.2": "released"}), err: ErrChanged},
+		"an unknown state stays": {
+			now: inHandshake(keys{"10.0.1.1": "released", "10.0.1.2": "gone-fishing", "nowhere": "released"}), want: map[netip.Addr]pool.Handshake{two: pool.OtherState}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.seen == nil {
 				c.seen = c.now
 			}
 			api, n := newAPI(t, c.now), FromCiliumNode(c.seen)
-			after, err := New(api).ChangeHandshakes(t.Context(), n, c.handshakes(n))
+			after, err := New(api).WithdrawHandshakes(t.Context(), n, n.Withdrawable())
 			if !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
 				t.Fatalf("got error %v, want %v", err, c.err)
 			}
@@ -87,25 +59,6 @@ func TestChangeHandshakes(t *testing.T) {
 				t.Errorf("handshakes (-want +got): %s", diff)
 			}
 		})
-	}
-}
-
-// TestEditReadyForRelease checks that an edit with ReadyForRelease removes an entry only while the handshake of the address
-// is ready-for-release.
-func TestEditReadyForRelease(t *testing.T) {
-	for status, want := range map[ipamtypes.IPReleaseStatus]error{"ready-for-release": nil, "marked-for-release": ErrChanged, "do-not-release": ErrChanged, "": ErrChanged} {
-		seen := FromCiliumNode(inHandshake(keys{"10.0.1.1": "ready-for-release"}))
-		now := inHandshake(keys{"10.0.1.1": status})
-		if status == "" {
-			now = inHandshake(nil)
-		}
-		api := newAPI(t, now)
-		edit, _ := seen.Drop(addr("10.0.1.1"))
-		edit.ReadyForRelease = true
-		_, err := New(api).ChangeEntries(t.Context(), seen, []pool.EntryChange{edit}, false)
-		if !errors.Is(err, want) || (want == nil) != (err == nil) {
-			t.Errorf("handshake %q: got error %v, want %v", status, err, want)
-		}
 	}
 }
 
@@ -149,32 +102,26 @@ func TestEditUnlisted(t *testing.T) {
 	}
 }
 
-// TestWriterMarks checks that one request removes an entry and then sets its handshake to released.
-func TestWriterMarks(t *testing.T) {
-	api := newAPI(t, inHandshake(keys{"10.0.1.1": "ready-for-release"}))
-	ctx, cancel := context.WithCancel(t.Context())
-	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
-	err := w.Write(ctx, WriteRequest{Node: "n",
-		Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
-			edit, there := n.Drop(addr("10.0.1.1"))
-			if !there {
-				return nil, nil
-			}
-			edit.ReadyForRelease = true
-			return []pool.EntryChange{edit}, nil
-		},
-		Handshakes: func(n pool.NodePool) []pool.HandshakeChange {
-			if n.Handshakes[addr("10.0.1.1")] == pool.ReadyForRelease {
-				return []pool.HandshakeChange{n.ChangeHandshake(addr("10.0.1.1"), pool.Released)}
-			}
-			return nil
-		},
-	})
-	cancel()
-	w.Wait()
-	n, getErr := New(api).Get(t.Context(), "n")
-	if err != nil || getErr != nil || api.patches != 2 || n.Handshakes[addr("10.0.1.1")] != pool.Released || len(n.Entries) != 1 {
-		t.Errorf("Write: error %v, Get: error %v, %d patches, pool %+v; want 2 patches, handshake released and one entry", err, getErr, api.patches, n)
+// TestWriterWithdrawsHandshakes checks that a request with WithdrawHandshakes writes its edits first and then withdraws the
+// handshakes of the node, and that other requests withdraw none.
+func TestWriterWithdrawsHandshakes(t *testing.T) {
+	for _, withdraw := range []bool{true, false} {
+		api := newAPI(t, inHandshake(keys{"10.0.1.1": "marked-for-release"}))
+		ctx, cancel := context.WithCancel(t.Context())
+		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
+		err := w.Write(ctx, WriteRequest{Node: "n", WithdrawHandshakes: withdraw, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			return []pool.EntryChange{n.Set(addr("10.0.1.3"), pool.Entry{})}, nil
+		}})
+		cancel()
+		w.Wait()
+		n, getErr := New(api).Get(t.Context(), "n")
+		patches, left := 1, 1
+		if withdraw {
+			patches, left = 2, 0
+		}
+		if err != nil || getErr != nil || api.patches != patches || len(n.Handshakes) != left || len(n.Entries) != 3 {
+			t.Errorf("WithdrawHandshakes %t: Write: error %v, Get: error %v, %d patches, pool %+v; want %d patches, %d handshakes and 3 entries", withdraw, err, getErr, api.patches, n, patches, left)
+		}
 	}
 }
 

@@ -70,9 +70,6 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, requir
 		}
 		edited[e.Addr] = true
 		ops = append(ops, expect(path, e.From, resource)...)
-		if e.ReadyForRelease {
-			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), pool.ReadyForRelease})
-		}
 		if e.RequireUnused && n.HasUsed {
 			ops = append(ops, operation{"test", usedPath + "/" + e.Addr.String(), nil})
 		}
@@ -112,25 +109,13 @@ func nullable(value any, missing bool) any {
 	return value
 }
 
-// encodeHandshakes returns the patch for the changes. It applies only to the CiliumNode that n was read from, and only
-// if every handshake has the state that its change requires. Every address that becomes marked-for-release must still
-// have a dynamic entry, and no address that becomes released may have an entry.
-func encodeHandshakes(n pool.NodePool, changes []pool.HandshakeChange) []operation {
-	ops := statusOperations(n)
-	for _, c := range changes {
-		path, entry := releaseIPsPath+"/"+c.Addr.String(), poolPath+"/"+c.Addr.String()
-		ops = append(ops, operation{"test", path, nullable(c.From, c.From == pool.NoHandshake)})
-		switch c.To {
-		case pool.MarkedForRelease:
-			ops = append(ops, operation{"test", entry, ipamtypes.AllocationIP{Resource: n.Resources[c.Addr]}})
-		case pool.Released:
-			ops = append(ops, operation{"test", entry, nil})
-		}
-		if c.To == pool.NoHandshake {
-			ops = append(ops, operation{"remove", path, nil})
-		} else {
-			ops = append(ops, operation{"add", path, c.To})
-		}
+// encodeWithdrawal returns the patch that removes the keys of release handshakes. It applies only if each handshake has the state
+// that it has in n.
+func encodeWithdrawal(n pool.NodePool, addrs []netip.Addr) []operation {
+	ops := []operation{{"test", uidPath, n.UID}}
+	for _, a := range addrs {
+		path := releaseIPsPath + "/" + a.String()
+		ops = append(ops, operation{"test", path, n.Handshakes[a]}, operation{"remove", path, nil})
 	}
 	return ops
 }

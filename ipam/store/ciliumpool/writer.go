@@ -25,7 +25,7 @@ const (
 	// writeTries is the maximum number of tries for one batch. A conflict costs one try, and so does a request that gets no
 	// response.
 	writeTries = 6
-	// writeTimeout is the time limit for one try: a read, a patch of the entries and a patch of the handshakes.
+	// writeTimeout is the time limit for one try: a read, a patch of the entries and a withdrawal of handshakes.
 	writeTimeout = 10 * time.Second
 )
 
@@ -39,9 +39,9 @@ type WriteRequest struct {
 	FromAPIServer bool
 	// RequireUnchangedSpec requires that the whole spec, and not only the edited entries, is unchanged since the decision.
 	RequireUnchangedSpec bool
-	// Handshakes returns the changes of release handshakes that belong to the request. Its argument is the pool after the
-	// edits of Decide. Handshakes may be nil. The rules for Decide apply.
-	Handshakes func(n pool.NodePool) []pool.HandshakeChange
+	// WithdrawHandshakes requires that the release handshakes of the node are withdrawn (pool.NodePool.Withdrawable), in a
+	// write after that of the edits.
+	WithdrawHandshakes bool
 	// StripManagedFields requires a write, even without edits, if the CiliumNode has managedFields (see
 	// Client.StripManagedFields).
 	StripManagedFields bool
@@ -58,7 +58,7 @@ type Writer struct {
 	// first Write.
 	RateLimit *RateLimiter
 	// OnPatch is called after each patch of entries and after each probe that was applied or that failed with ErrChanged
-	// (conflict). requests is the number of requests of the patch. It is not called after a patch of release handshakes. It
+	// (conflict). requests is the number of requests of the patch. It is not called after a withdrawal of handshakes. It
 	// must not block.
 	OnPatch func(requests int, conflict bool)
 	// OnPool is called with each pool that the API server returned for a patch or a read, before Write returns for the requests
@@ -133,7 +133,7 @@ func (w *Writer) observePatch(requests int, err error) {
 
 // Write writes a request into the pool. It returns when the request is fulfilled, when it has failed, or when ctx ends. It
 // returns an error of Decide unchanged. After such an error, ErrGone or ErrRefused, the last try wrote nothing for the
-// request, except that the edits of a request with Handshakes may have been written. After any other error the request may
+// request, except that the edits of a request with WithdrawHandshakes may have been written. After any other error the request may
 // have been written, or may be written later.
 func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
 	q := &queued{WriteRequest: r, done: make(chan error, 1)}
@@ -275,18 +275,12 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 		w.observePool(after)
 		n = after
 	}
-	var changes []pool.HandshakeChange
-	for _, q := range open {
-		if q.Handshakes != nil {
-			// Handshakes gets the node with the changes of the earlier requests applied.
-			changes = append(changes, q.Handshakes(n.WithHandshakes(changes))...)
-		}
-	}
-	if len(changes) == 0 {
+	handshakes := n.Withdrawable()
+	if len(handshakes) == 0 || !slices.ContainsFunc(open, func(q *queued) bool { return q.WithdrawHandshakes }) {
 		return open, n, nil
 	}
 	w.RateLimit.Spend(node)
-	after, err := w.pools.ChangeHandshakes(ctx, n, changes)
+	after, err := w.pools.WithdrawHandshakes(ctx, n, handshakes)
 	if err == nil {
 		w.observePool(after)
 	}
@@ -294,12 +288,12 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 }
 
 // decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests
-// that are fulfilled already or can't be fulfilled. Requests with Handshakes or StripManagedFields stay open even without
-// edits.
+// that are fulfilled already or can't be fulfilled. Requests with WithdrawHandshakes or StripManagedFields stay open
+// even without edits.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
-		if err != nil || len(wanted) == 0 && q.Handshakes == nil && !q.StripManagedFields {
+		if err != nil || len(wanted) == 0 && !q.WithdrawHandshakes && !q.StripManagedFields {
 			q.done <- err
 			continue
 		}
