@@ -287,13 +287,13 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 	return open, after, err
 }
 
-// decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests
-// that are fulfilled already or can't be fulfilled. Requests with WithdrawHandshakes or StripManagedFields stay open
-// even without edits.
+// decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests that
+// can't be fulfilled, and those that the pool fulfils already. A request that only the edits of earlier requests fulfil stays
+// open: they may not be written. Requests with WithdrawHandshakes or StripManagedFields stay open even without edits.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
-		if err != nil || len(wanted) == 0 && !q.WithdrawHandshakes && !q.StripManagedFields {
+		if fulfilled := len(wanted) == 0 && len(edits) == 0; err != nil || fulfilled && !q.WithdrawHandshakes && !q.StripManagedFields {
 			q.done <- err
 			continue
 		}

@@ -76,6 +76,57 @@ func only(when bool, err error) error {
 	return nil
 }
 
+// TestWriterSameRequestTwice checks that a request which an earlier request of its batch fulfils has the result of the patch: a
+// scheduler that was cut off may have several requests for the claim of one pod, and must not bind the pod if the patch is lost
+// (model, seed 3).
+func TestWriterSameRequestTwice(t *testing.T) {
+	for name, fail := range map[string]func(n int) (error, bool){
+		"the patch is written": nil,
+		"all patches are lost": func(int) (error, bool) { return context.DeadlineExceeded, false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newAPI(t, ciliumNode(reports))
+				ctx, cancel := context.WithCancel(t.Context())
+				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode(reports)), true })
+				// The first request holds the queue up, so that the other two are in one batch.
+				started, proceed := make(chan struct{}), make(chan struct{})
+				results := make(chan error, 3)
+				write := func(decide func(n pool.NodePool) ([]pool.EntryChange, error)) {
+					go func() { results <- w.Write(ctx, WriteRequest{Node: "n", Decide: decide}) }()
+					synctest.Wait()
+				}
+				write(func(pool.NodePool) ([]pool.EntryChange, error) {
+					close(started)
+					<-proceed
+					return nil, nil
+				})
+				<-started
+				claim := func(n pool.NodePool) ([]pool.EntryChange, error) {
+					return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
+				}
+				write(claim)
+				write(claim)
+				api.fail = fail
+				close(proceed)
+				if err := <-results; err != nil {
+					t.Fatalf("request without edits: got error %v, want none", err)
+				}
+				for range 2 {
+					if err := <-results; (err != nil) != (fail != nil) {
+						t.Errorf("got error %v, want an error: %t", err, fail != nil)
+					}
+				}
+				cancel()
+				w.Wait()
+				if claimed := api.entries(t)[addr("10.0.1.200")] == mysql0; claimed != (fail == nil) {
+					t.Errorf("got an entry: %t, want %t", claimed, fail == nil)
+				}
+			})
+		})
+	}
+}
+
 func TestWriterNodeGone(t *testing.T) {
 	api := newAPI(t, ciliumNode(reports))
 	api.node = nil
