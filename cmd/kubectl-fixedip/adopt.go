@@ -60,7 +60,7 @@ Exit code 0: every selected pod can be adopted. 1: a selected pod cannot be adop
 				return err
 			}
 			if !preview {
-				return errors.New("add --preview: to adopt pods, set adoption.podSelector in the configuration of fixedip")
+				return errors.New("kubectl fixedip adopt only shows what an adoption would do: add --preview; to adopt pods, set adoption.podSelector in the configuration of fixedip")
 			}
 			report, err := c.adoptionReport(ctx, o)
 			if err != nil {

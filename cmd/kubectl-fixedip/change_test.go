@@ -78,7 +78,7 @@ func TestFlagsOfChanges(t *testing.T) {
 		"release":                            "name at least one FixedIP",
 		"move web-0":                         "--to is missing: name the node",
 		"move":                               "name exactly one FixedIP, or subnet/CIDR",
-		"adopt":                              "add --preview: to adopt pods, set adoption.podSelector in the configuration of fixedip",
+		"adopt":                              "kubectl fixedip adopt only shows what an adoption would do: add --preview; to adopt pods, set adoption.podSelector in the configuration of fixedip",
 		"adopt --preview --all --selector=a": "if any flags in the group [selector all] are set none of the others can be",
 		"check --dry-run":                    "--dry-run needs --fix",
 		"check --mismatch-policy=restart":    "--mismatch-policy: ",

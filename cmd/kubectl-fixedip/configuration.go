@@ -87,8 +87,9 @@ func (c *cluster) ciliumSettings(ctx context.Context) *configuration.CiliumSetti
 	return &settings
 }
 
-// mismatchPolicy returns the mismatch policy of pods without an annotation: the one of a flag, otherwise that of the
-// configuration or, if that cannot be read, Report, with which only an annotation allows an eviction.
+// mismatchPolicy returns the mismatch policy for pods without an annotation of their own or of their workload. It is flag,
+// or that of the configuration if flag is empty. If the configuration cannot be read, the policy is Report, so that a pod is
+// evicted only if an annotation allows it.
 func (c *cluster) mismatchPolicy(ctx context.Context, flag string, source configurationSource) (identity.OnMismatch, error) {
 	if flag != "" {
 		policy, err := identity.ParseOnMismatch(flag)

@@ -45,11 +45,11 @@ func releaseCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 	cmd := &cobra.Command{
 		Use:   "release FIXEDIP...",
 		Short: "Release the addresses of FixedIPs",
-		Long: `Release the addresses of FixedIPs, by deleting the FixedIPs. The command first shows which pods use them and what happens, and
-asks. A pod that runs keeps its address until it is deleted; with --restart-pod the command deletes it, and the next pod
-gets another address.
+		Long: `Release the addresses of FixedIPs by deleting the FixedIPs. The command first shows which pods use the addresses and what the
+release does, and asks for confirmation. A running pod keeps its address until it is deleted; with --restart-pod the command
+also deletes the pod. The next pod gets another address, unless its annotations request the released one.
 
-Exit code 0: the FixedIPs are deleted. 2: the command failed, or the user declined.`,
+Exit code 0: the FixedIPs are deleted, or --dry-run was set. 2: the command failed, or the user declined.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("name at least one FixedIP")

@@ -33,19 +33,18 @@ const logLines = 1000
 const reportNotice = `This is a report of kubectl fixedip.
 
 %s
-Secrets, values of environment variables, and labels and annotations except those of fixedip were not read into it or were removed.
-Logs and events contain free text, in which a name that no object and no key announces may remain. Look through the files before
-you publish them.
+Secrets are never read. Values of environment variables, and labels and annotations of other programs, are removed from the objects.
+Logs and events are free text and may still contain names or other confidential data. Check all files before you publish them.
 
-status.txt, status.yaml  what kubectl fixedip status shows
+status.txt, status.yaml  output of kubectl fixedip status
 check.yaml               contradictions between objects
 version.yaml             versions of this program, the servers and Kubernetes
 configuration/           the ConfigMaps of both programs
 cilium-config.yaml       the settings of Cilium that matter for addresses
-objects/                 FixedIPs, NodeSubnets, CiliumNodes, Deployments, pods and Leases
-events.txt               events about these objects
-logs/                    the last 1,000 lines of each container of both programs
-errors.txt               what could not be read
+objects/                 FixedIPs, NodeSubnets, CiliumNodes, Deployments, pods, Leases, and the status of the Cilium DaemonSet
+events.txt               events about FixedIPs, NodeSubnets, CiliumNodes and the pods of both programs, and all events of the controller
+logs/                    the last 1,000 lines of each container of both programs, and of its previous run
+errors.txt               errors of the requests that failed
 `
 
 const (
@@ -59,7 +58,7 @@ func reportCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 	var plain bool
 	cmd := &cobra.Command{
 		Use:   "report",
-		Short: "Write an archive for a bug report, without secrets, names and addresses",
+		Short: "Write an archive for a bug report, in which tokens replace most names and the addresses",
 		Long: `Write a tar.gz archive for a bug report: status, check, versions, configuration, FixedIPs, NodeSubnets, CiliumNodes, the
 Deployments and pods of both programs with the last 1,000 lines of their logs, events and Leases.
 

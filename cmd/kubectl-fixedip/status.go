@@ -112,8 +112,9 @@ func (c *cluster) awaitHealthy(ctx context.Context, where installation, wait, in
 	}
 }
 
-// statusInputs reads the objects of a status. An object that the user may not read is in Unread of the result; other errors are
-// returned.
+// statusInputs reads the objects of a status. In the result, Unread contains the kinds that the user may not read, and
+// MissingKinds those that the API server does not serve. The error is the first other error; the remaining objects are
+// read nevertheless.
 func (c *cluster) statusInputs(ctx context.Context, where installation) (in status.Inputs, err error) {
 	in = status.Inputs{CiliumNamespace: where.cilium, ConfigMaps: map[string]*corev1.ConfigMap{}, Leases: map[string]*coordinationv1.Lease{}, Now: time.Now()}
 	r := reader{in: &in}

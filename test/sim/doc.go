@@ -11,6 +11,7 @@
 // These parts are modelled: etcd and the API server (versions, generations, preconditions, JSON patches with their
 // tests, finalizers, graceful deletion, some rules of the FixedIP CRD); the caches, each of which processes one write
 // at a time, so that they lag, lose their watch, list again, list old versions, and differ between kinds and processes;
+// the event handlers of the caches, some of which are called later than others of the same event (informer_test.go);
 // the queues of the controllers, from which the model takes requests in any order; the scheduling queue and cycle
 // around the plugin; leader election; kubelets; agents, which allocate addresses like Cilium's allocator
 // (pkg/ipam/crd.go); the controllers of StatefulSets and nodes and the garbage collectors; and users.

@@ -89,7 +89,7 @@ func (m *machine) agentStarted() bool {
 		if b.forgotten = m.remade && !b.held && (!ok || pod.UID != uid); b.forgotten {
 			m.w.stats["sandbox that only the kubelet knows"]++
 		}
-		if m.remade && !b.held && ok && pod.UID == uid && b.reported && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
+		if m.remade && !b.held && ok && pod.UID == uid && b.reported && !m.predecessorHolds(b) && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
 			m.w.violate("durable: the agent of node %s cannot restore pod %s, which runs with IPs %s", m.name, b.key, b.ips)
 		}
 	}
@@ -111,6 +111,17 @@ func (m *machine) agentStarted() bool {
 	m.ready, m.dirty, m.wroteAt = true, true, time.Time{}
 	m.restoreEndpoints()
 	return true
+}
+
+// predecessorHolds reports whether the agent has restored the sandbox of a former pod with the same name, which was deleted by force
+// and which the kubelet has not stopped yet, with the addresses of b: then it cannot restore b, whatever entries the pool has.
+func (m *machine) predecessorHolds(b *sandbox) bool {
+	for _, o := range m.sandboxes {
+		if o != b && o.key == b.key && o.held && slices.Equal(o.ips, b.ips) {
+			return true
+		}
+	}
+	return false
 }
 
 // poolIsLarge reports whether the pool has at least minPool entries of each family, so that an agent can start.

@@ -67,8 +67,9 @@ type NodeSubnetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	PreviousNodeName string `json:"previousNodeName,omitempty"`
-	// successor is the node that inherits the subnet as soon as its node is gone, whatever the policy. Set it to
-	// choose the node that inherits.
+	// successor is the node that inherits the subnet at once when the node in nodeName is gone, whatever
+	// orphanedPolicy is, if a FixedIP reserves an address in the subnet. It has no effect if Kubernetes assigns
+	// the subnets (subnets.source: Node).
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
@@ -101,8 +102,9 @@ type NodeSubnetStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// NodeConstraints are the zone, region, node pool and taints of a node, which decide which pods the node can run. A node that
-// inherits its subnet must be able to run the same pods.
+// NodeConstraints are the zone, region, node pool and taints of a node. When the node is gone, they limit which other nodes may
+// inherit its subnet: the zone and region must be the same, and no taint may be added. A node of the same node pool is
+// preferred. The limits do not apply to a node that the administrator named or to which an orphaned pod is nominated.
 type NodeConstraints struct {
 	// zone is the label topology.kubernetes.io/zone.
 	// +optional

@@ -67,7 +67,7 @@ var (
 	poolWrites = counters("pool_writes_total", "result",
 		"Patches of CiliumNodes by the controller, except withdrawals of release handshakes and writes of assigned subnets, by result: applied, or conflict (the CiliumNode had changed, and the patch wrote nothing).")
 	poolWriteRequests = histogram("pool_write_requests",
-		"Number of requests in one patch of a CiliumNode by the controller.", 1, 9)
+		"Number of pool changes that the controller combined in one applied patch of a CiliumNode; one change may write several entries.", 1, 9)
 	releases = counters("releases_total", "cause",
 		"Released addresses, by cause: fixedip-deleted, superseded (for example a second claim, a claim that the FixedIP does not name, or the target of a move that did not take place), unrecorded (the claim had no FixedIP, for example because the pod and its workload were deleted first).")
 	subnetAssignments = counters("subnet_assignments_total", "origin",

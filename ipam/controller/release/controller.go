@@ -205,10 +205,10 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []client.Object
 	return found
 }
 
-// confirm decides for each identity again, from objects. The API server did not find the workloads in gone when it listed the
-// pods in objects; such a workload counts as deleted unless the cache has it. If the decision is still to release its addresses on the node,
-// confirm deletes the FixedIP unless it is being deleted, and returns it. Key: the owner in the pool. confirm adds the other
-// identities to c.Again.
+// confirm decides about each identity again, from objects. gone contains the workloads that the API server did not find when it
+// listed the pods in objects; such a workload counts as deleted unless the cache has it. If the decision is still to release the
+// addresses of the identity on the node, the result contains the FixedIP of the identity; confirm deletes the FixedIP first if
+// it is not being deleted yet. Key: the owner in the pool. confirm adds the other identities to c.Again.
 func (c *Controller) confirm(ctx context.Context, objects nodeReader, gone sets.Set[objectKey], identities []client.ObjectKey) (map[string]*v1alpha1.FixedIP, error) {
 	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 		key := objectKey{gk, namespace, name}

@@ -186,7 +186,7 @@ func (c *Controller) recordPending(ctx context.Context, s *snapshot) error {
 			continue
 		}
 		want := sub.Object.Status.DeepCopy()
-		c.setConditionsOf(want, sub, metav1.ConditionFalse, v1alpha1.ReasonPending, fmt.Sprintf("the subnet is claimed for node %s, whose CiliumNode does not have it yet; the controller assigns it when the Cilium agent of the node has created the CiliumNode; events on the Node report a problem", sub.Node))
+		c.setConditionsOf(want, sub, metav1.ConditionFalse, v1alpha1.ReasonPending, fmt.Sprintf("the subnet is claimed for node %s, but is not in its CiliumNode yet; the controller adds it there after the Cilium agent has created the CiliumNode; if the subnet stays pending, check the events of Node %[1]s", sub.Node))
 		if err := c.updateStatus(ctx, sub, *want); err != nil && !errors.Is(err, ErrChanged) {
 			return err
 		}
@@ -216,7 +216,7 @@ func (c *Controller) orphanStatus(o subnetplan.OrphanedSubnets, s subnetplan.Sub
 	case c.Rules.Policy == subnetplan.Free:
 		message += fmt.Sprintf("; at %s the FixedIPs that reserve IPs in it are deleted, and the subnet is released", at)
 	case c.Rules.Policy == subnetplan.Inherit && !c.waitsForMigration(o):
-		message += fmt.Sprintf("; from %s on %s may inherit it if a FixedIP reserves an IP in it, and it is released otherwise", at, other)
+		message += fmt.Sprintf("; from %s on, %s may inherit the subnet if a FixedIP reserves an IP in it; otherwise the subnet is released", at, other)
 	default:
 		message += fmt.Sprintf("; at %s it is released if no FixedIP reserves an IP in it", at)
 	}

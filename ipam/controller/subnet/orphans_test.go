@@ -195,7 +195,7 @@ func TestOrphanedCondition(t *testing.T) {
 		gone     = "node a is gone; the subnet is orphaned"
 		migrates = "; another node that has a subnet and is ready and suitable (zone, region, taints) inherits it after 10s at most, because the failover policy of an IP in it is Migrate"
 		frees    = "; at 2026-11-24T12:01:00Z the FixedIPs that reserve IPs in it are deleted, and the subnet is released"
-		inherits = "; from 2026-11-24T12:01:00Z on another node may inherit it if a FixedIP reserves an IP in it, and it is released otherwise"
+		inherits = "; from 2026-11-24T12:01:00Z on, another node may inherit the subnet if a FixedIP reserves an IP in it; otherwise the subnet is released"
 		releases = "; at 2026-11-24T12:01:00Z it is released if no FixedIP reserves an IP in it"
 		atOnce   = "; a node with that name gets it again; if a FixedIP reserves an IP in it, the node that spec.successor names gets it at once"
 	)

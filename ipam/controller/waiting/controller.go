@@ -53,8 +53,8 @@ type Controller struct {
 	mu sync.Mutex
 	// binds contains the bound pods that have no address yet.
 	binds binds
-	// reported contains the waiting pods that events have named. Key: the node for which they wait. Value: the keys of
-	// the pods (keyOf).
+	// reported contains the waiting pods that an event has named, or has counted in "and N more" (maxNames). Key: the node for
+	// which they wait. Value: the keys of the pods (keyOf).
 	reported map[string]sets.Set[string]
 }
 

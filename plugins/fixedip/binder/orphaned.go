@@ -28,8 +28,9 @@ func (p *Plan) ForCandidates() *Plan {
 	return &Plan{id: p.id, uid: p.uid, reservation: p.reservation, candidates: true}
 }
 
-// ExplainOrphaned returns why an orphaned pod waits, and the causes that help the pod. nominated is the node that the pod is
-// nominated to. If nominated is empty, no node can run the pod, and refused contains the reasons.
+// ExplainOrphaned returns the Refusal of an orphaned pod: the reason why the pod waits, and the changes of the cluster that
+// requeue it. nominated is the node that the pod is nominated to. If nominated is empty, no node can run the pod now, and
+// refused contains the reasons.
 func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 	addrs := addressText(p.reservation.addrs)
 	reason := fmt.Sprintf("no node's subnets contain its %s (last on node %s); node %s can run the pod and may inherit the subnet after the grace period", addrs, p.Lost(), nominated)

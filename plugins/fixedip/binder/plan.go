@@ -188,7 +188,7 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 		}
 		return b.fitsAwayFromHome(p, node.Name)
 	default:
-		return refuse(requeue.WakeOn{}, "node(s) didn't own %s of the pod (owned by node %s)", ipText(r.addrs), r.node)
+		return refuse(requeue.WakeOn{}, "node(s) couldn't give the pod %s, which %s to node %s", ipText(r.addrs), verb(r.addrs, "belongs", "belong"), r.node)
 	}
 	if p.searching {
 		return p.fitsSlot(node.Name)
@@ -211,8 +211,8 @@ func (b *Binder) fitsAwayFromHome(p *Plan, node string) error {
 	return nil
 }
 
-// missing returns the families of the profile of which addrs has no address, such as a family that was added to the
-// cluster later.
+// missing returns the families that the profile uses and in which addrs has no address. A family is missing, for example, if it
+// was added to the cluster after the pod had got its address.
 func (b *Binder) missing(addrs []netip.Addr) []address.Family {
 	return slices.DeleteFunc(slices.Clone(b.families), func(f address.Family) bool {
 		return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == f })
