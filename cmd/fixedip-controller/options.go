@@ -60,7 +60,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "Maximum number of free dynamic addresses in the pool of a node, per family, in addition to --min-free-ips. If more are free, addresses are withdrawn until --min-free-ips plus half of this number are free")
 	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum number of writes of the controller to one CiliumNode per minute, of which half may be sent in one burst. Writes that undo a change or restore an entry count, but are not delayed")
 	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields of CiliumNodes, which is about half of their size")
-	fs.DurationVar(&o.Cooldown, "address-cooldown", time.Minute, "Minimum time for which a released or withdrawn address is offered to no other pod. The cooldown then ends when the agent of the node has confirmed that no pod uses the address; if the agent still reports the address as used, the cooldown starts again")
+	fs.DurationVar(&o.Cooldown, "address-cooldown", time.Minute, "Minimum time for which an address that was released, or withdrawn for a pod that runs with it, is offered to no other pod; surplus addresses have no minimum. The cooldown then ends when the agent of the node has confirmed that no pod uses the address; if the agent still reports the address as used, the cooldown starts again")
 
 	o.Verify = conformance.DefaultConfig()
 	v := &o.Verify

@@ -145,7 +145,7 @@ func (c *cluster) withdrawHandshake(ctx context.Context, h check.HandshakeRepair
 		return "", fmt.Errorf("read the pool of node %s: %w", h.Node, err)
 	}
 	if n.Handshakes[h.Address] != h.State {
-		return "", fmt.Errorf("the release handshake of %s is not withdrawn, because it has gone on: %w", h.Address, errSkipped)
+		return "", fmt.Errorf("the release handshake of %s is not withdrawn, because its state has changed: %w", h.Address, errSkipped)
 	}
 	if _, err := pools.WithdrawHandshakes(ctx, n, []netip.Addr{h.Address}); err != nil {
 		return "", skipIfChanged(err, fmt.Sprintf("withdraw the release handshake of %s on node %s", h.Address, h.Node))

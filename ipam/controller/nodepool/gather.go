@@ -107,7 +107,7 @@ func waiting(pods []corev1.Pod) (owners []string) {
 	return owners
 }
 
-// setReadiness sets NotReady, ReadySince and Acknowledged in s. If node is nil, the node runs no pods: every cooldown
+// setReadiness sets NoNode, NotReady, ReadySince and Acknowledged in s. If node is nil, the node runs no pods: every cooldown
 // counts as acknowledged, and no agent is asked.
 func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 	s.NoNode, s.NotReady, s.ReadySince = node == nil, false, time.Time{}
