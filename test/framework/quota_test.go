@@ -13,29 +13,41 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// quota creates a ResourceQuota of one FixedIP, and sets the number of used FixedIPs as the quota controller does.
-func (s *scene) quota(used int) {
+// fixedIPCount is the resource by which a ResourceQuota limits the FixedIPs of a namespace.
+const fixedIPCount corev1.ResourceName = "count/fixedips.fixedip.io"
+
+// quota limits the FixedIPs of the namespace. No row uses a number of used FixedIPs that differs from the number of existing
+// ones: the quota controller would correct it at a time that the row does not know.
+func (s *scene) quota(limit string) {
 	s.t.Helper()
-	q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/fixedips.fixedip.io": resource.MustParse("1")}}}
+	q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{fixedIPCount: resource.MustParse(limit)}}}
 	q.Namespace, q.Name = s.ns, "addresses"
 	s.create(q)
-	s.usesOfQuota(used)
+	s.limitShown(limit)
 }
 
-// usesOfQuota sets the number of used FixedIPs, and waits until the scheduler's watch shows it.
-func (s *scene) usesOfQuota(used int) {
+// limitFixedIPs changes the limit of the quota.
+func (s *scene) limitFixedIPs(limit string) {
 	s.t.Helper()
 	q := &corev1.ResourceQuota{}
 	q.Namespace, q.Name = s.ns, "addresses"
-	patch := fmt.Sprintf(`{"status":{"hard":{"count/fixedips.fixedip.io":"1"},"used":{"count/fixedips.fixedip.io":"%d"}}}`, used)
-	s.must(s.api.Status().Patch(within(s.t), q, client.RawPatch(types.MergePatchType, []byte(patch))))
-	s.until(fmt.Sprintf("the scheduler's watch shows %d used FixedIPs in the quota", used), func() bool {
-		seen, err := s.cachedQuotas.ResourceQuotas(s.ns).Get(q.Name)
+	patch := fmt.Sprintf(`{"spec":{"hard":{%q:%q}}}`, fixedIPCount, limit)
+	s.must(s.api.Patch(within(s.t), q, client.RawPatch(types.MergePatchType, []byte(patch))))
+	s.limitShown(limit)
+}
+
+// limitShown waits until the quota controller has written the limit into the status of the quota, and the scheduler's watch
+// shows it.
+func (s *scene) limitShown(limit string) {
+	s.t.Helper()
+	want := resource.MustParse(limit)
+	s.until("the scheduler's watch shows a limit of "+limit+" FixedIPs in the status of the quota", func() bool {
+		seen, err := s.cachedQuotas.ResourceQuotas(s.ns).Get("addresses")
 		if err != nil {
 			return false
 		}
-		now, ok := seen.Status.Used["count/fixedips.fixedip.io"]
-		return ok && now.Value() == int64(used)
+		got, ok := seen.Status.Hard[fixedIPCount]
+		return ok && got.Equal(want)
 	})
 }
 
@@ -46,9 +58,9 @@ func TestQuota(t *testing.T) {
 		"a pod waits for the quota of its namespace without a claim": {
 			world: oneNode,
 			steps: append([]step{
-				{at: preFilter, before: func(s *scene) { s.quota(1) }, answer: "UnschedulableAndUnresolvable: gets no fixed address: ResourceQuota addresses of namespace * is used up*"},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: gets no fixed address: ResourceQuota addresses of namespace * is used up (count/fixedips.fixedip.io: 1 of 1 used); raise the quota, or delete FixedIPs that no pod needs*"},
-					before: func(s *scene) { s.usesOfQuota(0) }},
+				{at: preFilter, before: func(s *scene) { s.quota("0") }, answer: "UnschedulableAndUnresolvable: gets no fixed address: ResourceQuota addresses of namespace * is used up*"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: gets no fixed address: ResourceQuota addresses of namespace * is used up (count/fixedips.fixedip.io: 0 of 0 used); raise the quota, or delete FixedIPs that no pod needs*"},
+					before: func(s *scene) { s.limitFixedIPs("1") }},
 			}, placed()...),
 		},
 		"a pod that has a FixedIP is not affected by the quota": {
@@ -57,7 +69,7 @@ func TestQuota(t *testing.T) {
 				s.createFixedIP("web-0", "web", "a", "10.1.0.6")
 				s.statefulSet("web")
 			},
-			steps: append([]step{{at: preFilter, before: func(s *scene) { s.quota(1) }}}, placed()...),
+			steps: append([]step{{at: preFilter, before: func(s *scene) { s.quota("0") }}}, placed()...),
 		},
 		"a quota of other resources limits nothing": {
 			world: func(s *scene) {

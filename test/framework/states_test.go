@@ -141,7 +141,7 @@ var states = map[string]state{
 	}},
 	"The quota is used up": {
 		world: oneNode,
-		steps: []step{{at: preFilter, before: func(s *scene) { s.quota(1) }, answer: "UnschedulableAndUnresolvable: *"}},
+		steps: []step{{at: preFilter, before: func(s *scene) { s.quota("0") }, answer: "UnschedulableAndUnresolvable: *"}},
 	},
 	"An annotation is invalid": {world: func(s *scene) {
 		s.node("a", "10.1.0.0/29")
