@@ -237,7 +237,8 @@ type FixedIPStatus struct {
 	VacatedBy string `json:"vacatedBy,omitempty"`
 	// movableFor is the UID of a pod that its node cannot take, once the agent of that node has confirmed that nothing
 	// uses the addresses. The pod may then take them to another node. The field stays as long as the pod exists, and
-	// after that until the addresses are at home again.
+	// after that until the addresses are at home again. It is also set to the last podUID while the addresses, which no
+	// pod uses now, may be away from their home: that pod may have been deleted by force, and still run.
 	// +optional
 	MovableFor types.UID `json:"movableFor,omitempty"`
 	// mismatchPodUID is the UID of the pod that the condition AsReserved is about. It is set only while that

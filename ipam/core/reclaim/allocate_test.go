@@ -199,31 +199,40 @@ func TestConditionIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestMovableForStaysWhileAway checks that status.movableFor is not cleared before the addresses are at home again. The
-// pools of both nodes may be lost, and a pod that was deleted by force may still run. The model in test/sim found this
-// case with seed 217105 (ADR 0029).
-func TestMovableForStaysWhileAway(t *testing.T) {
+// TestMovableForWhileAway checks that status.movableFor names the last pod that used the addresses, or that was allowed to move
+// them, until they are at home again. The pools of both nodes may be lost, and a pod that was deleted by force may still run.
+// The model in test/sim found the cases with seeds 217105 and 1338973065 (ADR 0029).
+func TestMovableForWhileAway(t *testing.T) {
+	allowed := v1alpha1.FixedIPStatus{MovableFor: "pod-0"}
+	used := v1alpha1.FixedIPStatus{PodUID: "pod-0"}
 	for name, c := range map[string]struct {
-		home string
-		pod  *corev1.Pod
-		want types.UID
+		home   string
+		pod    *corev1.Pod
+		status v1alpha1.FixedIPStatus
+		want   types.UID
 	}{
-		"no node has the subnet":                     {"", nil, "pod-0"},
-		"no node has the subnet, the next pod waits": {"", podOn(""), "pod-0"},
-		"the home is another node":                   {"node-2", nil, "pod-0"},
-		"the address is at home":                     {"node-1", nil, ""},
-		"the address is at home, the next pod waits": {"node-1", podOn(""), ""},
-		"the address is at home, the pod may move":   {"node-1", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mysql-0", UID: "pod-0"}}, "pod-0"},
+		"no node has the subnet":                               {"", nil, allowed, "pod-0"},
+		"no node has the subnet, the next pod waits":           {"", podOn(""), allowed, "pod-0"},
+		"the home is another node":                             {"node-2", nil, allowed, "pod-0"},
+		"the address is at home":                               {"node-1", nil, allowed, ""},
+		"the address is at home, the next pod waits":           {"node-1", podOn(""), allowed, ""},
+		"the address is at home, the pod may move":             {"node-1", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mysql-0", UID: "pod-0"}}, allowed, "pod-0"},
+		"no node has the subnet, a pod has used it":            {"", nil, used, "pod-0"},
+		"the home is another node, a pod has used it":          {"node-2", nil, used, "pod-0"},
+		"the home is another node, the next pod waits":         {"node-2", podOn(""), used, "pod-0"},
+		"the home is another node, two pods have used it":      {"node-2", nil, v1alpha1.FixedIPStatus{PodUID: "pod-1", MovableFor: "pod-0"}, "pod-0"},
+		"the address is at home, a pod has used it":            {"node-1", nil, used, ""},
+		"the home is another node, and no pod has used it yet": {"node-2", nil, v1alpha1.FixedIPStatus{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := record(migrates, reserved)
-			r.Status.MovableFor = "pod-0"
+			r.Status = c.status
 			s := reclaim.State{Record: r, Pod: c.pod, Homes: []reclaim.AddressHome{{Addr: addr("10.0.1.6"), Node: c.home}}, Workload: existing}
 			if c.home != "" {
 				s.Held = []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 			}
-			if next := decide(at(s)); next.Type != reclaim.UpdateStatus || next.Status.MovableFor != c.want {
-				t.Errorf("Decide returns %+v; want UpdateStatus with movableFor %q", next, c.want)
+			if next := decide(at(s)); next.Type != reclaim.UpdateStatus || next.Status.MovableFor != c.want || next.Status.PodUID != "" {
+				t.Errorf("Decide returns %+v; want UpdateStatus with movableFor %q and no podUID", next, c.want)
 			}
 		})
 	}

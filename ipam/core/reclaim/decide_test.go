@@ -216,9 +216,9 @@ func TestDecide(t *testing.T) {
 		"status is written for the first pod": {
 			reclaim.State{Record: record(unfinished), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0"}}},
-		"state becomes Reserved: the pod was deleted": {
+		"state becomes Reserved: the pod was deleted, and no home is known": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{MovableFor: "uid-mysql-0"}}},
 		"owner UID is updated: the workload was created again": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"),
 				Workload: reclaim.Workload{OwnerReference: otherUID.Owner, Exists: true}},
@@ -370,7 +370,7 @@ func TestDecide(t *testing.T) {
 			reclaim.Action{}},
 		"Reassign: the FixedIP is not replaced, the pod is not bound": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: existing},
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{MovableFor: "uid-mysql-0"}}},
 		"Reassign: the FixedIP is not replaced, the new entry has the other family": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: existing}, reclaim.Action{}},
 		"Reassign: the new entry is released, the pod runs with the recorded address": {

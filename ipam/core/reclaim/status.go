@@ -4,6 +4,7 @@
 package reclaim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -34,7 +35,10 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	if v.Slot && v.Pod == nil && have.VacatedBy == v.Record.Spec.PodName {
 		want.VacatedBy = have.VacatedBy
 	}
-	if v.Pod != nil && have.MovableFor == v.Pod.UID || v.mayBeAway() {
+	switch {
+	case v.mayBeAway() && pod == nil && !v.Slot:
+		want.MovableFor = cmp.Or(have.MovableFor, have.PodUID)
+	case v.mayBeAway(), v.Pod != nil && have.MovableFor == v.Pod.UID:
 		want.MovableFor = have.MovableFor
 	}
 	if equality.Semantic.DeepEqual(have, want) {
