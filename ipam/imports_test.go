@@ -15,10 +15,11 @@ import (
 
 const module = "fixedip.io/fixedip/"
 
-// rules define the imports that are allowed in each folder. The first rule whose folder contains a file applies.
+// rules define the imports that are allowed in each folder. For a file, the first rule whose folder contains the file
+// applies.
 var rules = []struct {
 	folder string
-	// ours are the folders of this module that the folder may import.
+	// ours are the folders of this module that the folder may import, with the folders below them.
 	ours []string
 	// never are packages outside this module that the folder may not import, with the packages below them.
 	never []string

@@ -28,10 +28,10 @@ func newFlags() (*options, *pflag.FlagSet) {
 	return o, fs
 }
 
-// notFlags contains the flags whose value is not checked by config.
+// notFlags contains the flags that FuzzFlag skips, because config does not check their values.
 var notFlags = []string{"config", "help", "version"}
 
-// FuzzFlag checks that errors name the flag, and that accepted values result in a valid configuration.
+// FuzzFlag checks that errors name the flag or a related one, and that accepted values result in a valid configuration.
 func FuzzFlag(f *testing.F) {
 	_, fs := newFlags()
 	values := []string{

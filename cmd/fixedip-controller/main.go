@@ -42,7 +42,7 @@ import (
 )
 
 // cacheSyncTimeout is the time limit for syncing the caches of a new leader. The default of two minutes is too short for
-// 150,000 pods on a busy machine.
+// 150,000 pods on a busy node.
 const cacheSyncTimeout = 30 * time.Minute
 
 // oldestAPIServer is the oldest minor version of Kubernetes whose API server accepts the CustomResourceDefinitions.
@@ -56,7 +56,8 @@ func main() {
 	}
 }
 
-// command returns the command. It calls started when the caches are filled.
+// command returns the command fixedip-controller with its subcommand. The controller calls started, on every replica,
+// when its caches are filled.
 func command(started func()) *cobra.Command {
 	o := &options{}
 	logging := logsapi.NewLoggingConfiguration()
@@ -91,7 +92,7 @@ func command(started func()) *cobra.Command {
 }
 
 func run(o *options, changed func(flag string) bool, started func()) error {
-	// Most mistakes are found without the API server.
+	// Validate the settings before the first request: most errors are found without the API server.
 	cfg, err := o.config(changed)
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ func run(o *options, changed func(flag string) bool, started func()) error {
 	}
 	reviews, err := authorizationclient.NewForConfig(kubeconfig)
 	if err != nil {
-		return fmt.Errorf("create a client for the rights of the controller: %w", err)
+		return fmt.Errorf("create a client that checks the rights of the controller: %w", err)
 	}
 	metrics := o.metricsOptions(rest.CopyConfig(kubeconfig))
 	if o.DryRun {
@@ -169,16 +170,17 @@ func run(o *options, changed func(flag string) bool, started func()) error {
 	}
 	if !o.DryRun {
 		if err := mgr.Add(&poolguard.Guard{API: live, Namespace: cfg.Namespace, ClusterPools: cfg.ClusterPools}); err != nil {
-			return fmt.Errorf("add the guard of the cluster pools to the manager: %w", err)
+			return fmt.Errorf("add the writer of the cluster pools for the admission policy to the manager: %w", err)
 		}
 	}
 	if err := mgr.Add(onceSynced(started)); err != nil {
-		return fmt.Errorf("add the setting of the garbage collector to the manager: %w", err)
+		return fmt.Errorf("add the function that configures the garbage collector to the manager: %w", err)
 	}
 	return mgr.Start(ctx)
 }
 
-// needs returns the rights that depend on settings of the configuration.
+// needs returns the rights that the settings workloads and protectNodesFrom require. Those for StatefulSets are always
+// among them.
 func needs(cfg ipamconfig.Config) (list []rights.Need) {
 	for _, k := range identity.NewKinds(cfg.Workloads...).All() {
 		list = append(list, rights.Need{Kind: k.GroupKind(), Verbs: []string{"get", "list", "watch"}, Setting: "workloads"})
@@ -189,28 +191,30 @@ func needs(cfg ipamconfig.Config) (list []rights.Need) {
 	return list
 }
 
-// disableEndpointKeeper disables the maintenance of CiliumEndpoints in cfg if Cilium creates no CiliumEndpoints.
+// disableEndpointKeeper disables the maintenance of CiliumEndpoints in cfg if Cilium creates no CiliumEndpoints. It
+// returns an error if it cannot find that out.
 func disableEndpointKeeper(ctx context.Context, live client.Client, cfg *ipamconfig.Config) (err error) {
 	if !cfg.Verify.Endpoints {
 		return nil
 	}
 	cfg.Verify.Endpoints, err = ciliumendpoint.Enabled(ctx, live, cfg.CiliumConfig)
 	if err == nil && !cfg.Verify.Endpoints {
-		klog.FromContext(ctx).Info("Cilium creates no CiliumEndpoints; the controller repairs none and evicts no pod because of them")
+		klog.FromContext(ctx).Info("Cilium creates no CiliumEndpoints; the controller neither repairs CiliumEndpoints nor evicts pods without one")
 	}
 	return err
 }
 
-// startGCPercent and gcPercent are the growths of the heap, in percent, after which the garbage collector runs if GOGC is not
-// set: until the caches are filled, and after that. Nearly all of the heap consists of caches, which the controller keeps, so
-// Go's default of 100 would double its memory. While the caches are filled, most of what is allocated is garbage at once, and
-// the memory that the process gets then stays resident for a while.
+// startGCPercent and gcPercent are the growths of the heap, in percent, after which the garbage collector runs, unless
+// GOGC is set: startGCPercent applies until the caches are filled, gcPercent afterwards. Nearly all of the heap consists
+// of caches, which the controller keeps, so Go's default of 100 would double its memory. While the caches are filled,
+// most allocations become garbage at once, and the memory that the process gets then stays resident for a while.
 const (
 	startGCPercent = 25
 	gcPercent      = 50
 )
 
-// collectGarbageOften applies startGCPercent, unless the environment variable GOGC is set. The result applies gcPercent.
+// collectGarbageOften applies startGCPercent and returns a function that applies gcPercent. Neither has an effect if the
+// environment variable GOGC is set.
 func collectGarbageOften() (started func()) {
 	if _, set := os.LookupEnv("GOGC"); set {
 		return func() {}
@@ -219,11 +223,11 @@ func collectGarbageOften() (started func()) {
 	return func() { debug.SetGCPercent(gcPercent) }
 }
 
-// onceSynced is a part of a manager that is called on every replica, whether it is the leader or not, when the caches are
-// filled.
+// onceSynced is a function that a manager calls when its caches are filled, on every replica, whether it is the leader or
+// not. It implements manager.Runnable and manager.LeaderElectionRunnable.
 type onceSynced func()
 
-// Start calls the function. The manager starts such a part after its caches.
+// Start calls the function. The manager calls Start after it has filled its caches.
 func (f onceSynced) Start(context.Context) error {
 	f()
 	return nil

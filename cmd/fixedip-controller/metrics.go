@@ -12,15 +12,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// metricsOptions returns the options of the metrics server. reviews is the configuration of the client that asks the API
-// server about the users of metrics. It must not be that of a dry run, which would refuse the reviews as writes.
+// metricsOptions returns the options of the metrics server. With --metrics-secure, the server asks the API server,
+// through a client with the configuration reviews, whether a user may read the metrics. reviews must not be the
+// configuration of a dry run, which would refuse these requests as writes.
 func (o *options) metricsOptions(reviews *rest.Config) server.Options {
 	metrics := server.Options{BindAddress: o.metricsBindAddress, SecureServing: o.metricsSecure}
 	if o.metricsSecure {
 		metrics.FilterProvider = func(*rest.Config, *http.Client) (server.Filter, error) {
 			httpClient, err := rest.HTTPClientFor(reviews)
 			if err != nil {
-				return nil, fmt.Errorf("create a client for the users of metrics: %w", err)
+				return nil, fmt.Errorf("create a client that checks the users of /metrics: %w", err)
 			}
 			return filters.WithAuthenticationAndAuthorization(reviews, httpClient)
 		}

@@ -29,7 +29,8 @@ type options struct {
 	// file is the configuration in the file of --config, without defaults; the zero value if there is no file.
 	file       configuration.Configuration
 	configFile string
-	// ciliumConfig names the ConfigMap of Cilium, and cilium contains its settings; nil: not read yet.
+	// ciliumConfig names the ConfigMap of Cilium, and cilium contains the settings in it. cilium is nil until they were
+	// read.
 	ciliumConfig string
 	cilium       *configuration.CiliumSettings
 	kubeconfig   string
@@ -92,8 +93,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", "0", "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }
 
-// releaseDeletions is Config.ReleaseDeletions: a node with 30 pods needs two rounds of requests. More at once would not end
-// sooner, because the API server and etcd store them one after another.
+// releaseDeletions is the value of Config.ReleaseDeletions: a node with 30 pods needs two rounds of requests. More
+// deletions at the same time would not end sooner, because the API server and etcd store them one after another.
 const releaseDeletions = 16
 
 // config returns the complete Config. Without the settings of Cilium (o.cilium), the settings that depend on them are absent

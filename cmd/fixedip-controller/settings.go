@@ -26,16 +26,17 @@ const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespac
 // file sets the field of a flag, the flag gets no value from the environment or from the guide's defaults.
 type settings struct {
 	fs *pflag.FlagSet
-	// origins contains the source of each flag that was not set on the command line. Key: the name of the flag. Value: a
-	// description for messages.
+	// origins contains the source of each flag that was set from the environment or from the guide's defaults. Key: the name
+	// of the flag. Value: a description for messages.
 	origins map[string]string
 	// inFile contains the flags whose fields the file sets.
 	inFile   sets.Set[string]
 	warnings []string
 }
 
-// resolve reads the file of --config into o.file, and sets the flags that neither the command line nor the file has set from the
-// other sources. An error names the source and the value.
+// resolve reads the file of --config into o.file. Flags that neither the command line nor the file sets get values from
+// the environment and, if they apply, from the guide's defaults. The result contains the warnings for the user. An error
+// names the flag, the file or the variable that is wrong.
 func resolve(fs *pflag.FlagSet, o *options, getenv func(string) string) (*settings, error) {
 	s := &settings{fs: fs, origins: map[string]string{}, inFile: sets.New[string]()}
 	guide, err := s.resolveAliases()
@@ -56,7 +57,7 @@ func resolve(fs *pflag.FlagSet, o *options, getenv func(string) string) (*settin
 	return s, nil
 }
 
-// readFile returns the configuration in a file, and notes the flags whose fields it sets.
+// readFile returns the configuration in a file, and adds the flags whose fields the file sets to s.inFile.
 func (s *settings) readFile(path string) (c configuration.Configuration, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -160,7 +161,7 @@ var aliases = []struct{ old, new, fallback string }{
 // variable is an environment variable that sets a flag if neither the command line nor the configuration file does.
 type variable struct {
 	name, flag string
-	// deprecated is true for variables of the guide. Their use causes a warning.
+	// deprecated is true for variables that exist only for manifests of the guide. Their use causes a warning.
 	deprecated bool
 }
 
@@ -201,8 +202,8 @@ func addAliases(fs *pflag.FlagSet) {
 	}
 }
 
-// resolveAliases marks the flag of each alias that was set as changed, and adds a warning about the alias. guide is true if
-// any alias was set. Setting a flag under both names is an error.
+// resolveAliases marks a flag as changed if its alias was set, and adds a warning about the alias. guide is true if any
+// alias was set. Setting a flag under both names is an error.
 func (s *settings) resolveAliases() (guide bool, err error) {
 	for _, a := range aliases {
 		alias, target := s.fs.Lookup(a.old), s.fs.Lookup(a.new)
@@ -236,6 +237,6 @@ func (s *settings) useGuideDefaults() error {
 	if len(used) > 0 {
 		s.warnings = append(s.warnings, fmt.Sprintf("Deprecated flag names are set, so these flags have the defaults of the guide (see docs/operate/from-a-guide.md): %s; set a flag to use another value", strings.Join(used, " ")))
 	}
-	s.warnings = append(s.warnings, "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderElectionLost are FixedIPPoolLow and FixedIPNoLeader in manifests/prometheus/rules.yaml")
+	s.warnings = append(s.warnings, "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderElectionLost do not work, because the guide's metrics are not served; use FixedIPPoolLow and FixedIPNoLeader in manifests/prometheus/rules.yaml")
 	return nil
 }

@@ -73,7 +73,7 @@ func orZero(v string) string {
 }
 
 // guideAlerts is the warning about the guide's alerts.
-const guideAlerts = "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderElectionLost are FixedIPPoolLow and FixedIPNoLeader in manifests/prometheus/rules.yaml"
+const guideAlerts = "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderElectionLost do not work, because the guide's metrics are not served; use FixedIPPoolLow and FixedIPNoLeader in manifests/prometheus/rules.yaml"
 
 // asGuide sets the options to the guide's defaults.
 func asGuide(o *options) {
@@ -237,15 +237,15 @@ func TestErrorSource(t *testing.T) {
 		given
 		want string
 	}{
-		"variable": {given{env: map[string]string{"CLUSTER_POOL_IPV4_CIDR": "10.0.0.5/16"}},
+		"an invalid CIDR in a variable": {given{env: map[string]string{"CLUSTER_POOL_IPV4_CIDR": "10.0.0.5/16"}},
 			`--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16 (from the variable CLUSTER_POOL_IPV4_CIDR)`},
-		"no cluster pool": {given{}, "--cluster-pool-ipv4-cidr: Required value: must be the CIDRs from which nodes get their subnets, unless subnets.source is Node"},
-		"flag":            {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--min-free-ips=1"}}, "--min-free-ips: Invalid value: 1: must be at least 2: a Cilium agent with health checks does not start with a smaller pool"},
+		"no cluster pool":            {given{}, "--cluster-pool-ipv4-cidr: Required value: must be the CIDRs from which nodes get their subnets, unless subnets.source is Node"},
+		"an invalid value of a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--min-free-ips=1"}}, "--min-free-ips: Invalid value: 1: must be at least 2: a Cilium agent with health checks does not start with a smaller pool"},
 		"mask size of a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv6-cidr=fd00::/48", "--cluster-pool-ipv6-mask-size=47"}},
 			"--cluster-pool-ipv6-mask-size: Invalid value: 47: mask size 47 is smaller than that of the CIDR fd00::/48: a subnet would be larger than the cluster pool"},
-		"file": {given{file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: 10.0.1.0/24}]}\n"},
+		"overlapping CIDRs in the file": {given{file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: 10.0.1.0/24}]}\n"},
 			`--config config.yaml: subnets.clusterPools[1].cidr: Invalid value: "10.0.1.0/24": overlaps 10.0.0.0/16`},
-		"file and flag": {given{args: []string{"--failover=Move"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}]}\nfailover: Wait\n"},
+		"an invalid value of a flag that overrides the file": {given{args: []string{"--failover=Move"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}]}\nfailover: Wait\n"},
 			`--failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
 		"mask size of the file, and a flag of the other family": {given{args: []string{"--cluster-pool-ipv4-mask-size=25"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: \"fd00::/48\", maskSize: 47}]}\n"},
 			"--config config.yaml: subnets.clusterPools[1].maskSize: Invalid value: 47: mask size 47 is smaller than that of the CIDR fd00::/48: a subnet would be larger than the cluster pool"},
@@ -265,9 +265,9 @@ func TestErrorSource(t *testing.T) {
 			"--cluster-pool-ipv6-cidr: Forbidden: if subnets.source is Node, the subnets come from spec.podCIDRs of the Nodes"},
 		"cluster pools of the file although the subnets are those of Kubernetes": {given{args: []string{"--subnet-source=Node", "--cluster-pool-ipv6-mask-size=64"}, file: head + "subnets: {clusterPools: [{cidr: \"fd00::/48\"}]}\n"},
 			"--config config.yaml: subnets.clusterPools: Forbidden: if subnets.source is Node, the subnets come from spec.podCIDRs of the Nodes"},
-		"mask sizes": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}},
+		"two mask sizes for one CIDR": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv4-mask-size=24,25"}},
 			"--cluster-pool-ipv4-cidr: mask sizes [24 25] do not match the CIDRs [10.0.0.0/16]; give one mask size for all CIDRs, or one for each"},
-		"selector": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", `--label-selector={"matchLables":{}}`}}, `--label-selector: not a LabelSelector in JSON: unknown field "matchLables"`},
+		"an invalid selector of a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", `--label-selector={"matchLables":{}}`}}, `--label-selector: not a LabelSelector in JSON: unknown field "matchLables"`},
 	} {
 		c.args = append(c.args, "--leader-election-namespace=x")
 		o, s, err := read(t, c.given)
@@ -402,7 +402,8 @@ func TestVerbosity(t *testing.T) {
 	}
 }
 
-// TestOwnNamespace checks that the default namespace is that of the kubeconfig's context.
+// TestOwnNamespace checks that the default namespace is that of the kubeconfig's context, and that it is empty if the
+// file does not exist.
 func TestOwnNamespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a, namespace: kube-system}}]}`
@@ -417,20 +418,20 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestSettingsFollowCilium checks that settings that depend on Cilium stay open until its settings are known, and that the
-// policy Migrate is refused only then.
+// TestSettingsFollowCilium checks that config takes over the settings of Cilium, and that it refuses the policy Migrate
+// only when it knows that Cilium uses native routing and address migration is not allowed.
 func TestSettingsFollowCilium(t *testing.T) {
 	for name, c := range map[string]struct {
 		args    []string
 		cilium  *configuration.CiliumSettings
 		wantErr string
 	}{
-		"not read yet":         {},
-		"tunnel":               {cilium: &configuration.CiliumSettings{RoutingMode: "tunnel"}},
-		"native":               {cilium: &configuration.CiliumSettings{RoutingMode: "native"}, wantErr: `--failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
-		"native, but allowed":  {args: []string{"--allow-address-migration"}, cilium: &configuration.CiliumSettings{RoutingMode: "native"}},
-		"without a namespace":  {args: []string{"--cilium-config=cilium-config"}, wantErr: `--cilium-config: "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
-		"agents report rarely": {args: []string{"--allow-address-migration"}, cilium: &configuration.CiliumSettings{ReportInterval: time.Minute}},
+		"the settings are not read yet":            {},
+		"tunnel mode":                              {cilium: &configuration.CiliumSettings{RoutingMode: "tunnel"}},
+		"native routing":                           {cilium: &configuration.CiliumSettings{RoutingMode: "native"}, wantErr: `--failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
+		"native routing, and migration is allowed": {args: []string{"--allow-address-migration"}, cilium: &configuration.CiliumSettings{RoutingMode: "native"}},
+		"a ConfigMap without a namespace":          {args: []string{"--cilium-config=cilium-config"}, wantErr: `--cilium-config: "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
+		"agents report rarely":                     {args: []string{"--allow-address-migration"}, cilium: &configuration.CiliumSettings{ReportInterval: time.Minute}},
 	} {
 		o, s, err := read(t, given{args: append([]string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--leader-election-namespace=x", "--failover=Migrate"}, c.args...)})
 		if err != nil {

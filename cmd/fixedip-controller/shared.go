@@ -65,7 +65,8 @@ func (v *sharedValues) addFlags(fs *pflag.FlagSet) {
 // clusterPools is the path of the field with the cluster pools, which four flags set.
 const clusterPools = "subnets.clusterPools"
 
-// sharedFlags are the flags that set fields of the configuration. Flags of the same field are applied in this order.
+// sharedFlags are the flags that set fields of the configuration. They are applied in this order, because the effect of
+// some depends on fields that earlier flags set.
 var sharedFlags = []struct {
 	flag string
 	// field is the path of the field.
@@ -157,8 +158,8 @@ var sharedFlags = []struct {
 	}},
 }
 
-// setPools sets the cluster pools of one family to the CIDRs and mask sizes of the flags. If cidrs is empty, it keeps the
-// CIDRs of the file, with the mask sizes of the flags.
+// setPools sets the cluster pools of one family to the CIDRs and mask sizes of the flags. If cidrs is empty, the CIDRs of
+// the file stay and get the mask sizes of the flags. maskSizes has to contain one size for all CIDRs, or one for each.
 func setPools(c *configuration.Configuration, family address.Family, cidrs []string, maskSizes []int) error {
 	isFamily := func(p configuration.ClusterPool) bool { return familyOf(p) == family }
 	if len(cidrs) == 0 {
@@ -186,8 +187,9 @@ func setPools(c *configuration.Configuration, family address.Family, cidrs []str
 	return nil
 }
 
-// configuration returns the complete, valid configuration: the configuration of the file, changed by the flags that a source
-// other than the file has set. An error names the flag, or the field and the file.
+// configuration returns the complete, valid configuration: the configuration of the file, changed by the flags that a
+// source other than the file has set, completed with defaults and, if o.cilium is not nil, adapted to Cilium. An error
+// names the flag, or the field and the file.
 func (o *options) configuration(changed func(flag string) bool) (configuration.Configuration, error) {
 	c := o.file
 	for _, f := range sharedFlags {
@@ -209,8 +211,8 @@ func (o *options) configuration(changed func(flag string) bool) (configuration.C
 	return c, o.located(errs[0], c, changed)
 }
 
-// located returns an error about a field that names the source of its value: the flag that has set it, or the field of the
-// file if no flag has.
+// located returns e, an error about a field, as an error that names the source of the value: the flag that has set the
+// field or, if no flag has, the field in the file. Without a file, it names the flag even if only its default applies.
 func (o *options) located(e *field.Error, c configuration.Configuration, changed func(flag string) bool) error {
 	flag, inFile := "", e.Field
 	if strings.HasPrefix(e.Field, clusterPools) {
@@ -283,7 +285,7 @@ func indexesOf(family address.Family, pools []configuration.ClusterPool) (indexe
 	return indexes
 }
 
-// hasField reports whether a file, decoded as JSON, has a field.
+// hasField reports whether a file, decoded as JSON, has the field with a path such as pools.minFree.
 func hasField(file map[string]json.RawMessage, path string) bool {
 	name, rest, nested := strings.Cut(path, ".")
 	value, ok := file[name]

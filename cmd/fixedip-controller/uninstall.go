@@ -25,7 +25,7 @@ import (
 
 // uninstallOptions contains the values of the flags of the subcommand uninstall.
 type uninstallOptions struct {
-	// process has the flags of the controller, of which the subcommand uses the client and the leader election.
+	// process contains the values of the controller's flags. The subcommand uses those of the client and of leader election.
 	process    options
 	deployment string
 	timeout    time.Duration
@@ -74,7 +74,7 @@ func (o *uninstallOptions) run() error {
 	if namespace == "" {
 		namespace = ownNamespace(o.process.kubeconfig)
 	}
-	// The subcommand is always a candidate, also if the election of the controllers is disabled.
+	// The subcommand always takes part in leader election, even if it is disabled for the controller.
 	o.process.leaderElection = true
 	o.process.metricsBindAddress, o.process.healthProbeBindAddress, o.process.pprofBindAddress = "0", "0", "0"
 	if errs := o.process.validate(namespace); len(errs) > 0 {
@@ -97,7 +97,7 @@ func (o *uninstallOptions) run() error {
 	}
 	clientset, err := kubernetes.NewForConfig(kubeconfig)
 	if err != nil {
-		return fmt.Errorf("create a client of the Lease: %w", err)
+		return fmt.Errorf("create a client for the Lease: %w", err)
 	}
 	host, err := os.Hostname()
 	if err != nil {

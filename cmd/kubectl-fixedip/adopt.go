@@ -22,7 +22,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// adoption are the flags of adopt.
+// adoption contains the values of the flags of adopt.
 type adoption struct {
 	selector      string
 	all, allPods  bool
@@ -39,7 +39,8 @@ type adoptionReport struct {
 	Totals map[conformance.AdoptionOutcome]int `json:"totals"`
 	// Restarts is the number of pods that the adoption restarts: always 0.
 	Restarts int `json:"restarts"`
-	// MismatchPolicy is the policy of the configuration for pods that run with another address than their fixed one.
+	// MismatchPolicy is the policy of the configuration for pods that run with another address than their fixed one; Report
+	// if the configuration cannot be read.
 	MismatchPolicy identity.OnMismatch `json:"mismatchPolicy"`
 }
 
@@ -100,7 +101,7 @@ func (c *cluster) adoptionReport(ctx context.Context, o adoption) (r adoptionRep
 			return r, fmt.Errorf("--selector: %w", err)
 		}
 	case unread != nil:
-		return r, fmt.Errorf("name the pods with --selector or --all: %w", unread)
+		return r, fmt.Errorf("adoption.podSelector of the configuration is unknown; select the pods with --selector or --all: %w", unread)
 	default:
 		if in.Adoption.Selector, err = settings.Adopted(); err != nil {
 			return r, fmt.Errorf("adoption.podSelector of the configuration: %w", err)
@@ -139,11 +140,11 @@ var outcomes = []struct {
 	outcome conformance.AdoptionOutcome
 	text    string
 }{
-	{conformance.Adopted, "keep their current addresses as fixed addresses"},
-	{conformance.AlreadyFixed, "have fixed addresses already"},
-	{conformance.AdoptedLater, "are selected, and adopted when they run with an address"},
-	{conformance.AdoptionBlocked, "are selected, but cannot be adopted"},
-	{conformance.NotSelected, "are not concerned"},
+	{conformance.Adopted, "pods that keep their current addresses as fixed addresses"},
+	{conformance.AlreadyFixed, "pods that already have fixed addresses"},
+	{conformance.AdoptedLater, "selected pods that are adopted when they run with an address"},
+	{conformance.AdoptionBlocked, "selected pods that cannot be adopted"},
+	{conformance.NotSelected, "pods that the adoption does not concern"},
 }
 
 func writeAdoption(out io.Writer, r adoptionReport) error {
@@ -161,7 +162,7 @@ func writeAdoption(out io.Writer, r adoptionReport) error {
 	fmt.Fprintf(out, "Pods: %d; restarts: %d\n", len(r.Pods), r.Restarts)
 	for _, o := range outcomes {
 		if n := r.Totals[o.outcome]; n > 0 {
-			fmt.Fprintf(out, "  %d %s\n", n, o.text)
+			fmt.Fprintf(out, "  %[2]s: %[1]d\n", n, o.text)
 		}
 	}
 	if r.Totals[conformance.Adopted]+r.Totals[conformance.AdoptedLater] == 0 {

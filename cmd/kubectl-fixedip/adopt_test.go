@@ -32,14 +32,14 @@ db          host    node-1   192.0.2.1   NotSelected    the pod uses the host ne
 db          web-0   node-1   10.0.1.6    AlreadyFixed   FixedIP web-0
 db          web-1   node-1   10.0.1.7    Adopted        -
 db          web-2   node-1   10.0.1.8    Blocked        IP 10.0.1.8 on node node-1 belongs to pod db/x-0
-db          web-3   -        -           AdoptedLater   the pod does not run with an IP: its phase is Pending
+db          web-3   -        -           AdoptedLater   the pod does not run with an IP that can be adopted yet; its phase is Pending
 
 Pods: 5; restarts: 0
-  1 keep their current addresses as fixed addresses
-  1 have fixed addresses already
-  1 are selected, and adopted when they run with an address
-  1 are selected, but cannot be adopted
-  1 are not concerned
+  pods that keep their current addresses as fixed addresses: 1
+  pods that already have fixed addresses: 1
+  selected pods that are adopted when they run with an address: 1
+  selected pods that cannot be adopted: 1
+  pods that the adoption does not concern: 1
 
 The scheduler of an adopted pod does not know the node of the address. Set schedulerName of the pod templates to a profile of
 fixedip-scheduler, so that the pods return to their nodes when they start again.
@@ -57,7 +57,7 @@ fixedip-scheduler, so that the pods return to their nodes when they start again.
 			config: clusterPools + "mismatchPolicy: Restart\n", a: adoption{selector: "app=web"},
 			want: text + "mismatchPolicy of the configuration is Restart: an adopted pod that starts elsewhere with another address is restarted.\n",
 		},
-		"no selector": {fails: `name the pods with --selector or --all: read ConfigMap fixedip-system/fixedip-config: configmaps "fixedip-config" not found`},
+		"no selector": {fails: `adoption.podSelector of the configuration is unknown; select the pods with --selector or --all: read ConfigMap fixedip-system/fixedip-config: configmaps "fixedip-config" not found`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := objects

@@ -83,7 +83,7 @@ func TestFlagsOfChanges(t *testing.T) {
 		"check --dry-run":                    "--dry-run needs --fix",
 		"check --mismatch-policy=restart":    "--mismatch-policy: ",
 		"ip 10.0.0.0/24":                     `"10.0.0.0/24" is a subnet; name one address of it (kubectl fixedip map shows subnets)`,
-		"explain web-0 -o xml":               `--output: "xml" is not a format; write json or yaml`,
+		"explain web-0 -o xml":               `--output: "xml" is not a format of this command; write json or yaml`,
 	} {
 		_, errOut, code := run(t, "http://127.0.0.1:1", strings.Fields(args)...)
 		if code != 2 || !strings.Contains(errOut, want) {
@@ -92,7 +92,7 @@ func TestFlagsOfChanges(t *testing.T) {
 	}
 }
 
-// TestReportsAsJSON compares reports in JSON and YAML.
+// TestReportsAsJSON compares reports in YAML, which is made from the JSON.
 func TestReportsAsJSON(t *testing.T) {
 	drain := drainReport{Node: "node-1", Pods: []explain.DrainedPod{{Pod: "db/web-0", IPs: []string{"10.0.1.6"}, Policy: "Wait", Waits: true, AfterEviction: "waits", Budgets: []string{"db/web"}}}, Report: listed(explain.Report{Waits: true})}
 	plan := explain.MovePlan{Report: listed(explain.Report{}), SetsPolicy: true, Steps: []string{"kubectl cordon node-1"}}
@@ -102,9 +102,9 @@ func TestReportsAsJSON(t *testing.T) {
 	}{
 		"explain": {listed(explain.Report{Facts: []explain.Fact{{What: "Pod", Is: "db/web-0"}}, Findings: []explain.Finding{{Wrong: true, Text: "x", Help: "y"}}}),
 			"facts:\n- is: db/web-0\n  what: Pod\nfindings:\n- help: \"y\"\n  text: x\n  wrong: true\n"},
-		"nothing": {listed(explain.Report{}), "findings: []\n"},
-		"drain":   {drain, "findings: []\nnode: node-1\npods:\n- afterEviction: waits\n  budgets:\n  - db/web\n  ips:\n  - 10.0.1.6\n  pod: db/web-0\n  policy: Wait\n  waits: true\nwaits: true\n"},
-		"move":    {plan, "findings: []\nsetsPolicy: true\nsteps:\n- kubectl cordon node-1\n"},
+		"an empty report": {listed(explain.Report{}), "findings: []\n"},
+		"drain":           {drain, "findings: []\nnode: node-1\npods:\n- afterEviction: waits\n  budgets:\n  - db/web\n  ips:\n  - 10.0.1.6\n  pod: db/web-0\n  policy: Wait\n  waits: true\nwaits: true\n"},
+		"move":            {plan, "findings: []\nsetsPolicy: true\nsteps:\n- kubectl cordon node-1\n"},
 	} {
 		var out strings.Builder
 		if err := write(&out, inYAML, c.value, nil); err != nil {

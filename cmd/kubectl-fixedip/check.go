@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// errProblems means that check has found problems. The exit code is then 1; it is 2 after any other error.
+// errProblems means that a command has found problems. The exit code is then 1; it is 2 after any other error.
 var errProblems = errors.New("problems found")
 
 func checkCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {

@@ -208,7 +208,7 @@ func TestFixLeakedEntry(t *testing.T) {
 			cluster := fakeCluster(t, append(c.objects, pooled(map[string]string{"10.0.1.9": "db/web-0 " + c.workload}))...)
 			got, err := fixed(t, cluster, identity.Report)
 			if (err != nil) != c.fails {
-				t.Errorf("got the error %v, want one: %v", err, c.fails)
+				t.Errorf("got the error %v, want an error: %v", err, c.fails)
 			}
 			if diff := cmp.Diff([]string{c.want}, got); diff != "" {
 				t.Errorf("repairs (-want +got):\n%s", diff)

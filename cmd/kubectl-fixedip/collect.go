@@ -36,7 +36,8 @@ var ciliumSettings = []string{
 	"enable-bgp-control-plane", "cni-exclusive", "enable-endpoint-routes", "bpf-lb-sock", "enable-wireguard", "enable-ipsec",
 }
 
-// report reads the content of a report. It records errors and goes on. The duration again lies between the two readings of check.
+// report reads the content of a report. If a request fails, it records the error and continues. again is the time between
+// the two readings of check.
 func (c *cluster) report(ctx context.Context, where installation, again time.Duration) *report {
 	r := &report{texts: map[string]string{}, objects: map[string]any{}, names: map[redact.Kind][]string{}}
 	versions, err := c.versions(ctx, where)
@@ -181,7 +182,8 @@ func (c *cluster) addObjects(ctx context.Context, r *report) {
 	r.object("objects/ciliumnodes.yaml", listOf(pools))
 }
 
-// owner makes the names of a pod known, "namespace/name".
+// owner adds the namespace and the name of a pod to the names that are replaced. key is "namespace/name"; any other text
+// is ignored.
 func (r *report) owner(key string) {
 	if namespace, name, ok := pool.SplitOwnerKey(key); ok {
 		r.name(redact.Namespace, namespace)
@@ -263,7 +265,7 @@ func (c *cluster) addLogs(ctx context.Context, r *report, pods []corev1.Pod) {
 	}
 }
 
-// readLogs returns a function that reads the last logLines lines of a container.
+// readLogs returns a function that reads the last logLines lines of the log of a container.
 func readLogs(kube kubernetes.Interface) func(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error) {
 	return func(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error) {
 		options := &corev1.PodLogOptions{Container: container, Previous: previous, TailLines: ptr.To[int64](logLines)}

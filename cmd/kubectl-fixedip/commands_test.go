@@ -107,12 +107,12 @@ func TestWithoutClusterOrRights(t *testing.T) {
 // TestFlags checks the errors of arguments that are wrong. No request is needed for them.
 func TestFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"get -o xml":               `--output: "xml" is not a format; write json, yaml, wide or name`,
-		"status -o wide":           `--output: "wide" is not a format; write json or yaml`,
+		"get -o xml":               `--output: "xml" is not a format of this command; write json, yaml, wide or name`,
+		"status -o wide":           `--output: "wide" is not a format of this command; write json or yaml`,
 		"get -l =":                 "--selector: ",
 		"get --workload web":       `--workload: "web" is not KIND/NAME`,
 		"map --html -o json":       "--html and --output=json exclude each other",
-		"version -o table":         `--output: "table" is not a format; write json or yaml`,
+		"version -o table":         `--output: "table" is not a format of this command; write json or yaml`,
 		"status --wait=soon":       `invalid argument "soon" for "--wait"`,
 		"report --no-redact extra": `unknown command "extra"`,
 	} {
@@ -127,16 +127,16 @@ func TestVersion(t *testing.T) {
 	out, errOut, code := run(t, "http://192.0.2.1", "version", "--client", "-o", "json")
 	var v map[string]string
 	if err := json.Unmarshal([]byte(out), &v); err != nil || code != 0 || v["client"] != "unknown" || v["kubernetes"] != "" {
-		t.Errorf("version --client: exit code %d, error %v, output %q, errors %q", code, err, out, errOut)
+		t.Errorf("version --client: exit code %d, error %v, output %q, errors %q, want exit code 0 and only the version of the client", code, err, out, errOut)
 	}
 	out, errOut, code = run(t, answering(t, http.StatusForbidden, "Forbidden", "not allowed").URL, "version")
 	if code != 0 || !strings.Contains(out, "Kubernetes:           v1.34.9\n") || !strings.Contains(out, "fixedip-scheduler:    -\n") {
-		t.Errorf("version: exit code %d, output %q, errors %q", code, out, errOut)
+		t.Errorf("version: exit code %d, output %q, errors %q, want exit code 0, the version of Kubernetes and no version of fixedip-scheduler", code, out, errOut)
 	}
 }
 
-// TestCompletion checks the completion of commands, arguments and flags, as the shell requests it, and that a cluster that does not
-// answer offers nothing.
+// TestCompletion checks the completion of commands, arguments and flags, as the shell requests it, and that nothing is
+// offered if the cluster does not answer.
 func TestCompletion(t *testing.T) {
 	pods := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -170,11 +170,11 @@ func TestCompletion(t *testing.T) {
 		args   []string
 		want   []string
 	}{
-		"FixedIPs":            {pods.URL, []string{"get", ""}, []string{"web-0", "web-1"}},
-		"without an argument": {pods.URL, []string{"get", "web-0", ""}, []string{"web-1"}},
-		"format":              {pods.URL, []string{"get", "-o", ""}, []string{"json", "yaml", "wide", "name"}},
-		"no server":           {gone.URL, []string{"get", ""}, nil},
-		"no such kind":        {pods.URL, []string{"top", ""}, nil},
+		"FixedIPs":                           {pods.URL, []string{"get", ""}, []string{"web-0", "web-1"}},
+		"a name that is an argument already": {pods.URL, []string{"get", "web-0", ""}, []string{"web-1"}},
+		"formats":                            {pods.URL, []string{"get", "-o", ""}, []string{"json", "yaml", "wide", "name"}},
+		"no server":                          {gone.URL, []string{"get", ""}, nil},
+		"no such kind":                       {pods.URL, []string{"top", ""}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// Flags that follow the words are part of the completed line, so the connection has to come first.
@@ -200,6 +200,6 @@ func TestCompletion(t *testing.T) {
 		})
 	}
 	if out, _, code := run(t, gone.URL, "completion", "kubectl"); code != 0 || out != kubectlScript {
-		t.Errorf("completion kubectl: exit code %d, output %q", code, out)
+		t.Errorf("completion kubectl: exit code %d, output %q, want exit code 0 and the script", code, out)
 	}
 }

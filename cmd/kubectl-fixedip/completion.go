@@ -20,20 +20,21 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// completionTimeout limits the requests of one completion. A shell blocks for that time.
+// completionTimeout is the time limit for the requests of one completion. The shell is blocked during that time.
 const completionTimeout = 3 * time.Second
 
-// namesOf lists the names that complete an argument.
+// namesOf returns the names that complete an argument.
 type namesOf func(ctx context.Context, c *cluster) ([]string, error)
 
-// podNames lists the pods of the namespace, and the pods of its FixedIPs, which may be deleted.
+// podNames returns the names of the pods of the namespace, and those that its FixedIPs name, because a pod of a FixedIP
+// may be deleted.
 func podNames(ctx context.Context, c *cluster) ([]string, error) {
 	names, err := metadataNames(ctx, c, corev1.SchemeGroupVersion.String(), "PodList")
 	if err != nil {
 		return nil, err
 	}
 	var records v1alpha1.FixedIPList
-	// If the FixedIPs cannot be read, the pods are offered without them.
+	// If the FixedIPs cannot be read, only the names of existing pods are offered.
 	_ = c.api.List(ctx, &records, client.InNamespace(c.namespace))
 	for _, r := range records.Items {
 		names = append(names, r.Spec.PodName)
@@ -42,12 +43,12 @@ func podNames(ctx context.Context, c *cluster) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// fixedIPNames lists the FixedIPs of the namespace.
+// fixedIPNames returns the names of the FixedIPs of the namespace.
 func fixedIPNames(ctx context.Context, c *cluster) ([]string, error) {
 	return metadataNames(ctx, c, v1alpha1.GroupVersion.String(), "FixedIPList")
 }
 
-// nodeNames lists the CiliumNodes.
+// nodeNames returns the names of the CiliumNodes.
 func nodeNames(ctx context.Context, c *cluster) ([]string, error) {
 	cluster := *c
 	cluster.namespace = ""
@@ -108,8 +109,8 @@ const kubectlScript = `#!/bin/sh
 exec kubectl-fixedip __complete "$@"
 `
 
-// addCompletion adds the command completion of cobra to root, and to it the command that prints kubectlScript. All commands have
-// to be added to root before.
+// addCompletion adds cobra's command completion to root, with a subcommand that prints kubectlScript. Call it when all
+// other commands have been added to root.
 func addCompletion(root *cobra.Command, out io.Writer) {
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

@@ -33,9 +33,9 @@ func (s *configurationSource) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar((*string)(s), "configuration", "", "ConfigMap of the configuration of fixedip, as namespace/name, which is used if it can be read; if empty, the one that the Deployment of the controller mounts, or "+string(usualConfiguration)+" if the Deployment cannot be read")
 }
 
-// locate returns source or, if it is empty, the ConfigMap that the Deployment of the controller mounts: an installation may be in any
-// namespace, and kustomize appends a hash to the name of the ConfigMap. If there is no such Deployment, or the user may not list
-// Deployments of all namespaces, it returns usualConfiguration.
+// locate returns source or, if it is empty, the ConfigMap that the Deployment of the controller mounts: an installation
+// may be in any namespace, and kustomize appends a hash to the name of the ConfigMap. If there is no such ConfigMap, or
+// the Deployments of all namespaces cannot be listed, it returns usualConfiguration.
 func (c *cluster) locate(ctx context.Context, source configurationSource) configurationSource {
 	if source != "" {
 		return source
@@ -49,14 +49,15 @@ func (c *cluster) locate(ctx context.Context, source configurationSource) config
 	return usualConfiguration
 }
 
-// configuration reads the configuration. If it cannot be read, it returns the defaults and the reason. AllowAddressMigration is
-// nil if it follows settings of Cilium that cannot be read.
+// configuration returns the settings in the ConfigMap that locate finds for source. If they cannot be read, it returns
+// the defaults and, in unread, the reason. AllowAddressMigration is nil if it follows settings of Cilium that cannot be
+// read.
 func (c *cluster) configuration(ctx context.Context, source configurationSource) (settings configuration.Configuration, unread error) {
 	settings.Complete()
 	source = c.locate(ctx, source)
 	namespace, name, ok := strings.Cut(string(source), "/")
 	if !ok {
-		return settings, fmt.Errorf("--configuration: %q is not namespace/name", source)
+		return settings, fmt.Errorf("--configuration: %q is not namespace/name; write, for example, fixedip-system/fixedip-config", source)
 	}
 	configMap, err := get(ctx, c, namespace, name, &corev1.ConfigMap{})
 	switch {
@@ -74,14 +75,15 @@ func (c *cluster) configuration(ctx context.Context, source configurationSource)
 	return read, nil
 }
 
-// ciliumSettings returns the settings of Cilium in kube-system on which settings of fixedip depend; nil if they cannot be read.
+// ciliumSettings returns the settings of Cilium in kube-system on which settings of fixedip depend; nil if they cannot be
+// read, and the zero value if the ConfigMap does not exist.
 func (c *cluster) ciliumSettings(ctx context.Context) *configuration.CiliumSettings {
 	configMap, err := get(ctx, c, metav1.NamespaceSystem, "cilium-config", &corev1.ConfigMap{})
 	switch {
 	case err != nil:
 		return nil
 	case configMap == nil:
-		return &configuration.CiliumSettings{} // fixedip uses its defaults then.
+		return &configuration.CiliumSettings{} // Without the ConfigMap, fixedip uses its defaults.
 	}
 	settings := configuration.CiliumSettingsOf(configMap.Data)
 	return &settings

@@ -29,29 +29,29 @@ func TestConfigurationIsFound(t *testing.T) {
 		flag      configurationSource
 		// rights is the only namespace whose objects the user may read; empty: all.
 		rights string
-		// want is the ConfigMap, and read is true if the command has its content.
+		// want is the ConfigMap that the command reads. read is true if the command can read its content.
 		want configurationSource
 		read bool
 	}{
 		"the chart in its usual namespace": {installed: []client.Object{deployment(status.Controller, "fixedip-system", "fixedip-config")}, want: "fixedip-system/fixedip-config"},
-		"kustomize": {
+		"the name has a hash of kustomize": {
 			installed: []client.Object{deployment(status.Controller, "fixedip-system", "fixedip-config-8f6g5h"), inConfigMap("fixedip-system", "fixedip-config-8f6g5h")},
 			want:      "fixedip-system/fixedip-config-8f6g5h", read: true,
 		},
-		"another namespace": {
+		"the chart in another namespace": {
 			installed: []client.Object{deployment(status.Controller, "network", "fixedip-config"), inConfigMap("network", "fixedip-config"), inConfigMap("fixedip-system", "fixedip-config")},
 			want:      "network/fixedip-config", read: true,
 		},
-		"the flag": {
+		"the flag names another ConfigMap": {
 			installed: []client.Object{deployment(status.Controller, "network", "fixedip-config"), inConfigMap("network", "fixedip-config")},
 			flag:      "network/other", want: "network/other",
 		},
-		"a tenant": {
+		"a tenant may read one other namespace only": {
 			installed: []client.Object{deployment(status.Controller, "network", "fixedip-config"), inConfigMap("network", "fixedip-config")},
 			rights:    "db", want: "fixedip-system/fixedip-config",
 		},
-		"only the scheduler": {installed: []client.Object{deployment(status.Scheduler, "network", "fixedip-config")}, want: "fixedip-system/fixedip-config"},
-		"nothing":            {want: "fixedip-system/fixedip-config"},
+		"only the scheduler is installed": {installed: []client.Object{deployment(status.Scheduler, "network", "fixedip-config")}, want: "fixedip-system/fixedip-config"},
+		"nothing is installed":            {want: "fixedip-system/fixedip-config"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			user := fakeCluster(t, c.installed...)

@@ -31,19 +31,21 @@ func (o *changes) addFlags(cmd *cobra.Command) {
 	outputFlag(cmd, &o.output)
 }
 
-// confirm returns nil if the user confirms a change, or if --yes is set. It returns an error if stdin is no terminal.
+// confirm asks question, and returns nil if the user confirms or --yes is set. The error matches errDeclined if the user
+// declines, or if the input is no terminal, so that the user cannot be asked.
 func (o *changes) confirm(streams genericiooptions.IOStreams, question string) error {
 	switch {
 	case o.yes:
 		return nil
 	case !isTerminal(streams.In):
-		return fmt.Errorf("the input is no terminal: use --yes to confirm, or --dry-run: %w", errDeclined)
+		return fmt.Errorf("cannot ask for confirmation, because the standard input is not a terminal; add --yes to confirm, or --dry-run to see what would change: %w", errDeclined)
 	}
 	fmt.Fprintf(streams.ErrOut, "%s [y/N] ", question)
 	return readAnswer(streams.In)
 }
 
-// readAnswer returns nil if the next line of the input is yes.
+// readAnswer returns nil if the next line of the input is y or yes, in upper or lower case, and errDeclined if it is
+// anything else.
 func readAnswer(in io.Reader) error {
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -24,13 +24,13 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// cluster is a connection to the API server. Its methods read the objects that the commands show, and perform the repairs of
-// check --fix.
+// cluster is a connection to the API server. Its methods read the objects that the commands show, and make the changes of
+// the commands.
 type cluster struct {
 	api client.Client
 	// namespace is the namespace that the commands show; empty: all namespaces.
 	namespace string
-	// logs reads the last lines of the log of a container; previous: of its previous run.
+	// logs reads the last lines of the log of a container; if previous is true, those of its previous run.
 	logs func(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error)
 	// serverVersion returns the version of the API server.
 	serverVersion func() (string, error)
@@ -109,8 +109,8 @@ func (c *cluster) nodePools(ctx context.Context) (*ledger.Ledger, error) {
 	return l, nil
 }
 
-// listError returns the error of a list request with the objects that were listed. If the API server does not serve them, the
-// error says what has to be installed.
+// listError adds the plural name of the listed objects to err, the error of a list request. If the API server does not
+// serve the kind, the error says what has to be installed.
 func listError(objects string, err error) error {
 	var missing string
 	switch objects {
@@ -119,7 +119,7 @@ func listError(objects string, err error) error {
 	case "FixedIPs", "NodeSubnets":
 		missing = "the CRDs of fixedip"
 	}
-	// A request for a kind without a CRD is answered NotFound if the client has not asked for the kinds before.
+	// Depending on how the client discovers kinds, a request for a kind without a CRD fails with NoMatch or with NotFound.
 	if missing != "" && (meta.IsNoMatchError(err) || apierrors.IsNotFound(err)) {
 		return fmt.Errorf("list %s: the API server does not serve this kind; install %s: %w", objects, missing, err)
 	}

@@ -81,7 +81,7 @@ waits, or something is wrong. 2: the command failed.`,
 	return cmd
 }
 
-// listed returns a report whose findings are a list in JSON even if there is none.
+// listed returns the report with an empty list instead of nil as Findings, which JSON would show as null.
 func listed(r explain.Report) explain.Report {
 	if r.Findings == nil {
 		r.Findings = []explain.Finding{}
@@ -97,7 +97,7 @@ func problemsOf(r explain.Report) error {
 	return nil
 }
 
-// parseKinds returns the kinds of the flag --workloads.
+// parseKinds returns the kinds of the flag --workloads. An error names the flag.
 func parseKinds(texts []string) (identity.Kinds, error) {
 	var list []identity.Kind
 	for _, text := range texts {
@@ -212,7 +212,8 @@ func (c *cluster) ofPod(ctx context.Context, in *explain.Inputs, left *omissions
 	return err
 }
 
-// controllers returns a function that knows the controller of one ReplicaSet; nil if the ReplicaSet cannot be read.
+// controllers returns a function that knows the controller of one ReplicaSet; nil if the ReplicaSet does not exist or
+// cannot be read.
 func (c *cluster) controllers(ctx context.Context, namespace, name string, left *omissions) (identity.Controllers, error) {
 	replicaSet := &metav1.PartialObjectMetadata{}
 	replicaSet.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
@@ -229,7 +230,8 @@ func (c *cluster) controllers(ctx context.Context, namespace, name string, left 
 	}, nil
 }
 
-// eventsOf reads the events of the pod, its FixedIP and its workload. The field selector of events needs a name.
+// eventsOf reads the events of the pod, its FixedIP and its workload. It selects events by the names of these objects
+// only, so that events of other objects with the same names may be among them.
 func (c *cluster) eventsOf(ctx context.Context, in explain.Inputs, left *omissions) ([]corev1.Event, error) {
 	names := []string{in.Name}
 	if in.Record != nil {
@@ -290,7 +292,7 @@ func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *
 	}
 }
 
-// writeReport writes the facts of a report as a table, and then its findings.
+// writeReport writes the facts of a report as a table, then its history and its findings.
 func writeReport(out io.Writer, r explain.Report) error {
 	var rows [][]string
 	for _, f := range r.Facts {

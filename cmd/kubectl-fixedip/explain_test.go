@@ -127,7 +127,7 @@ FixedIP:   10.0.1.6, not reconciled yet, for StatefulSet web
 Pool:      node node-1 has an entry for 10.0.1.6
 Node:      node-1: ready; free IPv4 addresses: 253; subnets: 10.0.1.0/24; its agent has not reported yet which addresses are in use
 
-! The pod waits for batch, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (fixedip-scheduler).
+! The pod waits for batch, which is not among the known profiles of fixedip-scheduler (fixedip-scheduler).
   what helps: set schedulerName: fixedip-scheduler in the pod template
 - Address 10.0.1.6 of the pod belongs to node node-1, which is ready and not cordoned.
 `,
@@ -151,7 +151,7 @@ FixedIP:    10.0.1.6, not reconciled yet, for StatefulSet web
 Node:       node-1
 Not read:   ConfigMap fixedip-system/fixedip-config (forbidden), CiliumNodes (forbidden), nodes (forbidden), FixedIPs of other namespaces (forbidden), Lease fixedip-system/cilium-ipam-leader (forbidden), Lease fixedip-system/fixedip-scheduler (forbidden)
 
-- Address 10.0.1.6 of the pod is reserved; it was on node node-1; the state of the node is unknown.
+- Address 10.0.1.6 of the pod is reserved; previous node: node-1; the state of the node is unknown.
 `,
 		},
 		"a quota prevents the pod": {
@@ -183,7 +183,7 @@ Node:      node-1: ready; free IPv4 addresses: 253; subnets: 10.0.1.0/24; its ag
 				t.Errorf("explain (-want +got):\n%s", diff)
 			}
 			if problem != c.problem {
-				t.Errorf("the exit code tells a problem: %v, want %v", problem, c.problem)
+				t.Errorf("the exit code is 1: %v, want %v", problem, c.problem)
 			}
 		})
 	}

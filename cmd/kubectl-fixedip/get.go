@@ -36,7 +36,7 @@ type fixedAddress struct {
 	// Name is the name of the FixedIP; empty if there is none.
 	Name string   `json:"name,omitempty"`
 	IPs  []string `json:"ips"`
-	// Node is the node whose pool has the addresses.
+	// Node is the node that the FixedIP names or, without a FixedIP, the node whose pool has the entries.
 	Node string `json:"node,omitempty"`
 	// Ready and Reason are status and reason of the condition Ready of the FixedIP. Without a FixedIP, Ready is empty, and
 	// Reason is Claimed or, for a pod without a fixed address on a strict node, Unreserved.
@@ -53,7 +53,7 @@ type fixedAddress struct {
 	// CreatedAt is the creation time of the FixedIP; nil if there is none.
 	CreatedAt *time.Time `json:"createdAt,omitempty"`
 
-	// labels are those of the pod and those of the FixedIP.
+	// labels are those of the pod and those of the FixedIP. If both have a key, the value is that of the FixedIP.
 	labels labels.Set
 }
 
@@ -61,7 +61,7 @@ type fixedAddress struct {
 type addressFilter struct {
 	// labels select by the labels of the pod and of the FixedIP; nil: any.
 	labels labels.Selector
-	// workload is Kind/name; only the case of the name counts. node is the name of a node. Empty: any.
+	// workload is Kind/name; upper and lower case of the kind do not matter. node is the name of a node. Empty: any.
 	workload, node string
 }
 
@@ -82,10 +82,10 @@ func getCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 		Short:   "List fixed addresses and their pods, including pool entries without a FixedIP",
 		Long: `List fixed addresses and their pods.
 
-A row without a name is a pool entry without a FixedIP. Its reason is Claimed (the pod is being bound, or the controller
-has not recorded the claim yet) or Unreserved (a pod without a fixed address on a strict node). READY and REASON of the
-other rows are those of the condition Ready of the FixedIP. If arguments are given, only the FixedIPs with these names, or of
-pods with these names, are listed.`,
+A row without a name is a pool entry without a FixedIP. Its reason is Unreserved (a pod without a fixed address on a strict
+node) or Claimed (the pod is being bound, the controller has not recorded the claim yet, or a user wrote the entry). READY and
+REASON of the other rows are those of the condition Ready of the FixedIP. If arguments are given, only rows with a FixedIP or
+a pod of one of these names are listed.`,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) (err error) {
 			if err := validFormat(output, inWide, asNames); err != nil {
 				return err
@@ -122,8 +122,8 @@ pods with these names, are listed.`,
 	return cmd
 }
 
-// fixedAddresses reads the rows of get. If only the FixedIPs of a namespace may be read, it writes to warnings that pool
-// entries without a FixedIP are missing.
+// fixedAddresses reads the rows of get. If the user may not list CiliumNodes, it writes to warnings that pool entries
+// without a FixedIP are missing.
 func (c *cluster) fixedAddresses(ctx context.Context, warnings io.Writer) ([]fixedAddress, error) {
 	var records v1alpha1.FixedIPList
 	if err := c.api.List(ctx, &records, client.InNamespace(c.namespace)); err != nil {
@@ -144,8 +144,8 @@ func (c *cluster) fixedAddresses(ctx context.Context, warnings io.Writer) ([]fix
 	return addressRows(records.Items, pods.Items, l, c.namespace), nil
 }
 
-// addressRows returns a row for each FixedIP, and for the entries of each pod that no FixedIP names, sorted by namespace,
-// pod and node. If namespace is empty, the result contains all namespaces.
+// addressRows returns a row for each FixedIP and, for each pod that no FixedIP names, a row for its entries on each node.
+// The rows are sorted by namespace, pod, FixedIP and node. If namespace is empty, the result contains all namespaces.
 func addressRows(records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, namespace string) []fixedAddress {
 	byKey := map[string]*corev1.Pod{}
 	for i := range pods {

@@ -39,15 +39,15 @@ func TestAddressFilter(t *testing.T) {
 		filter   addressFilter
 		want     []string
 	}{
-		"all":                   {want: []string{"mysql-0", "mysql-1", "mysql-9", "web-0"}},
-		"label of the pod":      {selector: "app=mysql", want: []string{"mysql-0"}},
-		"label of the FixedIP":  {selector: "tier=db,app", want: []string{"mysql-0"}},
-		"no such label":         {selector: "app=other"},
-		"workload":              {filter: addressFilter{workload: "statefulset/mysql"}, want: []string{"mysql-0", "mysql-1", "mysql-9"}},
-		"workload of a claim":   {filter: addressFilter{workload: "StatefulSet/web"}, want: []string{"web-0"}},
-		"kind of another":       {filter: addressFilter{workload: "Deployment/mysql"}},
-		"node":                  {filter: addressFilter{node: "node-1"}, want: []string{"mysql-0", "mysql-1", "web-0"}},
-		"node without an entry": {filter: addressFilter{node: "node-2"}},
+		"no filter":                {want: []string{"mysql-0", "mysql-1", "mysql-9", "web-0"}},
+		"label of the pod":         {selector: "app=mysql", want: []string{"mysql-0"}},
+		"label of the FixedIP":     {selector: "tier=db,app", want: []string{"mysql-0"}},
+		"no such label":            {selector: "app=other"},
+		"workload":                 {filter: addressFilter{workload: "statefulset/mysql"}, want: []string{"mysql-0", "mysql-1", "mysql-9"}},
+		"workload of a claim":      {filter: addressFilter{workload: "StatefulSet/web"}, want: []string{"web-0"}},
+		"workload of another kind": {filter: addressFilter{workload: "Deployment/mysql"}},
+		"node":                     {filter: addressFilter{node: "node-1"}, want: []string{"mysql-0", "mysql-1", "web-0"}},
+		"node without an entry":    {filter: addressFilter{node: "node-2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var err error

@@ -34,7 +34,7 @@ func ipCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IO
 it. The API server keeps events for an hour by default.
 
 The rights to read a namespace suffice: the report names what could not be read. Exit code 0: nothing is wrong. 1: two
-objects have the address. 2: the command failed.`,
+pods, FixedIPs or CiliumEndpoints have the address, or it is in the subnets of two nodes. 2: the command failed.`,
 		Args: exactlyOne("name exactly one address"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			if err := validFormat(output); err != nil {
@@ -70,7 +70,8 @@ func parseAddress(text string) (netip.Addr, error) {
 	return address.Parse(text)
 }
 
-// addressInputs reads the objects that may have an address, and all events.
+// addressInputs reads the objects that may have an address, and all events. Objects that the user may not read are left
+// out, and named in the result. If these include all pools, FixedIPs and pods, it returns an error.
 func (c *cluster) addressInputs(ctx context.Context, a netip.Addr) (in explain.AddressInputs, err error) {
 	in = explain.AddressInputs{Addr: a, Now: time.Now()}
 	var left omissions

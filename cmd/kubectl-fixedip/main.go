@@ -1,8 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-fixedip is a kubectl plugin. It shows fixed addresses and their pods, the free addresses of nodes, why a
-// pod waits, and contradictions between the objects of a cluster. Only check --fix, reserve, release and move write.
+// Command kubectl-fixedip is a kubectl plugin. It shows fixed addresses and their pods, the free addresses of nodes, why
+// a pod waits, and contradictions between the objects of a cluster. Only check --fix, reserve, release and move change
+// objects.
 package main
 
 import (

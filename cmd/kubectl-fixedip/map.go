@@ -49,9 +49,9 @@ func mapCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 		Short: "Draw the subnets of nodes, one character for each address",
 		Long: `Draw the subnets of nodes, one character for each address and 64 in a row.
 
-Of an IPv4 subnet larger than a /22 and an IPv6 subnet larger than a /120, only rows with an address in use are drawn. Colour is
-used on a terminal if the environment variable NO_COLOR is not set. With --html the command prints a page that needs no other
-file: kubectl fixedip map --html > map.html`,
+Of an IPv4 subnet larger than a /22 and an IPv6 subnet larger than a /120, only rows with an address that is not free are
+drawn. Colour is used on a terminal if the environment variable NO_COLOR is not set. With --html the command prints a page
+that needs no other file: kubectl fixedip map --html > map.html`,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			if err := validFormat(output); err != nil {
 				return err
@@ -91,7 +91,8 @@ func (c *cluster) subnetMaps(ctx context.Context, names []string) ([]subnetmap.N
 	return named(all, names, func(n subnetmap.Node) string { return n.Name })
 }
 
-// coloured reports whether text may have colours: out is a terminal, and the user has not set NO_COLOR.
+// coloured reports whether text may have colours: out is a terminal that supports them, and the user has not set
+// NO_COLOR.
 func coloured(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
@@ -157,7 +158,7 @@ func writeMap(out io.Writer, nodes []subnetmap.Node, colour bool) error {
 	return err
 }
 
-// remarks returns what is wrong with the subnets of a node, beginning with a colon; empty if nothing is.
+// remarks returns the problems of a node's subnets as text that begins with a colon; empty if there are none.
 func remarks(n subnetmap.Node) string {
 	var found []string
 	if len(n.Subnets) == 0 {
@@ -179,7 +180,7 @@ func remarks(n subnetmap.Node) string {
 func countsText(s subnetmap.Subnet) string {
 	parts := []string{fmt.Sprintf("%d addresses for pods", s.Size)}
 	if s.Size == math.MaxInt64 {
-		parts[0] = "2^63 addresses for pods or more"
+		parts[0] = "at least 2^63-1 addresses for pods"
 	}
 	for _, d := range subnetmap.States {
 		if n := s.Counts[d.State]; n > 0 {

@@ -37,7 +37,8 @@ func golden(t *testing.T, file string, got []byte) {
 	}
 }
 
-// nodeMaps returns the maps of a cluster with the pools, a large subnet, and an owner text that is HTML.
+// nodeMaps returns the maps of the nodes of pools, and of node-5, which has a large subnet and an entry whose owner text
+// is HTML.
 func nodeMaps() (nodes []subnetmap.Node) {
 	l := pools()
 	evil := netip.MustParseAddr("fd00:5::1:7")

@@ -35,12 +35,12 @@ func moveCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 		Use:   "move (FIXEDIP | subnet/CIDR) --to NODE",
 		Short: "Prepare the move of addresses to another node, or name the successor of a subnet's node",
 		Long: `move FIXEDIP checks that the addresses and their pod can move to a node, sets the failover policy of the workload to Migrate,
-and prints the remaining steps. It moves nothing itself: the scheduler moves an address when it places a pod whose node
-cannot take it, and it chooses the node.
+and prints the remaining steps. It moves nothing itself: the scheduler moves the addresses of a pod when it places
+the pod and their node cannot take the pod, and the scheduler chooses the node.
 
 move subnet/CIDR names the node that gets a subnet, with all fixed addresses in it, when the node of the subnet is deleted.
 
-Exit code 0: done. 1: the addresses cannot move there. 2: the command failed, or the user declined.`,
+Exit code 0: done. 1: the addresses or the subnet cannot move to the node. 2: the command failed, or the user declined.`,
 		Args: exactlyOne("name exactly one FixedIP, or subnet/CIDR"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			if err := validFormat(o.output); err != nil {
@@ -62,9 +62,10 @@ Exit code 0: done. 1: the addresses cannot move there. 2: the command failed, or
 	return cmd
 }
 
-// move checks a move, and sets the failover policy.
+// move checks a move and, unless it is a dry run, sets the failover policy to Migrate if it is another one. It prints the
+// remaining steps.
 func (c *cluster) move(ctx context.Context, streams genericiooptions.IOStreams, name, to string, source configurationSource, o changes) error {
-	in, err := c.moveInputs(ctx, name, to, source)
+	in, workload, err := c.moveInputs(ctx, name, to, source)
 	if err != nil {
 		return err
 	}
@@ -77,14 +78,14 @@ func (c *cluster) move(ctx context.Context, streams genericiooptions.IOStreams, 
 		return errProblems
 	}
 	if plan.SetsPolicy && !o.dryRun {
-		of := fmt.Sprintf("%s %s/%s", in.Record.Spec.Owner.Kind, c.namespace, in.Record.Spec.Owner.Name)
-		if identity.OwnerOf(in.Record).IsPod() {
-			of = "FixedIP " + c.namespace + "/" + name
+		of := "FixedIP " + c.namespace + "/" + name
+		if workload != nil {
+			of = fmt.Sprintf("%s %s/%s", in.Record.Spec.Owner.Kind, c.namespace, in.Record.Spec.Owner.Name)
 		}
 		if err := o.confirm(streams, fmt.Sprintf("Set the failover policy of %s to Migrate?", of)); err != nil {
 			return err
 		}
-		if err := c.setMigrate(ctx, in.Record); err != nil {
+		if err := c.setMigrate(ctx, in.Record, workload); err != nil {
 			return err
 		}
 		fmt.Fprintf(streams.ErrOut, "The failover policy of %s is Migrate now.\n", of)
@@ -103,70 +104,72 @@ func writeMove(out io.Writer, plan explain.MovePlan) error {
 	return nil
 }
 
-// moveInputs reads the objects on which a move depends.
-func (c *cluster) moveInputs(ctx context.Context, name, to string, source configurationSource) (in explain.MoveInputs, err error) {
+// moveInputs reads the objects on which a move depends. workload is the workload of the FixedIP; nil if the FixedIP belongs to
+// a bare pod or the workload does not exist.
+func (c *cluster) moveInputs(ctx context.Context, name, to string, source configurationSource) (in explain.MoveInputs, workload *unstructured.Unstructured, err error) {
 	in = explain.MoveInputs{To: to}
 	in.Record, err = get(ctx, c, c.namespace, name, &v1alpha1.FixedIP{})
 	switch {
 	case err != nil:
-		return in, err
+		return in, nil, err
 	case in.Record == nil:
-		return in, fmt.Errorf("FixedIP %s/%s does not exist; kubectl fixedip get lists FixedIPs", c.namespace, name)
+		return in, nil, fmt.Errorf("FixedIP %s/%s does not exist; kubectl fixedip get lists FixedIPs", c.namespace, name)
 	}
+	if owner := identity.OwnerOf(in.Record); !owner.IsPod() {
+		of := &unstructured.Unstructured{}
+		of.SetAPIVersion(owner.APIVersion)
+		of.SetKind(owner.Kind)
+		if workload, err = get(ctx, c, in.Record.Namespace, owner.Name, of); err != nil {
+			return in, nil, err
+		}
+	}
+	in.NoWorkload = workload == nil
 	settings, unread := c.configuration(ctx, source)
 	in.Failover = settings.Failover
 	if unread == nil {
 		in.MigrationAllowed = settings.AllowAddressMigration
 	}
 	if in.Pools, err = c.nodePools(ctx); err != nil {
-		return in, err
+		return in, nil, err
 	}
 	in.Pools.SetReservation(fixedips.ReservationOf(in.Record))
 	if in.Nodes, err = c.nodes(ctx); err != nil {
-		return in, err
+		return in, nil, err
 	}
 	if in.Pod, err = get(ctx, c, c.namespace, in.Record.Spec.PodName, &corev1.Pod{}); err != nil || in.Pod == nil {
-		return in, err
+		return in, workload, err
 	}
 	var left omissions
 	in.Volumes, err = c.volumes(ctx, in.Pod, &left)
-	return in, err
+	in.NotRead = left
+	return in, workload, err
 }
 
-// setMigrate sets the failover policy of a FixedIP: in the annotation of its workload, from which the controller copies it,
-// or in the FixedIP if it belongs to a bare pod.
-func (c *cluster) setMigrate(ctx context.Context, record *v1alpha1.FixedIP) error {
-	if owner := identity.OwnerOf(record); !owner.IsPod() {
-		workload := &unstructured.Unstructured{}
-		workload.SetAPIVersion(owner.APIVersion)
-		workload.SetKind(owner.Kind)
-		found, err := get(ctx, c, record.Namespace, owner.Name, workload)
-		if err != nil {
-			return err
+// setMigrate sets the failover policy of a FixedIP to Migrate: in the annotation of its workload, from which the controller
+// copies it, or in the FixedIP if workload is nil.
+func (c *cluster) setMigrate(ctx context.Context, record *v1alpha1.FixedIP, workload *unstructured.Unstructured) error {
+	if workload == nil {
+		after := record.DeepCopy()
+		after.Spec.Failover = v1alpha1.Migrate
+		if err := c.api.Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("set spec.failover of FixedIP %s/%s: %w", record.Namespace, record.Name, err)
 		}
-		if found != nil {
-			before := found.DeepCopy()
-			annotations := found.GetAnnotations()
-			if annotations == nil {
-				annotations = map[string]string{}
-			}
-			annotations[identity.AnnotationFailover] = string(v1alpha1.Migrate)
-			found.SetAnnotations(annotations)
-			if err := c.api.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-				return fmt.Errorf("set the annotation %s of %s %s/%s: %w", identity.AnnotationFailover, owner.Kind, record.Namespace, owner.Name, err)
-			}
-			return nil
-		}
+		return nil
 	}
-	after := record.DeepCopy()
-	after.Spec.Failover = v1alpha1.Migrate
-	if err := c.api.Patch(ctx, after, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("set spec.failover of FixedIP %s/%s: %w", record.Namespace, record.Name, err)
+	before := workload.DeepCopy()
+	annotations := workload.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[identity.AnnotationFailover] = string(v1alpha1.Migrate)
+	workload.SetAnnotations(annotations)
+	if err := c.api.Patch(ctx, workload, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("set the annotation %s of %s %s/%s: %w", identity.AnnotationFailover, workload.GetKind(), workload.GetNamespace(), workload.GetName(), err)
 	}
 	return nil
 }
 
-// moveSubnet names the successor of the node of a subnet.
+// moveSubnet names a node as the successor of the node of a subnet. subnet is the CIDR or the name of the NodeSubnet.
 func (c *cluster) moveSubnet(ctx context.Context, streams genericiooptions.IOStreams, subnet, to string, o changes) error {
 	name := subnet
 	if cidr, err := address.ParseSubnet(subnet); err == nil {

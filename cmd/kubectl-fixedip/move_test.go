@@ -28,6 +28,7 @@ func TestMoveCommand(t *testing.T) {
   kubectl uncordon node-1
 `
 	const stays = "  # The failover policy of StatefulSet web stays Migrate until you change the annotation fixedip.io/failover.\n"
+	const inRecord = "  # The failover policy of FixedIP web-0 stays Migrate until you change spec.failover.\n"
 	for name, c := range map[string]struct {
 		to     string
 		config string
@@ -46,19 +47,19 @@ func TestMoveCommand(t *testing.T) {
 		"a dry run": {to: "node-2", config: "allowAddressMigration: true\n", o: changes{dryRun: true}, want: result{Out: steps + stays}},
 		"no terminal": {
 			to: "node-2", config: "allowAddressMigration: true\n",
-			want: result{Error: "the input is no terminal: use --yes to confirm, or --dry-run: nothing was changed"},
+			want: result{Error: "cannot ask for confirmation, because the standard input is not a terminal; add --yes to confirm, or --dry-run to see what would change: nothing was changed"},
 		},
 		"the policy of the configuration": {to: "node-2", config: "allowAddressMigration: true\nfailover: Migrate\n", want: result{Out: steps}},
 		"the workload is gone": {
 			to: "node-2", gone: true, o: changes{yes: true}, policy: v1alpha1.Migrate,
-			want: result{Out: steps + stays, ErrOut: "The failover policy of StatefulSet db/web is Migrate now.\n"},
+			want: result{Out: steps + inRecord, ErrOut: "The failover policy of FixedIP db/web-0 is Migrate now.\n"},
 		},
 		"a bare pod": {
 			to: "node-2", o: changes{yes: true}, policy: v1alpha1.Migrate,
 			change: func(f *v1alpha1.FixedIP) {
 				f.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "web-0"}
 			},
-			want: result{Out: steps + "  # The failover policy of FixedIP web-0 stays Migrate until you change spec.failover.\n", ErrOut: "The failover policy of FixedIP db/web-0 is Migrate now.\n"},
+			want: result{Out: steps + inRecord, ErrOut: "The failover policy of FixedIP db/web-0 is Migrate now.\n"},
 		},
 		"not allowed": {
 			to: "node-2", config: clusterPools, o: changes{yes: true},
@@ -108,12 +109,12 @@ func TestMoveSubnetCommand(t *testing.T) {
 		want       result
 		successor  string
 	}{
-		"by CIDR":      {"10.0.1.0/24", "node-2", changes{yes: true}, result{Out: "NodeSubnet 10-0-1-0-24: the successor is node node-2\n", ErrOut: keeps}, "node-2"},
-		"by name":      {"10-0-1-0-24", "node-2", changes{yes: true}, result{Out: "NodeSubnet 10-0-1-0-24: the successor is node node-2\n", ErrOut: keeps}, "node-2"},
-		"a dry run":    {"10.0.1.0/24", "node-2", changes{dryRun: true}, result{Out: keeps}, ""},
-		"no terminal":  {"10.0.1.0/24", "node-2", changes{}, result{ErrOut: keeps, Error: "the input is no terminal: use --yes to confirm, or --dry-run: nothing was changed"}, ""},
-		"its own node": {"10.0.1.0/24", "node-1", changes{yes: true}, result{Out: "- Node node-1 already has the subnet 10.0.1.0/24.\n"}, ""},
-		"absent":       {"10.0.9.0/24", "node-2", changes{yes: true}, result{Error: "NodeSubnet 10-0-9-0-24 does not exist; kubectl get nodesubnets lists the subnets"}, ""},
+		"by CIDR":                       {"10.0.1.0/24", "node-2", changes{yes: true}, result{Out: "NodeSubnet 10-0-1-0-24: the successor is node node-2\n", ErrOut: keeps}, "node-2"},
+		"by name":                       {"10-0-1-0-24", "node-2", changes{yes: true}, result{Out: "NodeSubnet 10-0-1-0-24: the successor is node node-2\n", ErrOut: keeps}, "node-2"},
+		"a dry run":                     {"10.0.1.0/24", "node-2", changes{dryRun: true}, result{Out: keeps}, ""},
+		"no terminal":                   {"10.0.1.0/24", "node-2", changes{}, result{ErrOut: keeps, Error: "cannot ask for confirmation, because the standard input is not a terminal; add --yes to confirm, or --dry-run to see what would change: nothing was changed"}, ""},
+		"the node that has the subnet":  {"10.0.1.0/24", "node-1", changes{yes: true}, result{Out: "- Node node-1 already has the subnet 10.0.1.0/24.\n"}, ""},
+		"a subnet without a NodeSubnet": {"10.0.9.0/24", "node-2", changes{yes: true}, result{Error: "NodeSubnet 10-0-9-0-24 does not exist; kubectl get nodesubnets lists the subnets"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := &v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: "10-0-1-0-24"}, Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.1.0/24", NodeName: "node-1"}}

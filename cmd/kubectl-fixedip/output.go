@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Values of --output. The empty value means a table or text. Every command with the flag has inJSON and inYAML; inWide is a
-// table with more columns, and asNames writes one resource and name in each line.
+// Values of --output. The empty value means a table or text. Every command with the flag has inJSON and inYAML; inWide is
+// a table with more columns, and asNames writes one line with RESOURCE/NAME for each object.
 const (
 	inJSON  = "json"
 	inYAML  = "yaml"
@@ -50,7 +50,7 @@ func outputFlag(cmd *cobra.Command, output *string, further ...string) {
 // validFormat returns an error if output is not empty and not a format of the command. further is as for outputFlag.
 func validFormat(output string, further ...string) error {
 	if formats := formatsOf(further); output != "" && !slices.Contains(formats, output) {
-		return fmt.Errorf("--output: %q is not a format; write %s", output, enumerate(formats))
+		return fmt.Errorf("--output: %q is not a format of this command; write %s", output, enumerate(formats))
 	}
 	return nil
 }

@@ -15,7 +15,8 @@ import (
 // "CiliumNodes (forbidden)".
 type omissions []string
 
-// allow returns nil if err is nil, or if the user has no right to read the objects. It adds the objects to o then.
+// allow returns err, unless err means that the user has no right to read the objects. In that case it returns nil and
+// adds the objects to o.
 func (o *omissions) allow(objects string, err error) error {
 	if !apierrors.IsForbidden(err) {
 		return err
@@ -24,7 +25,8 @@ func (o *omissions) allow(objects string, err error) error {
 	return nil
 }
 
-// allowMissing is allow for objects that need not exist, or whose kind the API server need not serve.
+// allowMissing is like allow, and also adds the objects to o and returns nil if they do not exist or if the API server
+// does not serve their kind.
 func (o *omissions) allowMissing(objects string, err error) error {
 	switch {
 	case meta.IsNoMatchError(err):
@@ -38,7 +40,7 @@ func (o *omissions) allowMissing(objects string, err error) error {
 }
 
 // list lists objects of all namespaces or, if the user has no right to do that, those of the namespace of the command. It
-// adds to o what it leaves out. objects is the name of the objects, in the plural.
+// adds the objects that it leaves out to o. objects is the name of the objects, in the plural.
 func (c *cluster) list(ctx context.Context, o *omissions, objects string, list client.ObjectList, options ...client.ListOption) error {
 	err := c.api.List(ctx, list, options...)
 	if !apierrors.IsForbidden(err) || c.namespace == "" {
@@ -57,7 +59,7 @@ func (c *cluster) list(ctx context.Context, o *omissions, objects string, list c
 	return nil
 }
 
-// listHere lists objects of the namespace of the command. It adds to o what it leaves out.
+// listHere lists objects of the namespace of the command. If the user has no right to do that, it adds the objects to o.
 func (c *cluster) listHere(ctx context.Context, o *omissions, objects string, list client.ObjectList, options ...client.ListOption) error {
 	if err := o.allow(objects, c.api.List(ctx, list, append(options, client.InNamespace(c.namespace))...)); err != nil {
 		return listError(objects, err)

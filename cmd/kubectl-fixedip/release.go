@@ -23,7 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// releasePlan is what release does to one FixedIP.
+// releasePlan describes the release of one FixedIP: its effects and, when it has been performed, its result.
 type releasePlan struct {
 	FixedIP string   `json:"fixedIP"`
 	IPs     []string `json:"ips"`
@@ -101,11 +101,11 @@ func (c *cluster) planRelease(ctx context.Context, names []string, restart bool)
 	return plans, nil
 }
 
-// releaseAll shows the plans, asks, and deletes the FixedIPs.
+// releaseAll shows the plans, asks for confirmation, and deletes the FixedIPs. A dry run only shows the plans.
 func (c *cluster) releaseAll(ctx context.Context, streams genericiooptions.IOStreams, plans []releasePlan, restart bool, o changes) error {
 	shown := streams.Out
 	if o.output != "" || !o.dryRun {
-		// The output contains the result only.
+		// Out is for the result. In a dry run without --output, the plans are the result.
 		shown = streams.ErrOut
 	}
 	if o.output == "" || !o.dryRun {
@@ -117,7 +117,7 @@ func (c *cluster) releaseAll(ctx context.Context, streams genericiooptions.IOStr
 			return err
 		})
 	}
-	if err := o.confirm(streams, fmt.Sprintf("Release %d FixedIPs?", len(plans))); err != nil {
+	if err := o.confirm(streams, fmt.Sprintf("Delete these FixedIPs (%d) and release their addresses?", len(plans))); err != nil {
 		return err
 	}
 	var failed error
@@ -157,7 +157,7 @@ func (c *cluster) releaseOne(ctx context.Context, p *releasePlan, restart bool) 
 	return nil
 }
 
-// conflictText explains the error of a precondition.
+// conflictText adds an explanation to the error of a precondition. It returns any other error unchanged.
 func conflictText(err error) error {
 	if apierrors.IsConflict(err) {
 		return fmt.Errorf("another object has this name now, and was not deleted; run the command again: %w", err)

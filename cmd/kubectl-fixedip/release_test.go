@@ -44,7 +44,7 @@ func TestReleaseCommand(t *testing.T) {
 	}{
 		"no terminal": {
 			names: []string{"web-0", "web-1"},
-			want:  result{ErrOut: plan, Error: "the input is no terminal: use --yes to confirm, or --dry-run: nothing was changed"}, left: "web-0 web-0 web-1",
+			want:  result{ErrOut: plan, Error: "cannot ask for confirmation, because the standard input is not a terminal; add --yes to confirm, or --dry-run to see what would change: nothing was changed"}, left: "web-0 web-0 web-1",
 		},
 		"a dry run": {
 			names: []string{"web-0", "web-1"}, o: changes{dryRun: true},
@@ -108,7 +108,7 @@ func TestReleaseCommand(t *testing.T) {
 				}
 			}
 			if got := strings.Join(left, " "); got != c.left {
-				t.Errorf("left are %s, want %s", got, c.left)
+				t.Errorf("objects after the release: got %s, want %s", got, c.left)
 			}
 		})
 	}

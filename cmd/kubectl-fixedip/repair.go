@@ -33,12 +33,13 @@ import (
 // policy of the pod does not allow the eviction.
 var errSkipped = errors.New("the repair was skipped")
 
-// errPodGone means that a pod was not evicted, because it is gone or another pod has its name.
+// errPodGone means that a pod was not evicted, because it no longer exists or another pod has its name.
 var errPodGone = fmt.Errorf("not evicted, because the pod that was checked no longer exists: %w", errSkipped)
 
-// repair performs the repairs of the problems, and returns the problems that remain. It writes the result of each repair to
-// log. It evicts at most one pod of each workload: the eviction of another one is safe only when the first pod is replaced.
-// policy is the mismatch policy of pods without an annotation.
+// repair performs the repairs of the problems, and returns the problems that remain. It writes the result of each repair
+// to log. It evicts at most one pod of each workload: another eviction is safe only after the first pod was replaced.
+// policy is the mismatch policy if neither a pod nor its workload has an annotation. The error contains the errors of all
+// repairs that failed; a skipped repair is no error.
 func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Problem, policy identity.OnMismatch) (remaining []check.Problem, err error) {
 	// evicted contains the workloads of which a pod was evicted. Key: Repair.Workload.
 	evicted := map[string]bool{}
@@ -74,8 +75,8 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 }
 
 // perform performs one repair on the object that was checked, and returns a description of the change. The error matches
-// errSkipped if the repair is no longer possible or needed, because the cluster has changed, or if the mismatch policy does
-// not allow it. policy is the mismatch policy of pods without an annotation.
+// errSkipped if the repair is no longer possible or needed, because the cluster has changed, or if the mismatch policy
+// does not allow it. policy is the mismatch policy if neither the pod nor its workload has an annotation.
 func (c *cluster) perform(ctx context.Context, r check.Repair, policy identity.OnMismatch) (done string, err error) {
 	namespace, name, _ := pool.SplitOwnerKey(r.Pod)
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
@@ -129,7 +130,7 @@ func (c *cluster) rewrite(ctx context.Context, r check.Repair) (done string, err
 		return f.DeletionTimestamp == nil && pool.OwnerKey(f.Namespace, f.Spec.PodName) == r.Pod && slices.Contains(address.ParseAll(f.Spec.IPs), r.Address)
 	})
 	if i < 0 || !n.Entries[r.Address].OwnedBy(r.Pod) {
-		return "", fmt.Errorf("the entry of %s is not written, because it or its FixedIP has changed: %w", r.Address, errSkipped)
+		return "", fmt.Errorf("the entry of %s is not written, because the entry or its FixedIP has changed; run the command again: %w", r.Address, errSkipped)
 	}
 	if _, err := pools.ChangeEntries(ctx, n, []pool.EntryChange{n.Set(r.Address, check.RecordedEntry(&records.Items[i]))}, true); err != nil {
 		return "", skipIfChanged(err, fmt.Sprintf("write the entry of %s in the pool of node %s", r.Address, r.RewriteOn))
@@ -137,7 +138,7 @@ func (c *cluster) rewrite(ctx context.Context, r check.Repair) (done string, err
 	return fmt.Sprintf("wrote the resource of the entry of %s on node %s", r.Address, r.RewriteOn), nil
 }
 
-// withdrawHandshake withdraws a release handshake whose state is the one that was checked.
+// withdrawHandshake withdraws a release handshake, unless its state has changed since it was checked.
 func (c *cluster) withdrawHandshake(ctx context.Context, h check.HandshakeRepair) (done string, err error) {
 	pools := ciliumpool.New(c.api)
 	n, err := pools.Get(ctx, h.Node)
@@ -145,7 +146,7 @@ func (c *cluster) withdrawHandshake(ctx context.Context, h check.HandshakeRepair
 		return "", fmt.Errorf("read the pool of node %s: %w", h.Node, err)
 	}
 	if n.Handshakes[h.Address] != h.State {
-		return "", fmt.Errorf("the release handshake of %s is not withdrawn, because its state has changed: %w", h.Address, errSkipped)
+		return "", fmt.Errorf("the release handshake of %s is not withdrawn, because its state has changed; run the command again: %w", h.Address, errSkipped)
 	}
 	if _, err := pools.WithdrawHandshakes(ctx, n, []netip.Addr{h.Address}); err != nil {
 		return "", skipIfChanged(err, fmt.Sprintf("withdraw the release handshake of %s on node %s", h.Address, h.Node))
@@ -153,8 +154,8 @@ func (c *cluster) withdrawHandshake(ctx context.Context, h check.HandshakeRepair
 	return fmt.Sprintf("withdrew the release handshake of %s on node %s", h.Address, h.Node), nil
 }
 
-// deleteSubnet deletes a NodeSubnet that has not changed since it was checked. A controller that gives the subnet to a node
-// first writes the NodeSubnet.
+// deleteSubnet deletes a NodeSubnet that has not changed since it was checked. The precondition suffices, because a
+// controller writes the NodeSubnet before it gives the subnet to a node.
 func (c *cluster) deleteSubnet(ctx context.Context, r check.Repair) (done string, err error) {
 	err = c.api.Delete(ctx, &v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: r.DeleteSubnet}}, client.Preconditions{UID: &r.UID, ResourceVersion: &r.ResourceVersion})
 	switch {
@@ -166,7 +167,8 @@ func (c *cluster) deleteSubnet(ctx context.Context, r check.Repair) (done string
 	return "deleted NodeSubnet " + r.DeleteSubnet, nil
 }
 
-// skipIfChanged returns the error of a write; it matches errSkipped if a precondition of the write was not met.
+// skipIfChanged adds attempted, a description of a write, to the error of the write. The result matches errSkipped if a
+// precondition of the write was not met.
 func skipIfChanged(err error, attempted string) error {
 	if errors.Is(err, ciliumpool.ErrChanged) {
 		return fmt.Errorf("%s: the CiliumNode has changed; run the command again: %w", attempted, errSkipped)
@@ -174,8 +176,9 @@ func skipIfChanged(err error, attempted string) error {
 	return fmt.Errorf("%s: %w", attempted, err)
 }
 
-// mayEvict returns nil if the mismatch policy of a pod is Restart. otherwise is the policy if neither the workload nor the
-// pod has an annotation. The error matches errSkipped if the policy is Report or the pod does not exist.
+// mayEvict returns nil if the mismatch policy of a pod is Restart. otherwise is the policy if neither the workload nor
+// the pod has an annotation. The error matches errSkipped if the policy is Report, an annotation is invalid, or the pod
+// does not exist.
 func (c *cluster) mayEvict(ctx context.Context, r check.Repair, otherwise identity.OnMismatch) error {
 	namespace, name, _ := pool.SplitOwnerKey(r.Pod)
 	pod, err := get(ctx, c, namespace, name, &corev1.Pod{})
@@ -222,7 +225,7 @@ func (c *cluster) release(ctx context.Context, r check.Repair) (done string, err
 	}
 	changes := slices.DeleteFunc(n.Release(r.Pod, nil, time.Now()), func(e pool.EntryChange) bool { return e.Addr != r.Address })
 	if len(changes) == 0 {
-		return "", fmt.Errorf("%s is not released, because its entry has changed: %w", r.Address, errSkipped)
+		return "", fmt.Errorf("%s is not released, because its entry has changed; run the command again: %w", r.Address, errSkipped)
 	}
 	changes[0].RequireUnused = true
 	if _, err := pools.ChangeEntries(ctx, n, changes, true); err != nil {

@@ -63,8 +63,9 @@ func reportCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 Deployments and pods of both programs with the last 1,000 lines of their logs, events and Leases.
 
 Names of namespaces, pods, nodes and workloads, and addresses are replaced by tokens, the same in all files, unless --no-redact
-is set. Secrets, values of environment variables, and labels and annotations except those of fixedip are never part of it. Look
-through the files before you publish them. Objects that cannot be read are listed in the file errors.txt.`,
+is set. Secrets are never read. Values of environment variables, and labels and annotations of other programs, are removed from
+the objects. Logs and events are free text: check all files before you publish them. The file errors.txt lists the requests
+that failed.`,
 		Args: cobra.NoArgs,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, _ []string) error {
 			at := time.Now().UTC()
@@ -87,7 +88,7 @@ through the files before you publish them. Objects that cannot be read are liste
 				return err
 			}
 			if n := len(report.errs); n > 0 {
-				fmt.Fprintf(streams.ErrOut, "Objects that could not be read: %d. The file errors.txt of the report lists them.\n", n)
+				fmt.Fprintf(streams.ErrOut, "The report is incomplete; number of errors: %d. The file errors.txt in the report lists them.\n", n)
 			}
 			_, err = fmt.Fprintf(streams.Out, "The report is in %s. Look through it before you publish it.\n", file)
 			return err
@@ -105,16 +106,16 @@ type report struct {
 	texts map[string]string
 	// objects are files of objects, as encoding/json decodes them. Key: the path in the archive.
 	objects map[string]any
-	// subnets and names are what redact.Redactor has to know.
+	// subnets and names are the subnets and names that redact.Redactor replaces.
 	subnets []netip.Prefix
 	names   map[redact.Kind][]string
 	// kept are names that are not replaced: those of the pods of both programs.
 	kept []string
-	// errs are the errors of requests.
+	// errs are the errors that occurred while the content was collected.
 	errs []error
 }
 
-// name makes names of objects known.
+// name adds names of objects, which are replaced unless --no-redact is set.
 func (r *report) name(kind redact.Kind, names ...string) {
 	r.names[kind] = append(r.names[kind], names...)
 }
@@ -127,7 +128,7 @@ func (r *report) failed(err error) bool {
 	return err != nil
 }
 
-// object adds a file with a value, without what no report contains.
+// object adds a file with value, from which redact.Strip has removed everything that no report contains.
 func (r *report) object(path string, value any) {
 	encoded, err := json.Marshal(value)
 	var tree any

@@ -32,7 +32,7 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// secrets are texts of the cluster of reported that no redacted archive may contain.
+// secrets are texts in the cluster that reported returns. No redacted archive may contain them.
 var secrets = []string{"acme", "shop", "gpu-box", "cart", "10.0.1.", "10.0.0.0", "192.0.2.", "hunter2", "alice", "registry.example.com", "10-0-1-0", "tier-gold", "zone-x", "corp-lan", "victim"}
 
 // reported returns a cluster with logs, events and everything that a report has to hide.

@@ -28,11 +28,11 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// reservation is what reserve creates.
+// reservation contains the arguments of reserve.
 type reservation struct {
 	pod   string
 	addrs []netip.Addr
-	// workload is Kind.group/name; empty: the StatefulSet that the name of the pod tells.
+	// workload is Kind.group/name; empty: the StatefulSet with the name of the pod without its ordinal.
 	workload string
 	// barePod is true if the pod has no controller.
 	barePod bool
@@ -46,10 +46,10 @@ func reserveCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 		Use:   "reserve POD --ip ADDRESS[,ADDRESS]",
 		Short: "Reserve addresses for a pod that does not exist yet",
 		Long: `Reserve addresses for a pod that does not exist yet, by creating its FixedIP. By default the pod belongs to the StatefulSet
-that its name tells, such as web for web-0.
+with the name of the pod without its ordinal, such as web for web-0.
 
-The right to create FixedIPs in the namespace suffices. If the pools can be read, the command refuses addresses that are
-taken. Exit code 0: the FixedIP was created. 1: an address is taken. 2: the command failed.`,
+The right to create FixedIPs in the namespace suffices. The command refuses addresses that are taken, as far as the user may
+read pools, FixedIPs and pods. Exit code 0: the FixedIP was created. 1: an address is taken. 2: the command failed.`,
 		Args: exactlyOne("name exactly one pod"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) (err error) {
 			if err := validFormat(o.output); err != nil {
@@ -140,12 +140,13 @@ func (c *cluster) reserve(ctx context.Context, streams genericiooptions.IOStream
 		if err := writeReport(out, report); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(out, "What happens next: the controller writes the entry, and the pod gets the address when it is placed. A pod that\nruns already keeps its address until it is deleted. To wait for the entry:\n  kubectl -n %s wait --for=condition=Allocated fixedip/%s\n", c.namespace, r.pod)
+		_, err := fmt.Fprintf(out, "What happens next: the controller writes a pool entry for each address, and the pod gets the address when it is placed.\nA pod that already runs keeps its current addresses until it is deleted. To wait for the entries:\n  kubectl -n %s wait --for=condition=Allocated fixedip/%s\n", c.namespace, r.pod)
 		return err
 	})
 }
 
-// reserveInputs reads the pools, the FixedIPs and the pods, as far as the user may read them.
+// reserveInputs reads the pools, the FixedIPs and the pods, as far as the user may read them, and adds the others to
+// left.
 func (c *cluster) reserveInputs(ctx context.Context, r reservation, left *omissions) (in explain.ReserveInputs, err error) {
 	in = explain.ReserveInputs{Owner: pool.OwnerKey(c.namespace, r.pod), Addrs: r.addrs}
 	in.Pools, err = c.nodePools(ctx)
@@ -171,7 +172,8 @@ func (c *cluster) reserveInputs(ctx context.Context, r reservation, left *omissi
 	return in, nil
 }
 
-// ownerFor returns the owner of a reservation.
+// ownerFor returns the owner that the FixedIP of a reservation names. It returns an error if the name of the pod tells no
+// StatefulSet, or if the kind of the workload has slots or is not served.
 func (c *cluster) ownerFor(r reservation) (v1alpha1.OwnerReference, error) {
 	if r.barePod {
 		return v1alpha1.OwnerReference{APIVersion: "v1", Kind: identity.PodKind, Name: r.pod}, nil

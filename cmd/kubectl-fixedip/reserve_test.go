@@ -16,8 +16,8 @@ import (
 
 // TestReserveCommand compares the output of reserve, and checks the FixedIP that it creates.
 func TestReserveCommand(t *testing.T) {
-	const next = `What happens next: the controller writes the entry, and the pod gets the address when it is placed. A pod that
-runs already keeps its address until it is deleted. To wait for the entry:
+	const next = `What happens next: the controller writes a pool entry for each address, and the pod gets the address when it is placed.
+A pod that already runs keeps its current addresses until it is deleted. To wait for the entries:
 `
 	stateful := v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "new"}
 	for name, c := range map[string]struct {
@@ -59,7 +59,7 @@ runs already keeps its address until it is deleted. To wait for the entry:
 		},
 		"the address is taken": {
 			r: reservation{pod: "new-0"}, ips: []string{"10.0.1.6"},
-			want: result{ErrOut: "! 10.0.1.6 is used by pod db/web-0.\n  what helps: choose another address; kubectl fixedip ip shows who has this one\n! A FixedIP reserves 10.0.1.6 for pod db/web-0.\n  what helps: choose another address; kubectl fixedip ip shows who has this one\n", Error: "problems found"},
+			want: result{ErrOut: "! 10.0.1.6 is used by pod db/web-0.\n  what helps: choose another address; kubectl fixedip ip shows the use of this one\n! A FixedIP reserves 10.0.1.6 for pod db/web-0.\n  what helps: choose another address; kubectl fixedip ip shows the use of this one\n", Error: "problems found"},
 		},
 		"the FixedIP exists": {
 			r: reservation{pod: "web-0"}, ips: []string{"10.0.1.20"},
@@ -100,7 +100,7 @@ runs already keeps its address until it is deleted. To wait for the entry:
 			case err != nil:
 				t.Fatal(err)
 			case c.created == nil && found != nil && c.r.pod != "web-0":
-				t.Errorf("FixedIP %s was created", c.r.pod)
+				t.Errorf("FixedIP %s was created, want none", c.r.pod)
 			case c.created != nil && found == nil:
 				t.Errorf("FixedIP %s was not created", c.r.pod)
 			case c.created != nil:

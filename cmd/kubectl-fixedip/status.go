@@ -40,9 +40,9 @@ const (
 // errNotReadable means that a part of the state could not be read, and that the rest has no problem.
 var errNotReadable = errors.New("the state is unknown, because not everything could be read")
 
-// installation is where the programs and Cilium are installed.
+// installation contains the namespaces of fixedip and Cilium.
 type installation struct {
-	// namespace is that of both programs; empty: any. cilium is that of the agents.
+	// namespace is that of both programs; empty: any namespace. cilium is that of the agents.
 	namespace, cilium string
 }
 
@@ -60,8 +60,8 @@ func statusCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 		Short: "Show whether fixedip is healthy: programs, versions, configuration, leaders, Cilium, pools and FixedIPs",
 		Long: `Show whether fixedip is healthy: programs, versions, configuration, leaders, Cilium, pools and FixedIPs.
 
-Exit code 0: healthy. 1: there are problems. 2: the state could not be read. Something that the user may not read is listed as
-not readable and never counts as healthy. With --wait the command waits until fixedip is healthy, for 5 minutes or
+Exit code 0: healthy. 1: there are problems. 2: the state could not be read. Objects that the user may not read are
+listed as not readable and never count as healthy. With --wait the command waits until fixedip is healthy, for 5 minutes or
 --wait=DURATION. kubectl fixedip check looks for contradictions between objects.`,
 		Args: cobra.NoArgs,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, _ []string) error {
@@ -91,8 +91,8 @@ not readable and never counts as healthy. With --wait the command waits until fi
 	return cmd
 }
 
-// awaitHealthy returns the state of fixedip as soon as it is healthy, and at the latest after the duration wait. It does not wait
-// for something that the user may not read.
+// awaitHealthy returns the state of fixedip as soon as fixedip is healthy or the user may not read an object, and at the
+// latest after the duration wait. interval is the time between two readings.
 func (c *cluster) awaitHealthy(ctx context.Context, where installation, wait, interval time.Duration) (status.Report, error) {
 	deadline := time.Now().Add(wait)
 	for {
@@ -167,7 +167,7 @@ func (c *cluster) statusInputs(ctx context.Context, where installation) (in stat
 		}
 	}
 	var subnets v1alpha1.NodeSubnetList
-	r.read("NodeSubnets", c.api.List(ctx, &subnets, client.Limit(1)))
+	r.read(status.NodeSubnets, c.api.List(ctx, &subnets, client.Limit(1)))
 	return in, r.failed
 }
 
@@ -192,7 +192,8 @@ type reader struct {
 	failed error
 }
 
-// read records the result of a request for objects. what is as for status.Unread.
+// read records err, the result of a request for objects. A missing right becomes an Unread, a missing kind one of
+// MissingKinds, and the first other error failed. what is as for status.Unread.
 func (r *reader) read(what string, err error) {
 	switch {
 	case err == nil:
@@ -264,7 +265,7 @@ func writeStatus(out io.Writer, r status.Report, now time.Time) error {
 	case len(r.Problems) > 0:
 		verdict = fmt.Sprintf("\nProblems found: %d", len(r.Problems))
 	case !r.Healthy:
-		verdict = "\nNo problem in what could be read."
+		verdict = "\nNo problems in the objects that could be read."
 	}
 	_, err := fmt.Fprintln(out, verdict)
 	return err

@@ -103,11 +103,11 @@ func TestStatusGolden(t *testing.T) {
 func TestStatusFails(t *testing.T) {
 	broken := failing(t, fakeCluster(t, installed()...), &appsv1.DeploymentList{}, errors.New("connection refused"))
 	if _, err := broken.awaitHealthy(t.Context(), system, time.Hour, time.Hour); err == nil || err.Error() != "read Deployments: connection refused" {
-		t.Errorf("got the error %v, want the cause and what was read", err)
+		t.Errorf("got the error %v, want read Deployments: connection refused", err)
 	}
 }
 
-// TestStatusWait checks that --wait reads again until fixedip is healthy, and not longer than it may.
+// TestStatusWait checks that --wait reads again until fixedip is healthy, the time is over or the user ends the command.
 func TestStatusWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		wait     time.Duration

@@ -55,8 +55,9 @@ func topCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 		Long: `Show the subnets and free addresses of each node, one row for each family, fullest first.
 
 AVAILABLE is the number of addresses from which a pod with a fixed address can get one, and USE% the share of the subnet that
-is not available. FIXED are entries of pods with fixed addresses. FREE and USED are addresses for pods without one, COOLDOWN
-addresses that were released and are offered to no pod yet.`,
+is not available. FIXED are entries that belong to one pod: the entries of pods with fixed addresses, and on strict nodes those
+of all pods. FREE and USED are addresses that the agent may give to any pod: not in use, and in use. COOLDOWN are addresses
+that were released and are offered to no pod yet.`,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			if err := validFormat(output, inWide, asNames); err != nil {
 				return err
@@ -81,7 +82,7 @@ addresses that were released and are offered to no pod yet.`,
 	return cmd
 }
 
-// named returns the rows of the nodes; all rows if nodes is empty. If there is no row for a node, it returns an error that
+// named returns the rows of the given nodes; all rows if nodes is empty. If a node has no row, it returns an error that
 // names the node.
 func named[T any](rows []T, nodes []string, nodeOf func(T) string) ([]T, error) {
 	for _, name := range nodes {
@@ -92,8 +93,8 @@ func named[T any](rows []T, nodes []string, nodeOf func(T) string) ([]T, error) 
 	return slices.DeleteFunc(rows, func(row T) bool { return len(nodes) > 0 && !slices.Contains(nodes, nodeOf(row)) }), nil
 }
 
-// nodeUses returns a row for each family of each node's subnets, and one row for a node without a subnet. Rows with a larger
-// UsedPercent come first, then nodes without a subnet. Key of nodes: the name.
+// nodeUses returns a row for each family of each node's subnets, and one row for a node without a subnet. The rows are
+// sorted by UsedPercent, largest first; nodes without a subnet are last. Key of nodes: the name.
 func nodeUses(l *ledger.Ledger, nodes map[string]*corev1.Node) (rows []nodeUse) {
 	for _, n := range l.Nodes() {
 		row := nodeUse{Node: n.Name, State: explain.NodeState(nodes[n.Name])}
@@ -112,7 +113,7 @@ func nodeUses(l *ledger.Ledger, nodes map[string]*corev1.Node) (rows []nodeUse) 
 					row.Subnets = append(row.Subnets, s.String())
 				}
 			}
-			row.Family, row.Size, row.Available = f.String(), l.Total(n.Name, f), l.Available(n.Name, f)
+			row.Family, row.Size, row.Available = f.String(), l.SubnetSize(n.Name, f), l.Available(n.Name, f)
 			row.UsedPercent = usedPercent(row.Size, row.Available)
 			counts := n.CountStates(f)
 			row.Fixed, row.Free, row.Used, row.Cooldown = counts[pool.StateFixed], counts[pool.StateFree], counts[pool.StateUsed], counts[pool.StateCooldown]
@@ -125,7 +126,8 @@ func nodeUses(l *ledger.Ledger, nodes map[string]*corev1.Node) (rows []nodeUse) 
 	return rows
 }
 
-// usedPercent returns the share of size that is not available, in percent, rounded up: 100 if nothing is available.
+// usedPercent returns the share of size that is not available, in percent and rounded up, except that it is 100 only if
+// nothing is available. It is 0 if size is 0.
 func usedPercent(size, available int64) int {
 	if size == 0 {
 		return 0

@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/version"
 )
 
-// versions are the versions that version shows. A version of a server is empty if it is unknown.
+// versions contains the versions that the command version shows. A version of a server is empty if it is unknown.
 type versions struct {
 	// Client is the version of this program, and ClientKubernetes that of its Kubernetes libraries.
 	Client           string `json:"client"`
@@ -38,7 +38,8 @@ func versionCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 		Use:   "version",
 		Short: "Show the versions of this plugin, both programs, Cilium and Kubernetes",
 		Long: `Show the versions of this plugin, both programs, Cilium and Kubernetes. The versions of the programs and of Cilium are the tags
-of their images. A version is - if the program is not installed or the user may not read its Deployment.`,
+of their images. A version is - if it is unknown, for example because the program is not installed or the user may not read its
+Deployment.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := validFormat(output); err != nil {
@@ -69,7 +70,9 @@ func clientVersions() versions {
 	return versions{Client: version.Fixedip(), ClientKubernetes: version.Kubernetes()}
 }
 
-// versions reads the versions. It returns an error only if the API server does not answer.
+// versions reads the versions. A version that the user may not read is empty, except that of the API server. It returns
+// an error if the version of the API server cannot be read, or if another request fails for a reason other than missing
+// rights or a missing object.
 func (c *cluster) versions(ctx context.Context, where installation) (versions, error) {
 	v := clientVersions()
 	var err error

@@ -94,7 +94,8 @@ type Cluster struct {
 }
 
 // Start starts the control plane, creates the CRDs of Cilium and of the manifests before controllers start, and
-// applies the manifests.
+// applies the manifests. It returns an error if a cluster with the same work folder is running. If a later step fails, Start
+// stops every process that it started.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}

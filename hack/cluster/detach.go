@@ -43,8 +43,8 @@ func StopDetached(dir string) error {
 	return errors.Join(append(errs, KillAll(dir))...)
 }
 
-// KillAll kills every process of a cluster and waits until all have exited, at most stopTimeout. It finds the processes by
-// dirVariable in their environment, including children and processes without a pid file.
+// KillAll kills every process of a cluster except the calling process, and waits until all have exited, at most stopTimeout.
+// It finds the processes by dirVariable in their environment, including children and processes without a pid file.
 func KillAll(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -144,7 +144,7 @@ func stopGroup(dir string, names []string) error {
 	deadline := time.Now().Add(stopTimeout)
 	for name, fd := range open {
 		if err := waitPID(fd, deadline); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: the process did not exit in time and is killed", name))
+			errs = append(errs, fmt.Errorf("stop %s: wait until the process, which is killed now, has exited: %w", name, err))
 			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 				errs = append(errs, fmt.Errorf("kill %s: %w", name, err))
 			}

@@ -313,9 +313,9 @@ func (p *Process) launch() (*run, *os.File, error) {
 	}
 	cmd.SysProcAttr.Cloneflags = p.program.Cloneflags
 	if p.program.Start != nil {
-		// After Go has set the parent death signal in the child, it checks the pid of the parent. In another PID
-		// namespace that pid is 0, and Go would assume that the parent has died. A child in such a namespace ends with
-		// process 1 of the namespace instead.
+		// Go sets the parent death signal in the child and then checks the pid of the parent. In another PID namespace
+		// that pid is 0, and Go would assume that the parent has died. A child in such a namespace ends with process 1 of
+		// the namespace instead.
 		cmd.SysProcAttr.Pdeathsig = 0
 	}
 	var ready *os.File

@@ -83,7 +83,7 @@ func TestReadyWhenKindsAreDiscovered(t *testing.T) {
 	}{
 		"both kinds in the first response": {all: []response{both}, one: []response{both}, requests: 1},
 		"one kind after the other":         {all: []response{{}, half, both}, one: []response{both}, requests: 3},
-		"one group after all groups":       {all: []response{both}, one: []response{down, half, half, both}, requests: 3},
+		"one group is discovered later":    {all: []response{both}, one: []response{down, half, half, both}, requests: 3},
 		"an error first":                   {all: []response{down, both}, one: []response{both}, requests: 2},
 		"one kind is never listed":         {all: []response{half}, one: []response{both}, err: "cilium.io/v2, Kind=CiliumNode"},
 		"errors only":                      {all: []response{down}, one: []response{both}, err: "not yet"},

@@ -49,6 +49,10 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	d := &demo{bin: *bin, dir: *dir, manifests: *manifests, keep: *keep, began: time.Now()}
+	if *record > 0 && *scrapes == "" {
+		fmt.Fprintln(os.Stderr, "demo: -record needs -scrapes, the folder for the metrics")
+		os.Exit(2)
+	}
 	if *record > 0 {
 		d.recording = &recording{period: *record, folder: *scrapes}
 	}

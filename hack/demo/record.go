@@ -24,7 +24,7 @@ const (
 	controllerPort, schedulerPort = 19470, 19259
 	// scrapeInterval is the interval between two reads of the metrics.
 	scrapeInterval = 5 * time.Second
-	// cordonedFor is the time for which a node is cordoned in the act of the same name.
+	// cordonedFor is the time for which the act about a cordoned node keeps the node cordoned.
 	cordonedFor = 20 * time.Second
 )
 
@@ -36,7 +36,8 @@ type recording struct {
 	folder string
 }
 
-// start creates the folder, and reads the metrics until ctx ends. token is the token of a user who may read them.
+// start creates the folder, and reads the metrics in the background until ctx ends. It returns an error if the folder exists
+// already. token is the token of a user who may read the metrics.
 func (r *recording) start(ctx context.Context, token string) error {
 	if err := os.Mkdir(r.folder, 0o755); err != nil {
 		return fmt.Errorf("-scrapes: %w", err)

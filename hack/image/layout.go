@@ -43,8 +43,8 @@ func Index(images []v1.Image, annotations map[string]string) (v1.ImageIndex, err
 }
 
 // SaveLayout writes an image index to an archive that contains an OCI layout, with a reference such as
-// fixedip-controller:v1.0.0. skopeo, podman, containerd and docker read it. All files in it get the same time, so that equal
-// images result in equal archives.
+// fixedip-controller:v1.0.0. skopeo, podman, containerd and docker read such archives. All files in the archive get the time
+// modified, so that equal images result in equal archives.
 func SaveLayout(index v1.ImageIndex, reference, file string, modified time.Time) error {
 	dir, err := os.MkdirTemp("", "oci-layout-")
 	if err != nil {

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pageimages writes archives of the images that the documentation names, so that nodes without a registry can run its
-// commands as they are written.
+// Package pageimages writes archives of the images that the documentation names, so that the commands of the documentation
+// work unchanged on nodes without a registry.
 package pageimages
 
 import (
@@ -23,8 +23,8 @@ const (
 	Example = "nginxinc/nginx-unprivileged:1.29"
 )
 
-// Write writes the archives to the folder dir, which is created if it is missing, and returns their paths. bin is the folder of the
-// built programs, beside the Dockerfile.
+// Write writes the archives to the folder dir, which is created if it is missing, and returns their paths. bin is the folder
+// of the built programs, beside the Dockerfile.
 func Write(bin, dir string) ([]string, error) {
 	dockerfile := filepath.Join(filepath.Dir(bin), "Dockerfile")
 	file, err := os.Open(dockerfile)

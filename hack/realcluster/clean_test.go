@@ -43,7 +43,8 @@ func TestIsWorkFolder(t *testing.T) {
 	}
 }
 
-// TestCheckFolder checks that a work folder is refused if its path is no literal in a configuration or a file name pattern.
+// TestCheckFolder checks that a work folder is refused if its path contains a character with a special meaning in a
+// configuration or in a file name pattern.
 func TestCheckFolder(t *testing.T) {
 	for dir, want := range map[string]bool{
 		"/tmp/cluster-1": true, "/tmp/c:1": false, "/tmp/my cluster": false,

@@ -12,7 +12,7 @@
 //	node := c.Node("node-1")
 //	err = node.Kill(realcluster.Agent)        // SIGKILL; pods keep running
 //	err = node.Start(ctx, realcluster.Agent)  // restarts it with the state of the node
-//	err = node.Reboot(ctx, true)              // kills all processes of the node; false also deletes its disk
+//	err = node.Reboot(ctx, true)              // kills all processes of the node and starts it; false also deletes its disk
 //	err = node.Partition()                    // drops its packets until Heal
 //	err = c.AddNode(ctx, "node-3")            // one of the spare nodes
 //	out, err := node.Run(ctx, "ip", "route")  // a command on the node

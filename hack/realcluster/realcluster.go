@@ -76,8 +76,8 @@ type Cluster struct {
 	nodes map[string]*Node
 }
 
-// NoProduct is a value of Options.Product that starts nothing, for clusters with the options Empty and Unready: a user installs
-// fixedip later.
+// NoProduct is a value of Options.Product that starts nothing. It is for clusters with the options Empty and Unready, on
+// which a user installs fixedip later.
 func NoProduct(context.Context, *Cluster) error { return nil }
 
 // Start starts a cluster and returns when its nodes are ready. If the machine lacks a prerequisite it returns a
@@ -198,8 +198,8 @@ func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) erro
 	return c.hub.setUp()
 }
 
-// createCiliumConfig creates the ConfigMap of Cilium, which our programs and kubectl fixedip read. The agents are processes that have
-// the same settings in files.
+// createCiliumConfig creates the ConfigMap of Cilium, which our programs and kubectl fixedip read. The agents do not read
+// the ConfigMap: they have the same settings in files.
 func (c *Cluster) createCiliumConfig(ctx context.Context) error {
 	data, err := json.Marshal(&corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},

@@ -45,7 +45,8 @@ var notAnnotations = []string{"fixedip.io/pool-entry", "fixedip.io/cooldown", "f
 
 var annotationName = regexp.MustCompile(`^(fixedip\.io|cni\.cilium\.io|cni\.projectcalico\.org)/[a-zA-Z-]+$`)
 
-// annotationPage returns the page about annotations. A constant of the code that names an annotation without a row is an error.
+// annotationPage returns the page about annotations and labels. A constant of the code that names an annotation or a label
+// without a row is an error.
 func annotationPage(root string) (string, error) {
 	files, err := sources(root)
 	if err != nil {

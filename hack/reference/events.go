@@ -41,8 +41,8 @@ func eventPage(root string) (string, error) {
 	return b.String(), nil
 }
 
-// events returns the reasons in calls of Eventf and warn, in constants whose names begin with Reason, in values of the type problem,
-// and in the map reasons.
+// events returns the reasons in calls of Eventf and warn, in constants whose names begin with Reason, in values of the type
+// problem, and in the map reasons. They are sorted by reason.
 func events(files []source) []event {
 	var all []event
 	for _, f := range files {
@@ -80,8 +80,8 @@ func events(files []source) []event {
 	return slices.Compact(all)
 }
 
-// ofCall returns the event of a call Eventf(regarding, related, type, reason, action, note, …) or warn(node, reason, action, note, …);
-// none if the reason is no literal.
+// ofCall returns the event of a call Eventf(regarding, related, type, reason, action, note, …) or
+// warn(node, reason, action, note, …). It returns nil for other calls, and if the reason is no literal.
 func ofCall(call *ast.CallExpr, part string) []event {
 	method, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command reference writes pages of docs/reference from the code: the fields of the CustomResourceDefinitions, the annotations, the
-// reasons of events, and the flags of the controller.
+// Command reference writes pages of docs/reference from the code: the fields of the CustomResourceDefinitions, the
+// annotations, the reasons of events, and the flags of the controller.
 //
 //	reference [-root FOLDER] [-check]
 //
@@ -60,7 +60,7 @@ func run(root string, check bool) error {
 		}
 		have, err := os.ReadFile(file)
 		if err != nil {
-			return fmt.Errorf("read the page that is compared: %w", err)
+			return fmt.Errorf("read the existing page: %w", err)
 		}
 		if !slices.Equal(have, []byte(text)) {
 			failed = append(failed, fmt.Errorf("%s differs from the code; run make generate", file))

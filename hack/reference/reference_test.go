@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestUpToDate checks that each page is what the code says. It leaves out the page of the flags, for which the controller has to be
-// built; make verify compares that one.
+// TestUpToDate checks that each page agrees with the code. It leaves out the page of the flags, for which the controller has
+// to be built; make verify checks that page.
 func TestUpToDate(t *testing.T) {
 	root := filepath.Join("..", "..")
 	for _, p := range pages {

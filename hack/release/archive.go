@@ -20,7 +20,7 @@ import (
 
 // packed is a file of an archive.
 type packed struct {
-	// name is the path in the archive, and from the path of the file with the content.
+	// name is the path in the archive. from is the path of the file with the content.
 	name, from string
 	mode       int64
 }
@@ -104,7 +104,7 @@ func repack(from, to string, modified time.Time) error {
 	})
 }
 
-// create creates a file with what write writes.
+// create creates or empties a file and calls write to write the content.
 func create(file string, write func(io.Writer) error) error {
 	f, err := os.Create(file)
 	if err != nil {

@@ -20,7 +20,7 @@ type target struct {
 
 const kubectlPlugin = "kubectl-fixedip"
 
-// architectures are those of nodes.
+// architectures are the architectures of nodes for which programs and images are built.
 var architectures = []string{"amd64", "arm64"}
 
 // targets returns the programs to build for the parts of the release, in order.
@@ -50,7 +50,8 @@ func (t target) binary() string {
 	return t.program
 }
 
-// platform returns the folder of the programs of a platform. Their files are in bin, as hack/image expects.
+// platform returns the folder of the programs of a platform. The programs are in its subfolder bin, because the Dockerfile
+// copies them from bin.
 func (r *release) platform(system, arch string) string {
 	return filepath.Join(r.work, system+"-"+arch)
 }
@@ -60,7 +61,7 @@ func (r *release) built(t target) string {
 	return filepath.Join(r.platform(t.os, t.arch), "bin", t.binary())
 }
 
-// buildPrograms builds all targets. Nothing of the machine decides about the result: the flags replace those of the
+// buildPrograms builds all targets. The result does not depend on the machine: the flags replace the settings of the
 // environment, and the version control information is left out, because it depends on tags.
 func (r *release) buildPrograms(ctx context.Context) error {
 	for _, t := range r.targets() {
@@ -81,8 +82,8 @@ func (r *release) buildPrograms(ctx context.Context) error {
 	return nil
 }
 
-// checkVersion returns an error if a program does not print the version of the release first. The linker ignores a flag
-// for a variable that does not exist.
+// checkVersion returns an error if a program does not print its name and the version of the release first. The check is
+// needed because the linker ignores a flag for a variable that does not exist.
 func checkVersion(ctx context.Context, file, program, version string) error {
 	printed, err := output(ctx, file, "--version")
 	if err != nil {

@@ -44,7 +44,8 @@ type krewFile struct {
 	To   string `json:"to"`
 }
 
-// writeKrew writes fixedip.yaml, with the sums of the archives of the kubectl plugin.
+// writeKrew writes the krew manifest of the kubectl plugin to fixedip.yaml. The archives of the plugin must exist, because
+// the manifest contains their SHA-256 sums.
 func (r *release) writeKrew() error {
 	var platforms []krewPlatform
 	for _, t := range r.targets() {

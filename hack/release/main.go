@@ -55,7 +55,7 @@ func main() {
 	flag.StringVar(&o.version, "version", "", "Version of the release, such as v0.1.0")
 	flag.StringVar(&o.ldflags, "ldflags", "", "Flags of the Go linker")
 	flag.StringVar(&o.out, "out", "dist", "Folder for the files; an earlier release in it is replaced")
-	flag.StringVar(&only, "only", "", "Parts to write, with commas: "+strings.Join(parts, ",")+"; empty: all")
+	flag.StringVar(&only, "only", "", "Parts to write, separated by commas: "+strings.Join(parts, ",")+"; empty: all")
 	flag.StringVar(&o.url, "url", "", "Address under which the files are published, without the version")
 	flag.StringVar(&o.registry, "registry", "", "Registry and folder of the images in install.yaml")
 	flag.Parse()
@@ -73,12 +73,13 @@ func main() {
 // release is one run of the command.
 type release struct {
 	options
-	// commit is the hash of the commit that is released, and time its time.
+	// commit is the hash of the commit that is released. time is the time of that commit.
 	commit string
 	time   time.Time
 	// notes is the entry of the version in CHANGELOG.md.
 	notes string
-	// work is the folder for programs that are being built. files is the folder that becomes options.out.
+	// work is the folder for the built programs and for the chart as Helm packs it. files is the folder that becomes
+	// options.out.
 	work, files string
 }
 

@@ -49,13 +49,13 @@ const changes = `# Changelog
 // TestEntry checks which entry of the changelog a version gets.
 func TestEntry(t *testing.T) {
 	for name, c := range map[string]struct{ text, version, want, err string }{
-		"with subheadings":             {text: changes, version: "v0.2.0", want: "### Added\n\n- two"},
-		"last, without its link":       {text: changes, version: "v0.1.0", want: "- one"},
-		"candidate of a known version": {text: changes, version: "v0.2.0-rc.1", want: "### Added\n\n- two"},
-		"candidate of the next one":    {text: changes, version: "v0.3.0-rc.1", want: "- next"},
-		"final without an entry":       {text: changes, version: "v0.3.0", err: `CHANGELOG.md has no entry for v0.3.0: write the section "## [0.3.0] - DATE"`},
-		"no text below the heading":    {text: "## [0.3.0] - 2026-01-02\n\n## [0.2.0]\n\n- two\n", version: "v0.3.0", err: "has no entry for v0.3.0"},
-		"longer number":                {text: "## [0.1.10]\n\n- ten\n", version: "v0.1.1", err: "has no entry for v0.1.1"},
+		"with subheadings":              {text: changes, version: "v0.2.0", want: "### Added\n\n- two"},
+		"last, without its link":        {text: changes, version: "v0.1.0", want: "- one"},
+		"candidate of a known version":  {text: changes, version: "v0.2.0-rc.1", want: "### Added\n\n- two"},
+		"candidate of the next version": {text: changes, version: "v0.3.0-rc.1", want: "- next"},
+		"final without an entry":        {text: changes, version: "v0.3.0", err: `CHANGELOG.md has no entry for v0.3.0: write the section "## [0.3.0] - DATE"`},
+		"no text below the heading":     {text: "## [0.3.0] - 2026-01-02\n\n## [0.2.0]\n\n- two\n", version: "v0.3.0", err: "has no entry for v0.3.0"},
+		"longer number":                 {text: "## [0.1.10]\n\n- ten\n", version: "v0.1.1", err: "has no entry for v0.1.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := entry(c.text, c.version)
@@ -74,7 +74,7 @@ func matches(err error, text string) bool {
 	return text == "" && err == nil || text != "" && err != nil && strings.Contains(err.Error(), text)
 }
 
-// TestCheckSource checks on a Git repository which states of it are refused.
+// TestCheckSource checks which states of a Git repository are refused.
 func TestCheckSource(t *testing.T) {
 	for name, c := range map[string]struct {
 		version string
@@ -126,7 +126,7 @@ func TestCheckSource(t *testing.T) {
 				t.Fatalf("got error %v, want one that contains %q", err, c.err)
 			}
 			if c.err == "" && (len(r.commit) != 40 || r.time.IsZero() || r.notes != "### Added\n\n- two") {
-				t.Errorf("got commit %q, time %s and notes %q", r.commit, r.time, r.notes)
+				t.Errorf("got commit %q, time %s and notes %q, want a hash of 40 digits, a time and the notes of v0.2.0", r.commit, r.time, r.notes)
 			}
 		})
 	}
@@ -200,7 +200,7 @@ func TestArchives(t *testing.T) {
 	}
 }
 
-// readTarGz returns the name, mode, time and content of each file of an archive.
+// readTarGz returns the name, mode, time and content of each file of a compressed tar archive.
 func readTarGz(t *testing.T, data []byte) (files []string) {
 	t.Helper()
 	expanded, err := gzip.NewReader(bytes.NewReader(data))
@@ -223,7 +223,7 @@ func readTarGz(t *testing.T, data []byte) (files []string) {
 	}
 }
 
-// readZip does the same for a zip archive.
+// readZip returns the name, mode, time and content of each file of a zip archive.
 func readZip(t *testing.T, data []byte) (files []string) {
 	t.Helper()
 	in, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
@@ -276,7 +276,7 @@ func TestRepack(t *testing.T) {
 	}
 }
 
-// TestChecksums checks the format of sha256sum.
+// TestChecksums checks that the sums are written in the format of sha256sum, sorted by file name.
 func TestChecksums(t *testing.T) {
 	dir := t.TempDir()
 	err := errors.Join(os.WriteFile(filepath.Join(dir, "b"), []byte("b\n"), 0o600), os.WriteFile(filepath.Join(dir, "a"), nil, 0o600), writeChecksums(dir))
@@ -368,7 +368,7 @@ func TestKrew(t *testing.T) {
 	if got.Metadata["name"] != "fixedip" || got.Spec.Version != "v0.1.0" {
 		t.Errorf("got plugin %q in version %q, want fixedip in v0.1.0", got.Metadata["name"], got.Spec.Version)
 	}
-	// krew refuses longer ones.
+	// krew refuses longer short descriptions.
 	if len(got.Spec.ShortDescription) > 50 {
 		t.Errorf("the short description has %d characters, want at most 50", len(got.Spec.ShortDescription))
 	}
@@ -423,10 +423,10 @@ func TestNotes(t *testing.T) {
 // TestCheckVersion checks which texts of --version are accepted.
 func TestCheckVersion(t *testing.T) {
 	for name, c := range map[string]struct{ prints, err string }{
-		"the release first":     {prints: "tool v0.1.0 (Kubernetes v1.34.9)"},
-		"an unknown version":    {prints: "tool unknown (Kubernetes v1.34.9)", err: `prints "tool unknown (Kubernetes v1.34.9)", want tool v0.1.0`},
-		"a longer version":      {prints: "tool v0.1.0-dirty (Kubernetes v1.34.9)", err: "check the flags of the linker"},
-		"Kubernetes without it": {prints: "Kubernetes v1.34.9", err: "check the flags of the linker"},
+		"the release first":  {prints: "tool v0.1.0 (Kubernetes v1.34.9)"},
+		"an unknown version": {prints: "tool unknown (Kubernetes v1.34.9)", err: `prints "tool unknown (Kubernetes v1.34.9)", want tool v0.1.0`},
+		"a longer version":   {prints: "tool v0.1.0-dirty (Kubernetes v1.34.9)", err: "check the flags of the linker"},
+		"only Kubernetes":    {prints: "Kubernetes v1.34.9", err: "check the flags of the linker"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "tool")

@@ -21,8 +21,8 @@ var isVersion = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-
 // changelog is the file with an entry for each version.
 const changelog = "CHANGELOG.md"
 
-// checkSource reads what is released. It returns an error if the version is invalid, if files differ from the commit, if
-// the version is a tag of another commit, or if the version has no entry in CHANGELOG.md.
+// checkSource sets commit, time and notes of r. It returns an error if the version is invalid, if files differ from the
+// commit, if the version is a tag of another commit, or if the version has no entry in CHANGELOG.md.
 func (r *release) checkSource(ctx context.Context) error {
 	if !isVersion.MatchString(r.version) {
 		return fmt.Errorf("%q is not a version such as v0.1.0 or v0.1.0-rc.1: set it with make release VERSION=v0.1.0", r.version)

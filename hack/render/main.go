@@ -45,8 +45,8 @@ var rendered = map[string]string{
 	"user-rbac.yaml":       "user-rbac.yaml",
 }
 
-// helmOnly matches what only Helm needs: the annotation that restarts the pods when Helm changes the configuration,
-// annotations of hooks, and labels of the chart.
+// helmOnly matches the lines that only Helm needs: the annotation that restarts the pods when Helm changes the
+// configuration, annotations of hooks, and labels of the chart.
 var helmOnly = regexp.MustCompile(`(?m)^ +annotations:\n( +# .*\n)? +checksum/config: .*\n|^ +annotations:\n( +helm\.sh/hook.*\n)+|^ +(app\.kubernetes\.io/managed-by|helm\.sh/chart|helm\.sh/resource-policy): .*\n`)
 
 func main() {
@@ -144,14 +144,15 @@ func valuesOf(file string) (map[string]any, error) {
 	delete(config, "kind")
 	return map[string]any{
 		"config": config,
-		// Users of these files change the configuration without rendering the chart again. So the roles allow to read
-		// Deployments and to write MAC addresses.
+		// Users of these files change the configuration without rendering the chart again. So the roles include the rights
+		// to read Deployments and to write MAC addresses.
 		"rbac":      map[string]any{"workloadResources": []any{map[string]any{"apiGroup": "apps", "resource": "deployments"}}},
 		"stickyMAC": true,
 	}, nil
 }
 
-// template renders the chart. Key: the name of the template. Value: its objects.
+// template renders the chart and returns the objects of each template. Key: the name of the template. Value: its objects as
+// YAML documents, separated by lines with "---".
 func template(chart string, values map[string]any) (map[string]string, error) {
 	input, err := json.Marshal(values)
 	if err != nil {

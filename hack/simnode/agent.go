@@ -176,8 +176,9 @@ func (a *agent) tryUpdateCiliumNode(ctx context.Context, own []ownAddress) error
 	return err
 }
 
-// describe sets the agent's fields of the CiliumNode. The router address of an earlier run stays until there is a new
-// one, so that it can be restored.
+// describe sets the agent's fields of the CiliumNode. own contains the addresses of the node itself; nil if the agent has
+// not allocated them yet. In this case the router addresses of an earlier run stay, so that the agent can allocate them
+// again.
 func (a *agent) describe(cn *ciliumv2.CiliumNode, node *corev1.Node, own []ownAddress) {
 	cn.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
 	cn.Labels = node.Labels

@@ -439,7 +439,8 @@ func (w *Witness) Seen(obj client.Object) uint64 {
 	return 0
 }
 
-// Incarnations returns the number of pods that were seen running. Pods with one name and different UIDs count separately.
+// Incarnations returns the number of pods that were seen running, except pods on the host network. Pods with one name and
+// different UIDs count separately.
 func (w *Witness) Incarnations() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

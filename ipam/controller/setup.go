@@ -175,7 +175,8 @@ type dependencies struct {
 // requests passes requests from the shared watches to the queues of the controllers.
 type requests struct{ nodes, identities, joining, orphans, slots, verified, adopted, protected source.Requests }
 
-// newDependencies starts the informers and returns the dependencies of the controllers.
+// newDependencies returns the dependencies of the controllers. It starts the informers, adds the watches of workloads to the
+// manager and, if Cilium has another IPAM mode than crd, adds a runnable that reports that.
 func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*dependencies, error) {
 	// This client reads from the API server, not from the caches.
 	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DryRun: &cfg.DryRun})
@@ -228,8 +229,9 @@ func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (
 	}, nil
 }
 
-// reportIPAMMode reports in the log and in an event on the ConfigMap of Cilium that Cilium has another IPAM mode than crd.
-// It is no error: the ConfigMap may be newer than the agents, and agents may have flags.
+// reportIPAMMode reports in the log, and in an event on the ConfigMap of Cilium, that Cilium has another IPAM mode than crd.
+// It returns no error, so that the controller continues: the ConfigMap may be newer than the agents, or the flags of the
+// agents may set another mode.
 func reportIPAMMode(ctx context.Context, reports events.EventRecorder, cfg config.Config) error {
 	klog.FromContext(ctx).Error(nil, "The IPAM mode of Cilium is not crd; agents in another mode ignore the pools that fixedip maintains", "configMap", cfg.CiliumConfig, "ipam", cfg.Cilium.IPAMMode)
 	about := &corev1.ConfigMap{

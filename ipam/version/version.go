@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version contains the version of fixedip.
+// Package version returns the version of fixedip and that of the Kubernetes libraries.
 package version
 
 import (

@@ -24,8 +24,8 @@ const (
 	rememberedNominations = 1024
 )
 
-// candidateEvents are the events after which a node may be able to run an orphaned pod that no node could run. Changes of Nodes
-// are not among them: see nodeChanged.
+// candidateEvents are the events after which a node may be able to run an orphaned pod that no node could run. Changes of
+// Nodes are not among them: see nodeChanged.
 var candidateEvents = []fwk.ClusterEvent{
 	{Resource: fwk.Pod, ActionType: fwk.Delete},
 	{Resource: fwk.PersistentVolume, ActionType: fwk.Add | fwk.Update},

@@ -259,8 +259,7 @@ func read(state fwk.CycleState) (*stateData, error) {
 }
 
 // refuse returns the status for an error of the binder. If the error is a *binder.Refusal, refuse also adds the pod to
-// the queue of waiting pods, and the status excludes preemption. Preemption would not help, because a pod that is
-// evicted keeps its fixed address.
+// the queue of waiting pods, and the status excludes preemption, which would not help (see binder.Binder.Fits).
 func (p *Plugin) refuse(pod *corev1.Pod, decided uint64, err error) *fwk.Status {
 	var refusal *binder.Refusal
 	if errors.As(err, &refusal) {
@@ -286,9 +285,10 @@ func statusOf(err error) *fwk.Status {
 	return fwk.AsStatus(err)
 }
 
-// EventsToRegister returns the framework events that the plugin needs: the creation and changes of Nodes, and candidateEvents,
-// which may allow a node to run an orphaned pod. The plugin watches all other changes itself. The scheduler calls EventsToRegister
-// when its profiles are complete, so EventsToRegister also checks the order of the plugins of the profile.
+// EventsToRegister returns the framework events that the plugin needs: the creation and changes of Nodes, and
+// candidateEvents, which may allow a node to run an orphaned pod. The plugin watches all other changes itself. The scheduler
+// calls EventsToRegister when its profiles are complete, so EventsToRegister also returns an error if the order of the
+// plugins of the profile is wrong (see checkOrder).
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	if err := checkOrder(p.handle); err != nil {
 		return nil, err
@@ -319,8 +319,8 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 	return fwk.Queue, nil
 }
 
-// nodeChanged is the queueing hint for changes of Nodes. It queues orphaned pods, and pods that may use the node now because it
-// was uncordoned or its labels changed.
+// nodeChanged is the queueing hint for changes of Nodes. It queues orphaned pods, and pods that may use the node now because
+// the node was uncordoned or its labels changed.
 func (p *Plugin) nodeChanged(logger klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
 	old, node, err := util.As[*corev1.Node](before, after)
 	switch {
@@ -368,11 +368,11 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	return statusOf(p.binder.Fits(s.Plan, node.Node()))
 }
 
-// PostFilter nominates an orphaned pod to a node (see nominate). For any other pod it returns the reason why no node
-// can take the pod, and adds the pod to the queue with the causes that may help the pod. If the plugin did not refuse
-// the pod on any node, it does neither. The framework calls PostFilter of this plugin after that of DefaultPreemption,
-// and only if DefaultPreemption has not nominated a node: otherwise the pod waits until the preempted pods have
-// terminated.
+// PostFilter nominates an orphaned pod to a node (see nominate). For any other pod it returns the reason why no node can
+// take the pod. It adds the pod to the queue with the causes that may help the pod, or activates the pod at once if the next
+// plan has other nodes. If the plugin did not refuse the pod on any node, PostFilter returns no reason, and the pod does not
+// wait in the queue. The framework calls PostFilter of this plugin after that of DefaultPreemption, and only if
+// DefaultPreemption has not nominated a node: otherwise the pod waits until the preempted pods have terminated.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
 	s, err := read(state)
 	if err != nil {
@@ -399,7 +399,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	return nil, fwk.NewStatus(fwk.Unschedulable, why.Reason)
 }
 
-// PreScore skips pods for which the free addresses of a node do not matter.
+// PreScore skips Score for pods for which the free addresses of a node do not matter.
 func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
 	s, err := read(state)
 	if err != nil {

@@ -47,10 +47,10 @@ func TestOrderIsChecked(t *testing.T) {
 		postFilter []string
 		want       string
 	}{
-		"after":              {postFilter: []string{"DefaultPreemption", Name}},
-		"without preemption": {postFilter: []string{Name}},
-		"before":             {postFilter: []string{Name, "DefaultPreemption"}, want: "profile default-scheduler: plugin FixedIP comes before DefaultPreemption at postFilter"},
-		"not enabled":        {postFilter: []string{"DefaultPreemption"}, want: "profile default-scheduler: plugin FixedIP is not enabled at postFilter"},
+		"after DefaultPreemption":   {postFilter: []string{"DefaultPreemption", Name}},
+		"without DefaultPreemption": {postFilter: []string{Name}},
+		"before DefaultPreemption":  {postFilter: []string{Name, "DefaultPreemption"}, want: "profile default-scheduler: plugin FixedIP comes before DefaultPreemption at postFilter"},
+		"not enabled":               {postFilter: []string{"DefaultPreemption"}, want: "profile default-scheduler: plugin FixedIP is not enabled at postFilter"},
 	} {
 		p := &Plugin{handle: profileOf{postFilter: tc.postFilter}}
 		events, err := p.EventsToRegister(t.Context())
@@ -158,7 +158,7 @@ func TestSettingsFollowCilium(t *testing.T) {
 			t.Errorf("%s: got error %s, want %q", name, got, c.wantErrPrefix)
 		}
 		if err == nil && settings.MigrationAllowed() != c.want || reads != c.reads {
-			t.Errorf("%s: got that addresses may migrate: %t, after reading the ConfigMap: %t; want %t and %t", name, settings.MigrationAllowed(), reads, c.want, c.reads)
+			t.Errorf("%s: MigrationAllowed returns %t, the ConfigMap was read: %t; want %t and %t", name, settings.MigrationAllowed(), reads, c.want, c.reads)
 		}
 	}
 }

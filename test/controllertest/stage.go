@@ -48,8 +48,8 @@ type Stage struct {
 	// Patches counts the patches of objects and of the status of CiliumNodes, but not those of the status of other objects.
 	// WorkloadReads counts the calls of Live, and Reads the reads of CiliumNodes at the API server.
 	Patches, WorkloadReads, Reads int
-	// OnPatch is called before each patch that Patches counts. If fail is not nil, the patch returns it; otherwise after is
-	// called after the patch.
+	// OnPatch is called before each patch that Patches counts; nil: nothing is called. If fail is not nil, the patch writes
+	// nothing and returns fail. Otherwise after, which must not be nil, is called after the patch.
 	OnPatch func() (after func(), fail error)
 }
 
@@ -59,10 +59,10 @@ var Begin = time.Unix(1_700_000_000, 0)
 // Cooldown is the owner of a cooldown entry in a CiliumNode.
 const Cooldown = "fixedip.io/cooldown"
 
-// IP returns the IP of the i-th pod.
+// IP returns the address of pod web-i.
 func IP(i int) string { return fmt.Sprintf("10.0.1.%d", 200+i) }
 
-// Record returns the FixedIP of the i-th pod. If deleted is true, its deletionTimestamp is one minute before Begin.
+// Record returns the FixedIP of pod web-i. If deleted is true, its deletionTimestamp is one minute before Begin.
 func Record(i int, deleted bool) *v1alpha1.FixedIP {
 	f := &v1alpha1.FixedIP{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("record-%d", i)), Finalizers: []string{v1alpha1.Finalizer}, Annotations: map[string]string{v1alpha1.AnnotationUID: fmt.Sprintf("record-%d", i)}},
@@ -78,15 +78,16 @@ func Record(i int, deleted bool) *v1alpha1.FixedIP {
 	return f
 }
 
-// Pod returns the i-th pod, bound to the node.
+// Pod returns pod web-i, bound to node n.
 func Pod(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("pod-%d", i))}, Spec: corev1.PodSpec{NodeName: "n"}}
 }
 
-// Indexes calls add for each index that the caches need.
+// Indexes calls add for each index that the controller needs.
 type Indexes func(add func(of client.Object, name string, fn client.IndexerFunc) error) error
 
-// New returns a Stage. The API server has the objects api and the CiliumNode, the caches have the objects cached.
+// New returns a Stage. The API server contains the objects in api and the CiliumNode, and the caches contain the objects in
+// cached. Ledger contains only the pool of the CiliumNode.
 func New(t *testing.T, indexes Indexes, api, cached []client.Object) *Stage {
 	t.Helper()
 	kinds, err := scheme.New()
@@ -146,17 +147,18 @@ func New(t *testing.T, indexes Indexes, api, cached []client.Object) *Stage {
 	return s
 }
 
-// Get reads a StatefulSet from the caches.
+// Get reads a StatefulSet from the caches. It ignores the kind, and returns nil without an error if there is no such
+// StatefulSet.
 func (s *Stage) Get(_ schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	return workloadFrom(s.t.Context(), s.Cached, namespace, name)
 }
 
-// Controller has the type identity.Controllers. It always returns nil and false: the owner is unknown.
+// Controller has the type identity.Controllers. It always returns nil and false, because it knows no object.
 func (*Stage) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	return nil, false
 }
 
-// Live reads a StatefulSet at the API server and counts the read in WorkloadReads.
+// Live is like Get, but reads from the API server, and counts the read in WorkloadReads.
 func (s *Stage) Live(ctx context.Context, _ schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	s.mu.Lock()
 	s.WorkloadReads++
@@ -173,7 +175,8 @@ func workloadFrom(ctx context.Context, from client.Reader, namespace, name strin
 	return &identity.Workload{GroupKind: identity.StatefulSets, APIVersion: "apps/v1", Namespace: namespace, Name: name, UID: sts.UID, Template: sts.Spec.Template.Annotations, Replicas: sts.Spec.Replicas}, nil
 }
 
-// Owners returns the owners of the three pods' entries in the CiliumNode, separated by spaces.
+// Owners returns the owners of the entries of IP(0), IP(1) and IP(2) in the CiliumNode, separated by spaces. The owner of a
+// missing entry is empty.
 func (s *Stage) Owners() string {
 	s.t.Helper()
 	var node ciliumv2.CiliumNode

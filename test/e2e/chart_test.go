@@ -68,12 +68,12 @@ func TestChart(t *testing.T) {
 		now, err := i.api.CoreV1().Pods("default").Get(within(t), p.Name, metav1.GetOptions{})
 		i.must(err)
 		if now.UID != p.UID || now.Status.Phase != corev1.PodRunning {
-			t.Errorf("pod %s is %s with the UID %s after fixedip was uninstalled, want it to keep running", p.Name, now.Status.Phase, now.UID)
+			t.Errorf("pod %s is %s with the UID %s after fixedip was uninstalled, want the same pod to keep running", p.Name, now.Status.Phase, now.UID)
 		}
 		i.answers(i.cluster.Node(p.Spec.NodeName), p)
 		record := fmt.Sprintf("/apis/fixedip.io/v1alpha1/namespaces/default/fixedips/%s", p.Name)
 		if err := i.api.CoreV1().RESTClient().Get().AbsPath(record).Do(within(t)).Error(); apierrors.IsNotFound(err) {
-			t.Errorf("FixedIP %s is gone after fixedip was uninstalled", p.Name)
+			t.Errorf("FixedIP %s is gone after fixedip was uninstalled, want it to stay", p.Name)
 		} else {
 			i.must(err)
 		}
@@ -94,10 +94,11 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// givenUp is a namespace with a FixedIP that is deleted while fixedip is uninstalled.
+// givenUp is a namespace that contains a FixedIP. The test deletes the namespace while fixedip is uninstalled.
 const givenUp = "given-up"
 
-// createGivenUp creates the namespace givenUp with a FixedIP, and waits until the controller has added its finalizer.
+// createGivenUp creates the namespace givenUp with a FixedIP, and waits until the controller has added its finalizer to the
+// FixedIP.
 func (i installation) createGivenUp() {
 	i.t.Helper()
 	_, err := i.api.CoreV1().Namespaces().Create(within(i.t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: givenUp}}, metav1.CreateOptions{})
@@ -123,7 +124,7 @@ func (i installation) deleteGivenUp() {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
 	if err != nil {
-		i.t.Fatalf("wait for namespace %s to be gone, while no controller runs: %v", givenUp, err)
+		i.t.Fatalf("wait until namespace %s is gone while no controller runs: %v", givenUp, err)
 	}
 }
 
@@ -137,7 +138,7 @@ func (i installation) finalizers(namespace, name string) []string {
 	return record.Finalizers
 }
 
-// logJSON checks that every line that the pods of fixedip log is a JSON object.
+// logJSON checks that every line that the pods of fixedip log is valid JSON.
 func (i installation) logJSON() {
 	i.t.Helper()
 	pods, err := i.api.CoreV1().Pods(system).List(within(i.t), metav1.ListOptions{})
@@ -147,7 +148,7 @@ func (i installation) logJSON() {
 		i.must(err)
 		for line := range bytes.Lines(text) {
 			if !json.Valid(line) {
-				i.t.Errorf("pod %s logs %q, want JSON", pod.Name, line)
+				i.t.Errorf("pod %s logs %q, want valid JSON", pod.Name, line)
 			}
 		}
 	}
@@ -155,7 +156,8 @@ func (i installation) logJSON() {
 
 var chart = filepath.Join("..", "..", "manifests", "charts", "fixedip")
 
-// installCommand returns the arguments of Helm that install the chart as a user without kube-proxy does.
+// installCommand returns the arguments of Helm that install the chart as a user without kube-proxy does: with the address
+// of the API server, unless the kubeconfig of the cluster cannot be read.
 func installCommand(c *realcluster.Cluster) []string {
 	args := []string{"install", "fixedip", chart, "--namespace", system, "--create-namespace", "--set", "image.tag=latest", "--set", "config.subnets.clusterPools[0].cidr=" + layout.PodCIDR(layout.IPv4)}
 	cfg, err := c.RESTConfig(cluster.Admin)

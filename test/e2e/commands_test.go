@@ -26,13 +26,14 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// update makes TestCommands write its files instead of comparing them: UPDATE_GOLDEN=1.
+// update is true if UPDATE_GOLDEN is set. TestCommands then writes the files of testdata instead of comparing the output
+// with them, and writes the picture of the documentation; see mapPage.
 var update = os.Getenv("UPDATE_GOLDEN") != ""
 
-// TestCommands runs every command of kubectl fixedip on a cluster where the chart is installed, and compares the output and
-// the exit code with a file of testdata. Node node-1 runs web-0 and web-1, node node-2 runs db-0, all with fixed addresses;
-// a pod waits for node-2, which is cordoned. What differs between runs, such as ages and versions, is replaced by a name in
-// angle brackets.
+// TestCommands runs every command of kubectl fixedip on a cluster where the chart is installed. It checks the exit codes,
+// and compares the output with files of testdata; report and mapPage check the output of report and map --html. Node node-1
+// runs web-0 and web-1, node node-2 runs db-0, all with fixed addresses; later db-0 waits while node-2 is cordoned. Values
+// that differ between runs, such as ages and versions, are replaced by names in angle brackets.
 func TestCommands(t *testing.T) {
 	i := installBy(t, func(o *realcluster.Options) {
 		o.Empty = true
@@ -51,13 +52,13 @@ func TestCommands(t *testing.T) {
 	if fields := strings.Fields(out); err == nil && code == 0 && len(fields) > 1 {
 		c.names = append(c.names, fields[1], "<version>")
 	} else {
-		t.Fatalf("kubectl fixedip version --client: exit code %d, %v\n%s", code, err, out)
+		t.Fatalf("kubectl fixedip version --client: got exit code %d (error %v), want 0 and a version; output:\n%s", code, err, out)
 	}
 	// A new agent reports the addresses of its pods after some seconds.
 	c.kubectl("wait", "fixedips", "--all", "--for=condition=Ready", "--timeout=2m")
 
 	c.golden("version", 0, "version")
-	// The agents of this cluster are processes, so that there is no DaemonSet of Cilium.
+	// The agents of this cluster are processes. There is no DaemonSet of Cilium, which status reports as a problem.
 	c.golden("status", 1, "status")
 	c.golden("get", 0, "get")
 	c.golden("get-wide", 0, "get", "-A", "-o", "wide")
@@ -116,18 +117,18 @@ func (i installation) create(name, node string, replicas int32) {
 // commands runs commands on the cluster of an installation.
 type commands struct {
 	installation
-	// names contains names that differ between runs. Each is followed by what replaces it.
+	// names contains names that differ between runs. Each is followed by its replacement.
 	names []string
 }
 
-// stableNames returns names that differ between runs, each with its replacement: the subnets of the nodes, which are assigned
-// in the order in which the nodes join.
+// stableNames returns names that differ between runs, each followed by its replacement: the first three bytes of the
+// subnets of both nodes. The subnets are assigned in the order in which the nodes join.
 func (i installation) stableNames() []string {
 	i.t.Helper()
 	var names []string
 	for n := 1; n <= 2; n++ {
 		prefix := i.subnetPrefix(fmt.Sprintf("node-%d", n))
-		// Two steps, because the subnet of one node may be the replacement of the other.
+		// The name of a NodeSubnet has hyphens instead of the dots of its subnet.
 		names = append(names, prefix, fmt.Sprintf("<subnet-%d>.", n), strings.ReplaceAll(prefix, ".", "-"), fmt.Sprintf("<subnet-%d>-", n))
 	}
 	return names
@@ -182,11 +183,12 @@ func (c commands) kubectl(args ...string) {
 	c.t.Helper()
 	out, code, err := c.run(filepath.Join(bin, "fixedip-kubectl"), args...)
 	if err != nil || code != 0 {
-		c.t.Fatalf("kubectl %s: exit code %d, %v\n%s", strings.Join(args, " "), code, err, out)
+		c.t.Fatalf("kubectl %s: got exit code %d (error %v), want 0; output:\n%s", strings.Join(args, " "), code, err, out)
 	}
 }
 
-// run runs a program as the administrator of the cluster. It returns the output of both streams and the exit code.
+// run runs a program as the administrator of the cluster. It returns the output of both streams and the exit code. The error
+// is nil if the program ran, whatever its exit code is.
 func (c commands) run(program string, args ...string) (out string, code int, err error) {
 	command := exec.CommandContext(within(c.t), program, args...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+c.cluster.Kubeconfig(cluster.Admin), "NO_COLOR=1")
@@ -200,7 +202,7 @@ func (c commands) run(program string, args ...string) (out string, code int, err
 	return b.String(), 0, err
 }
 
-// variable matches what differs between runs. Each expression is followed by its replacement.
+// variable contains patterns of the texts that differ between runs. name is the replacement of a match of pattern.
 var variable = []struct {
 	pattern *regexp.Regexp
 	name    string
@@ -215,12 +217,14 @@ var variable = []struct {
 	{regexp.MustCompile(`\bv1\.3\d\.\d+(-[\w.+-]+)?`), "<kubernetes>"},
 	{regexp.MustCompile(` {2,}`), "  "},
 	{regexp.MustCompile(`(?m) +$`), ""},
-	// The nodes of our pods, and which of the first addresses the node itself has.
+	// The node and the address of a pod of fixedip.
 	{regexp.MustCompile(`(fixedip-system  fixedip-\w+-<id>)  node-\d  198\.18(\.\d+){2}`), "$1  <node>  <address>"},
+	// The addresses at the beginning of a map: the node itself (N) has one of the first.
 	{regexp.MustCompile(`-[dN]{9}\.`), "-ddddNdddd."},
 }
 
-// golden runs a command of kubectl fixedip, and compares its exit code and its output with the file of that name.
+// golden runs a command of kubectl fixedip, checks its exit code, and compares the command and its output with the file
+// testdata/FILE.txt. If update is true, it writes the file instead.
 func (c commands) golden(file string, code int, args ...string) {
 	c.t.Helper()
 	out, got, err := c.run(filepath.Join(bin, "kubectl-fixedip"), args...)
@@ -244,7 +248,7 @@ func (c commands) golden(file string, code int, args ...string) {
 	}
 }
 
-// stable replaces what differs between runs.
+// stable replaces the names and the texts that differ between runs; see names and variable.
 func (c commands) stable(text string) string {
 	text = strings.NewReplacer(c.names...).Replace(text)
 	for _, v := range variable {
@@ -253,14 +257,15 @@ func (c commands) stable(text string) string {
 	return text
 }
 
-// report checks that the archive of kubectl fixedip report can be read and names no pod or address. The name node-1 is also the token that replaces
-// the name of a node.
+// report checks that the archive of kubectl fixedip report can be read, and that it contains neither the names web-0 and
+// db-0 nor the address of web-0. It does not look for the name node-1, because the tokens that replace the names of nodes
+// look like it.
 func (c commands) report() {
 	c.t.Helper()
 	file := filepath.Join(c.t.TempDir(), "report.tar.gz")
 	out, code, err := c.run(filepath.Join(bin, "kubectl-fixedip"), "report", "-f", file)
 	if err != nil || code != 0 {
-		c.t.Fatalf("kubectl fixedip report: exit code %d, %v\n%s", code, err, out)
+		c.t.Fatalf("kubectl fixedip report: got exit code %d (error %v), want 0; output:\n%s", code, err, out)
 	}
 	list, err := exec.CommandContext(within(c.t), "tar", "tzf", file).CombinedOutput()
 	if err != nil {

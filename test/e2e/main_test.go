@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts a cluster and stops it at the end of the test. change changes the options; nil keeps the defaults.
+// start starts a cluster and stops it at the end of the test. change changes the options; nil keeps the defaults. The
+// variable FIXEDIP_CILIUM is the minor version of Cilium; if it is not set, the default is used.
 func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster {
 	t.Helper()
 	o := realcluster.Options{

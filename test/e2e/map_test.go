@@ -17,13 +17,14 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// mapPage opens the page of kubectl fixedip map --html in a browser. The page has every fixed address, loads nothing else, and
-// its script does not fail. With UPDATE_GOLDEN=1 the picture of the documentation is written.
+// mapPage opens the page of kubectl fixedip map --html in a browser. It checks that the page shows each fixed address once
+// and loads no other resource, and that the script of the page does not fail. If update is true, it also writes the picture
+// of the documentation, docs/reference/map.png.
 func (c commands) mapPage() {
 	c.t.Helper()
 	page, code, err := c.run(filepath.Join(bin, "kubectl-fixedip"), "map", "--html")
 	if err != nil || code != 0 {
-		c.t.Fatalf("kubectl fixedip map --html: exit code %d, %v\n%s", code, err, page)
+		c.t.Fatalf("kubectl fixedip map --html: got exit code %d (error %v), want 0; output:\n%s", code, err, page)
 	}
 	file := filepath.Join(c.t.TempDir(), "map.html")
 	c.must(os.WriteFile(file, []byte(page), 0o644))
@@ -58,7 +59,7 @@ func (c commands) mapPage() {
 type browser struct {
 	t   *testing.T
 	ctx context.Context
-	// requests contains the URLs that the page has loaded, without its own.
+	// requests contains the URLs that the page has loaded, without its own URL and data URLs.
 	requests []string
 	// failures contains the uncaught exceptions of the page's script.
 	failures []string

@@ -161,7 +161,7 @@ func (s *scene) answers(from *realcluster.Node, pod *corev1.Pod) {
 				return false, fmt.Errorf("decode the answer %q: %w", answer, err)
 			}
 			if got.Hostname != pod.Name || !slices.Contains(got.Addresses, ip.IP) {
-				return false, fmt.Errorf("got the answer %s from %s, want that of pod %s, which has this address", strings.TrimSpace(answer), ip.IP, pod.Name)
+				return false, fmt.Errorf("got the answer %s from %s, want the answer of pod %s, which has this address", strings.TrimSpace(answer), ip.IP, pod.Name)
 			}
 			return true, nil
 		})

@@ -37,7 +37,7 @@ func TestMissing(t *testing.T) {
 				t.Errorf("got exit code %d (%v), want %d and the output %q:\n%s", code, err, preflight.ExitCode, c.want, output)
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("check the work folder: got the error %v, want that it does not exist", err)
+				t.Errorf("stat the work folder: got error %v, want fs.ErrNotExist, because realcluster must not create the folder", err)
 			}
 		})
 	}

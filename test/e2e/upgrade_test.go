@@ -66,7 +66,7 @@ func TestUpgrade(t *testing.T) {
 	pods = i.roll(pods, "after the rollback")
 
 	// Helm applies the rights, the CustomResourceDefinitions and the configuration of the new chart before its Deployments.
-	// So an earlier program meets all of these while the other program is already new.
+	// So a program of the earlier commit may run with all of these, and beside the other program of this commit.
 	for _, name := range programs {
 		upgrade()
 		i.runs("latest", "latest")
@@ -140,7 +140,7 @@ func (i installation) roll(before []*corev1.Pod, when string) []*corev1.Pod {
 		for _, p := range pods.Items {
 			was := kept[p.Name]
 			if was == nil {
-				return false, fmt.Errorf("pod %s is none of the pods before", p.Name)
+				return false, fmt.Errorf("pod %s did not exist before the rollout", p.Name)
 			}
 			if p.Status.PodIP == "" {
 				continue

@@ -25,7 +25,7 @@ const (
 
 // violates returns a description of an invariant of the design that a state violates; empty if it violates none.
 func violates(sc scope, s state) string {
-	// Invariant: at most one pod runs with an address, and at most one FixedIP has it.
+	// Invariant: at most one pod runs with an address, and at most one FixedIP has the address.
 	var user [addrCount]*sandbox
 	for name := range s.boxes {
 		for serial := range s.boxes[name] {
@@ -63,7 +63,7 @@ func violates(sc scope, s state) string {
 			continue
 		}
 		if a := s.nodes[p.node].entries.owned(int8(name)); a != none && user[a] != nil && user[a] != &s.boxes[name][0] && user[a] != &s.boxes[name][1] {
-			return fmt.Sprintf("a pod with name %d is bound to a node for address %d, but another pod runs with the address", name, a)
+			return fmt.Sprintf("a pod with name %d is bound to a node for address %d, but a pod with another name runs with the address", name, a)
 		}
 	}
 	for name, rec := range s.records {
@@ -75,8 +75,9 @@ func violates(sc scope, s state) string {
 				return fmt.Sprintf("two FixedIPs have address %d, want at most one", rec.addr)
 			}
 		}
-		// Invariant: no reservation is lost while its workload exists, and no reserved address has an entry for
-		// another name.
+		// Invariant: no reservation is lost while its workload exists, and no reserved address has an entry for another
+		// name. There are two exceptions: a workload that was deleted and created again may lose its reservation, and the
+		// entry of a slot that can be taken over may name the next pod.
 		if rec.deleting && s.wanted[name] && !s.remade[name] {
 			return fmt.Sprintf("the FixedIP of pod name %d is being deleted, but its workload exists", name)
 		}

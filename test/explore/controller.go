@@ -150,7 +150,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			t.task.phase = 1
 			emit(taskWrites, t)
 		case 1:
-			// A pod of the name may have been bound to the node before the write. Such a pod relies on the entry.
+			// A pod with the name may have been bound to the node before the write. Such a pod relies on the entry.
 			if p.exists && p.node == k.node {
 				undo(o, k)
 				t.records[k.name].deleting = false
@@ -232,9 +232,10 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 	}
 }
 
-// barrier emits the step that sends a probe to the agent of the task's node, or calls judge if the agent has
-// acknowledged the probe. While the agent has not acknowledged it, barrier emits nothing. The argument clear of judge
-// is true if no pod can have the address.
+// barrier emits the step that sends a probe to the agent of the task's node, or calls judge if the agent has acknowledged
+// the probe. While the agent has not acknowledged the probe, barrier emits nothing. With a mutation that leaves out the
+// barrier of the task, it calls judge at once, with the last report. The argument clear of judge is true if no pod can have
+// the address.
 func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear bool)) {
 	k := s.task
 	o := s.nodes[k.node]
@@ -253,7 +254,8 @@ func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear boo
 	}
 }
 
-// clear reports whether the last report of an agent shows that no pod except owner can have the address. owner may be empty.
+// clear reports whether the last report of an agent shows that no pod except owner can have the address. If owner is empty,
+// no pod is excepted.
 func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 	o := s.nodes[node]
 	if !o.complete && sc.mutation != trustIncomplete {
@@ -277,7 +279,7 @@ func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 
 // runsUnseen reports whether a pod that was deleted by force runs with an address that is not allocated in its agent: the
 // agent refused the endpoint of another pod with the address, and the CNI plugin then released the address (Cilium fact 30).
-// No component can detect such a pod. The design assumes that the kubelet stops it before the cooldown is over.
+// No component can detect such a pod. The design assumes that the kubelet stops the pod before the cooldown is over.
 func (s *state) runsUnseen(node, addr int8) bool {
 	for name := range s.boxes {
 		for serial, b := range s.boxes[name] {

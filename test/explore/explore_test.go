@@ -40,7 +40,7 @@ var scopes = map[string]scope{
 	"1 two schedulers, two pods": {
 		completes: true, wholeClaims: true, replicas: 2, pods: [nameCount]int8{1, 1}, stale: 1, crashes: 1, lasting: true,
 	},
-	"2 a pod is replaced by the next of its name": {
+	"2 a pod is replaced by the next pod with its name": {
 		wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 0}, nodeOwned: []int8{1}, stale: 1, crashes: 2, removals: 1,
 	},
 	"3 an address is released and claimed for another name": {

@@ -147,7 +147,7 @@ func kubeletSteps(s state, name, serial int8, emit emitter) {
 	emit(about, t)
 }
 
-// next returns the addresses that the agent may choose for a pod of the name (Cilium facts 1-3).
+// next returns the addresses that the agent may choose for a pod with the name (Cilium facts 1-3).
 func (a agent) next(name int8) []int8 {
 	var owned, free []int8
 	for i, s := range a.seen {

@@ -84,7 +84,7 @@ func decide(sc scope, s state, r scheduler, about *step, to func(stepKind, sched
 }
 
 // forget clears the cached state that does not matter for the later steps of the decision. If the entry already exists,
-// it also skips the claim: the next step is the bind.
+// forget also sets the phase to claimed: no claim is needed, and the next step is the bind.
 func (r *scheduler) forget(sc scope) {
 	if !sc.slots {
 		r.records = idleReplica.records
@@ -145,7 +145,7 @@ func (r scheduler) placements(sc scope, name int8) []scheduler {
 	return all
 }
 
-// choose returns the placement with one address; nil if the core does not let the pod claim it.
+// choose returns the placement with one address; nil if the core does not let the pod claim the address.
 func (r scheduler) choose(sc scope, node, addr int8) []scheduler {
 	r.node, r.addr = node, addr
 	if _, err := r.claim(sc, poolOf(node, r.pools[node], r.used[node])); err != nil {
@@ -154,7 +154,8 @@ func (r scheduler) choose(sc scope, node, addr int8) []scheduler {
 	return []scheduler{r}
 }
 
-// claim returns the edits that write the decision into a version of the pool.
+// claim returns the edits that write the decision into a version of the pool. It returns an error if the core does not let
+// the pod claim the address.
 func (r scheduler) claim(sc scope, n pool.NodePool) ([]pool.EntryChange, error) {
 	want := []netip.Addr{addrs[r.addr]}
 	if from := r.takesFrom(r.addr); sc.slots && from != none {

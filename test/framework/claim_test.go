@@ -5,7 +5,7 @@ package framework
 
 import "testing"
 
-// afterLoss returns the steps of web-0 after its claim was lost or failed: the next claim succeeds.
+// afterLoss returns the steps of web-0 after its claim was lost or failed: the next claim, of addrs on node, succeeds.
 func afterLoss(node string, addrs ...string) []step {
 	return []step{
 		{at: unreserve},
@@ -70,7 +70,7 @@ func TestClaim(t *testing.T) {
 				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP fd00:1::7 on node a belongs to pod NS/other-0; the pod is tried again"},
 			}, afterLoss("a", "10.1.0.3", "fd00:1::6")...),
 		},
-		"a pod waits while another pod has the address that only a FixedIP has": {
+		"a pod waits while another pod has the entry of the address that its FixedIP reserves": {
 			world: func(s *scene) {
 				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)

@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// failingOver returns the world of twoNodes with a failover policy in the StatefulSet.
+// failingOver returns the world of twoNodes with a failover policy in an annotation of the StatefulSet.
 func failingOver(policy string) func(*scene) {
 	return func(s *scene) {
 		s.node("b", "10.2.0.0/29")
@@ -81,7 +81,7 @@ func livingOnB(policy string) func(*scene) {
 	}
 }
 
-// secondFamilyOnB is livingOnB("Wait") on nodes that have a subnet of each family.
+// secondFamilyOnB creates the cluster of livingOnB("Wait") without node c and with a subnet of each family on each node.
 func secondFamilyOnB(s *scene) {
 	s.node("b", "10.2.0.0/29", "fd00:2::/125")
 	s.node("a", "10.1.0.0/29", "fd00:1::/125")
@@ -154,7 +154,7 @@ const (
 )
 
 // allows returns the change that the controller makes when the agent of node a has confirmed that no pod uses the
-// addresses of web-0.
+// addresses of web-0; see allowsMove for ips.
 func allows(ips ...string) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -164,7 +164,7 @@ func allows(ips ...string) func(*scene) {
 	}
 }
 
-// allowsMove sets status.movableFor in the FixedIP of web-0, and creates the FixedIP if there is none.
+// allowsMove sets status.movableFor in the FixedIP of web-0. If there is no FixedIP, allowsMove first creates one with ips.
 func (s *scene) allowsMove(pod types.UID, ips ...string) {
 	s.t.Helper()
 	if _, exists := s.want.FixedIPs["web-0"]; !exists {
@@ -266,7 +266,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: a permission for a former pod of the name does not count": {
+		"Migrate: a permission for a former pod with the name does not count": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
@@ -370,7 +370,7 @@ func TestFailover(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"a moved address gets no address of a second family until it is at home": {
+		"a pod with a moved address gets no address of a second family until the moved address is at home": {
 			families: []string{"IPv4", "IPv6"},
 			world:    secondFamilyOnB,
 			steps: []step{
@@ -386,7 +386,7 @@ func TestFailover(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"a moved address gets no address of a second family on a strict node": {
+		"a pod with a moved address gets no address of a second family on a strict node": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				secondFamilyOnB(s)

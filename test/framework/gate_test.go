@@ -50,7 +50,7 @@ type call struct {
 	looked chan struct{}
 }
 
-// sabotage describes how the saboteur fails at a point. With the zero value it does not fail.
+// sabotage describes how the saboteur fails at a point. With the zero value the saboteur does not fail.
 type sabotage struct {
 	// fails is the message of the failure. If it is empty, the point succeeds.
 	fails string

@@ -53,7 +53,7 @@ func (l *line) hold() {
 	l.held = make(chan struct{})
 }
 
-// release lets the watch of CiliumNodes deliver events again. It does nothing if they are not held back.
+// release lets the watch of CiliumNodes deliver events again. It does nothing if the events are not held back.
 func (l *line) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,12 +107,12 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 		resp, err := e.next.RoundTrip(r)
 		if err == nil && r.URL.Query().Get("watch") != "" {
 			resp.Body = &watchBody{ReadCloser: resp.Body, line: l, done: r.Context().Done()}
-		} else if err == nil && resp.StatusCode == http.StatusOK {
+		} else if name := path.Base(r.URL.Path); err == nil && r.Method == http.MethodGet && name != "ciliumnodes" && resp.StatusCode == http.StatusOK {
 			l.mu.Lock()
 			if l.reads == nil {
 				l.reads = map[string]int{}
 			}
-			l.reads[path.Base(r.URL.Path)]++
+			l.reads[name]++
 			l.mu.Unlock()
 		}
 		return resp, err

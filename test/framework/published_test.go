@@ -34,7 +34,7 @@ func requeues(t *testing.T) (sum int) {
 	return sum
 }
 
-// storesRequeues stores the current number of requeues, with which requeued compares later ones.
+// storesRequeues stores the current number of requeues. The changes that requeued returns compare later numbers with it.
 func storesRequeues(s *scene) { s.requeues = requeues(s.t) }
 
 // requeued returns a change that fails the row unless the plugin has requeued pods this many times since storesRequeues.
@@ -184,8 +184,7 @@ func TestMovable(t *testing.T) {
 				moved(movedToB),
 				untilRecorded("db-0"),
 				{at: bind, then: bound("web-0", "b")},
-				// The second requeue lets web-0 try other nodes, and the third one lets the scheduler place web-0 on
-				// b.
+				// The second requeue lets web-0 try other nodes, and the third requeue lets the scheduler place web-0 on b.
 				{rest: map[string]string{"db-0": "on b", "web-0": "on b"}, before: requeued(3)},
 			}...),
 		},

@@ -16,8 +16,9 @@ import (
 // fixedIPCount is the resource by which a ResourceQuota limits the FixedIPs of a namespace.
 const fixedIPCount corev1.ResourceName = "count/fixedips.fixedip.io"
 
-// quota limits the FixedIPs of the namespace. No row uses a number of used FixedIPs that differs from the number of existing
-// ones: the quota controller would correct it at a time that the row does not know.
+// quota creates a ResourceQuota that limits the FixedIPs of the namespace, and waits until the scheduler's watch shows the
+// limit. Rows do not write the number of used FixedIPs into the status: the quota controller would correct a wrong number
+// at any time.
 func (s *scene) quota(limit string) {
 	s.t.Helper()
 	q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{fixedIPCount: resource.MustParse(limit)}}}
@@ -37,7 +38,7 @@ func (s *scene) limitFixedIPs(limit string) {
 }
 
 // limitShown waits until the quota controller has written the limit into the status of the quota, and the scheduler's watch
-// shows it.
+// shows that status.
 func (s *scene) limitShown(limit string) {
 	s.t.Helper()
 	want := resource.MustParse(limit)

@@ -96,7 +96,8 @@ func show(s *fwk.Status) string {
 	return s.Code().String() + ": " + s.Message()
 }
 
-// outcome returns the node of a scheduled pod as "on NODE", or the reason and message of the condition PodScheduled.
+// outcome returns the node of a scheduled pod as "on NODE", or the reason and message of the condition PodScheduled; empty
+// if the pod does not have that condition.
 func outcome(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		switch {
@@ -300,7 +301,7 @@ func (p *player) play(events <-chan watch.Event) {
 
 func (s step) describe() string {
 	if s.rest != nil && s.when != nil {
-		return fmt.Sprintf("pods %v, and what the step also waits for", s.rest)
+		return fmt.Sprintf("pods %v and the condition when of the step", s.rest)
 	}
 	if s.rest != nil {
 		return fmt.Sprintf("pods %v", s.rest)

@@ -54,7 +54,8 @@ func (s *scene) createSlotFixedIP(pod, addr string) {
 	s.want.FixedIPs[slotName(addr)] = spec
 }
 
-// vacates sets status.vacatedBy in the FixedIP of the slot with address 10.1.0.6, and creates the FixedIP if there is none.
+// vacates sets status.vacatedBy in the FixedIP of the slot with address 10.1.0.6. If there is no FixedIP, vacates first
+// creates one whose last holder is web-x.
 func (s *scene) vacates(pod string) {
 	s.t.Helper()
 	name := slotName("10.1.0.6")

@@ -35,7 +35,7 @@ type described struct {
 	message string
 	// finding is part of a finding of kubectl fixedip explain. NS/ stands for the row's namespace.
 	finding string
-	// reason is the label of the metric fixedip_unplaced_pods.
+	// reason is the value of the label reason of the metric fixedip_unplaced_pods.
 	reason string
 }
 
@@ -165,8 +165,8 @@ var states = map[string]state{
 	}},
 }
 
-// unready sets the condition Ready of a node to False, and waits until the scheduler's watch shows the taint that follows from
-// it.
+// unready sets the condition Ready of a node to False, and waits until the scheduler's watch shows the taint that Kubernetes
+// then adds to the node.
 func (s *scene) unready(node string) {
 	s.t.Helper()
 	s.ready(node, corev1.ConditionFalse)
@@ -176,8 +176,8 @@ func (s *scene) unready(node string) {
 	})
 }
 
-// TestStates brings a pod into each state in which a pod waits, and checks what the page about these states says: the message
-// of the pod, a finding of kubectl fixedip explain, and the reason under which the scheduler counts the pod. The tests of
+// TestStates brings a pod into each state in which a pod waits. It compares the message of the pod, a finding of kubectl
+// fixedip explain, and the reason under which the scheduler counts the pod with the page about these states. The tests of
 // package monitoring check the alerts of the page.
 func TestStates(t *testing.T) {
 	table := waitingTable(t)

@@ -40,7 +40,7 @@ func TestStrict(t *testing.T) {
 		{rest: map[string]string{"web-0": "on a"}},
 	}
 	play(t, map[string]row{
-		"the lowest address, before the bind": {
+		"the lowest address is claimed before the bind": {
 			world: strictNode(),
 			steps: append([]step{
 				{at: preFilter},

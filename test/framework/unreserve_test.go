@@ -129,7 +129,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"after a bind of a deleted pod: the next pod of the name gets the address": {
+		"after a bind of a deleted pod: the next pod with the name gets the address": {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, then: claimed("a", "10.1.0.6")},

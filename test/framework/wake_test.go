@@ -61,7 +61,7 @@ func TestWake(t *testing.T) {
 		{rest: map[string]string{"web-0": "on a"}},
 	}
 	play(t, map[string]row{
-		"a pod without a fixed address waits for the entry of its name on the only node": {
+		"a pod without a fixed address waits until the only node has no entry for its name": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.reserves("web-0", "a", "10.1.0.6")

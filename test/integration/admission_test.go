@@ -80,9 +80,10 @@ func (e *env) dryRunCreate(o client.Object) error {
 	return e.api.Create(within(e.t), o, client.DryRunAll)
 }
 
-// TestAdmission checks the admission policies in a cluster without our programs. The API server refuses an object with
-// an invalid annotation, and the message names the field, the value and the expected form. It admits all other objects.
-// It refuses to delete a CustomResourceDefinition until the definition is annotated.
+// TestAdmission checks the admission policies in a cluster without our programs. The API server refuses a pod or workload
+// with an invalid annotation of fixedip, and the message names the field, the value and the expected form. Pods and
+// workloads whose annotations are valid, or that have none, are admitted. The API server refuses to delete a
+// CustomResourceDefinition of fixedip until a user has annotated the definition.
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -111,7 +112,8 @@ func (e *env) definitions() {
 	}
 }
 
-// sameAsReaders checks that the policy refuses the same values as the parsers of our programs.
+// sameAsReaders checks that the policy refuses the same values as the parsers of our programs, except for two errors that
+// the policy does not detect.
 func (e *env) sameAsReaders() {
 	values := map[string][]string{}
 	for key := range annotationReaders {
@@ -154,20 +156,20 @@ func (e *env) refusedAtAdmission() {
 		o    client.Object
 		want string
 	}{
-		"both places":                  {both, `metadata.annotations[fixedip.io/retention-ttl]: Invalid value: "1 day": write a duration that is not negative, such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
-		"unknown annotation":           {deployment, `spec.template.metadata.annotations[fixedip.io/when-delete]: Invalid value: "Retain": there is no such annotation of fixedip; correct or remove it`},
-		"annotation of another domain": {foreign, ""},
-		"no annotation":                {statefulSet("web", 1), ""},
+		"a StatefulSet and its pod template": {both, `metadata.annotations[fixedip.io/retention-ttl]: Invalid value: "1 day": write a duration that is not negative, such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
+		"unknown annotation":                 {deployment, `spec.template.metadata.annotations[fixedip.io/when-delete]: Invalid value: "Retain": there is no such annotation of fixedip; correct or remove it`},
+		"annotation of another domain":       {foreign, ""},
+		"no annotation":                      {statefulSet("web", 1), ""},
 	} {
 		err := e.dryRunCreate(c.o)
 		if c.want == "" && err != nil || c.want != "" && (!apierrors.IsInvalid(err) || !strings.HasSuffix(err.Error(), "denied request: "+c.want)) {
-			e.t.Errorf("%s: got %v, want %q", name, err, c.want)
+			e.t.Errorf("%s: got the error %v, want Invalid with %q (if empty: no error)", name, err, c.want)
 		}
 	}
 }
 
-// ratchet checks an object with an invalid annotation that is older than the policy. Its other fields can be changed,
-// and the annotation can be corrected. Another invalid annotation is refused.
+// ratchet checks an object that is older than the policy and has an invalid annotation. Its other fields can be changed, and
+// the annotation can be corrected. Another invalid annotation is refused.
 func (e *env) ratchet(old *appsv1.StatefulSet) {
 	for _, c := range []struct {
 		patch string
@@ -179,7 +181,7 @@ func (e *env) ratchet(old *appsv1.StatefulSet) {
 	} {
 		err := e.api.Patch(within(e.t), old, client.RawPatch(types.MergePatchType, []byte(c.patch)))
 		if c.want == "" && err != nil || c.want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), c.want)) {
-			e.t.Errorf("patch %s: got %v, want %q", c.patch, err, c.want)
+			e.t.Errorf("patch %s: got the error %v, want Invalid with %q (if empty: no error)", c.patch, err, c.want)
 		}
 	}
 }

@@ -43,7 +43,8 @@ func (e *env) awaitAllocated(name string, status metav1.ConditionStatus, message
 func TestG10HandWrittenOwners(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
-	// The entry of theirs-0 is restored after its bind, which the witness would report.
+	// Below, the test removes the entry of the bound pod theirs-0, and the controller writes it again. By default the witness
+	// reports an entry that is written after the bind.
 	e.witness.AnyOrder()
 	e.must(e.ownerEntry("node-2", ".61", "default/ours-0", ""))
 	e.must(e.ownerEntry("node-1", ".62", "default/theirs-0", "by hand, 2024"))
@@ -67,7 +68,7 @@ func TestG10HandWrittenOwners(t *testing.T) {
 		}
 	}
 	if got := e.witness.Entries(namespace, "later-0"); len(got) != 1 {
-		t.Errorf("later-0, which has no pod, has the entries %v, want one", got)
+		t.Errorf("the pools have the entries %v for later-0, want one, although no pod has that name", got)
 	}
 
 	// A lost entry is restored, and the pod has its address after a restart.
@@ -150,12 +151,12 @@ func TestGuidesClusterTakenOver(t *testing.T) {
 	e.deletePods(all...)
 	e.sameAddresses(after, e.awaitRunning(after, all...))
 	e.delete(statefulSet("db1", 3))
-	e.await("wait for nothing to be left of db1", func(rows []witness.Row) bool {
+	e.await("wait for all pods, FixedIPs and entries of db1 to be gone", func(rows []witness.Row) bool {
 		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return strings.HasPrefix(r.Pod, "db1-") })
 	})
 }
 
-// awaitRunningAsBefore is awaitRunning for pods that may have run before with the same UID.
+// awaitRunningAsBefore is awaitRunning for pods with any UIDs: they may have been running all the time.
 func (e *env) awaitRunningAsBefore(names []string) map[string]witness.Row {
 	e.t.Helper()
 	return e.awaitRunning(map[string]witness.Row{}, names...)
@@ -208,7 +209,8 @@ func TestOptedOut(t *testing.T) {
 		e.must(e.api.Patch(within(t), statefulSet(name, 0), client.RawPatch(types.MergePatchType,
 			[]byte(`{"spec":{"template":{"metadata":{"annotations":{"fixedip.io/enabled":"false"}}}}}`))))
 	}
-	// On its home node the next retained-0 would run with the reserved address, which is not released while a pod uses it.
+	// The next retained-0 must not run on its home node. There it would use the reserved address, which is not released while
+	// it is in use, so that the test would not show the effect of Retain.
 	e.cordon(before["retained-0"].Node, true)
 	optOut("retained")
 	e.await("wait for retained-0 to run on the other node", func(rows []witness.Row) bool {
@@ -216,7 +218,8 @@ func TestOptedOut(t *testing.T) {
 			return r.Pod == "retained-0" && r.Running && r.UID != before[r.Pod].UID && r.Node != before[r.Pod].Node
 		})
 	})
-	// The addresses of web are released later than that of retained-0 would be, if its StatefulSet did not have Retain.
+	// web opts out last. When its addresses have been released, the address of retained-0 would have been released, too, if
+	// StatefulSet retained did not have Retain.
 	optOut("web")
 	e.await("wait for the pods to run without fixed addresses", func(rows []witness.Row) bool {
 		without := 0

@@ -107,8 +107,8 @@ func TestG6CEPKeeper(t *testing.T) {
 	for _, name := range young {
 		e.create(onNode(name[:len(name)-2], "node-1"))
 	}
-	// Two pods run on the node of the old agent, because a node without any CiliumEndpoint counts as a node whose agent
-	// creates none.
+	// The CiliumEndpoint of witness-0 is not deleted: a node without any CiliumEndpoint counts as a node whose agent creates
+	// none.
 	e.create(onNode("old", "node-2"), onNode("witness", "node-2"))
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
 		NodeName: "node-2", Containers: []corev1.Container{{Name: "main", Image: "none"}},
@@ -165,7 +165,7 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.ownEndpoint("stale-0", stale.UID)
 
 	// Only the owner reference is wrong. The garbage collector also deletes such a CiliumEndpoint, on a busy machine
-	// before the controller corrects it. So the API server refuses its deletions.
+	// before the controller corrects the reference. So the API server refuses deletions by the garbage collector.
 	former.Name = "misowned-0"
 	e.keepCollectorFrom("misowned-0")
 	e.eventually("CiliumEndpoint misowned-0 to get its owner reference back without being replaced", func() bool {
@@ -187,6 +187,6 @@ func TestG6CEPKeeper(t *testing.T) {
 		}
 	}
 	if p := e.witness.Pod(namespace, "plain"); p == nil || p.UID != plain.UID {
-		t.Error("pod plain, which has no fixed address, was replaced")
+		t.Error("pod plain, which has no fixed address, was deleted or replaced")
 	}
 }

@@ -4,8 +4,6 @@
 package integration
 
 import (
-	"errors"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,8 +17,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// editorOfDefault creates a user who has the roles fixedip-view and fixedip-edit in the namespace of the tests, and may read
-// there what the role view allows to read. It returns the name of the user.
+// editorOfDefault creates a user who has the roles fixedip-view and fixedip-edit in the namespace of the tests. The user may
+// also read the pods, events, StatefulSets and PodDisruptionBudgets of that namespace, as with the role view of Kubernetes.
+// The function returns the name of the user.
 func (e *env) editorOfDefault() string {
 	e.t.Helper()
 	const user = "editor"
@@ -39,31 +38,9 @@ func (e *env) editorOfDefault() string {
 	return user
 }
 
-// runs checks that the plugin, run as a user, ends with an exit code, and that its output contains each text. If user is
-// empty, the plugin has all rights.
-func (e *env) runs(user string, code int, args []string, texts ...string) {
-	e.t.Helper()
-	out, err := e.kubectlAs(user, args...)
-	got := 0
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		got = exit.ExitCode()
-	} else {
-		e.must(err)
-	}
-	if got != code {
-		e.t.Errorf("kubectl fixedip %s: got exit code %d, want %d; output: %s", strings.Join(args, " "), got, code, out)
-	}
-	plain := strings.Join(strings.Fields(out), " ")
-	for _, text := range texts {
-		if !strings.Contains(plain, text) {
-			e.t.Errorf("the output of kubectl fixedip %s does not contain %q:\n%s", strings.Join(args, " "), text, out)
-		}
-	}
-}
-
 // TestKubectlChanges checks the commands that change addresses: a user with the rights of a namespace reserves an address
-// before its pod exists; the address moves to another node by the steps that move prints; release gives the pod another
-// address; the successor of a node is named; and adopt previews which pods keep their addresses.
+// before its pod exists; the address moves to another node by the steps that move prints; after release the pod gets another
+// address; move names the successor of a subnet; and adopt previews which pods keep their addresses.
 func TestKubectlChanges(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"node-1", "node-2"}
@@ -73,19 +50,19 @@ func TestKubectlChanges(t *testing.T) {
 	subnet := e.subnetsOf("node-1", 1)[0]
 	ip := subnet[:strings.LastIndex(subnet, ".")] + ".200"
 
-	e.runs(editor, 0, []string{"reserve", "web-0", "--ip=" + ip, "--dry-run"}, "FixedIP default/web-0 not created (dry run): it reserves "+ip+" for pod web-0 of StatefulSet web.")
-	e.runs(editor, 0, []string{"reserve", "web-0", "--ip=" + ip}, "FixedIP default/web-0 created: it reserves "+ip+" for pod web-0 of StatefulSet web.", "CiliumNodes (forbidden)")
-	e.runs(editor, 1, []string{"reserve", "other-0", "--ip=" + ip})
+	e.exits(editor, 0, []string{"reserve", "web-0", "--ip=" + ip, "--dry-run"}, "FixedIP default/web-0 not created (dry run): it reserves "+ip+" for pod web-0 of StatefulSet web.")
+	e.exits(editor, 0, []string{"reserve", "web-0", "--ip=" + ip}, "FixedIP default/web-0 created: it reserves "+ip+" for pod web-0 of StatefulSet web.", "CiliumNodes (forbidden)")
+	e.exits(editor, 1, []string{"reserve", "other-0", "--ip=" + ip})
 	e.create(statefulSet("web", 1))
 	before := e.awaitRunning(nil, "web-0")
 	if got := before["web-0"]; got.Address != ip || got.Node != "node-1" {
 		t.Fatalf("web-0 runs with %s on %s, want %s on node-1", got.Address, got.Node, ip)
 	}
-	e.runs(editor, 0, []string{"explain", "web-0"}, "The pod runs with its fixed address "+ip, "CiliumNodes (forbidden), nodes (forbidden)")
-	e.runs(editor, 0, []string{"ip", ip}, "FixedIP: default/web-0 for pod web-0", "Pod: default/web-0 on node node-1", "CiliumNodes (forbidden)")
+	e.exits(editor, 0, []string{"explain", "web-0"}, "The pod runs with its fixed address "+ip, "CiliumNodes (forbidden), nodes (forbidden)")
+	e.exits(editor, 0, []string{"ip", ip}, "FixedIP: default/web-0 for pod web-0", "Pod: default/web-0 on node node-1", "CiliumNodes (forbidden)")
 
-	e.runs("", 2, []string{"move", "web-0", "--to=node-2"})
-	e.runs("", 0, []string{"move", "web-0", "--to=node-2", "--yes"}, "Next steps: kubectl cordon node-1 kubectl -n default delete pod web-0")
+	e.exits("", 2, []string{"move", "web-0", "--to=node-2"})
+	e.exits("", 0, []string{"move", "web-0", "--to=node-2", "--yes"}, "Next steps: kubectl cordon node-1 kubectl -n default delete pod web-0")
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
 	e.cordonOthers(nodes, "node-2")
 	e.deletePods("web-0")
@@ -93,9 +70,9 @@ func TestKubectlChanges(t *testing.T) {
 	e.checkMoved(before["web-0"], moved["web-0"])
 	e.cordonOthers(nodes, "")
 
-	e.runs("", 2, []string{"release", "web-0"})
-	e.runs("", 0, []string{"release", "web-0", "--dry-run", "--restart-pod"}, "Pod default/web-0 on node node-2 is deleted. When it has stopped, "+ip+" is released.", "Dry run: nothing was changed.")
-	e.runs("", 0, []string{"release", "web-0", "--yes", "--restart-pod"}, "FixedIP default/web-0 deleted", "Pod default/web-0 deleted")
+	e.exits("", 2, []string{"release", "web-0"})
+	e.exits("", 0, []string{"release", "web-0", "--dry-run", "--restart-pod"}, "Pod default/web-0 on node node-2 is deleted. When it has stopped, "+ip+" is released.", "Dry run: nothing was changed.")
+	e.exits("", 0, []string{"release", "web-0", "--yes", "--restart-pod"}, "FixedIP default/web-0 deleted", "Pod default/web-0 deleted")
 	e.await("wait for web-0 to run with another address", func(rows []witness.Row) bool {
 		pod := e.witness.Pod(namespace, "web-0")
 		return pod != nil && string(pod.UID) != string(moved["web-0"].UID) && pod.Status.PodIP != "" && pod.Status.PodIP != ip
@@ -103,7 +80,7 @@ func TestKubectlChanges(t *testing.T) {
 
 	cidr, err := address.ParseSubnet(subnet)
 	e.must(err)
-	e.runs("", 0, []string{"move", "subnet/" + subnet, "--to=node-2", "--yes"}, "the successor is node node-2")
+	e.exits("", 0, []string{"move", "subnet/" + subnet, "--to=node-2", "--yes"}, "the successor is node node-2")
 	ns := &v1alpha1.NodeSubnet{}
 	e.must(e.api.Get(within(t), client.ObjectKey{Name: address.SubnetName(cidr)}, ns))
 	if ns.Spec.Successor != "node-2" {
@@ -112,5 +89,5 @@ func TestKubectlChanges(t *testing.T) {
 
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}))
 	other := e.awaitPods("other-0")["other-0"]
-	e.runs("", 0, []string{"adopt", "--preview", "--selector=app=other"}, "default other-0 node-1 "+other.Address+" Adopted -", "restarts: 0", "1 keep their current addresses as fixed addresses")
+	e.exits("", 0, []string{"adopt", "--preview", "--selector=app=other"}, "default other-0 node-1 "+other.Address+" Adopted -", "restarts: 0", "1 keep their current addresses as fixed addresses")
 }

@@ -85,7 +85,7 @@ func TestCheck(t *testing.T) {
 	if diff := cmp.Diff(want, e.foundByCheck(viewer)); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
-	// Six of them can be repaired without a decision. A dry run repairs none.
+	// Six of the problems can be repaired without a decision. A dry run repairs none.
 	repaired := []string{
 		"CiliumEndpoint default/lone-0: WrongEndpoint", "CiliumNode left: StuckHandshake", "CiliumNode node-1: LeakedEntry",
 		"CiliumNode node-1: Malformed", "NodeSubnet 10-78-0-0-24: StaleSubnet", "Pod default/other-0: WrongAddress",
@@ -103,7 +103,7 @@ func TestCheck(t *testing.T) {
 	after := e.foundByCheck(viewer)
 	for _, p := range repaired {
 		if slices.Contains(after, p) {
-			t.Errorf("%s exists after its repair", p)
+			t.Errorf("check still reports %q after check --fix has repaired the problem", p)
 		}
 	}
 	if r := e.awaitPods("other-0")["other-0"]; r.UID == other.UID || r.Address != network+".198" {
@@ -121,7 +121,7 @@ func (e *env) foundByCheck(user string, args ...string) []string {
 	}
 	var problems struct{ Items []check.Problem }
 	if err := json.Unmarshal([]byte(out), &problems); err != nil {
-		e.t.Fatalf("check: %v in the output %s", err, out)
+		e.t.Fatalf("check: decode the output: %v; output: %s", err, out)
 	}
 	var found []string
 	for _, p := range problems.Items {

@@ -18,7 +18,7 @@ import (
 
 // TestSettingsFollowCilium checks that both programs read the routing mode of Cilium: with a tunnel, the default policy
 // Migrate is valid without allowAddressMigration, and with native routing both programs refuse it. The controller reports
-// another IPAM mode than crd, and runs.
+// another IPAM mode than crd, but runs nevertheless.
 func TestSettingsFollowCilium(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -46,7 +46,7 @@ func TestSettingsFollowCilium(t *testing.T) {
 		select {
 		case <-p.Exited():
 		case <-within(t).Done():
-			t.Fatalf("the %s runs with the policy Migrate and native routing, want that it exits", name)
+			t.Fatalf("the %s runs with the policy Migrate and native routing, want it to exit", name)
 		}
 		if !strings.Contains(p.LogTail(), refusal) {
 			t.Errorf("the %s ended without the error %q", name, refusal)
@@ -69,7 +69,7 @@ func TestClusterPoolsAreGuarded(t *testing.T) {
 	e.eventually("the controller to write the cluster pools", func() bool { return pools() == "10.240.0.0/16" })
 	guard.Data["pools"] = "0.0.0.0/0"
 	e.must(e.api.Update(within(t), guard))
-	// The next leader writes at its start; the controller itself would do so after a minute.
+	// The next leader writes the ConfigMap at its start. The current leader would take up to a minute to undo the change.
 	e.must(e.controller.Kill())
 	e.startController("next", defaultPool...)
 	e.eventually("the next controller to undo the change", func() bool { return pools() == "10.240.0.0/16" })

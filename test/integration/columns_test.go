@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// TestColumns checks what kubectl get shows of FixedIPs and NodeSubnets, and that FixedIPs can be selected by their labels.
+// TestColumns checks the columns of FixedIPs and NodeSubnets in kubectl get, and the selection of FixedIPs by labels.
 func TestColumns(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -76,7 +76,8 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// columns returns the columns of one object that kubectl get shows, as NAME=value. wide includes those of kubectl get -o wide.
+// columns returns the columns that kubectl get shows for one object, as column=value; nil if the object does not exist. If
+// wide is true, the columns of kubectl get -o wide are included.
 func (e *env) columns(path, object string, wide bool) (cells []string) {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)

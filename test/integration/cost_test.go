@@ -169,8 +169,8 @@ type claims struct {
 	nodes map[string]pool.NodePool
 }
 
-// makeNodes creates the CiliumNodes through the API server, which tracks their fields. Unless strip is nil,
-// makeNodes then applies strip to each CiliumNode and writes it again.
+// makeNodes creates the CiliumNodes through the API server, which adds managed fields to them. Unless strip is nil,
+// makeNodes then applies strip to each CiliumNode and writes the CiliumNode again.
 func (c *claims) makeNodes(strip func(*ciliumv2.CiliumNode)) {
 	c.t.Helper()
 	ctx := within(c.t)
@@ -211,7 +211,7 @@ func (c *claims) size() int {
 func (c *claims) round(round int) time.Duration {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(within(c.t))
-	// known contains the pools at the beginning of the round. A writer reads a pool again after each write.
+	// known contains the pools at the beginning of the round. It is a copy, because w may read it while round changes c.nodes.
 	known := maps.Clone(c.nodes)
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.NodePool, bool) { n, ok := known[node]; return n, ok })
 	defer w.Wait()
@@ -235,15 +235,15 @@ func (c *claims) round(round int) time.Duration {
 	}
 	took := time.Since(began)
 	for _, n := range after {
-		// The watch would deliver this generation.
+		// The write has incremented the generation, as the watch would show.
 		n.Generation++
 		c.nodes[n.Name] = n
 	}
 	return took
 }
 
-// claimable returns the highest unused address of the node that has no entry or a dynamic entry. In the guide's pools, every
-// address of the subnet has an entry.
+// claimable returns the highest unused address in the first subnet of the node that has no entry or a dynamic entry; the
+// zero Addr if there is none. In the guide's pools, every address of the subnet has an entry.
 func claimable(n pool.NodePool) (found netip.Addr) {
 	for a := range address.Up(n.Subnets[0]) {
 		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Kind == pool.Dynamic) {

@@ -13,7 +13,8 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// bindGate is a proxy in front of the API server that reports binds and holds them for ever.
+// bindGate is a proxy in front of the API server that reports each bind, and holds it until the scheduler closes the
+// connection.
 type bindGate struct {
 	kubeconfig string
 	// arrived receives the pod name of each bind.
@@ -35,7 +36,8 @@ func (e *env) bindGate() *bindGate {
 	return g
 }
 
-// schedulerThrough returns the kubeconfig of a scheduler whose requests go through a proxy in this process.
+// schedulerThrough returns the kubeconfig of a scheduler whose requests go through a proxy in this process. proxied handles
+// each request, and may forward it with pass.
 func (e *env) schedulerThrough(proxied func(w http.ResponseWriter, r *http.Request, pass http.Handler)) string {
 	e.t.Helper()
 	return e.proxy(cluster.Scheduler, "scheduler-proxy", proxied)

@@ -8,7 +8,7 @@
 // Requirements of the guide to fixed addresses on Cilium, and the test of each:
 //
 //	G1   Owner binding                TestG1OwnerBinding
-//	G2   Same address after a restart TestG2SameAddress: of pods, controller, scheduler, agent, and node
+//	G2   Same address after a restart TestG2SameAddress, after restarts of pod, controller, scheduler, agent and node
 //	G3   Recycle                      TestG3Recycle
 //	G4   Events and resync            TestG4EventsAndResync
 //	G5   Subnets                      TestG5SubnetManagement
@@ -66,7 +66,7 @@
 //	                                 TestHoldAndFree, TestNodesAreReplaced
 //	Nodes with reserved addresses    TestNodesAreProtected
 //	Pools                            TestG12Watermarks, TestShrinkAcrossRestarts, TestDynamicEntryBecomesReserved,
-//	                                 TestPoolGrowsForPodsThatWait
+//	                                 TestPoolGrowsForPodsThatWait, TestHandshakesOfOthers
 //	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
 //	FixedIPs                         TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
 //	Release                          TestG3Recycle, TestG4EventsAndResync, TestOptedOut, TestFieldBugs, and the
@@ -75,14 +75,16 @@
 //	Conformance, conflicts           TestWrongFirstAddress, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
 //	CiliumEndpoints                  TestG6CEPKeeper
 //	Pods of other schedulers         TestG9AdoptMode, TestG13Exclusion
-//	Flags, dry run, metrics          TestG14GuideDeployment, TestG15GuideScenarios, TestDryRun, TestG17ControllerMetrics
+//	Flags, dry run, metrics          TestG14GuideDeployment, TestG15GuideScenarios, TestDryRun, TestG17ControllerMetrics,
+//	                                 TestSecureMetrics, TestMonitoringNamesExist, TestSettingsFollowCilium
 //	Crashes, two controllers         TestKilledAtEveryWrite, TestG7HighAvailability, TestG5SubnetManagement
 //	Failed writes of both programs   TestEveryWriteFails
 //	Random kills of all programs     TestKilledAtRandom
 //	Linearizability                  TestEveryWriteFails, TestKilledAtRandom, and TestHistoryModel for the checker
 //	Rights                           TestG21Security, TestRightsAreUsed
-//	Tenants, admission               TestTenant, TestAdmission
+//	Tenants, admission               TestTenant, TestAdmission, TestClusterPoolsAreGuarded
 //	kubectl fixedip                  TestG16KubectlPlugin, TestCheck, TestKubectlStatus, TestKubectlChanges
+//	kubectl get                      TestColumns
 //	Resources, cost of a claim       TestSoak, TestCostOfAClaim
-//	Installing, updates, drains      TestInstalled
+//	Installing, updates, drains      TestInstalled, and TestUninstall for uninstalling
 package integration

@@ -53,7 +53,7 @@ type options struct {
 	controllerArgs []string
 	// families are the IP families of the scheduler; nil: IPv4.
 	families []string
-	// failover is the default policy of scheduler and controller; empty: Wait.
+	// failover is the default failover policy of scheduler and controller; empty: Wait.
 	failover string
 	// movable is true if the scheduler may migrate addresses. The controller gets this setting only if failover is not empty.
 	movable bool
@@ -69,15 +69,15 @@ type options struct {
 	plain bool
 }
 
-// defaultPool contains the default flags of a controller.
+// defaultPool contains the flags of the controller in tests that need no other cluster pool or cooldown.
 var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-cooldown=2s"}
 
 // defaultPorts is locked by a test whose controller listens on its default ports.
 var defaultPorts sync.Mutex
 
 // useDefaultPorts waits until no other test uses the default ports of the controller, and reserves them until the test ends.
-// A test calls it before it starts its programs. Cleanup runs in reverse order, so the programs have ended before the next
-// test gets the ports.
+// A test calls it before it starts its programs. Cleanup functions run in reverse order, so the programs have ended before
+// the next test gets the ports.
 func useDefaultPorts(t *testing.T) {
 	defaultPorts.Lock()
 	t.Cleanup(defaultPorts.Unlock)
@@ -142,7 +142,7 @@ func start(t *testing.T, o options) *env {
 	return e
 }
 
-// whileAllRun returns a context for one step that ends early if a process exits.
+// whileAllRun returns a context for one step. The context also ends as soon as any process of the cluster does not run.
 func (e *env) whileAllRun() context.Context {
 	ctx, cancel := context.WithCancelCause(within(e.t))
 	for _, p := range e.Processes() {
@@ -196,7 +196,7 @@ func (e *env) end() {
 			if e.provoked != nil && e.provoked(v) {
 				continue
 			}
-			e.t.Errorf("violation: %s", v)
+			e.t.Errorf("the witness reports a violation: %s", v)
 		}
 	}
 	processes := e.Processes()
@@ -273,8 +273,8 @@ func (e *env) deletePods(names ...string) {
 	}
 }
 
-// await waits until the condition holds for the rows of the namespace, and returns them. It fails the test if that takes too
-// long.
+// await waits until condition returns true for the rows of the namespace of the tests (witness.Row), and returns these rows.
+// If that takes longer than stepTimeout, it fails the test with a message that begins with what.
 func (e *env) await(what string, condition func([]witness.Row) bool) []witness.Row {
 	e.t.Helper()
 	rows, err := e.witness.Await(within(e.t), namespace, condition)
@@ -300,8 +300,8 @@ func (e *env) waiting(rows []witness.Row) string {
 	return b.String()
 }
 
-// awaitRunning waits until the named pods run and their FixedIPs are in use, each with another UID than in before, and
-// returns their rows. Key: the pod name.
+// awaitRunning waits until the named pods run with other UIDs than in before, and their FixedIPs are in use. It returns the
+// rows of these pods. Key of before and of the result: the pod name. A pod that is not in before may have any UID.
 func (e *env) awaitRunning(before map[string]witness.Row, names ...string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}

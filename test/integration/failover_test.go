@@ -74,7 +74,8 @@ func (e *env) owners(nodes []string, address string) map[string]string {
 	return found
 }
 
-// eventually polls until condition returns true. It serves conditions that the witness does not watch.
+// eventually polls until condition returns true, for conditions that the witness does not watch. It fails the test after
+// stepTimeout.
 func (e *env) eventually(what string, condition func() bool) {
 	e.t.Helper()
 	err := wait.PollUntilContextCancel(within(e.t), 100*time.Millisecond, true, func(context.Context) (bool, error) { return condition(), nil })
@@ -84,8 +85,8 @@ func (e *env) eventually(what string, condition func() bool) {
 }
 
 // TestMigrate checks that an address migrates with its pod if the home node is cordoned, and stays on the new node when
-// the home node is uncordoned. It then migrates again, returns home, and is released with its workload. A pod with the
-// policy Wait waits.
+// the home node is uncordoned. The address then migrates to the third node, returns to the home node, migrates once more,
+// and is released with its workload. A pod with the policy Wait waits.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, movable: true})

@@ -72,8 +72,8 @@ func fakeName(n int) string { return fmt.Sprintf("fake-%d", n) }
 // lasts. On a node that is not ready, no address becomes free.
 var keepNodesReady = []string{"--node-monitor-grace-period=1h"}
 
-// fakeNodes creates the ready nodes fake-0, fake-1 and so on, and serves their pods. The cluster has to be started with
-// keepNodesReady.
+// fakeNodes creates the given number of ready nodes, fake-0, fake-1 and so on, and serves their pods. place chooses the node
+// of each pod that the fakes bind. The cluster has to be started with keepNodesReady.
 func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -181,8 +181,9 @@ func (f *fakes) report(ctx context.Context, node string) error {
 	return report(ctx, f.e.api, node)
 }
 
-// answer removes probes from the status of CiliumNodes, as the reports of their agents do. It returns when the watch ends or
-// a write fails, and the caller calls it again.
+// answer removes probes from the status of the CiliumNodes in f.agents, as the reports of their agents do. It returns when
+// the watch cannot be started or ends, or when a write fails with an error other than a conflict or NotFound. The caller
+// calls it again.
 func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
 	watching, err := api.Watch(ctx, &ciliumv2.CiliumNodeList{})
 	if err != nil {

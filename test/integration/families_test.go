@@ -35,8 +35,8 @@ func TestG8Families(t *testing.T) {
 	const ipv6CIDR, ipv6Mask = "--cluster-pool-ipv6-cidr=fd00:240::/112", "--cluster-pool-ipv6-mask-size=120"
 	for name, c := range map[string]struct {
 		controller, node []string
-		// ours and theirs are the families of the fixed addresses of pods of our scheduler and of another one. The nodes
-		// have the families of ours.
+		// ours and theirs are the families of the fixed addresses of pods of our scheduler and of another scheduler. The nodes
+		// have the families in ours.
 		ours, theirs []string
 	}{
 		"IPv4 only": {
@@ -48,7 +48,7 @@ func TestG8Families(t *testing.T) {
 			node:       []string{"--ipv4=false", "--ipv6"},
 			ours:       v6, theirs: v6,
 		},
-		"both": {
+		"dual stack": {
 			controller: append([]string{"--enable-ipv6=true", "--enable-static-pod-ipv6=false", ipv6CIDR, ipv6Mask}, defaultPool...),
 			node:       []string{"--ipv6"},
 			ours:       both, theirs: v4,

@@ -123,14 +123,14 @@ func (g *faultGate) awaitOpen() {
 	defer g.closed.RUnlock()
 }
 
-// shut holds all requests while f runs.
+// shut runs f and holds all requests that arrive meanwhile.
 func (g *faultGate) shut(f func()) {
 	g.closed.Lock()
 	defer g.closed.Unlock()
 	f()
 }
 
-// begin starts to count the writes of a run, one of which fails.
+// begin starts to count the writes of a run. The write that f names fails.
 func (g *faultGate) begin(run string, f fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -149,7 +149,7 @@ func (g *faultGate) of(run string) gatedRun {
 // runIn finds the run that a path or a text names.
 var runIn = regexp.MustCompile(`\brun\d+\b`)
 
-// subnetIn finds the name of a NodeSubnet in a path: each run has its own.
+// subnetIn finds the name of a NodeSubnet in a path. Each run has other NodeSubnets.
 var subnetIn = regexp.MustCompile(`/nodesubnets/[0-9a-f-]+`)
 
 func (g *faultGate) fails(program string, r *http.Request, body []byte) (failure, bool) {

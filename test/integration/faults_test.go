@@ -41,7 +41,8 @@ const runsAtOnce = 10
 type step struct {
 	name string
 	does func(*faultRun) error
-	// pods are all pods that exist after the step: the name, the number of pods that have had that name, and the node.
+	// pods are all pods that exist after the step: the name, the number of pods that have had that name, and the node, or
+	// "nowhere" if the pod does not run.
 	pods []string
 }
 
@@ -51,22 +52,22 @@ var scenarios = map[string][]step{
 	"life": {
 		{"a node joins", func(r *faultRun) error { return r.join("a", false, "") }, nil},
 		{"two pods are placed for the first time", func(r *faultRun) error { return r.deploy("web", 2, whenScaledDelete) }, []string{"web-0 1 a", "web-1 1 a"}},
-		{"one of them is replaced", func(r *faultRun) error { return r.deletePod("web-0") }, []string{"web-0 2 a", "web-1 1 a"}},
-		{"the workload is scaled down", func(r *faultRun) error { return r.scale("web", 1) }, []string{"web-0 2 a"}},
-		{"the workload is deleted", func(r *faultRun) error { return r.undeploy("web") }, nil},
+		{"pod web-0 is replaced", func(r *faultRun) error { return r.deletePod("web-0") }, []string{"web-0 2 a", "web-1 1 a"}},
+		{"workload web is scaled down", func(r *faultRun) error { return r.scale("web", 1) }, []string{"web-0 2 a"}},
+		{"workload web is deleted", func(r *faultRun) error { return r.undeploy("web") }, nil},
 	},
 	"moves": {
 		{"two nodes join", func(r *faultRun) error { return errors.Join(r.join("a", false, ""), r.join("b", true, "")) }, nil},
 		{"two workloads are placed", func(r *faultRun) error {
 			return errors.Join(r.deploy("moves", 1, failover("Migrate")), r.deploy("waits", 1, failover("Wait")))
 		}, []string{"moves-0 1 a", "waits-0 1 a"}},
-		{"one of them moves to the other node", func(r *faultRun) error {
+		{"pod moves-0 moves to node b", func(r *faultRun) error {
 			return errors.Join(r.outOfService("a"), r.cordon("b", false), r.deletePod("moves-0"))
 		}, []string{"moves-0 2 b", "waits-0 1 a"}},
-		{"the workload that moved is deleted", func(r *faultRun) error { return r.undeploy("moves") }, []string{"waits-0 1 a"}},
-		{"the home node is lost", func(r *faultRun) error { return r.lose("a") }, []string{"waits-0 2 nowhere"}},
-		{"another node replaces the lost node", func(r *faultRun) error { return r.join("c", false, "a") }, []string{"waits-0 2 c"}},
-		{"the other workload is deleted", func(r *faultRun) error { return r.undeploy("waits") }, nil},
+		{"workload moves is deleted", func(r *faultRun) error { return r.undeploy("moves") }, []string{"waits-0 1 a"}},
+		{"node a is lost", func(r *faultRun) error { return r.lose("a") }, []string{"waits-0 2 nowhere"}},
+		{"node c replaces node a", func(r *faultRun) error { return r.join("c", false, "a") }, []string{"waits-0 2 c"}},
+		{"workload waits is deleted", func(r *faultRun) error { return r.undeploy("waits") }, nil},
 	},
 }
 
@@ -85,8 +86,8 @@ type faultRun struct {
 
 	// nodes are the nodes that joined and were not lost, without the prefix of the run.
 	nodes []string
-	// subnets contains the name of the first node of each subnet, and addresses the name of the first pod with each address.
-	// These names are equal in each run. Key: the subnet or address.
+	// subnets and addresses contain texts that are equal in each run, such as "the subnet of node a" and "the address of
+	// web-0". They name the first node of a subnet and the first pod with an address. Key: the subnet or address.
 	subnets, addresses map[string]string
 	// incarnations contains the UIDs of the pods with a name, in order. Key: the pod name.
 	incarnations map[string][]types.UID
@@ -111,7 +112,7 @@ func (r *faultRun) join(name string, cordoned bool, successorOf string) error {
 func (r *faultRun) statefulSet(name string, replicas int32) *appsv1.StatefulSet {
 	sts := statefulSet(name, replicas)
 	sts.Namespace = r.name
-	// Pods are created one after the other, so that the order does not affect which address each gets.
+	// Pods are created one after the other, so that they are placed in the same order in each run.
 	sts.Spec.PodManagementPolicy = appsv1.OrderedReadyPodManagement
 	sts.Spec.Template.Spec.NodeSelector = map[string]string{"run": r.name}
 	return sts
@@ -161,7 +162,7 @@ func (r *faultRun) lose(name string) error {
 
 // through runs the scenario and returns the state after each step. If wants contains the states of a run without a
 // fault, through waits after each step until the state is the same. If wants is nil, through waits after each step
-// until no write has come for a while.
+// until no write has come for a while. If a step fails, through returns an error and the states after the earlier steps.
 func (r *faultRun) through(wants []string) (states []string, err error) {
 	ctx := r.e.t.Context()
 	if err := r.e.api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.name}}); err != nil {
@@ -285,7 +286,7 @@ func (r *faultRun) entries(cn *ciliumv2.CiliumNode) string {
 	return fmt.Sprintf("%d dynamic entries, %d others: %s", dynamic, len(others), strings.Join(others, ", "))
 }
 
-// named replaces values that differ between runs by names.
+// named replaces each value that differs between runs with a name that is equal in each run.
 func (r *faultRun) named(text string) string {
 	var pairs []string
 	for a, name := range r.addresses {
@@ -403,7 +404,7 @@ func TestEveryWriteFails(t *testing.T) {
 			t.Errorf("%s, %s: got the state\n%s\nwant the state at the end of the run\n%s", r.scenario, r.fault, now, r.last)
 		}
 	}
-	t.Logf("the write of %d of %d runs failed, in %s", hit, len(todo), time.Since(began).Round(time.Second))
+	t.Logf("in %d of %d runs a write failed; all runs took %s", hit, len(todo), time.Since(began).Round(time.Second))
 	// Two writes can be combined, so that a run may make fewer writes than another.
 	if hit < len(todo)*9/10 {
 		t.Errorf("%d of %d writes failed, want at least 9 of 10", hit, len(todo))
@@ -424,7 +425,7 @@ func (e *env) podRequests(log, namespace string) (requests []string) {
 	return requests
 }
 
-// runInParallel calls through for each run, for runsAtOnce runs at the same time.
+// runInParallel calls through for each run, for up to runsAtOnce runs at the same time.
 func (e *env) runInParallel(runs []*faultRun, through func(*faultRun)) {
 	queue := make(chan *faultRun)
 	var working sync.WaitGroup

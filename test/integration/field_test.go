@@ -129,7 +129,7 @@ func TestFieldBugs(t *testing.T) {
 			e.t.Errorf("f3-0 still runs: got the entries %v and the FixedIP %v, want the entries %v and a FixedIP", got, e.witness.Record(namespace, "f3-0"), before["f3-0"].Entries)
 		}
 		f.keepPods(false)
-		e.rowsOf("f3", "wait for nothing to be left", nothingLeft)
+		e.rowsOf("f3", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
 	})
 
 	e.part("F4", func(e *env) {
@@ -140,7 +140,7 @@ func TestFieldBugs(t *testing.T) {
 		whileDown(e, func() { e.deletePods(pods...) })
 		e.sameAddresses(before, e.awaitRunning(before, pods...))
 		e.delete(statefulSet("f4", 60))
-		e.rowsOf("f4", "wait for nothing to be left", nothingLeft)
+		e.rowsOf("f4", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
 	})
 
 	e.part("F5", func(e *env) {
@@ -159,7 +159,7 @@ func TestFieldBugs(t *testing.T) {
 		if after["f5-0"].Address != before["f5-0"].Address {
 			e.t.Errorf("f5-0 has %s, want %s", after["f5-0"].Address, before["f5-0"].Address)
 		}
-		e.rowsOf("f5gone", "wait for nothing to be left", nothingLeft)
+		e.rowsOf("f5gone", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
 	})
 
 	e.part("F6", func(e *env) {
@@ -183,7 +183,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	e.part("F8", func(e *env) {
-		// The address is edited in the FixedIP, and requested on the workload: the reservation does not change.
+		// A user changes the address in the FixedIP, and requests another address on the workload: the reservation does not
+		// change.
 		e.create(statefulSet("f8", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f8-0")
 		fip := e.records("f8")["f8-0"]
@@ -246,7 +247,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	e.part("F13", func(e *env) {
-		// The pod keeps its address while its preStop hook runs, and the finalizer of another program is not removed.
+		// A pod keeps its address while it is terminating, for example during a long preStop hook, and the finalizer of another
+		// program is not removed.
 		e.create(statefulSet("f13", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f13-0")
 		fip := e.records("f13")["f13-0"]
@@ -264,7 +266,7 @@ func TestFieldBugs(t *testing.T) {
 		f.keepPods(false)
 		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return slices.Equal(f.Finalizers, []string{"example.com/mine"}) })
 		e.must(e.api.Patch(within(e.t), fip, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
-		e.rowsOf("f13", "wait for nothing to be left", nothingLeft)
+		e.rowsOf("f13", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
 	})
 
 	e.part("F15", func(e *env) {
@@ -283,7 +285,7 @@ func TestFieldBugs(t *testing.T) {
 		e.awaitRecord("f15-0", func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt != nil })
 		e.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}})
 		e.delete(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}})
-		e.rowsOf("f15", "wait for nothing to be left", nothingLeft)
+		e.rowsOf("f15", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
 	})
 
 	e.part("F17", func(e *env) {

@@ -31,8 +31,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// quantile returns the upper bound of the histogram bucket that contains the quantile of the observations with the
-// given labels, and their number.
+// quantile returns an upper bound of the quantile q of the observations with the given labels in a histogram of body, and
+// the number of these observations. The bound is that of the bucket that contains the quantile; the maximum of time.Duration
+// if there are no observations or the bucket has no upper bound.
 func quantile(t *testing.T, body, name string, q float64, with map[string]string) (atMost time.Duration, count float64) {
 	t.Helper()
 	samples := testutil.NewMetrics()
@@ -89,8 +90,8 @@ func TestG20Figures(t *testing.T) {
 	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{NoElection: true, SecurePort: securePort})
 	e.must(err)
 
-	// A /24 has 254 addresses, of which the node uses two. The test lists the pods and does not use the witness, which
-	// would evaluate all of them after each event.
+	// A /24 has 254 addresses, of which the node uses two. To wait for many pods the test lists them: the witness would
+	// evaluate all of them after each event.
 	const most = 252
 	began := time.Now()
 	e.create(statefulSet("fills", most, on("full")))
@@ -243,7 +244,8 @@ func (e *env) fast() (kubernetes.Interface, client.Client) {
 	return kubernetes.NewForConfigOrDie(cfg), api
 }
 
-// manyNodes creates n ready nodes without kubelets, many-0 and so on, with many requests at once.
+// manyNodes creates n ready nodes without kubelets, many-0 and so on, with their CiliumNodes and first agent reports, with
+// many requests at once.
 func (e *env) manyNodes(n int) {
 	e.t.Helper()
 	api, fast := e.fast()

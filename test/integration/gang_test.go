@@ -84,7 +84,7 @@ func (e *env) unclaimed(pods ...string) {
 	for _, cn := range nodes.Items {
 		for address, entry := range cn.Spec.IPAM.Pool {
 			if name, ok := strings.CutPrefix(entry.Owner, namespace+"/"); ok && slices.Contains(pods, name) {
-				e.t.Errorf("the pool of node %s has an entry that gives %s to pod %s, whose gang is not complete", cn.Name, address, name)
+				e.t.Errorf("the pool of node %s has an entry that gives %s to pod %s, want none: its gang is not complete or was deleted", cn.Name, address, name)
 			}
 		}
 	}
@@ -175,6 +175,6 @@ func TestGang(t *testing.T) {
 	}
 	lowest := slices.MinFunc(taken, netip.Addr.Compare)
 	if next := e.addr(e.awaitRunning(nil, "next-0")["next-0"].Address); next != lowest.Prev() {
-		t.Errorf("next-0 has %s, want %s", next, lowest.Prev())
+		t.Errorf("next-0 has %s, want %s, the highest free address", next, lowest.Prev())
 	}
 }

@@ -33,8 +33,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// startAsGuide starts a controller with the given arguments and variables only, and with the kubeconfig of the cluster. It
-// returns when the nodes are ready.
+// startAsGuide starts a cluster with the given nodes and a controller, and returns when the nodes are ready. The controller
+// has only the given arguments and environment variables, and the kubeconfig of the cluster.
 func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *env {
 	t.Helper()
 	e := startCluster(t)
@@ -59,7 +59,7 @@ func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *
 }
 
 // placed returns a StatefulSet whose pods are bound to a node without a scheduler. To the controller they look like pods of
-// another scheduler.
+// another scheduler. If node is empty, the pods wait for the default scheduler.
 func placed(name, node string, replicas int32, labels map[string]string) *appsv1.StatefulSet {
 	return statefulSet(name, replicas, func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.SchedulerName = "default-scheduler"
@@ -207,8 +207,8 @@ func TestG14GuideDeployment(t *testing.T) {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "db-1" && r.Running && r.Node == "node-2" })
 	})
 	now := e.witness.Pod(namespace, "db-1").Status.PodIP
-	e.awaitEvent("db-1", "AddressMismatch", "Pod runs with "+now+" on node node-2 instead of its reserved IP "+before["db-1"].Address+
-		", which is in the pool of node node-1; to place the next pod there, set schedulerName of the pod, or of the pod template of its workload, to fixedip-scheduler")
+	e.awaitEvent("db-1", "AddressMismatch", "Pod runs with "+now+" on node node-2 instead of its reserved IPs ("+before["db-1"].Address+
+		"), which are in the pool of node node-1; to place the next pod there, set schedulerName of the pod, or of the pod template of its workload, to fixedip-scheduler")
 	if entries := e.witness.Entries(namespace, "db-1"); !slices.Equal(entries, before["db-1"].Entries) {
 		t.Errorf("pod db-1 has the entries %v, want %v", entries, before["db-1"].Entries)
 	}
@@ -225,7 +225,7 @@ func TestG14GuideDeployment(t *testing.T) {
 	e.witness.Forgive(namespace + "/db-1")
 
 	e.delete(&appsv1.StatefulSet{ObjectMeta: moved.ObjectMeta})
-	e.await("wait for nothing to be left of db", func(rows []witness.Row) bool { return len(rows) == 1 })
+	e.await("wait for all pods, FixedIPs and entries of db to be gone", func(rows []witness.Row) bool { return len(rows) == 1 })
 	for _, pod := range pods {
 		if p := e.Process(pod.Name); !p.Running() || len(e.logged(p, "forbidden")) > 0 {
 			t.Errorf("replica %s: got running %t and the refused requests %q, want true and none", pod.Name, p.Running(), e.logged(p, "forbidden"))

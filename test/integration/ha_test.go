@@ -35,13 +35,13 @@ func defaultOf(t *testing.T, flag string) string {
 	}
 	line := regexp.MustCompile(`(?m)^ +(-v, )?--` + flag + `\b.*\(default "?([^")]+)"?\)`).FindSubmatch(help)
 	if line == nil {
-		t.Fatalf("no default of --%s in\n%s", flag, help)
+		t.Fatalf("the help has no default of --%s:\n%s", flag, help)
 	}
 	return string(line[2])
 }
 
-// startAs starts a controller whose only arguments about leader election are args. It gets its namespace from POD_NAMESPACE,
-// like a program in a pod.
+// startAs starts a controller whose only arguments about leader election are args. The controller gets its namespace from
+// POD_NAMESPACE, like a program in a pod.
 func (e *env) startAs(name string, args ...string) *replica {
 	e.t.Helper()
 	r := &replica{e: e, name: name, metrics: freePort(e.t)}
@@ -91,7 +91,7 @@ func TestG7HighAvailability(t *testing.T) {
 		t.Errorf("the duration of the Lease is %d s, want 15", got)
 	}
 
-	// The leader is killed before it has completed this work.
+	// The leader is killed before it has completed the following changes.
 	fixedIPs := map[string]*v1alpha1.FixedIP{}
 	for _, name := range names("web", 4) {
 		fixedIPs[name] = e.witness.Record(namespace, name)
@@ -102,13 +102,13 @@ func TestG7HighAvailability(t *testing.T) {
 	e.deletePods(names("web", 4)...)
 	e.startNode("node-3")
 	web := e.awaitRunning(before, names("web", 4)...)
-	e.sameAddresses(subset(before, names("web", 4)...), web)
+	e.sameAddresses(only(before, names("web", 4)...), web)
 	second.leads(id, true)
 	if now := e.lease("fixedip-system", id); ptr.Deref(now.Spec.LeaseTransitions, 0) != ptr.Deref(lease.Spec.LeaseTransitions, 0)+1 || *now.Spec.HolderIdentity == *lease.Spec.HolderIdentity {
 		t.Errorf("the Lease is %+v, want another holder and one more transition than in %+v", now.Spec, lease.Spec)
 	}
 	comes := e.awaitRunning(nil, names("comes", 4)...)
-	e.await("wait for nothing to be left of StatefulSet goes", func(rows []witness.Row) bool { return len(rowsFor(rows, "goes")) == 0 })
+	e.await("wait for all pods, FixedIPs and entries of StatefulSet goes to be gone", func(rows []witness.Row) bool { return len(rowsFor(rows, "goes")) == 0 })
 	e.must(e.WaitNodeReady(within(t), "node-3"))
 	for name, was := range fixedIPs {
 		if now := e.witness.Record(namespace, name); now == nil || now.UID != was.UID || now.Spec.IPs[0] != was.Spec.IPs[0] {

@@ -53,21 +53,21 @@ func TestHistoryModel(t *testing.T) {
 		exchanges []exchange
 		want      bool
 	}{
-		"claimed, released, claimed by another":            {[]exchange{claim(web0, 200), release(web0, 200), {from: released, code: 200}, claim(web1, 200)}, true},
-		"two claims, one refused":                          {[]exchange{claim(web0, 200), claim(web1, 422), read(web0)}, true},
-		"two owners":                                       {[]exchange{claim(web0, 200), claim(web1, 200)}, false},
-		"two owners at the same time":                      {[]exchange{claim(web0, 200), {to: web1, code: 200, shows: web1, concurrent: true}}, false},
-		"two claims without an answer":                     {[]exchange{claim(web0, 0), claim(web1, 0)}, true},
-		"a claim without an answer that was executed":      {[]exchange{claim(web0, 0), read(web0)}, true},
-		"a claim without an answer that was not executed":  {[]exchange{claim(web0, 0), read("")}, true},
-		"a claim without an answer that was executed late": {[]exchange{claim(web0, 0), read(""), read(web0)}, true},
-		"a claim without an answer that is lost later":     {[]exchange{claim(web0, 0), read(web0), read("")}, false},
-		"an answer with an error counts as none":           {[]exchange{claim(web0, 500), read(web0)}, true},
-		"a refused claim that was executed":                {[]exchange{claim(web0, 422), read(web0)}, false},
-		"a release of another owner's entry":               {[]exchange{claim(web1, 200), release(web0, 200)}, false},
-		"a release that is not seen":                       {[]exchange{claim(web0, 200), release(web0, 200), read(web0)}, false},
-		"a claim that is lost":                             {[]exchange{claim(web0, 200), read("")}, false},
-		"a claim without an answer is overwritten":         {[]exchange{claim(web0, 500), claim(web1, 200), read(web0)}, false},
+		"claimed, released, claimed by another pod":         {[]exchange{claim(web0, 200), release(web0, 200), {from: released, code: 200}, claim(web1, 200)}, true},
+		"two claims, one refused":                           {[]exchange{claim(web0, 200), claim(web1, 422), read(web0)}, true},
+		"a second claim that succeeds":                      {[]exchange{claim(web0, 200), claim(web1, 200)}, false},
+		"two concurrent claims that succeed":                {[]exchange{claim(web0, 200), {to: web1, code: 200, shows: web1, concurrent: true}}, false},
+		"two claims without an answer":                      {[]exchange{claim(web0, 0), claim(web1, 0)}, true},
+		"a claim without an answer that was executed":       {[]exchange{claim(web0, 0), read(web0)}, true},
+		"a claim without an answer that was not executed":   {[]exchange{claim(web0, 0), read("")}, true},
+		"a claim without an answer that was executed late":  {[]exchange{claim(web0, 0), read(""), read(web0)}, true},
+		"a claim without an answer that is lost later":      {[]exchange{claim(web0, 0), read(web0), read("")}, false},
+		"an answer with an error counts as none":            {[]exchange{claim(web0, 500), read(web0)}, true},
+		"a refused claim that was executed":                 {[]exchange{claim(web0, 422), read(web0)}, false},
+		"a release of another owner's entry":                {[]exchange{claim(web1, 200), release(web0, 200)}, false},
+		"a release that is not seen":                        {[]exchange{claim(web0, 200), release(web0, 200), read(web0)}, false},
+		"a claim that is lost":                              {[]exchange{claim(web0, 200), read("")}, false},
+		"a claim answered with an error overwrites another": {[]exchange{claim(web0, 500), claim(web1, 200), read(web0)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &history{}

@@ -45,8 +45,8 @@ type call struct {
 
 // change contains the tests of a patch on one entry, and the effect of the patch on that entry.
 type change struct {
-	// entry is the expected value of the whole entry, and owner and resource are those of its fields; nil if the patch does
-	// not test them.
+	// entry is the expected value of the whole entry, in the format of entryText. owner and resource are the expected values of
+	// its fields. A pointer is nil if the patch does not test the value.
 	entry, owner, resource *string
 	// to is the entry after the patch, in the format of entryText; nil if the patch does not change it.
 	to *string
@@ -94,7 +94,8 @@ func (h *history) recording(program string, onward http.Handler) http.Handler {
 	})
 }
 
-// unanswered records a request whose client got no answer.
+// unanswered records a request whose client gets no answer, or an answer that does not show whether the request was
+// executed.
 func (h *history) unanswered(program string, r *http.Request, body []byte) {
 	if aboutPool(r) {
 		h.begin(program, body)
@@ -158,7 +159,8 @@ func (h *history) end(c *call, code int, answer []byte) {
 	}
 }
 
-// changesOf parses a JSON patch of a CiliumNode.
+// changesOf parses a JSON patch of a CiliumNode. It returns the UID that the patch tests, and the changes of entries. Key:
+// the address. Both are empty if the text is not a JSON patch, such as the empty body of a read.
 func changesOf(patch []byte) (uid string, changes map[string]change) {
 	var ops []struct {
 		Op, Path string
@@ -213,12 +215,13 @@ func (c change) allows(state string) bool {
 		(c.resource == nil || fmt.Sprintf("%q", *c.resource) == resource)
 }
 
-// outcome is the information about one entry that the client of an operation has after it.
+// outcome is the information about one entry that the client has after an operation.
 type outcome struct {
 	// unknown is true if the client does not know whether the operation was executed; refused is true if nothing was
 	// written.
 	unknown, refused bool
-	// shown is the entry in the answer.
+	// shown is the entry in the answer, in the format of entryText; absent if the answer has no such entry or there is no
+	// answer.
 	shown string
 }
 

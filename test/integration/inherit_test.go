@@ -80,7 +80,7 @@ func (e *env) subnetsOf(node string, n int) []string {
 	return cn.Spec.IPAM.PodCIDRs
 }
 
-// event waits for an event with the reason on an object, whose message contains the given text.
+// event waits for an event on an object with the reason and a note that contains the given text.
 func (e *env) event(object, reason, contains string) {
 	e.t.Helper()
 	var events eventsv1.EventList
@@ -158,7 +158,7 @@ func TestNodeReplaced(t *testing.T) {
 	e.untouched(stays)
 }
 
-// TestHeldSubnet checks which node gets an orphaned subnet within the grace period: only its own node, the successor
+// TestHeldSubnet checks which node gets an orphaned subnet within the grace period: only the former node, the successor
 // or, if an address may migrate, an existing node.
 func TestHeldSubnet(t *testing.T) {
 	t.Parallel()
@@ -243,7 +243,7 @@ func TestHoldAndFree(t *testing.T) {
 	e.untouched(stays)
 }
 
-// agentless creates a Node and a CiliumNode, without a kubelet and an agent.
+// agentless creates a Node and a CiliumNode without a kubelet and an agent. podCIDRs become spec.podCIDRs of the Node.
 func (e *env) agentless(name string, podCIDRs ...string) {
 	e.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -253,7 +253,8 @@ func (e *env) agentless(name string, podCIDRs ...string) {
 	e.create(node, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// controllerMetrics waits until the named metrics have the given values.
+// controllerMetrics waits until metrics that the controller serves on a port have the given values. Key of want: the
+// metric with its labels, such as `name{a="b", c="d"}`.
 func (e *env) controllerMetrics(port int, want map[string]float64) {
 	e.t.Helper()
 	got := map[string]float64{}

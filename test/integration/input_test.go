@@ -24,7 +24,7 @@ import (
 )
 
 // TestBadFlags checks that the controller exits with an error for each invalid flag. The last line of the output names
-// the flag and the value.
+// the flag and explains the error.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	const pool = "--cluster-pool-ipv4-cidr=10.240.0.0/16"
@@ -34,7 +34,7 @@ func TestBadFlags(t *testing.T) {
 	}{
 		"no such prefix length":        {[]string{"--cluster-pool-ipv4-cidr=10.0.0.0/33"}, `--cluster-pool-ipv4-cidr: "10.0.0.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
 		"host bits":                    {[]string{"--cluster-pool-ipv4-cidr=10.0.0.5/16"}, `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16`},
-		"the other family":             {[]string{"--cluster-pool-ipv4-cidr=fd00::/48"}, `--cluster-pool-ipv4-cidr: "fd00::/48" is an IPv6 CIDR; write it in --cluster-pool-ipv6-cidr`},
+		"IPv6 CIDR in the IPv4 flag":   {[]string{"--cluster-pool-ipv4-cidr=fd00::/48"}, `--cluster-pool-ipv4-cidr: "fd00::/48" is an IPv6 CIDR; write it in --cluster-pool-ipv6-cidr`},
 		"mask smaller than CIDR":       {[]string{pool, "--cluster-pool-ipv4-mask-size=8"}, `--cluster-pool-ipv4-mask-size: Invalid value: 8: mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the cluster pool`},
 		"mask longer than address":     {[]string{pool, "--cluster-pool-ipv4-mask-size=33"}, `--cluster-pool-ipv4-mask-size: Invalid value: 33: mask size 33 is longer than an IPv4 address (32 bits)`},
 		"overlapping pools":            {[]string{pool, "--cluster-pool-ipv4-cidr=10.240.8.0/21"}, `--cluster-pool-ipv4-cidr: Invalid value: "10.240.8.0/21": overlaps 10.240.0.0/16`},
@@ -48,7 +48,7 @@ func TestBadFlags(t *testing.T) {
 		"watermark too low":            {[]string{pool, "--min-free-ips=1"}, `--min-free-ips: Invalid value: 1: must be at least 2: a Cilium agent with health checks does not start with a smaller pool`},
 		"maximum below watermark":      {[]string{pool, "--max-dynamic-ips=4"}, `--max-dynamic-ips: Invalid value: 4: must be 0, or at least minFree`},
 		"negative surplus":             {[]string{pool, "--max-surplus-ips=-1"}, `--max-surplus-ips: Invalid value: -1: must not be negative`},
-		"too few writes":               {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: enough to fill a pool, mark excess entries for release and remove them within one minute`},
+		"too few writes":               {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: enough to fill a pool, withdraw surplus entries, ask the Cilium agent to acknowledge that, and remove the entries within one minute`},
 		"invalid selector":             {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
 		"negative cooldown":            {[]string{pool, "--address-cooldown=-1s"}, `--address-cooldown: Invalid value: "-1s": must not be negative`},
 		"no such autoscaler":           {[]string{pool, "--protect-nodes-from=spot"}, `--protect-nodes-from: Unsupported value: "spot": supported values: "cluster-autoscaler", "karpenter"`},
@@ -57,7 +57,7 @@ func TestBadFlags(t *testing.T) {
 		"lease shorter than renew":     {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration: Invalid value: "5s": must be longer than leader-election-renew-deadline 10s, which must be longer than leader-election-retry-period 2s; all must be more than 0`},
 		"unknown field of a selector":  {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: not a LabelSelector in JSON: unknown field "matchLables"`},
 		"an empty prefix":              {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": must not be empty: every label begins with the empty prefix`},
-		"bad alias value":              {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
+		"invalid value of an alias":    {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
 		"alias and name":               {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only`},
 		"IPv6 pool with IPv6 disabled": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--enable-ipv6: Invalid value: "IPv4": subnets.clusterPools has no CIDR of this family`},
 		"no QPS":                       {[]string{pool, "--kube-api-qps=0"}, `--kube-api-qps: Invalid value: 0: must be more than 0`},
@@ -69,7 +69,7 @@ func TestBadFlags(t *testing.T) {
 		"no concurrent restarts":       {[]string{pool, "--max-concurrent-restarts=0"}, `--max-concurrent-restarts: Invalid value: 0: must be at least 1; to restart no pods, set mismatchPolicy to Report`},
 		"grace period too short":       {[]string{pool, "--cep-grace-period=0s"}, `--cep-grace-period: Invalid value: "0s": must be at least 1s`},
 		"Migrate is not allowed":       {[]string{pool, "--failover=Migrate", "--allow-address-migration=false"}, `--failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
-		"Cilium without a namespace":   {[]string{pool, "--cilium-config=cilium-config"}, `--cilium-config: "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
+		"cilium-config, no namespace":  {[]string{pool, "--cilium-config=cilium-config"}, `--cilium-config: "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
 		"no such file":                 {[]string{pool, "--config=/nowhere.yaml"}, `--config /nowhere.yaml: open /nowhere.yaml: no such file or directory`},
 		"no such flag":                 {[]string{"--cluster-pool"}, `unknown flag: --cluster-pool`},
 		"no such kubeconfig":           {[]string{pool, "--kubeconfig=/nowhere"}, `--kubeconfig "/nowhere": stat /nowhere: no such file or directory`},
@@ -86,23 +86,23 @@ func TestBadFlags(t *testing.T) {
 }
 
 // TestBadSchedulerArgs checks that the scheduler exits with an error for each invalid argument of the plugin and each
-// invalid setting. The last line of the output names the field and the value.
+// invalid setting. The last line of the output names the field and explains the error.
 func TestBadSchedulerArgs(t *testing.T) {
 	t.Parallel()
 	const prefix = `fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": pluginConfig[FixedIP].args.`
 	for name, c := range map[string]struct{ args, settings, want string }{
-		"no claim timeout":         {args: "claimTimeout: 0s", want: prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
-		"claim timeout too long":   {args: "claimTimeout: 1h", want: prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
-		"no QPS":                   {args: "claimQPS: 0", want: prefix + `claimQPS: Invalid value: 0: must be more than 0`},
-		"no burst":                 {args: "claimBurst: 0", want: prefix + `claimBurst: Invalid value: 0: must be at least 1`},
-		"no such file":             {args: "configuration: /nowhere.yaml", want: prefix + `configuration: open /nowhere.yaml: no such file or directory`},
-		"no such argument":         {args: "ipFamilies: [IPv4]", want: `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamilies"`},
-		"no such family":           {settings: "ipFamilies: [IPv5]", want: prefix + `configuration: FILE: ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
-		"invalid selector":         {settings: `strictNodes: "a in"`, want: prefix + `configuration: FILE: strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
-		"Cilium without namespace": {args: "ciliumConfig: cilium-config", want: prefix + `ciliumConfig: Invalid value: "cilium-config": "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
-		"Migrate is not allowed":   {settings: "allowAddressMigration: false\nfailover: Migrate", want: prefix + `configuration: FILE: failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
-		"profile without a name":   {settings: "allowAddressMigration: true\nschedulerNames: [web]", want: strings.TrimSuffix(prefix, "pluginConfig[FixedIP].args.") + `profile fixedip-scheduler enables plugin FixedIP, but schedulerNames in the configuration is [web]; add fixedip-scheduler to schedulerNames, or disable the plugin in that profile`},
-		"no such setting":          {settings: "ipFamily: IPv4", want: prefix + `configuration: FILE: error unmarshaling JSON: while decoding JSON: json: unknown field "ipFamily"`},
+		"no claim timeout":            {args: "claimTimeout: 0s", want: prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
+		"claim timeout too long":      {args: "claimTimeout: 1h", want: prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
+		"no QPS":                      {args: "claimQPS: 0", want: prefix + `claimQPS: Invalid value: 0: must be more than 0`},
+		"no burst":                    {args: "claimBurst: 0", want: prefix + `claimBurst: Invalid value: 0: must be at least 1`},
+		"no such file":                {args: "configuration: /nowhere.yaml", want: prefix + `configuration: open /nowhere.yaml: no such file or directory`},
+		"no such argument":            {args: "ipFamilies: [IPv4]", want: `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamilies"`},
+		"no such family":              {settings: "ipFamilies: [IPv5]", want: prefix + `configuration: FILE: ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
+		"invalid selector":            {settings: `strictNodes: "a in"`, want: prefix + `configuration: FILE: strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
+		"cilium-config, no namespace": {args: "ciliumConfig: cilium-config", want: prefix + `ciliumConfig: Invalid value: "cilium-config": "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
+		"Migrate is not allowed":      {settings: "allowAddressMigration: false\nfailover: Migrate", want: prefix + `configuration: FILE: failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses`},
+		"profile without a name":      {settings: "allowAddressMigration: true\nschedulerNames: [web]", want: strings.TrimSuffix(prefix, "pluginConfig[FixedIP].args.") + `profile fixedip-scheduler enables plugin FixedIP, but schedulerNames in the configuration is [web]; add fixedip-scheduler to schedulerNames, or disable the plugin in that profile`},
+		"no such setting":             {settings: "ipFamily: IPv4", want: prefix + `configuration: FILE: error unmarshaling JSON: while decoding JSON: json: unknown field "ipFamily"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := settingsFile(t, c.settings)
@@ -115,7 +115,7 @@ func TestBadSchedulerArgs(t *testing.T) {
 	}
 }
 
-// settingsFile writes a file with the settings of both programs, and with another line.
+// settingsFile writes a configuration file of both programs that ends with line, which may be empty. It returns the path.
 func settingsFile(t *testing.T, line string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "settings.yaml")
@@ -265,7 +265,7 @@ func TestFixedIPValidation(t *testing.T) {
 	} {
 		err := e.api.Create(within(t), make(name, c.ips...))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: got %v, want %q", name, err, c.want)
+			t.Errorf("%s: got the error %v, want one with %q (if empty: no error)", name, err, c.want)
 		}
 	}
 
@@ -279,7 +279,7 @@ func TestFixedIPValidation(t *testing.T) {
 		{"set once", []string{"10.240.2.1"}, ""},
 		{"changed", []string{"10.240.2.2"}, "immutable once set"},
 		{"emptied", []string{}, "immutable once set"},
-		{"changed for two", []string{"10.240.2.2", "fd00:240::2:1"}, "immutable once set"},
+		{"replaced with two", []string{"10.240.2.2", "fd00:240::2:1"}, "immutable once set"},
 		{"other family added", []string{"10.240.2.1", "fd00:240::2:1"}, ""},
 		{"one of two changed", []string{"10.240.2.1", "fd00:240::2:2"}, "immutable once set"},
 		{"one of two removed", []string{"10.240.2.1"}, "immutable once set"},
@@ -290,7 +290,7 @@ func TestFixedIPValidation(t *testing.T) {
 		changed.Spec.IPs = step.ips
 		err := e.api.Update(within(t), changed)
 		if step.want == "" && err != nil || step.want != "" && (err == nil || !strings.Contains(err.Error(), step.want)) {
-			t.Errorf("%s: got %v, want %q", step.what, err, step.want)
+			t.Errorf("%s: got the error %v, want one with %q (if empty: no error)", step.what, err, step.want)
 		}
 		if err == nil {
 			fip = changed

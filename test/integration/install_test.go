@@ -36,9 +36,9 @@ const (
 )
 
 // TestInstalled checks the installation. The API server accepts the manifests with strict validation, and the default
-// scheduler places the pods on nodes that are not ready. The programs run with the arguments, configuration and service
-// accounts of the pods until all probes succeed; nodes become ready and pods get addresses. An update succeeds on two nodes,
-// and so does the drain of a node.
+// scheduler places the pods on nodes that are not ready. With the arguments, configuration and service accounts of the pods,
+// the programs start and all probes succeed; nodes become ready and pods get addresses. With two nodes, an update of both
+// Deployments and the drain of a node succeed.
 func TestInstalled(t *testing.T) {
 	t.Parallel()
 	useDefaultPorts(t)
@@ -268,8 +268,8 @@ func (i installation) run(name string, args ...string) {
 	}
 }
 
-// drain evicts the pod of a Deployment from a node like kubectl drain. The replacement waits until the node is schedulable
-// again.
+// drain cordons a node and evicts the pod of a Deployment there, like kubectl drain. It waits until the replacement is
+// reported as unschedulable, uncordons the node, and waits until the replacement is available.
 func (i installation) drain(node, name string) {
 	i.t.Helper()
 	i.cordon(node, true)

@@ -63,7 +63,7 @@ func (c *churn) workload(name string) *appsv1.StatefulSet {
 	return statefulSet(name, churned[name].replicas, churned[name].change)
 }
 
-// changeOne makes one change.
+// changeOne makes one random change, and counts it in done unless it fails.
 func (c *churn) changeOne(ctx context.Context) {
 	all := slices.Sorted(maps.Keys(churned))
 	name := all[c.random.IntN(len(all))]
@@ -116,8 +116,8 @@ func (c *churn) during(f func()) {
 	churning.Wait()
 }
 
-// awaitWanted uncordons all nodes, creates the deleted workloads again, waits until all wanted pods run, and returns their
-// rows.
+// awaitWanted uncordons all nodes, creates the deleted workloads again, and waits until all wanted pods run and no other
+// pods exist. It returns the rows of the wanted pods. Key: the pod name.
 func (c *churn) awaitWanted() map[string]witness.Row {
 	e := c.e
 	e.t.Helper()
@@ -198,7 +198,7 @@ func (e *env) awaitWitness() {
 	written[2].SetName("keeps-0")
 	written[2].SetNamespace(namespace)
 	for _, obj := range written {
-		e.eventually("an annotation to be written", func() bool {
+		e.eventually("an annotation of the marker pod, a CiliumNode or a FixedIP to be written", func() bool {
 			return e.api.Patch(e.t.Context(), obj, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"marked":%q}}}`, time.Now()))) == nil
 		})
 	}
@@ -277,7 +277,7 @@ func fromEnv(t *testing.T, name string, fallback uint64) uint64 {
 // TestKilledAtRandom kills scheduler, controller and sometimes API server and etcd at random moments while pods are
 // created and deleted. It checks that no two pods ever share an address, that no address is lost, and that all pods run
 // again. After the workloads are deleted, nothing may be left. FIXEDIP_KILLS is the number of kills. FIXEDIP_SEED is
-// the seed, which does not determine at which instruction of a program a kill happens.
+// the seed; if it is 0 or not set, a random one. It does not determine at which instruction of a program a kill happens.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
 	kills := int(fromEnv(t, "FIXEDIP_KILLS", 10))
@@ -354,7 +354,7 @@ func TestKilledAtRandom(t *testing.T) {
 	for name := range churned {
 		e.delete(c.workload(name))
 	}
-	e.await("wait for nothing to be left", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.await("wait for all pods, FixedIPs and entries to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Other == 0 && p.Moving == 0 }))
 	t.Logf("killed: %v; the churn: %v; %d pods ran; %s", killed, c.done, e.witness.Incarnations(), time.Since(began).Round(time.Second))
 	gate.history.linearizable(t)

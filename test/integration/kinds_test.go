@@ -25,7 +25,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// herds is a custom workload kind of this test, whose pods have stable names. The test does the work of its controller.
+// herds is the value of --workload-kind for a custom kind whose pods have stable names. The test does the work of the
+// controller of that kind.
 const herds = "Herd.example.com=PodName"
 
 // installHerds installs the kind and grants our programs the right to read it, as the manifests describe.
@@ -74,8 +75,8 @@ func (e *env) createHerd(h *unstructured.Unstructured) {
 	})
 }
 
-// herdPods returns pods with the given names that a herd controls. If of, which is the herd, is nil, it returns bare
-// pods without annotations.
+// herdPods returns pods with the given names. of is the herd that controls the pods, which then have the annotation that
+// enables fixed addresses; nil: the pods are bare pods without annotations.
 func herdPods(of *unstructured.Unstructured, names ...string) []client.Object {
 	var pods []client.Object
 	for _, name := range names {
@@ -156,15 +157,15 @@ func (e *env) customResource() {
 
 	e.must(e.api.Patch(within(e.t), herd("sheep", 0, nil), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":2}}`))))
 	e.deletePods("sheep-2")
-	e.await("wait for nothing to be left of sheep-2", func(rows []witness.Row) bool { return len(rows) == 2 })
+	e.await("wait for pod sheep-2, its FixedIP and its entry to be gone", func(rows []witness.Row) bool { return len(rows) == 2 })
 
 	e.delete(sheep)
 	e.deletePods("sheep-0", "sheep-1")
-	e.await("wait for nothing to be left of the herd", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.await("wait for all pods, FixedIPs and entries of the herd to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Other == 0 }))
 }
 
-// deployments is the workload kind of Deployments, whose pods have slots.
+// deployments is the value of --workload-kind for Deployments whose pods have slots.
 const deployments = "Deployment.apps=Slot"
 
 // deployment returns a Deployment whose pods our scheduler places, with one surge pod during updates.
@@ -188,7 +189,7 @@ func (e *env) patchDeployment(name, patch string) {
 }
 
 // awaitReplicas waits until this many pods run with their slots, none of them in before, and no other pods exist. It returns
-// their rows by name.
+// their rows. Key: the pod name.
 func (e *env) awaitReplicas(before map[string]witness.Row, replicas int) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -285,13 +286,13 @@ func (e *env) deploymentUpdated() {
 func (e *env) deploymentGone() {
 	e.t.Helper()
 	e.delete(deployment("shop", 0), client.PropagationPolicy(metav1.DeletePropagationBackground))
-	e.await("wait for nothing to be left of the Deployment", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.await("wait for all pods, FixedIPs and entries of the Deployment to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Other == 0 }))
 }
 
 // deploymentScaled checks that a Deployment that is scaled down keeps its slots or, with the policy Delete, releases
-// the slots that it does not need. A slot whose FixedIP is deleted by hand is released with its pod. Nothing is left
-// after the Deployment is deleted.
+// the slots that it does not need. A slot whose FixedIP is deleted by hand is released when its pod is deleted. Nothing is
+// left after the Deployment is deleted.
 func (e *env) deploymentScaled() {
 	e.create(deployment("shop", 4))
 	four := places(e.awaitReplicas(nil, 4))
@@ -319,7 +320,7 @@ func (e *env) deploymentScaled() {
 			}
 		}
 	}
-	e.await("wait for the FixedIP to be released", func([]witness.Row) bool {
+	e.await("wait for the deleted FixedIP to have the state Releasing", func([]witness.Row) bool {
 		for _, r := range e.witness.Records(namespace) {
 			if reservation.StateOf(r) == reservation.Releasing {
 				return true

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// deployed creates the objects of an installation whose programs the test runs as processes: Deployments, whose pods
-// run on rack-7 and do nothing, their ConfigMap, and what Cilium installs.
+// deployed creates the objects of an installation whose programs the test runs as processes: the Deployments, whose pods run
+// on rack-7 and do nothing, their ConfigMap, and the ConfigMap and the DaemonSet of Cilium.
 func (e *env) deployed() {
 	e.t.Helper()
 	const system = "fixedip-system"
@@ -54,7 +54,8 @@ func (e *env) deployed() {
 		}})
 }
 
-// exits runs the plugin as a user and checks its exit code and that its output contains the texts.
+// exits runs the plugin as a user and checks its exit code and that its output contains the texts. If user is empty, the
+// plugin has all rights. Sequences of white space in the output count as one space.
 func (e *env) exits(user string, code int, args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectlAs(user, args...)
@@ -75,8 +76,8 @@ func (e *env) exits(user string, code int, args []string, texts ...string) {
 	}
 }
 
-// TestKubectlStatus checks status, map, report and version on a cluster: what is missing, what the user may not read, and a healthy
-// installation.
+// TestKubectlStatus checks the commands status, map, report and version. status reports missing objects, objects that the
+// user may not read, and a healthy installation. report removes names, addresses and secrets.
 func TestKubectlStatus(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"rack-7"}, controllerArgs: defaultPool})
@@ -85,7 +86,7 @@ func TestKubectlStatus(t *testing.T) {
 	web0 := e.awaitRunning(nil, "web-0")["web-0"].Address
 
 	e.exits("", 1, []string{"status"}, "! There is no Deployment of fixedip-controller. what helps: install fixedip", "! There is no ConfigMap kube-system/cilium-config.", "FixedIPs: 1 of 1 ready (InUse 1)")
-	e.exits(viewer, 2, []string{"status"}, "fixedip-controller: not readable", "Pools: nodes: 1; IPv4: ", "? Deployments could not be read: ", "No problem in what could be read.")
+	e.exits(viewer, 2, []string{"status"}, "fixedip-controller: not readable", "Pools: nodes: 1; IPv4: ", "? Deployments could not be read: ", "No problems in the objects that could be read.")
 	e.deployed()
 	e.exits("", 0, []string{"status", "--wait=1m"}, "fixedip-controller: 1 of 1 ready, version v0.1.0 (registry.example.com/fixedip-controller:v0.1.0), leader ",
 		"fixedip-scheduler: 1 of 1 ready, version v0.1.0", "Configuration: same, hash ", "Cilium: IPAM mode crd, routing mode native; 0 of 0 agents ready, version v1.19.1", "Healthy.")
@@ -107,7 +108,7 @@ func TestKubectlStatus(t *testing.T) {
 	for name, content := range files {
 		for _, secret := range []string{web0, "web-0", "rack-7", "hunter2", "registry.example.com"} {
 			if name != "README.txt" && strings.Contains(content, secret) {
-				t.Errorf("%s contains %q:\n%s", name, secret, content)
+				t.Errorf("file %s of the report contains %q, want it removed or replaced:\n%s", name, secret, content)
 			}
 		}
 	}
@@ -120,7 +121,7 @@ func TestKubectlStatus(t *testing.T) {
 	e.create(other)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "fixedip-system", Name: "fixedip-controller"}}
 	e.must(e.api.Patch(within(t), d, client.RawPatch("application/json-patch+json", []byte(`[{"op":"replace","path":"/spec/template/spec/volumes/0/configMap/name","value":"other"}]`))))
-	e.exits("", 1, []string{"status"}, "Configuration: differs", "! Both programs have different configurations. what helps: let both Deployments mount one ConfigMap")
+	e.exits("", 1, []string{"status"}, "Configuration: differs", "! The programs have different configurations. what helps: let both Deployments mount one ConfigMap")
 }
 
 // unpacked returns the files of an archive. Key: the path in its folder.

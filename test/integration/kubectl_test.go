@@ -71,8 +71,8 @@ func (e *env) kubectlAs(user string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// checkOutput checks that the plugin does not fail and that its output contains each text. Exit code 1 means that the plugin has
-// found a problem. Sequences of white space in the output count as one space.
+// checkOutput runs the plugin as the viewer. It checks that the plugin does not fail and that its output contains each text.
+// Exit code 1 is no failure: the plugin has found a problem. Sequences of white space in the output count as one space.
 func (e *env) checkOutput(args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectl(args...)
@@ -142,7 +142,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.checkOutput([]string{"explain", "other-0"}, "! The address of the pod is not fixed: its schedulerName is default-scheduler, and the controller has not adopted the address. "+
 		`what helps: set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation fixedip.io/enabled: "true"`)
 	e.await("wait for pod waits-0 to exist", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
-	e.checkOutput([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (fixedip-scheduler). what helps: set schedulerName: fixedip-scheduler in the pod template")
+	e.checkOutput([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which is not among the known profiles of fixedip-scheduler (fixedip-scheduler). what helps: set schedulerName: fixedip-scheduler in the pod template")
 
 	// An address is not released, because its StatefulSet exists, or no controller is the leader.
 	e.scale("web", 1)

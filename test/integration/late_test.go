@@ -148,8 +148,8 @@ func (e *env) startLateNode(name string, delay time.Duration, args ...string) *l
 	return l
 }
 
-// startLateNodes starts nodes as startLateNode does, the controller, our scheduler and the default scheduler. It returns the
-// watches of the nodes. Leader election is disabled, because on a slow machine a program may lose its Lease and exit.
+// startLateNodes starts late nodes (see startLateNode), the controller, our scheduler and the default scheduler. It returns
+// the watches of the nodes. Leader election is disabled, because on a slow machine a program may lose its Lease and exit.
 func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs []string, nodeArgs ...string) []*lateWatch {
 	e.t.Helper()
 	var late []*lateWatch
@@ -297,8 +297,8 @@ func TestLateAgents(t *testing.T) {
 }
 
 // TestLateAgentOfSlots checks a Deployment on a node with a late agent. The addresses that were claimed for its pods
-// become its slots, and its pods run with these addresses in the end. A pod that takes over a slot is a new claim, so a
-// restart helps only if the agent sees that claim in time.
+// become its slots, and its pods run with these addresses in the end. The scheduler writes a new claim for each pod that
+// takes over a slot, so a restart helps only if the agent sees that claim in time.
 func TestLateAgentOfSlots(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append([]string{"--mismatch-grace-period=4s", "--workload-kind=" + deployments}, defaultPool...),

@@ -24,10 +24,9 @@ import (
 )
 
 // poolByHand writes a subnet and a pool for a node, as a user without a controller does. Key of entries: the address. Value:
-// the owner.
+// the owner; empty for a dynamic entry.
 func (e *env) poolByHand(node, subnet string, entries map[string]string) {
 	e.t.Helper()
-	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return true }))
 	pool := []string{}
 	for addr, owner := range entries {
 		pool = append(pool, fmt.Sprintf("%q:{%s}", addr, ownerField(owner)))
@@ -49,7 +48,7 @@ func ownerField(owner string) string {
 	return fmt.Sprintf("%q:%q", "owner", owner)
 }
 
-// setOwner sets the owner of an entry in one write. If owner is nil, it removes the entry.
+// setOwner writes an entry with the owner and without a resource, in one write. If owner is nil, it removes the entry.
 func (e *env) setOwner(node, addr string, owner *string) {
 	e.t.Helper()
 	value := "null"

@@ -75,8 +75,8 @@ func TestMassRestart(t *testing.T) {
 		took.Round(100*time.Millisecond), took.Seconds()*1000/float64(sets))
 }
 
-// allRun waits until all pods run and their FixedIPs are in use, each with another UID than in before, and returns their
-// rows. Key: the pod name. It fails the test if the number of these pods does not grow for stepTimeout.
+// allRun waits until all pods run with other UIDs than in before, and their FixedIPs are in use. It returns their rows. Key:
+// the pod name. It fails the test if the number of these pods does not grow for stepTimeout.
 func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}

@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 )
 
-// served is a client of the secure port of a scheduler.
+// served is a client of a port on which a program serves metrics over HTTPS.
 type served struct {
 	e    *env
 	port int
@@ -43,12 +43,12 @@ func (e *env) startServing(o product.SchedulerOptions) *served {
 	return e.servedOn(o.SecurePort)
 }
 
-// servedOn returns a client of the secure port of a running scheduler.
+// servedOn returns a client of the port on which a running program serves metrics over HTTPS.
 func (e *env) servedOn(port int) *served {
 	e.t.Helper()
 	admin, err := e.RESTConfig(cluster.Admin)
 	e.must(err)
-	// The scheduler uses a self-signed certificate.
+	// The program uses a self-signed certificate.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	e.t.Cleanup(transport.CloseIdleConnections)
 	return &served{e: e, port: port, token: admin.BearerToken, client: &http.Client{Transport: transport}}
@@ -103,7 +103,7 @@ func (s *served) await(what, path, token string, wanted func(status int, body st
 type metrics map[string]float64
 
 // awaitMetrics waits until the named metrics have the given values; a metric that does not exist counts as 0. It returns all
-// metrics of fixedip.
+// metrics of fixedip except the buckets of histograms.
 func (s *served) awaitMetrics(want metrics) metrics {
 	s.e.t.Helper()
 	var got metrics
@@ -134,8 +134,8 @@ func (s *served) awaitMetrics(want metrics) metrics {
 	return got
 }
 
-// TestMetrics checks that the metrics of the scheduler match the events of the test, and that only users who may read
-// metrics get them.
+// TestMetrics checks that the metrics of the scheduler count the claims and requeues of the test, and that anonymous users
+// cannot read them.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool, noScheduler: true})

@@ -90,9 +90,9 @@ func monitored(t *testing.T) map[string][]selector {
 	return all
 }
 
-// TestMonitoringNamesExist checks that the programs serve every metric that the alerts and the dashboard use, with the labels
-// that these select. It looks at programs that have just started and placed one pod: an alert on a metric that appears only
-// after a fault cannot tell a program without that fault from one that is not scraped.
+// TestMonitoringNamesExist checks that the programs serve every metric that the alerts and the dashboard use, with the
+// labels that these select. The programs have just started and placed one pod. A metric must not appear only after a fault,
+// because an alert could not distinguish a program without that fault from a program that is not scraped.
 func TestMonitoringNamesExist(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})

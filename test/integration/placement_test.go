@@ -217,7 +217,7 @@ func TestBarePodWithReservedName(t *testing.T) {
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
 	e.create(statefulSet("web", 1))
 	before := e.awaitRunning(nil, "web-0")["web-0"]
-	// The StatefulSet is scaled to zero, and its address stays reserved. Then a user creates a pod with the name.
+	// The StatefulSet is scaled to zero, and the address of web-0 stays reserved. Then a user creates a pod with that name.
 	e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))))
 	e.await("wait for the pod to be gone", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
 	bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}, Spec: statefulSet("web", 0).Spec.Template.Spec}

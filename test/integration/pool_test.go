@@ -212,14 +212,14 @@ func (e *env) usedMeanwhile(t *testing.T) {
 		before, meanwhile func(i int) string
 		refused           bool
 	}{
-		{what: "no report"},
-		{what: "no report before the read, the address before the write", meanwhile: used(200), refused: true},
+		{what: "no report before the write"},
+		{what: "no report before the read, and a report with the address before the write", meanwhile: used(200), refused: true},
 		{what: "an operator status is written before the read", before: operatorStatus},
 		{what: "a report without addresses before the read", before: used()},
-		{what: "a report without addresses before the read, the address before the write", before: used(), meanwhile: used(200), refused: true},
+		{what: "a report without addresses before the read, and a report with the address before the write", before: used(), meanwhile: used(200), refused: true},
 		{what: "another address is reported before the read", before: used(1)},
-		{what: "another address is reported before the read, a third before the write", before: used(1), meanwhile: used(2)},
-		{what: "another address is reported before the read, both before the write", before: used(1), meanwhile: used(1, 200), refused: true},
+		{what: "another address is reported before the read, and a third address before the write", before: used(1), meanwhile: used(2)},
+		{what: "another address is reported before the read, and both addresses before the write", before: used(1), meanwhile: used(1, 200), refused: true},
 	} {
 		name := fmt.Sprintf("reports-%d", i)
 		e.unreportedNode(t, name, fmt.Sprintf("10.18.%d.0/24", i))

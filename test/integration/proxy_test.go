@@ -20,8 +20,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// proxy starts a proxy in front of the API server for one user, and returns the kubeconfig for it. pass handles each
-// request, and may forward it with onward.
+// proxy starts a proxy in front of the API server for one user, and returns the path of a kubeconfig that uses the proxy.
+// pass handles each request, and may forward it with onward.
 func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.Request, onward http.Handler)) (kubeconfig string) {
 	e.t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", e.Kubeconfig(user))
@@ -33,7 +33,7 @@ func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.
 	e.must(err)
 	onward := httputil.NewSingleHostReverseProxy(target)
 	onward.Transport, onward.FlushInterval = transport, -1
-	// Programs and control planes that a test kills close connections. These errors are not logged.
+	// Programs and control planes that a test kills close their connections. The resulting errors are not logged.
 	onward.ErrorLog = log.New(io.Discard, "", 0)
 	onward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 

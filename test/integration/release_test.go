@@ -18,8 +18,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// TestStatefulSetDeleted checks that the addresses of a deleted StatefulSet are released, and that the pods of another one
-// are not affected.
+// TestStatefulSetDeleted checks that the addresses of a deleted StatefulSet are released, and that the pods of another
+// StatefulSet are not affected.
 func TestStatefulSetDeleted(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -109,7 +109,7 @@ func TestFixedIPDeletedByHand(t *testing.T) {
 // awaitRecord waits until a condition holds for one FixedIP.
 func (e *env) awaitRecord(name string, condition func(*v1alpha1.FixedIP) bool) {
 	e.t.Helper()
-	e.await("wait for FixedIP "+name, func([]witness.Row) bool {
+	e.await("wait for FixedIP "+name+" to exist and have the expected state", func([]witness.Row) bool {
 		fip := e.witness.Record(namespace, name)
 		return fip != nil && condition(fip)
 	})

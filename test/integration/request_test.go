@@ -25,7 +25,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// in returns the address in the IPv4 subnet of a node, a /24, whose last byte is end.
+// in returns an address in the IPv4 subnet of a node, which must be a /24. end is the last byte of the address.
 func (e *env) in(node, end string) string {
 	e.t.Helper()
 	var cn ciliumv2.CiliumNode
@@ -77,8 +77,9 @@ func TestG11Annotations(t *testing.T) {
 	e.part("bare pods", (*env).barePods)
 }
 
-// barePods checks that a bare pod that requests an address, or enables a fixed one, has the same address after it is
-// created again. The address stays reserved until then. With when-deleted Delete the address is released.
+// barePods checks bare pods that request an address or have the annotation that enables a fixed address. Each has the same
+// address after it is created again. The address stays reserved until then. With when-deleted Delete the address is
+// released.
 func (e *env) barePods() {
 	barePod := func(name string, pairs ...string) *corev1.Pod {
 		pod := unreservedPod(name, "fixedip-scheduler", "")
@@ -116,7 +117,7 @@ func (e *env) barePods() {
 		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "released" })
 	})
 	e.create(pods()...)
-	e.sameAddresses(subset(before, retained...), e.awaitRunning(before, retained...))
+	e.sameAddresses(only(before, retained...), e.awaitRunning(before, retained...))
 }
 
 func (e *env) optedInAndOut() {
@@ -151,7 +152,7 @@ func (e *env) optedInAndOut() {
 	for _, s := range all {
 		e.delete(s, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	}
-	e.await("wait for nothing to be left", nothingLeft)
+	e.await("wait for all pods, FixedIPs and entries to be gone", nothingLeft)
 }
 
 // requestedAddresses checks for each way to request addresses that the pods get the addresses, have FixedIPs with them, and

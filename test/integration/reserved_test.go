@@ -13,9 +13,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// TestReservedBeforehand checks that an address of a FixedIP is reserved before any pool has an entry for it. No first
-// placement takes the address, although it would be the next one. It does not become a dynamic entry, and no other pod
-// that requests it gets it. When the FixedIP is deleted, the pod that requests the address gets it.
+// TestReservedBeforehand checks that the address of a FixedIP is reserved before any pool has an entry for the address. No
+// first placement takes the address, even if it would be the next one. The address gets no dynamic entry, and another pod
+// that requests it waits. When the FixedIP is deleted, that pod gets the address.
 func TestReservedBeforehand(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})

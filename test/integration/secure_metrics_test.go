@@ -17,8 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestSecureMetrics checks that a controller with --metrics-secure, like that of the manifests, serves its metrics over HTTPS,
-// and only to users with the ClusterRole fixedip-metrics-reader. A dry run does that too, although it writes nothing.
+// TestSecureMetrics checks that a controller with --metrics-secure, like that of the manifests, serves its metrics over
+// HTTPS, and only to users with the ClusterRole fixedip-metrics-reader. A controller with --dry-run does so, too, although
+// it writes nothing.
 func TestSecureMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})

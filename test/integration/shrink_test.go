@@ -52,7 +52,8 @@ func (e *env) awaitPods(pods ...string) map[string]witness.Row {
 	return found
 }
 
-// awaitNode polls a CiliumNode until the condition holds, and returns it.
+// awaitNode polls a CiliumNode until condition returns true, and returns the CiliumNode. It fails the test after
+// stepTimeout.
 func (e *env) awaitNode(name, what string, condition func(*ciliumv2.CiliumNode) bool) *ciliumv2.CiliumNode {
 	e.t.Helper()
 	cn := &ciliumv2.CiliumNode{}
@@ -198,15 +199,15 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	}
 }
 
-// TestHandshakesOfOthers checks that a controller withdraws release handshakes of another program in every state, and that the pool
-// keeps its entries.
+// TestHandshakesOfOthers checks that a controller withdraws the release handshakes of another program in every state, and
+// that the pool keeps its entries.
 func TestHandshakesOfOthers(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})
 	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
 	e.must(e.controller.Kill())
 	// The restarted controller finds three handshakes. The agent is ready to release free[0], whose entry still exists, and
-	// free[1], whose entry the test removes. It refuses to release own[0], because the node itself uses that address.
+	// free[1], whose entry the test removes. The agent refuses to release own[0], because the node itself uses that address.
 	cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true })
 	var own, free []string
 	for ip := range cn.Spec.IPAM.Pool {
@@ -240,8 +241,8 @@ func TestShrinkAcrossRestarts(t *testing.T) {
 	for i := range 10 {
 		patch = append(patch, fmt.Sprintf(`{"op":"add","path":"/spec/ipam/pool/%s%d","value":{}}`, strings.TrimSuffix(cn.Spec.IPAM.PodCIDRs[0], "0/24"), 200+i))
 	}
-	// The agent cannot acknowledge the withdrawal while its process is stopped, so that the restarted controller finds the withdrawn
-	// entries.
+	// The agent cannot acknowledge the withdrawal while its process is stopped, so that the restarted controller finds the
+	// withdrawn entries.
 	e.must(e.Process("node-1").Signal(syscall.SIGSTOP))
 	e.must(e.api.Patch(within(t), cn, client.RawPatch("application/json-patch+json", []byte("["+strings.Join(patch, ",")+"]"))))
 	e.awaitNode("node-1", "withdrawn entries", func(cn *ciliumv2.CiliumNode) bool { return withdrawn(cn) > 0 })

@@ -64,8 +64,8 @@ func (e *env) tooEarly(pods map[string]witness.Row) int {
 	return len(early)
 }
 
-// neverWrong checks that the pools of nodes that have always been strict have never had a dynamic entry. It also checks
-// that no pod of the cluster has ever had an address whose entry did not name the pod.
+// neverWrong checks that the pools of the nodes, which must have been strict from the start, have never had a dynamic entry.
+// It also checks that no pod of the cluster has ever had an address whose entry did not name the pod.
 func (e *env) neverWrong(nodes ...string) {
 	e.t.Helper()
 	for _, node := range nodes {
@@ -101,7 +101,7 @@ func TestStrictNode(t *testing.T) {
 			before := e.awaitPods(slices.Concat(fixed, ours, others)...)
 			e.awaitRunning(nil, fixed...)
 			e.neverWrong(nodes...)
-			early, theirs := e.tooEarly(subset(before, slices.Concat(fixed, ours)...)), e.tooEarly(subset(before, others...))
+			early, theirs := e.tooEarly(only(before, slices.Concat(fixed, ours)...)), e.tooEarly(only(before, others...))
 			t.Logf("%s: the agents had not seen the entry at the first CNI ADD of %d of 100 pods of our scheduler and %d of 100 pods of the default scheduler", name, early, theirs)
 			// On a busy machine the time from the claim to the bind by our scheduler may be longer than the delay, so that no
 			// agent is late for its pods. The controller claims addresses for pods of the default scheduler after their binds.
@@ -112,7 +112,7 @@ func TestStrictNode(t *testing.T) {
 			// Pods with fixed addresses get them again from agents that have seen the entries. The entries of the other pods are
 			// removed.
 			e.deletePods(slices.Concat(fixed, ours, others)...)
-			was := subset(before, fixed...)
+			was := only(before, fixed...)
 			again := e.awaitRunning(was, fixed...)
 			e.sameAddresses(was, again)
 			if early := e.tooEarly(again); early > 0 {
@@ -162,8 +162,8 @@ func TestStrictNodeDaemonSet(t *testing.T) {
 }
 
 // TestNodeTurnsStrict checks that the pods of a node keep running when the node becomes strict. The dynamic entries of
-// their addresses become owned entries, and unused entries are withdrawn. The node can be
-// changed back.
+// their addresses become owned entries, and unused entries are withdrawn. When the node is no longer strict, its pool gets
+// dynamic entries again.
 func TestNodeTurnsStrict(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -198,12 +198,4 @@ func TestNodeTurnsStrict(t *testing.T) {
 	e.deletePods(append(unreserved, "after-0", "after-1")...)
 	e.await("wait for the entries of the deleted pods to be removed", func(rows []witness.Row) bool { return len(rows) == 2 })
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Other == len(nodeOwners) }))
-}
-
-func subset(rows map[string]witness.Row, names ...string) map[string]witness.Row {
-	some := map[string]witness.Row{}
-	for _, n := range names {
-		some[n] = rows[n]
-	}
-	return some
 }

@@ -60,7 +60,7 @@ func (e *env) asUser(name string) client.Client {
 }
 
 // asEditor returns a client whose user has the roles fixedip-view and fixedip-edit of manifests/user-rbac.yaml in
-// tenantSpace. The control plane of the test has no controller that adds them to the roles view and edit.
+// tenantSpace. The control plane of the test has no controller that adds their rights to the roles view and edit.
 func (e *env) asEditor() client.Client {
 	e.t.Helper()
 	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "user-rbac.yaml")))
@@ -83,7 +83,7 @@ func tenantFixedIP(name, ip string) *v1alpha1.FixedIP {
 // TestTenant checks that a tenant with all rights on the FixedIPs of one namespace cannot see, take or release
 // addresses of another namespace. The tenant creates FixedIPs that name such addresses and pods that request them, and
 // deletes these objects. The scheduler and the controller refuse the addresses, because expressions of admission
-// policies cannot read other objects. The tenant cannot have an address outside of the cluster either.
+// policies cannot read other objects. The tenant cannot have an address outside of the cluster pools either.
 func TestTenant(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -187,7 +187,8 @@ func TestTenant(t *testing.T) {
 		}
 	}
 
-	// A FixedIP with an address outside of the cluster has no effect without the admission policies, and is refused with them.
+	// Without the admission policies, a FixedIP with an address outside of the cluster pools has no effect. With them it is
+	// refused.
 	outside := tenantFixedIP("outside-0", "192.0.2.7")
 	e.must(tenant.Create(within(t), outside))
 	e.eventually("the tenant's FixedIP outside-0 to report SubnetNotFound", func() bool {
@@ -197,7 +198,7 @@ func TestTenant(t *testing.T) {
 	})
 	e.must(tenant.Delete(within(t), outside))
 	e.admit()
-	// The controller writes the CIDRs.
+	// The controller writes the CIDRs of the cluster pools into the ConfigMap that the message names.
 	const refusal = `denied request: spec.ips: Invalid value: "192.0.2.8": must be in the pools of the cluster (ConfigMap fixedip-cluster-pools): 10.240.0.0/16`
 	e.eventually("the API server to refuse the address of outside-1", func() bool {
 		err := tenant.Create(within(t), tenantFixedIP("outside-1", "192.0.2.8"), client.DryRunAll)

@@ -23,10 +23,10 @@ import (
 	"fixedip.io/fixedip/ipam/controller/scaledown"
 )
 
-// TestUninstall checks the subcommand uninstall of the controller with the rights of manifests/uninstall.yaml. While a controller
-// is active, it refuses, changes nothing and starts the Deployment again. Afterwards no FixedIP blocks its deletion and no Node
-// is annotated, but FixedIPs, pools and running pods stay. A controller that is installed later goes on with the same
-// addresses, and puts finalizers and annotations back.
+// TestUninstall checks the subcommand uninstall of the controller with the rights of manifests/uninstall.yaml. While a
+// controller is active, the subcommand fails, changes nothing and starts the Deployment again. After it has succeeded, no
+// FixedIP has the finalizer of the controller and no Node is annotated, but FixedIPs, pools and running pods stay. A
+// controller that is installed later keeps the addresses, and writes the finalizers and annotations again.
 func TestUninstall(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
@@ -55,7 +55,7 @@ func TestUninstall(t *testing.T) {
 	e.eventually("node-1 to be protected from Karpenter", func() bool { return e.protected("node-1") })
 
 	out, err := e.uninstall("--timeout=5s")
-	if err == nil || !strings.Contains(out, "a controller still runs; stop it, then try again") {
+	if err == nil || !strings.Contains(out, "if a controller still runs, stop it, then try again") {
 		t.Errorf("uninstall beside an active controller: got error %v and output %s, want a refusal", err, out)
 	}
 	if n := e.replicas(); n != 2 {

@@ -45,7 +45,7 @@ func startOn(t *testing.T, o options, nodes map[string][]string) *env {
 	return e
 }
 
-// startLate starts a cluster of one node whose agent sees its CiliumNode 4 s late.
+// startLate starts a cluster of one node whose agent sees each change of its CiliumNode 4 s late.
 func startLate(t *testing.T, o options) *env {
 	t.Helper()
 	e := start(t, o)
@@ -196,7 +196,8 @@ func TestMismatch(t *testing.T) {
 	e.create(statefulSet("guarded", 1), statefulSet("many", 3), statefulSet("reported", 1, func(s *appsv1.StatefulSet) {
 		s.Annotations = map[string]string{"fixedip.io/mismatch-policy": "Report"}
 	}))
-	// before contains the first pod of each name. On a busy machine a pod is evicted before the next one of its StatefulSet runs.
+	// before contains the first pod of each name. On a busy machine a pod is evicted before the next one of its StatefulSet
+	// runs.
 	before := map[string]witness.Row{}
 	e.await("wait for a pod of each name to run", func(rows []witness.Row) bool {
 		for _, r := range rows {
@@ -273,7 +274,8 @@ func TestMismatch(t *testing.T) {
 	})
 }
 
-// TestConflicts checks that a conflict over an address is reported, and that the report is withdrawn when the conflict ends.
+// TestConflicts checks that a conflict over an address is reported in events, metrics and the condition Exclusive, and that
+// the condition is True again when the conflict ends.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

@@ -31,7 +31,8 @@ type writeGate struct {
 	stopped chan string
 
 	mu sync.Mutex
-	// at is the number of the write to stop at, counted from arm; 0: none. count is the number of writes since arm.
+	// at is the number of the write to stop at, counted from the last call of arm; 0: none. count is the number of writes since
+	// that call or, before the first call, since the gate was created.
 	at, count int
 	// after is true if the write to stop at is executed.
 	after bool
@@ -81,7 +82,7 @@ func (g *writeGate) writes() int {
 }
 
 func (g *writeGate) stops(r *http.Request) (stop, after bool) {
-	// A SelfSubjectAccessReview is a question: it stores nothing.
+	// A SelfSubjectAccessReview asks a question and stores nothing.
 	if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") || strings.HasPrefix(r.URL.Path, "/apis/authorization.k8s.io/") {
 		return false, false
 	}

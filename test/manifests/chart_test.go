@@ -23,6 +23,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"fixedip.io/fixedip/hack/cluster"
@@ -46,7 +47,8 @@ func helm(values string, args ...string) (string, error) {
 // clusterPool is the argument that sets the only value that the chart requires.
 const clusterPool = "--set=config.subnets.clusterPools[0].cidr=10.240.0.0/16,config.subnets.clusterPools[0].maskSize=24"
 
-// render returns the objects of the chart with the given values in a namespace.
+// render returns the objects of the chart with the given values, as JSON or YAML, in a namespace. args are further
+// arguments of helm template.
 func render(t *testing.T, namespace, values string, args ...string) installed {
 	t.Helper()
 	text, err := helm(values, append([]string{"template", "fixedip", chart, "--namespace", namespace, "--values", "-"}, args...)...)
@@ -73,8 +75,8 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// keyed returns the objects by kind, namespace and name, without what differs on purpose between the installations: the
-// Namespace, which Helm creates; hooks; the names and comments of the configuration; and the metadata of Helm.
+// keyed returns the objects without the intended differences between the installations: the Namespace, which Helm creates;
+// hooks; the names and comments of the configuration; and the metadata of Helm. Key: "KIND NAMESPACE/NAME".
 func keyed(t *testing.T, objects installed) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{}
@@ -91,11 +93,11 @@ func keyed(t *testing.T, objects installed) map[string]map[string]any {
 			name, _, _ = strings.Cut(name, "-config-")
 			name = strings.TrimSuffix(name, "-config") + "-config"
 			u.SetLabels(nil)
-			// The text of config.yaml has comments in one of the two only.
+			// In one of the installations, the text of config.yaml has comments. The hash does not depend on them.
 			text, _, _ := unstructured.NestedString(u.Object, "data", "config.yaml")
 			c, err := configuration.Parse([]byte(text), nil)
 			if err != nil {
-				t.Fatalf("config.yaml: %v", err)
+				t.Fatalf("parse config.yaml: %v", err)
 			}
 			hash, err := c.Hash()
 			if err != nil {
@@ -127,7 +129,8 @@ func keyed(t *testing.T, objects installed) map[string]map[string]any {
 	return all
 }
 
-// withoutHashes removes the hash that kustomize appends to the name of the ConfigMap fixedip-config from the rights of a role.
+// withoutHashes removes, from the rules of a role, the hash that kustomize appends to the name of the ConfigMap
+// fixedip-config.
 func withoutHashes(t *testing.T, role *unstructured.Unstructured) {
 	t.Helper()
 	rules, _, _ := unstructured.NestedSlice(role.Object, "rules")
@@ -149,7 +152,7 @@ func withoutHashes(t *testing.T, role *unstructured.Unstructured) {
 	}
 }
 
-// sameWords ignores how lines are broken: kustomize breaks those of long expressions differently.
+// sameWords compares strings regardless of white space, because kustomize breaks the lines of long expressions differently.
 var sameWords = cmp.Comparer(func(a, b string) bool { return slices.Equal(strings.Fields(a), strings.Fields(b)) })
 
 // TestChartIsTheKustomization checks that the chart, with the settings of the kustomization, installs the same objects as
@@ -236,7 +239,7 @@ func TestChartNamespace(t *testing.T) {
 	}
 	for _, u := range render(t, "network", "", clusterPool) {
 		if ns := u.GetNamespace(); ns != "" && ns != "network" && ns != "kube-system" {
-			t.Errorf("%s %s is in namespace %s, want network", u.GetKind(), u.GetName(), ns)
+			t.Errorf("%s %s is in namespace %s, want network or kube-system", u.GetKind(), u.GetName(), ns)
 		}
 		text, err := json.Marshal(u.Object)
 		if err != nil {
@@ -297,8 +300,8 @@ func TestChartSchema(t *testing.T) {
 	}
 }
 
-// TestChartMetadata checks that the metadata of the chart for Artifact Hub lists the CustomResourceDefinitions of the chart, and that
-// its example of a FixedIP is valid.
+// TestChartMetadata checks that appVersion is the version of the chart after a "v", that the metadata for Artifact Hub
+// lists the CustomResourceDefinitions of the chart, and that the API server accepts the examples in the metadata.
 func TestChartMetadata(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chart, "Chart.yaml"))
 	if err != nil {
@@ -312,7 +315,7 @@ func TestChartMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	if metadata.AppVersion != "v"+metadata.Version {
-		t.Errorf("got version %s and appVersion %s, want the same with v", metadata.Version, metadata.AppVersion)
+		t.Errorf("got version %s and appVersion %s, want an appVersion that is the version after a v", metadata.Version, metadata.AppVersion)
 	}
 	var listed []struct{ Name, Kind, Version string }
 	if err := yaml.Unmarshal([]byte(metadata.Annotations["artifacthub.io/crds"]), &listed); err != nil {
@@ -339,8 +342,8 @@ func TestChartMetadata(t *testing.T) {
 	}
 }
 
-// TestChartLabels checks that each object of the chart has the labels that Kubernetes recommends, and that pods have those that
-// do not name the chart, so that a new chart with the same program restarts no pod.
+// TestChartLabels checks that each object of the chart has the labels that Kubernetes recommends. Pods have only the labels
+// that do not name the chart, so that a new chart with the same program restarts no pod.
 func TestChartLabels(t *testing.T) {
 	ofPods := []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component", "app.kubernetes.io/part-of", "app.kubernetes.io/version"}
 	ofObjects := append(slices.Clone(ofPods), "app.kubernetes.io/managed-by", "helm.sh/chart")
@@ -360,13 +363,14 @@ func TestChartLabels(t *testing.T) {
 			}
 		}
 		if labels["helm.sh/chart"] != "" || "fixedip-"+labels["app.kubernetes.io/component"] != d.Name {
-			t.Errorf("the pods of Deployment %s have the labels %v, want its component and no chart", d.Name, labels)
+			t.Errorf("the pods of Deployment %s have the labels %v, want the component of the Deployment, and no label helm.sh/chart", d.Name, labels)
 		}
 	}
 }
 
-// TestChartUninstall checks the hook that runs before the chart is uninstalled. Its Job has an end, its pod is not selected by a
-// Deployment or PodDisruptionBudget, and it has no right beyond those of the controller but to scale the controller.
+// TestChartUninstall checks the hook that runs before the chart is uninstalled. The Job of the hook has a deadline, no
+// Deployment or PodDisruptionBudget selects the pod of the Job, and the only right of the hook in addition to those of the
+// controller is to scale the controller.
 func TestChartUninstall(t *testing.T) {
 	objects := render(t, "network", "", clusterPool)
 	for _, u := range objects {
@@ -379,8 +383,8 @@ func TestChartUninstall(t *testing.T) {
 		t.Fatalf("got %d Jobs, want 1", len(jobs))
 	}
 	job := jobs[0]
-	if limit := job.Spec.ActiveDeadlineSeconds; limit == nil || *limit >= 300 {
-		t.Errorf("got a deadline of %v s, want less than the 300 s for which helm uninstall waits", limit)
+	if limit := job.Spec.ActiveDeadlineSeconds; ptr.Deref(limit, 300) >= 300 {
+		t.Errorf("got a deadline of %d s (300: none), want less than the 300 s for which helm uninstall waits", ptr.Deref(limit, 300))
 	}
 	if app := job.Spec.Template.Labels["app"]; app != "fixedip-uninstall" {
 		t.Errorf("got a pod with the label app=%s, want app=fixedip-uninstall, which nothing selects", app)
@@ -406,7 +410,7 @@ func TestChartDashboard(t *testing.T) {
 	want, err := os.ReadFile(filepath.Join(chart, "files", "dashboard.json"))
 	if os.IsNotExist(err) {
 		if _, err := helm(values, "template", "fixedip", chart, "--values", "-", clusterPool); err == nil || !strings.Contains(err.Error(), "the chart has no files/dashboard.json") {
-			t.Errorf("got %v, want an error about the file that is missing", err)
+			t.Errorf("got %v, want an error that the chart has no files/dashboard.json", err)
 		}
 		return
 	}

@@ -34,7 +34,7 @@ func TestChartRefuses(t *testing.T) {
 		"cluster pools beside subnets of Kubernetes": {`config: {subnets: {source: Node, clusterPools: [{cidr: 10.240.0.0/16}]}}`, "config.subnets.clusterPools is not empty although config.subnets.source is Node"},
 		"migration that is not allowed":              {`config: {failover: Migrate, allowAddressMigration: false, subnets: {source: Node}}`, "config.failover is Migrate, but config.allowAddressMigration is false"},
 		"Cilium without a namespace":                 {`{config: {subnets: {source: Node}}, ciliumConfig: cilium-config}`, "at '/ciliumConfig'"},
-		"half an API server":                         {`{config: {subnets: {source: Node}}, apiServer: {host: 192.0.2.1}}`, "apiServer needs both host and port"},
+		"API server without a port":                  {`{config: {subnets: {source: Node}}, apiServer: {host: 192.0.2.1}}`, "apiServer needs both host and port"},
 		"pool that is too small":                     {`config: {pools: {minFree: 1}}`, "at '/config/pools/minFree': minimum: got 1, want 2"},
 		"misspelt selector":                          {`config: {adoption: {podSelector: {matchLables: {a: b}}}}`, "additional properties 'matchLables' not allowed"},
 		"unknown size":                               {`size: huge`, "at '/size': value must be one of 'small', 'medium', 'large'"},
@@ -88,7 +88,7 @@ func TestChartValues(t *testing.T) {
 				}
 			}
 			if readers.Len() != 2 {
-				t.Errorf("the Roles %v allow to read the ConfigMap, want one of each program", sets.List(readers))
+				t.Errorf("the Roles %v allow reading the ConfigMap cilium/cilium-settings, want one Role for each program", sets.List(readers))
 			}
 		}},
 		"protection from autoscalers adds a right": {`config: {protectNodesFrom: [karpenter]}`, func(t *testing.T, objects installed) {
@@ -144,7 +144,7 @@ func TestChartValues(t *testing.T) {
 					t.Errorf("Job %s: got arguments %q, want JSON logs", job.Name, job.Spec.Template.Spec.Containers[0].Args)
 				}
 				if !slices.Contains(c.Args, "--logging-format=json") || d.Name == "fixedip-controller" && (!slices.Contains(c.Args, "--v=3") || *d.Spec.Replicas != 1) {
-					t.Errorf("Deployment %s: got %d replicas with arguments %q", d.Name, *d.Spec.Replicas, c.Args)
+					t.Errorf("Deployment %s: got %d replicas with arguments %q, want --logging-format=json and, for the controller, --v=3 and 1 replica", d.Name, *d.Spec.Replicas, c.Args)
 				}
 				if want := "registry.example.com/fixedip/" + d.Name + ":v9"; c.Image != want || d.Spec.Template.Labels["team"] != "net" || d.Spec.Template.Spec.ImagePullSecrets[0].Name != "key" {
 					t.Errorf("Deployment %s: got image %s, labels %v and pull secrets %v, want image %s, the label team=net and the secret key", d.Name, c.Image, d.Spec.Template.Labels, d.Spec.Template.Spec.ImagePullSecrets, want)
@@ -203,7 +203,7 @@ func TestChartValues(t *testing.T) {
 		"metrics without authentication": {"metrics: {secure: false}\nmonitoring: {podMonitors: true}", func(t *testing.T, objects installed) {
 			for _, d := range deployments(t, objects) {
 				if slices.Contains(d.Spec.Template.Spec.Containers[0].Args, "--metrics-secure") {
-					t.Errorf("Deployment %s serves secure metrics", d.Name)
+					t.Errorf("Deployment %s has the argument --metrics-secure, want metrics without authentication", d.Name)
 				}
 			}
 			if grants(t, objects, "fixedip-controller", "create", "authentication.k8s.io", "tokenreviews") {
@@ -233,7 +233,7 @@ func TestChartValues(t *testing.T) {
 		"no hook": {`uninstall: {hook: false}`, func(t *testing.T, objects installed) {
 			for _, u := range objects {
 				if u.GetAnnotations()["helm.sh/hook"] != "" {
-					t.Errorf("%s %s is a hook", u.GetKind(), u.GetName())
+					t.Errorf("%s %s is a hook, want none", u.GetKind(), u.GetName())
 				}
 			}
 		}},
@@ -245,7 +245,7 @@ func TestChartValues(t *testing.T) {
 				}
 			}
 			if want := sets.New("PodMonitor fixedip-controller", "PodMonitor fixedip-scheduler", "PrometheusRule fixedip"); !found.Equal(want) {
-				t.Errorf("got %v, want %v", sets.List(found), sets.List(want))
+				t.Errorf("objects with the label release=prometheus: got %v, want %v", sets.List(found), sets.List(want))
 			}
 		}},
 		"no admission policies and definitions": {"admission: {annotations: false, addresses: false}\ncrds: {install: false}", func(t *testing.T, objects installed) {
@@ -260,7 +260,8 @@ func TestChartValues(t *testing.T) {
 	}
 }
 
-// schemes returns the scheme of each PodMonitor, and checks that https comes with credentials. Key: the name of the PodMonitor.
+// schemes returns the scheme of each PodMonitor; empty if it has none. Key: the name of the PodMonitor. schemes also checks
+// that a PodMonitor has credentials if its scheme is https, and none otherwise.
 func schemes(t *testing.T, objects installed) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -296,7 +297,7 @@ func sizeOf(t *testing.T, size, program string) corev1.ResourceList {
 	return sizes[size][program].Requests
 }
 
-// grants reports whether a ClusterRole has a rule with a right.
+// grants reports whether a rule of the ClusterRole role allows the verb for the resource of the API group.
 func grants(t *testing.T, objects installed, role, verb, group, resource string) bool {
 	t.Helper()
 	for _, r := range all[rbacv1.ClusterRole](t, objects, "ClusterRole") {

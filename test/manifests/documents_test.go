@@ -59,7 +59,7 @@ func TestDocumentedTests(t *testing.T) {
 	}
 	for name, documents := range named {
 		if !declared.Has(name) {
-			t.Errorf("%s: no _test.go file declares the function %s, which is named there", strings.Join(documents, ", "), name)
+			t.Errorf("%s: the text names the function %s, but no _test.go file declares it", strings.Join(documents, ", "), name)
 		}
 	}
 }

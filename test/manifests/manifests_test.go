@@ -57,7 +57,7 @@ func all[T any](t *testing.T, objects installed, kind string) []T {
 		}
 		var o T
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &o, true); err != nil {
-			t.Fatalf("%s %s: %v", kind, u.GetName(), err)
+			t.Fatalf("decode %s %s: %v", kind, u.GetName(), err)
 		}
 		found = append(found, o)
 	}
@@ -103,8 +103,8 @@ func TestNothingIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRolesAsWritten checks that kustomize changes the roles only where they name the ConfigMap fixedip-config, which kustomize
-// renames.
+// TestRolesAsWritten checks that kustomize changes only one part of the roles: the name of the ConfigMap fixedip-config,
+// which kustomize renames.
 func TestRolesAsWritten(t *testing.T) {
 	made := map[string]*unstructured.Unstructured{}
 	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
@@ -134,8 +134,8 @@ func TestRolesAsWritten(t *testing.T) {
 	}
 }
 
-// TestConfigurationIsFound checks that kubectl fixedip finds the configuration of an installation without a flag: by the labels of the
-// controller's Deployment, and its volume.
+// TestConfigurationIsFound checks that kubectl fixedip finds the configuration of an installation without a flag: by the
+// labels and the volume of the controller's Deployment.
 func TestConfigurationIsFound(t *testing.T) {
 	for name, objects := range map[string]installed{"kustomization": kustomize(t, filepath.Join(root, "manifests")), "chart": render(t, "network", "", clusterPool)} {
 		var controllers []appsv1.Deployment
@@ -272,20 +272,20 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestTolerationsHaveEffects checks that no toleration matches every effect of its taint, so that a later effect of Kubernetes
-// is not tolerated unnoticed.
+// TestTolerationsHaveEffects checks that no toleration matches every effect of its taint. Otherwise the pods would also
+// tolerate effects that a later version of Kubernetes adds.
 func TestTolerationsHaveEffects(t *testing.T) {
 	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
 		for _, toleration := range d.Spec.Template.Spec.Tolerations {
 			if toleration.Effect == "" {
-				t.Errorf("Deployment %s: the toleration of %s has no effect", d.Name, toleration.Key)
+				t.Errorf("Deployment %s: the field effect of the toleration of %s is empty, which matches every effect", d.Name, toleration.Key)
 			}
 		}
 	}
 }
 
-// TestProbes checks that the kubelet restarts a program only if it has not answered for two minutes: the control plane may be
-// busy, and a restart would make it busier. A probe waits longer than the default of one second for an answer.
+// TestProbes checks that the kubelet restarts a program only if the program has not answered for two minutes: the control
+// plane may be busy, and a restart would make it busier. A probe waits longer than the default of one second for an answer.
 func TestProbes(t *testing.T) {
 	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
 		c := d.Spec.Template.Spec.Containers[0]
@@ -352,14 +352,14 @@ func TestDocumentedInstallation(t *testing.T) {
 			}
 			address := configMaps[c.EnvFrom[0].ConfigMapRef.Name].Data
 			if configured := address["KUBERNETES_SERVICE_HOST"] != "" && address["KUBERNETES_SERVICE_PORT"] != ""; configured != uncommented {
-				t.Errorf("Deployment %s: got address of the API server %v, want an address: %v", d.Name, address, uncommented)
+				t.Errorf("Deployment %s: got the address %v of the API server; it must have a host and a port: %v", d.Name, address, uncommented)
 			}
 			mounted := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data
 			if got := mounted["config.yaml"]; got != files["config.yaml"] {
 				t.Errorf("Deployment %s: got config.yaml %q, want %q", d.Name, got, files["config.yaml"])
 			}
 			if _, err := configuration.Parse([]byte(mounted["config.yaml"]), nil); err != nil {
-				t.Errorf("Deployment %s: config.yaml: %v", d.Name, err)
+				t.Errorf("Deployment %s: parse config.yaml: %v", d.Name, err)
 			}
 			if mounted["scheduler.yaml"] == "" {
 				t.Errorf("Deployment %s: the ConfigMap has no scheduler.yaml", d.Name)

@@ -19,8 +19,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/configuration"
 )
 
-// TestSettingsAreSaidOnce checks that no object of an installation and no value of the chart repeats a setting: the arguments of
-// the programs only name files and what concerns one program, and no value outside config has the name of a setting.
+// TestSettingsAreSaidOnce checks that no object of an installation and no value of the chart repeats a setting. The
+// arguments of a program name files or concern only that program, the profiles of the scheduler are those of
+// schedulerNames, and no value outside config has the name of a setting.
 func TestSettingsAreSaidOnce(t *testing.T) {
 	settings := sets.New[string]()
 	for i := range reflect.TypeFor[configuration.Configuration]().NumField() {
@@ -48,7 +49,7 @@ func TestSettingsAreSaidOnce(t *testing.T) {
 	}
 	walk("", values)
 
-	// everything sets what other objects than the configuration depend on.
+	// everything contains the settings on which objects other than the configuration depend.
 	const everything = `config: {schedulerNames: [one, two], workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}], protectNodesFrom: [karpenter]}`
 	for name, objects := range map[string]installed{"kustomization": kustomize(t, filepath.Join(root, "manifests")), "chart": render(t, "network", everything, clusterPool)} {
 		flags := map[string]sets.Set[string]{

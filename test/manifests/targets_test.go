@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// makeCommand matches a command in a document: in a code span, or at the beginning of a line or after && in a code block.
+	// makeCommand matches a make command in a document: at the beginning of a code span or of a line, or after &&.
 	makeCommand = regexp.MustCompile("(?m)(?:`|^[ \\t]*(?:sudo )?|&& (?:sudo )?)make ([^`\\n&|;]+)")
 	makeTarget  = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
 	makeSetting = regexp.MustCompile(`^([A-Z][A-Z0-9_]*)=`)
@@ -117,8 +117,9 @@ func TestDocumentedTargets(t *testing.T) {
 	}
 }
 
-// TestIssueForms checks that each form for issues can be read by the forge: it has a name, a description and a body, each
-// field has a known type, a label and an identifier of its own, and at least one field is required.
+// TestIssueForms checks that the repository has the expected forms for issues, and that GitHub can read them. A form has a
+// name and a description. Each field has a known type and, unless the type is markdown, a label and an identifier of its
+// own. At least one field is required.
 func TestIssueForms(t *testing.T) {
 	forms, err := filepath.Glob(filepath.Join(root, ".github", "ISSUE_TEMPLATE", "*.yml"))
 	if err != nil {
@@ -155,7 +156,7 @@ func TestIssueForms(t *testing.T) {
 			switch field.Type {
 			case "markdown":
 				if field.Attributes["value"] == "" {
-					t.Errorf("%s: a text is empty", file)
+					t.Errorf("%s: a field of the type markdown has no text", file)
 				}
 			case "input", "textarea":
 				if field.Attributes["label"] == "" || field.ID == "" || ids.Has(field.ID) {
@@ -166,7 +167,7 @@ func TestIssueForms(t *testing.T) {
 					required++
 				}
 			default:
-				t.Errorf("%s: the field %q has the type %q", file, field.ID, field.Type)
+				t.Errorf("%s: the field %q has the type %q, want markdown, input or textarea", file, field.ID, field.Type)
 			}
 		}
 		if required == 0 {

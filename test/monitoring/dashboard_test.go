@@ -48,8 +48,8 @@ func readDashboard(t *testing.T) dashboard {
 	return d
 }
 
-// TestDashboard checks that Grafana can import the dashboard with any data source, that its panels do not overlap, and that the
-// metrics of each query exist.
+// TestDashboard checks that Grafana can import the dashboard with any data source, that its panels do not overlap, that the
+// metrics of each query exist, and that a panel shows the metrics of each alert.
 func TestDashboard(t *testing.T) {
 	d := readDashboard(t)
 	if d.UID == "" || d.Title == "" {
@@ -76,7 +76,7 @@ func TestDashboard(t *testing.T) {
 			continue
 		}
 		if p.Datasource.UID != "${datasource}" || len(p.Targets) == 0 || p.GridPos.X+p.GridPos.W > 24 {
-			t.Errorf("panel %q: got data source %q, %d queries and position %v", p.Title, p.Datasource.UID, len(p.Targets), p.GridPos)
+			t.Errorf("panel %q: got data source %q, %d queries and position %v, want ${datasource}, a query, and a position within 24 columns", p.Title, p.Datasource.UID, len(p.Targets), p.GridPos)
 		}
 		for _, q := range p.Targets {
 			found := name.FindAllString(q.Expr, -1)
@@ -94,7 +94,7 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 	}
-	// An operator who looks at an alert finds its metric on the dashboard.
+	// hidden contains the metrics of alerts that no panel has to show.
 	rules, _ := readRules(t)
 	hidden := []string{"fixedip_informer_synced", "fixedip_last_reconcile_timestamp_seconds", "fixedip_resync_period_seconds", "fixedip_cluster_pool_subnets", "fixedip_nodes", "fixedip_ciliumendpoint_evictions_paused"}
 	for _, r := range rules {
@@ -123,6 +123,6 @@ func TestQueries(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, want := promtool(t, dir, "check", "rules", "queries.yaml"), fmt.Sprintf("%d rules found", len(records)); !strings.Contains(out, want) {
-		t.Errorf("got output %q, want %q", out, want)
+		t.Errorf("promtool check rules: got output %q, want it to contain %q", out, want)
 	}
 }

@@ -62,7 +62,7 @@ func promtool(t *testing.T, dir string, args ...string) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(bin); os.Getenv("FIXEDIP_BIN") == "" || err != nil {
-		t.Fatal("FIXEDIP_BIN must be the folder of promtool; make test-monitoring builds the program and sets FIXEDIP_BIN")
+		t.Fatal("the environment variable FIXEDIP_BIN must name the folder of promtool; run the tests with make test-monitoring, which builds the program and sets the variable")
 	}
 	c := exec.Command(bin, args...)
 	c.Dir = dir
@@ -73,8 +73,9 @@ func promtool(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
-// series are the values of time series, one value each minute, in the notation of promtool: "1x180" is 1 at the beginning and
-// 180 times after that, and "0+2x180" grows by 2 each minute. Key: the name and the labels.
+// series are the values of time series, one value each minute, in the notation of promtool: "1x180" is 1 at the beginning
+// and 180 times after that, "0+2x180" grows by 2 each minute, and "_x60" is no value for 60 minutes. Key: the name and the
+// labels.
 type series map[string]string
 
 // with returns s with the changes applied. An empty value removes a series.
@@ -85,8 +86,8 @@ func (s series) with(changes series) series {
 	return all
 }
 
-// churn are the metrics of three hours in a busy cluster in which nothing is wrong. Pods come and go all the time, so that at
-// each moment some FixedIP is in deletion, some pod waits and some claim has no FixedIP yet, but none of them for long. A
+// churn are the metrics of three hours in a busy cluster in which nothing is wrong. Pods are created and deleted all the
+// time. At each moment a FixedIP is being deleted, a pod waits and a claim has no FixedIP yet, but none of them for long. A
 // controller and the leading scheduler are replaced, one rollout changes the configuration and the version, and one cluster
 // pool is used up while another has room.
 var churn = series{
@@ -159,7 +160,8 @@ var churn = series{
 	`fixedip_pod_address_duration_seconds_bucket{le="+Inf"}`:                            `0+64x180`,
 }
 
-// faults contains, for each alert, faults with which the alert fires. Key: the alert. Value: the changes of churn.
+// faults contains, for each alert, faults with which the alert fires. Keys: the alert, and the description of the fault.
+// Value: the changes of churn.
 var faults = map[string]map[string]series{
 	"FixedIPPoolLow":            {"one node for six minutes": {`fixedip_nodes_low_on_dynamic_addresses{family="IPv4"}`: `0x173 1x7`}},
 	"FixedIPSubnetFull":         {"a quarter of the nodes": {`fixedip_nodes_low_on_free_addresses{family="IPv4"}`: `13x180`}},
@@ -168,9 +170,9 @@ var faults = map[string]map[string]series{
 	"FixedIPNodesWithoutSubnet": {"one node": {`fixedip_nodes_without_subnet{family="IPv4"}`: `1x180`}},
 	"FixedIPSubnetsOrphaned":    {"one subnet": {`fixedip_orphaned_subnets`: `1x180`}},
 	"FixedIPPodsWaitForNode": {
-		"a drained node":                {`fixedip_oldest_pod_waiting_for_node_seconds{state="cordoned"}`: `0+60x180`},
-		"a node that is gone":           {`fixedip_oldest_pod_waiting_for_node_seconds{state="gone"}`: `1000x180`},
-		"a standby serves it as a zero": {`fixedip_oldest_pod_waiting_for_node_seconds{state="gone",instance="a"}`: `1000x180`, `fixedip_oldest_pod_waiting_for_node_seconds{state="gone",instance="b"}`: `0x180`},
+		"a drained node":               {`fixedip_oldest_pod_waiting_for_node_seconds{state="cordoned"}`: `0+60x180`},
+		"a node that is gone":          {`fixedip_oldest_pod_waiting_for_node_seconds{state="gone"}`: `1000x180`},
+		"a standby also serves a zero": {`fixedip_oldest_pod_waiting_for_node_seconds{state="gone",instance="a"}`: `1000x180`, `fixedip_oldest_pod_waiting_for_node_seconds{state="gone",instance="b"}`: `0x180`},
 	},
 	"FixedIPPodsUnplaced": {
 		"no free address":       {`fixedip_oldest_unplaced_pod_seconds{reason="free_address"}`: `0+60x180`},
@@ -196,8 +198,8 @@ var faults = map[string]map[string]series{
 	"FixedIPClaimsUnrecorded":  {"one claim for three hours": {`fixedip_oldest_claim_without_fixedip_seconds`: `0+60x180`}},
 	"FixedIPReleaseStuck":      {"one FixedIP for three hours": {`fixedip_oldest_release_seconds`: `0+60x180`}},
 	"FixedIPSweepStopped": {
-		"the reconciles end":   {`fixedip_last_reconcile_timestamp_seconds{controller="fixedip",instance="a"}`: `0+60x120 7200x59`},
-		"none since the start": {`fixedip_last_reconcile_timestamp_seconds{controller="fixedip",instance="a"}`: `1x180`},
+		"the reconciles end":  {`fixedip_last_reconcile_timestamp_seconds{controller="fixedip",instance="a"}`: `0+60x120 7200x59`},
+		"no reconcile at all": {`fixedip_last_reconcile_timestamp_seconds{controller="fixedip",instance="a"}`: `1x180`},
 	},
 	"FixedIPDuplicate":    {"two pods with one address": {`fixedip_conflicting_addresses{kind="pods"}`: `1x180`}},
 	"FixedIPWrongAddress": {"one pod": {`fixedip_oldest_mismatch_seconds`: `0+60x180`}},
@@ -216,7 +218,7 @@ var faults = map[string]map[string]series{
 	}},
 }
 
-// silent contains situations beside churn in which no alert fires.
+// silent contains situations other than churn in which no alert fires. Key: the description. Value: the changes of churn.
 var silent = map[string]series{
 	"an idle cluster": {
 		`fixedip_claims_total{result="written"}`: `100x180`, `fixedip_claims_total{result="existing"}`: `100x180`, `fixedip_claims_total{result="conflict"}`: `1x180`,
@@ -235,7 +237,8 @@ var silent = map[string]series{
 	},
 }
 
-// evalTimes are the times at which churn is evaluated: each ten minutes, and between the changes of the first rollout.
+// evalTimes returns the times at which churn and silent are evaluated: about every ten minutes, and between the changes of
+// the rollout.
 func evalTimes() []string {
 	times := []string{"61m", "62m", "63m", "64m", "66m", "68m", "92m"}
 	for _, hour := range []string{"0h", "1h", "2h"} {
@@ -273,8 +276,8 @@ func newUnitTest(name string, s series, alerts []string, times ...string) unitTe
 	return test
 }
 
-// TestRules checks the alerts with promtool: each fires with each of its faults, no other alert fires then, and none fires
-// during churn.
+// TestRules checks the alerts with promtool: each alert fires with each of its faults, no other alert fires then, and no
+// alert fires with churn or with a situation of silent.
 func TestRules(t *testing.T) {
 	rules, groups := readRules(t)
 	dir := t.TempDir()

@@ -14,8 +14,8 @@ import (
 // runbookURL is the address of the runbooks, without the name of the alert.
 const runbookURL = "https://fixedip.io/fixedip/docs/operate/runbooks/"
 
-// TestRunbooks checks that each alert has the annotations that an operator needs and a runbook with all sections, and that each
-// runbook is about an alert.
+// TestRunbooks checks that each alert has the annotations that an operator needs and a runbook with all sections, and that
+// there is no runbook without an alert.
 func TestRunbooks(t *testing.T) {
 	dir := filepath.Join("..", "..", "docs", "operate", "runbooks")
 	index, err := os.ReadFile(filepath.Join(dir, "README.md"))
@@ -53,7 +53,7 @@ func TestRunbooks(t *testing.T) {
 		}
 		for _, expr := range regexp.MustCompile(`\[(FixedIP\w+)\]`).FindAllStringSubmatch(string(text), -1) {
 			if _, err := os.Stat(filepath.Join(dir, expr[1]+".md")); err != nil {
-				t.Errorf("the runbook of alert %s refers to another one: %v", r.Alert, err)
+				t.Errorf("the runbook of alert %s names an alert whose runbook cannot be found: %v", r.Alert, err)
 			}
 		}
 	}
@@ -63,7 +63,7 @@ func TestRunbooks(t *testing.T) {
 	}
 	for _, f := range files {
 		if !known[f.Name()] {
-			t.Errorf("the runbook %s is about no alert", f.Name())
+			t.Errorf("there is no alert for the runbook %s", f.Name())
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestWaitingStates(t *testing.T) {
 			t.Errorf("state %q: folder %s has no test %s", r.state, folder, test)
 		}
 		if inStates := strings.Contains(string(framework), "\t\""+r.state+"\":"); inStates != (r.test == "test/framework TestStates") {
-			t.Errorf("state %q: the page names the test %q; TestStates has the state: %t", r.state, r.test, inStates)
+			t.Errorf("state %q: the page names the test %q; it must name test/framework TestStates if, and only if, TestStates has the state (it has the state: %t)", r.state, r.test, inStates)
 		}
 	}
 	for _, m := range regexp.MustCompile(`(?m)^\t"([^"]+)":\s+\{`).FindAllStringSubmatch(string(framework), -1) {
@@ -100,8 +100,8 @@ func definesTest(t *testing.T, folder, test string) bool {
 	return false
 }
 
-// metricNames returns the names of the metrics of both programs, as the golden file of the controller's metrics and the test of
-// the scheduler's metrics have them. The tests of these packages check that the programs serve them.
+// metricNames returns the names of the metrics of both programs, from the golden file of the controller's metrics and from
+// the test of the scheduler's metrics. The tests of these packages check that the programs serve the metrics. Value: true.
 func metricNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{"fixedip_claim_duration_seconds": true, "fixedip_oldest_unplaced_pod_seconds": true, "fixedip_migrations_total": true}

@@ -12,13 +12,14 @@ import (
 // Quickstart is the page that installs fixedip. It comes before all others.
 const Quickstart = "docs/start/quickstart.md"
 
-// Offline contains the commands that need the public internet. Value: the command that is run instead on a machine without it.
+// Offline contains replacements for the commands of pages that need the public internet, so that the tests do not need it.
+// Key: the command of the page. Value: the command that the tests run instead.
 var Offline = map[string]string{
 	"kubectl apply -f https://raw.githubusercontent.com/kubernetes-sigs/scheduler-plugins/v0.34.7/manifests/coscheduling/crd.yaml": `kubectl apply -f "$(go list -m -f '{{.Dir}}' sigs.k8s.io/scheduler-plugins)/manifests/coscheduling/crd.yaml"`,
 }
 
-// Documents returns the pages of docs/start and docs/tasks of the repository in the folder root, Quickstart first. Their File is
-// relative to root.
+// Documents returns the pages of docs/start and docs/tasks of the repository in the folder root, Quickstart first. The
+// field File of a page is relative to root. Documents returns an error if a page cannot be read or parsed.
 func Documents(root string) ([]Page, error) {
 	var all []Page
 	for _, folder := range []string{"start", "tasks"} {
@@ -32,7 +33,7 @@ func Documents(root string) ([]Page, error) {
 				return nil, err
 			}
 			if p.File, err = filepath.Rel(root, file); err != nil {
-				return nil, fmt.Errorf("name page %s: %w", file, err)
+				return nil, fmt.Errorf("make the path of page %s relative to the repository: %w", file, err)
 			}
 			all = append(all, p)
 		}

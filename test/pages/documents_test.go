@@ -16,7 +16,8 @@ import (
 
 var root = filepath.Join("..", "..")
 
-// TestDocuments checks that the pages whose commands are run can be parsed, and that there are some.
+// TestDocuments checks that the pages whose commands are run can be parsed, that they have at least 40 commands, and that
+// Offline has a replacement for each command that needs the internet and for no other command.
 func TestDocuments(t *testing.T) {
 	all, err := Documents(root)
 	if err != nil {
@@ -43,7 +44,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestExamplesAreShown checks that a page names each manifest of manifests/examples.
+// TestExamplesAreShown checks that commands of the pages use each manifest of manifests/examples.
 func TestExamplesAreShown(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "manifests", "examples", "*.yaml"))
 	if err != nil || len(files) < 8 {
@@ -61,7 +62,7 @@ func TestExamplesAreShown(t *testing.T) {
 	}
 	for _, file := range files {
 		if name := "manifests/examples/" + filepath.Base(file); !strings.Contains(commands.String(), name) {
-			t.Errorf("no command of docs/start and docs/tasks applies %s", name)
+			t.Errorf("no command of docs/start and docs/tasks uses %s", name)
 		}
 	}
 }
@@ -72,7 +73,8 @@ var (
 	fenced  = regexp.MustCompile("(?ms)^```.*?^```")
 )
 
-// TestLinks checks that every relative link of a Markdown file leads to a file, and to a heading of it.
+// TestLinks checks that every relative link of a Markdown file leads to a file or folder and, if the link has an anchor, to
+// a heading of the file.
 func TestLinks(t *testing.T) {
 	checked := 0
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -152,7 +154,7 @@ func TestSyntax(t *testing.T) {
 	for _, p := range all {
 		for _, s := range p.Steps {
 			if out, err := exec.Command("bash", "-n", "-c", s.Command).CombinedOutput(); err != nil {
-				t.Errorf("%s:%d: %v: %s", p.File, s.Line, err, out)
+				t.Errorf("%s:%d: bash cannot parse the command: %v: %s", p.File, s.Line, err, out)
 			}
 		}
 	}

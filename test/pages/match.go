@@ -12,7 +12,8 @@ import (
 // anyLines is the line of an expected output that stands for any number of lines.
 const anyLines = "..."
 
-// Match returns nil if the output of a command is as expected, or an error that names the first difference.
+// Match returns nil if the output of a command is as expected, or an error that names the first difference. want contains
+// the expected lines in the notation of a console block; see the comment of the package.
 func Match(want []string, output string) error {
 	got := strings.Split(strings.TrimRight(output, "\n"), "\n")
 	if strings.TrimSpace(output) == "" {
@@ -45,7 +46,7 @@ func matchLines(want, got []string) bool {
 	return len(got) > 0 && matchLine(want[0], got[0]) && matchLines(want[1:], got[1:])
 }
 
-// matchLine reports whether a line of output is as expected.
+// matchLine reports whether the line got of an output is as expected. In want, "*" stands for any text.
 func matchLine(want, got string) bool {
 	parts := strings.Split(strings.Join(strings.Fields(want), " "), "*")
 	for i := range parts {
@@ -54,7 +55,7 @@ func matchLine(want, got string) bool {
 	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(strings.Join(strings.Fields(got), " "))
 }
 
-// trimEmpty removes empty lines at the end.
+// trimEmpty returns lines without the empty lines at the end.
 func trimEmpty(lines []string) []string {
 	for len(lines) > 0 && strings.TrimSpace(lines[len(lines)-1]) == "" {
 		lines = lines[:len(lines)-1]

@@ -34,7 +34,7 @@ func TestParse(t *testing.T) {
 		"no language":         {text: "a\n" + fence + "\nls\n" + fence, err: `page.md:2: the block has the language ""`},
 		"other language":      {text: fence + "bash\nls\n" + fence, err: `page.md:1: the block has the language "bash"`},
 		"no end":              {text: fence + "sh\nls\n", err: "page.md:1: the block has no end"},
-		"output before all":   {text: fence + "console\none\n$ a\n" + fence, err: "page.md:1: the block begins with output"},
+		"output at the start": {text: fence + "console\none\n$ a\n" + fence, err: "page.md:1: the block begins with output"},
 		"comment in a script": {text: fence + "sh\n<!-- cluster: IPv6 -->\n" + fence, want: Page{Families: "IPv4", Steps: []Step{{Line: 2, Command: "<!-- cluster: IPv6 -->"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,18 +62,18 @@ func TestMatch(t *testing.T) {
 		got  string
 		err  string
 	}{
-		"equal":              {want: []string{"a", "b"}, got: "a\nb\n"},
-		"columns":            {want: []string{"NAME   READY", "web-0 True"}, got: "NAME READY\nweb-0      True \n"},
-		"pattern":            {want: []string{"web-0 10.240.*"}, got: "web-0 10.240.1.254"},
-		"not a pattern":      {want: []string{"a.c"}, got: "abc", err: `line 1 is "abc", want "a.c"`},
-		"any lines":          {want: []string{"a", "...", "z"}, got: "a\nb\nc\nz"},
-		"no lines between":   {want: []string{"a", "...", "z"}, got: "a\nz"},
-		"last line missing":  {want: []string{"a", "...", "z"}, got: "a\nb", err: "the output does not match"},
-		"too short":          {want: []string{"a", "b"}, got: "a", err: `the output ends before the line "b"`},
-		"too long":           {want: []string{"a"}, got: "a\nb", err: `the output has the further line "b"`},
-		"nothing":            {want: []string{}, got: ""},
-		"unexpected output":  {want: []string{}, got: "a", err: `the output has the further line "a"`},
-		"empty line at last": {want: []string{"a", ""}, got: "a"},
+		"equal":             {want: []string{"a", "b"}, got: "a\nb\n"},
+		"columns":           {want: []string{"NAME   READY", "web-0 True"}, got: "NAME READY\nweb-0      True \n"},
+		"pattern":           {want: []string{"web-0 10.240.*"}, got: "web-0 10.240.1.254"},
+		"not a pattern":     {want: []string{"a.c"}, got: "abc", err: `line 1 is "abc", want "a.c"`},
+		"any lines":         {want: []string{"a", "...", "z"}, got: "a\nb\nc\nz"},
+		"no lines between":  {want: []string{"a", "...", "z"}, got: "a\nz"},
+		"last line missing": {want: []string{"a", "...", "z"}, got: "a\nb", err: "the output does not match"},
+		"too short":         {want: []string{"a", "b"}, got: "a", err: `the output ends before the line "b"`},
+		"too long":          {want: []string{"a"}, got: "a\nb", err: `the output has the further line "b"`},
+		"nothing":           {want: []string{}, got: ""},
+		"unexpected output": {want: []string{}, got: "a", err: `the output has the further line "a"`},
+		"empty last line":   {want: []string{"a", ""}, got: "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := Match(tc.want, tc.got)
@@ -95,8 +95,8 @@ func TestRun(t *testing.T) {
 		"pipe with an error":       {step: Step{Line: 7, Command: "false | true"}, err: "run the script of line 7"},
 		"output":                   {step: Step{Command: "echo $word", Output: []string{"yes"}}},
 		"status does not count":    {step: Step{Command: "echo found; exit 1", Output: []string{"found"}}},
-		"again":                    {step: Step{Command: "echo x >> " + counter + "; wc -l < " + counter, Output: []string{"2"}}},
-		"never":                    {step: Step{Line: 9, Command: "echo no", Output: []string{"yes"}}, err: `command "echo no" of line 9 (exit status 0): line 1 is "no", want "yes"`},
+		"output of a later run":    {step: Step{Command: "echo x >> " + counter + "; wc -l < " + counter, Output: []string{"2"}}},
+		"another output":           {step: Step{Line: 9, Command: "echo no", Output: []string{"yes"}}, err: `command "echo no" of line 9 (exit status 0): line 1 is "no", want "yes"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Shell{Dir: t.TempDir(), Env: []string{"word=yes", "PATH=" + os.Getenv("PATH")}, Patience: 2 * time.Second}

@@ -22,7 +22,7 @@ type Page struct {
 
 // Step is a script or a command of a page.
 type Step struct {
-	// Line is the number of its first line in the page.
+	// Line is the number of the line of the page at which the step begins.
 	Line int
 	// Command is the text for the shell.
 	Command string
@@ -82,7 +82,8 @@ func Parse(file, text string) (Page, error) {
 	return p, nil
 }
 
-// stepsOf returns the steps of a block, whose first line has the number begin.
+// stepsOf returns the steps of a block, whose first line has the number begin; nil if the block is not run. It returns an
+// error for an unknown language and for a console block that does not begin with a command.
 func stepsOf(language string, begin int, block []string) ([]Step, error) {
 	switch {
 	case silent[language]:
@@ -95,7 +96,8 @@ func stepsOf(language string, begin int, block []string) ([]Step, error) {
 	return nil, fmt.Errorf("the block has the language %q; write sh, console, yaml, text or json", language)
 }
 
-// console returns the commands of a console block with their output. A command goes on in the next line behind a backslash.
+// console returns the commands of a console block with their output. A command that ends with a backslash continues in the
+// next line. It returns an error if the block does not begin with a command.
 func console(begin int, block []string) ([]Step, error) {
 	var steps []Step
 	continued := false

@@ -14,16 +14,17 @@ import (
 type Shell struct {
 	// Dir is the current folder of the commands.
 	Dir string
-	// Env are the variables of the commands.
+	// Env contains the environment variables of the commands, as NAME=value.
 	Env []string
-	// Patience is how long a console command is run again until its output is as expected.
+	// Patience is the time for which a console command is run again if its output is not as expected.
 	Patience time.Duration
 }
 
 // retryInterval is the time between two runs of a console command.
 const retryInterval = time.Second
 
-// Run runs a step. The error contains the output of the command.
+// Run runs a step. It returns an error if a script fails, or if the output of a console command is still not as expected
+// when Patience is over or ctx ends. The error contains the output of the last run.
 func (s Shell) Run(ctx context.Context, step Step) error {
 	if step.Output == nil {
 		out, err := s.run(ctx, step.Command)
@@ -47,17 +48,17 @@ func (s Shell) Run(ctx context.Context, step Step) error {
 			return fmt.Errorf("command %q of line %d (%s): %w; it printed:\n%s", step.Command, step.Line, status, err, out)
 		}
 		select {
-		case <-ctx.Done(): // The next attempt returns the error.
+		case <-ctx.Done(): // The loop ends after the next attempt.
 		case <-time.After(retryInterval):
 		}
 	}
 }
 
-// run runs a text with bash, which stops at the first error, and returns what it prints.
+// run runs a text with bash, which stops at the first error. It returns the output of bash, also if bash fails.
 func (s Shell) run(ctx context.Context, text string) (string, error) {
 	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", text)
 	command.Dir, command.Env = s.Dir, s.Env
-	// A process that outlives bash, such as one in the background, would keep its output open.
+	// A process that outlives bash, such as a background process, keeps the output open. WaitDelay ends the wait for it.
 	command.WaitDelay = time.Second
 	out, err := command.CombinedOutput()
 	return string(out), err

@@ -93,10 +93,10 @@ func (c *checks) atRest() {
 	}
 }
 
-// moveIncomplete reports whether the home entry of an address names the node as the target of a move, but the pod with
-// the key owner was deleted before the move was complete. The next pod with that name completes the move. Either the
-// FixedIP r reserves the address, or r is nil and the workload retains addresses after a scale-down: the controller saw
-// the pod too late to create a FixedIP.
+// moveIncomplete reports whether a move-target entry on a node may stay at rest: the home entry of the address ip names the
+// node as the target of a move, but the pod was deleted before the move was complete, and the next pod with that name
+// completes the move. owner is namespace/name of the pod. r is the FixedIP of the pod and has to reserve ip. r is nil if the
+// controller saw the pod too late to create a FixedIP. In this case the workload has to retain addresses after a scale-down.
 func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) bool {
 	if r != nil && !slices.Contains(r.Spec.IPs, ip) || r == nil && !c.retains(owner) {
 		return false
@@ -110,15 +110,15 @@ func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) boo
 	})
 }
 
-// retains reports whether the workload of a pod exists and retains the address of the pod after a scale-down. owner is
-// namespace/name of the pod.
+// retains reports whether the StatefulSet of a pod exists, has not opted out, and retains the address of the pod after a
+// scale-down. owner is namespace/name of the pod.
 func (c *checks) retains(owner string) bool {
 	name, _, _ := strings.Cut(strings.TrimPrefix(owner, namespace+"/"), "-")
 	s, exists := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name)
 	return exists && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && s.Spec.Template.Annotations[identity.AnnotationEnabled] == ""
 }
 
-// inUse reports whether a pod runs with an address.
+// inUse reports whether a pod runs with an address. Forgotten sandboxes do not count.
 func (c *checks) inUse(ip string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool { return len(m.uses(ip)) > 0 })
 }
@@ -146,8 +146,8 @@ func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	})
 }
 
-// mayClaim reports whether an entry without a FixedIP may be for a later pod with the name of the owner. It may be if
-// the workload of the owner exists and retains addresses after a scale-down.
+// mayClaim reports whether a later pod may use an owned entry that no FixedIP records: the StatefulSet of the pod exists and
+// retains addresses after a scale-down. owner is namespace/name of the pod.
 func (c *checks) mayClaim(owner string) bool {
 	name := owner[strings.Index(owner, "/")+1:]
 	set, ok := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name[:1])
@@ -167,7 +167,8 @@ func runsWithAny(pod *corev1.Pod, ips []string) bool {
 	return slices.ContainsFunc(pod.Status.PodIPs, func(has corev1.PodIP) bool { return slices.Contains(ips, has.IP) })
 }
 
-// hasOther reports whether a pod other than key, which is namespace/name, runs with an address.
+// hasOther reports whether a pod other than key, which is namespace/name, runs with an address. Forgotten sandboxes do not
+// count.
 func (c *checks) hasOther(ip, key string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool {
 		return slices.ContainsFunc(m.uses(ip), func(user string) bool { return user != key })
@@ -214,7 +215,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	// After a reboot the status of a pod contains its former address, but the pod does not necessarily get that address
 	// again.
 	started := slices.ContainsFunc(c.w.machines, func(m *machine) bool { return slices.Contains(m.uses(pod.Status.PodIP), key) })
-	if !started && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.w.full(pod.Spec.NodeName) {
+	if !started && (!fixed || adopted || c.boundTooLate[pod.UID] || c.needsDynamic(pod.Spec.NodeName, r)) && c.w.full(pod.Spec.NodeName) {
 		return
 	}
 	if len(pod.Status.PodIPs) != len(c.w.setup.families()) {
@@ -258,6 +259,15 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 			c.violate("durable: pod %s runs with IP %s, but the pool of node %s has no entry of that IP with the pod as its owner", key, has.IP, pod.Spec.NodeName)
 		}
 	}
+}
+
+// needsDynamic reports whether a pod with the FixedIP needs a dynamic address on the node: see awayWithout. No FixedIP reserves
+// that address, so the pod waits for it like an ordinary pod.
+func (c *checks) needsDynamic(node string, r *v1alpha1.FixedIP) bool {
+	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, node)
+	return ok && r != nil && slices.ContainsFunc([]string{"0.0.0.0", "::"}, func(ip string) bool {
+		return slices.Contains(c.w.setup.families(), agent.IsIPv6(ip)) && awayWithout(r, ciliumpool.FromCiliumNode(cn), ip)
+	})
 }
 
 // awayWithout reports whether a FixedIP has no address of the family of ip, and none of its addresses has its home on n. A

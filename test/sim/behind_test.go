@@ -82,8 +82,9 @@ const (
 // date, or they have stalled since the bind, or it is killed and a new scheduler starts from the stored objects.
 var schedulerStates = []string{schedulerKnows, schedulerBehind, schedulerKilled}
 
-// startBehindAgent creates a workload whose pod gets another address than its claim, because its agent is behind. It deletes
-// the pod, or scales the workload down, as soon as the pod has run. It reports whether the pod has run.
+// startBehindAgent creates a workload whose pod gets another address than its claim, because its agent is behind. When the
+// pod runs, startBehindAgent cordons the other nodes and deletes the pod, or scales the workload to 0 if scheduler is
+// schedulerBehind. It returns false if the pod did not run.
 func (w *world) startBehindAgent(name, scheduler string) bool {
 	for _, m := range w.machines {
 		m.startsAfter = time.Now().Add(actLasts)

@@ -32,7 +32,7 @@ type checks struct {
 	// included is the time since which a workload has continuously included a pod. Key: namespace/name of the pod.
 	included map[string]time.Time
 	// workloadChanged is the time of the last change of the replicas, the annotations or the template's annotations of a
-	// workload. Key: namespace/name of the StatefulSet or ReplicaSet. Deleted workloads have no key.
+	// StatefulSet, and of the last write of a ReplicaSet. Key: namespace/name. Deleted workloads have no key.
 	workloadChanged map[string]time.Time
 	// had contains the owners of the former entries of each pool. Key: node and owner.
 	had map[[2]string]bool
@@ -134,7 +134,7 @@ func (c *checks) checkPool(e event, by string) {
 		if isProduct(by) && before.Owner != now.Owner && isPod(before.Owner) && isPod(now.Owner) {
 			c.w.stats["slot taken over"]++
 			if !c.isSlot(now.Owner) || before.Resource != now.Resource {
-				c.violate("no hijack: the entry of IP %s on node %s gets owner %s, although its owner is %s", ip, after.Name, now.Owner, before.Owner)
+				c.violate("no hijack: the entry of IP %s on node %s gets owner %s in place of owner %s; only a slot may change its owner, and only to a pod of its workload", ip, after.Name, now.Owner, before.Owner)
 			}
 		}
 		if isProduct(by) && before.Owner != now.Owner && isPod(now.Owner) {
@@ -152,8 +152,8 @@ func (c *checks) checkPool(e event, by string) {
 	}
 }
 
-// checkRemoved checks that no dynamic entry is removed while the agent has the address allocated. Another pod could get
-// the address while the first pod runs.
+// checkRemoved checks that no dynamic entry is removed while the agent has the address allocated. Otherwise another pod
+// could get the address while the first pod runs.
 func (c *checks) checkRemoved(after *ciliumv2.CiliumNode, was ipamtypes.AllocationMap) {
 	m := c.w.machine(after.Name)
 	if m == nil {

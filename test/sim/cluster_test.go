@@ -72,7 +72,8 @@ func (w *world) clusterActions(now time.Time) []action {
 		}
 		if pod.Spec.NodeName == "" {
 			if pod.Spec.SchedulerName != schedulerName && pod.DeletionTimestamp == nil {
-				// A strict node has no address for a pod of another scheduler. A taint would keep such pods from the node.
+				// A strict node has no address for a pod of another scheduler. In a real cluster, a taint keeps such pods off
+				// the node.
 				if ready := slices.DeleteFunc(w.readyNodes(), w.isStrict); len(ready) > 0 {
 					add("default scheduler binds "+pod.Name, func() {
 						target := ready[w.choose(len(ready))]

@@ -210,9 +210,9 @@ func (w *world) isEvictable(pod *corev1.Pod) bool {
 // endpointWorld is the state of a run that concerns CiliumEndpoints.
 type endpointWorld struct {
 	endpointIDs int64
-	// reported contains the pods about which the product has recorded an event NoCiliumEndpoint that does not say that the
-	// pod is not evicted, and advised the pods about which such an event says that. restarted contains the pods without a
-	// CiliumEndpoint whose agent a user has restarted. Key: the UID. w.mu guards reported, advised and agentsAdvised.
+	// advised contains the pods with an event NoCiliumEndpoint which says that the pod is not evicted. reported contains
+	// the pods with an event NoCiliumEndpoint which does not say that. restarted contains the pods without a CiliumEndpoint
+	// whose agent a user has restarted. Key: the UID. w.mu guards reported, advised and agentsAdvised.
 	reported, advised, restarted map[types.UID]bool
 	// agentsAdvised is true if the product has reported that the agents are the cause.
 	agentsAdvised bool

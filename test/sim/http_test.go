@@ -154,8 +154,9 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{Status: http.StatusText(c.status), StatusCode: c.status, Header: h, Body: io.NopCloser(bytes.NewReader(c.answer)), Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
 }
 
-// discovers reports whether a request asks which APIs there are. The model does not say that, and answers at once: the product asks
-// only before it checks its rights at its start, and does not check those for kinds that it does not find.
+// discovers reports whether a request asks which APIs the API server has. The model responds to such a request with status
+// 404 at once. The plugin sends such requests only at its start, before it checks its rights, and does not check the rights
+// for kinds that it does not find.
 func discovers(r *http.Request) bool {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	return parts[0] == "api" && len(parts) <= 2 || parts[0] == "apis" && len(parts) <= 3

@@ -58,17 +58,18 @@ type informer struct {
 	stalled bool
 }
 
-// listener is one event handler of an informer. In client-go each handler has a goroutine of its own: when a reconcile starts
-// because of one handler, the others may not have been called yet.
+// listener is one event handler of an informer. In client-go each handler has a goroutine of its own: when a reconcile
+// starts because of one handler, the others may not have been called yet.
 type listener struct {
 	toolscache.ResourceEventHandler
-	// waiting are the calls that a listener which lags has not made yet. The world chooses when it makes the next one.
+	// waiting contains the calls of the handler that are still to be made; empty if the listener does not lag. The world
+	// chooses when the next call is made.
 	waiting []func()
 	// filled is true once the listener was called for each object of the first list. Goroutines of the product read it.
 	filled atomic.Bool
 }
 
-// lagsOnceIn is the inverse of the share of changes with which a listener that does not lag begins to lag.
+// lagsOnceIn is the average number of changes after which a listener begins to lag if its informer has other listeners.
 const lagsOnceIn = 12
 
 func newInformer(p *process, k *kind) *informer {
@@ -91,8 +92,8 @@ func (i *informer) lagging() []*listener {
 func (i *informer) behind() bool { return i.due() || len(i.lagging()) > 0 }
 
 // step processes the next write, or makes a list if one is due, and returns a description. A list leaves out the newest
-// writes, as many as stale says: the API server may answer a list from its own cache. If neither is due, step calls a listener that
-// lags.
+// writes, as many as stale says: the API server may answer a list from its own cache. If neither is due, step makes the next
+// call of a listener that lags. Call step only if behind returns true.
 func (i *informer) step(stale int) string {
 	if !i.due() {
 		return i.catchUp(i.lagging()[0])

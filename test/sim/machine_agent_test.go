@@ -113,8 +113,9 @@ func (m *machine) agentStarted() bool {
 	return true
 }
 
-// predecessorHolds reports whether the agent has restored the sandbox of a former pod with the same name, which was deleted by force
-// and which the kubelet has not stopped yet, with the addresses of b: then it cannot restore b, whatever entries the pool has.
+// predecessorHolds reports whether the agent has restored the sandbox of a former pod with the name and the addresses of b.
+// The former pod was deleted by force, and the kubelet has not stopped it yet. The agent then cannot restore b, whatever
+// entries the pool has.
 func (m *machine) predecessorHolds(b *sandbox) bool {
 	for _, o := range m.sandboxes {
 		if o != b && o.key == b.key && o.held && slices.Equal(o.ips, b.ips) {

@@ -36,8 +36,8 @@ const (
 func (w *world) rest() error {
 	w.logf("** all faults end")
 	w.faultsEnded = true
-	// Only do counts down the steps of a spell. In a spell that did not end, a process that has lost its lease would never
-	// notice that.
+	// End the spell: only the method do counts down its steps, and rest does not call do. In a spell that does not end, a
+	// process that has lost its lease never notices the loss.
 	w.spell = spell{}
 	w.endFormerLeaders()
 	for _, p := range w.live() {
@@ -130,6 +130,7 @@ func (w *world) noteMisassigned(pod string) {
 }
 
 // reservedFor returns the pod for which a pool or a FixedIP reserves an address, as namespace/name; empty if there is none.
+// If only the FixedIP of a slot reserves the address, the result is namespace/name of the FixedIP.
 func (w *world) reservedFor(ip string) string {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		if owner := cn.Spec.IPAM.Pool[ip].Owner; isPod(owner) {
@@ -241,8 +242,9 @@ func (w *world) lostToUser(r *v1alpha1.FixedIP) bool {
 	})
 }
 
-// writtenOnFull reports whether a full node has an entry of only one of two families for a pod, which a user has written. The
-// pod waits for an address of the other family, also after a FixedIP has recorded the address of the entry.
+// writtenOnFull reports whether a full node has exactly one entry for a pod, which a user has written, although pods have
+// addresses of two families. The pod waits for an address of the other family, even after the controller has created a
+// FixedIP with the address of the entry. key is namespace/name of the pod.
 func (w *world) writtenOnFull(key string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
 		has, byUser := 0, false

@@ -34,7 +34,7 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// usedBy finds the name of the pod that uses an address in a message of the scheduler.
+// usedBy matches the part of a message of the scheduler that names a pod that uses an address.
 var usedBy = regexp.MustCompile(`use(?:d)? by (\S+)[;,] `)
 
 // flushInterval is the time after which a pod is tried again if no event requeues it.

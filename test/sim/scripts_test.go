@@ -21,14 +21,16 @@ import (
 const (
 	// spellSteps is the number of steps of a spell.
 	spellSteps = 80
-	// muteFor is the time for which the node of a script does nothing. It is shorter than the cooldown.
+	// muteFor is the time for which the node of a script does nothing, or does not do certain actions such as reports. It is
+	// shorter than the cooldown.
 	muteFor = 20 * time.Second
 )
 
 // startSteps is the maximum number of steps of startWorkloads.
 const startSteps = 3000
 
-// startWorkloads creates workloads, and returns when their pods run or after startSteps. It draws no faults.
+// startWorkloads creates workloads, and returns when the pods of the StatefulSets run, after startSteps, or after the first
+// violation. It draws no faults.
 func (w *world) startWorkloads(seed uint64) {
 	w.seed = seed
 	for _, name := range []string{"a", "b"} {

@@ -144,7 +144,8 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	return o
 }
 
-// requiredActions are the actions and faults that have to be drawn at least once if TestModel makes enough steps.
+// requiredActions are the actions, faults and results that have to happen at least once if TestModel makes enough steps.
+// They are keys of the field stats of world.
 var requiredActions = []string{
 	"CiliumEndpoint cleaned up by an agent", "CiliumEndpoint collected by cilium-operator", "CiliumEndpoint collected by gc", "CiliumEndpoint deleted by the keeper", "CiliumEndpoint made again by its agent",
 	"CiliumEndpoint not deleted after an error", "CiliumEndpoint of another refused by the agent", "CiliumEndpoint read from a cache that is behind", "CiliumEndpoint taken over by the agent", "CiliumEndpoint taken over as the keeper looks at it",
@@ -184,13 +185,13 @@ func TestModel(t *testing.T) {
 			}
 			history = fmt.Sprintf("%v\nThe history, in %d steps with %+v:\n%s\n!! %v", o.err, len(c.steps), c.setup, strings.Join(o.history, "\n"), o.err)
 		}
-		rt.Fatal("the run violates an invariant")
+		rt.Fatal("the run violates an invariant; the log of the test contains the history of the first such run")
 	})
 	t.Logf("%d steps in %d runs", taken, runs)
 	if taken >= enough {
 		for _, name := range requiredActions {
 			if stats[name] == 0 {
-				t.Errorf("%q was not drawn in %d steps, want at least once", name, taken)
+				t.Errorf("%q did not happen in %d steps, want at least once", name, taken)
 			}
 		}
 	}

@@ -280,8 +280,8 @@ func (w *world) someAddress() string {
 }
 
 // pin creates a FixedIP before its pod exists, as a user does who wants a certain address for the pod. It does nothing
-// if the pod, its FixedIP or a pool entry for the pod exists. The FixedIP names a drawn address, unless the address is
-// reserved or the volume of the pod is in another zone.
+// if the pod, its FixedIP or a pool entry for the pod exists. The FixedIP names a drawn address. It names no address if the
+// drawn address is reserved or in use, if the volume of the pod is in another zone, or if no node has a subnet.
 func (w *world) pin() {
 	name := fmt.Sprintf("%s-%d", []string{"a", "b", "c"}[w.choose(maxSets)], w.choose(3))
 	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

@@ -26,9 +26,9 @@ var zones = []string{"east", "west"}
 // minNodesOfZone is the number of nodes that each zone with volumes has at rest, so that all its pods get addresses.
 const minNodesOfZone = 2
 
-// volumeWorld is the state of a run that concerns volumes. If the setup has volumes, each pod of a StatefulSet has one.
-// It is in the zone of the node on which the pod was first placed, as with the binding mode WaitForFirstConsumer, and
-// stays there when the pod and its StatefulSet are deleted.
+// volumeWorld is the state of a run that concerns volumes. If the setup has volumes, each pod of a StatefulSet has one. The
+// volume is in the zone of the node on which the pod was first placed, as with the binding mode WaitForFirstConsumer, and
+// remains when the pod and its StatefulSet are deleted.
 type volumeWorld struct {
 	// apart are the pods whose volume was provisioned while their reserved addresses were in another zone. Key: the pod, as
 	// namespace/name.

@@ -312,7 +312,7 @@ func (w *world) do(s step) error {
 	return w.broken()
 }
 
-// time lets time pass. A handler that lags is called before, because it lags for a moment only.
+// time lets time pass. First it makes all calls of the listeners that lag, because a listener lags only for a moment.
 func (w *world) time(d time.Duration) {
 	w.stats["time passes"]++
 	for _, p := range w.live() {

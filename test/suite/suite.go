@@ -13,18 +13,20 @@ import (
 	"time"
 )
 
-// Programs returns the folder in the variable FIXEDIP_BIN, or an error if that folder has no fixedip-controlplane. The error
-// names target, the make target that builds the programs and sets FIXEDIP_BIN.
+// Programs returns the folder that the environment variable FIXEDIP_BIN names. It returns an error if the variable is empty,
+// or if the folder has no fixedip-controlplane. The error names target, the make target that builds the programs, sets
+// FIXEDIP_BIN and runs the tests.
 func Programs(target string) (string, error) {
 	dir := os.Getenv("FIXEDIP_BIN")
 	if _, err := os.Stat(filepath.Join(dir, "fixedip-controlplane")); dir == "" || err != nil {
-		return "", fmt.Errorf("FIXEDIP_BIN must be the folder of fixedip-controlplane; make %s builds the programs and sets FIXEDIP_BIN", target)
+		return "", fmt.Errorf("the environment variable FIXEDIP_BIN must name the folder of fixedip-controlplane; run the tests with make %s, which builds the programs and sets the variable", target)
 	}
 	return dir, nil
 }
 
-// ControlPlane returns the path of the control plane program: the variable FIXEDIP_CONTROL_PLANE if it is set, for another
-// version of Kubernetes, or else fixedip-controlplane in the folder programs.
+// ControlPlane returns the path of the control plane program. It is the value of the environment variable
+// FIXEDIP_CONTROL_PLANE, which selects another version of Kubernetes, or fixedip-controlplane in the folder programs if the
+// variable is empty.
 func ControlPlane(programs string) string {
 	if other := os.Getenv("FIXEDIP_CONTROL_PLANE"); other != "" {
 		return other

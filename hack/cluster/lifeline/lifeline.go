@@ -23,7 +23,8 @@ func Bind() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {
 		return fmt.Errorf("set the parent death signal: %w", err)
 	}
-	// If the parent exited before Prctl, this process has got another parent, or had process 1 as its parent already.
+	// If the parent exited between Getppid and Prctl, this process has another parent now. If the parent exited before
+	// Getppid, process 1 was the parent already.
 	if os.Getppid() != parent || parent == 1 {
 		return errOrphaned
 	}

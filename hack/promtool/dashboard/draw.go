@@ -134,7 +134,7 @@ func pathOf(points []promql.FPoint, at func(promql.FPoint) (x, y float64)) strin
 	return path.String()
 }
 
-// nice returns a round number that is at least v, and at least a small positive number.
+// nice returns a round number that is at least v; 1 if v is not positive.
 func nice(v float64) float64 {
 	if v <= 0 {
 		return 1

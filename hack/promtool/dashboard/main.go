@@ -57,8 +57,8 @@ type line struct {
 
 func main() {
 	scrapes := flag.String("scrapes", "", "folder of the recorded metrics")
-	dashboard := flag.String("dashboard", "manifests/prometheus/dashboard.json", "the dashboard")
-	out := flag.String("out", "docs/reference/dashboard.svg", "the picture")
+	dashboard := flag.String("dashboard", "manifests/prometheus/dashboard.json", "file of the dashboard, in JSON")
+	out := flag.String("out", "docs/reference/dashboard.svg", "file to which the SVG is written")
 	flag.Parse()
 	if err := run(*scrapes, *dashboard, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "dashboard:", err)

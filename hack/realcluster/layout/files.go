@@ -133,8 +133,8 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 	return settings
 }
 
-// CiliumConfig returns the settings that all agents have, which are the data of the ConfigMap kube-system/cilium-config. Key:
-// the name of the setting.
+// CiliumConfig returns the settings that all agents have, which are the data of the ConfigMap kube-system/cilium-config.
+// Key: the name of the setting.
 func (o Options) CiliumConfig() map[string]string {
 	native := o.Routing == Native
 	settings := map[string]string{

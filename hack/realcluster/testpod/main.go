@@ -5,7 +5,7 @@
 // other file.
 //
 //	testpod pause              waits and reaps zombies, as process 1 of a sandbox
-//	testpod serve              serves its hostname and addresses over HTTP on port 8080
+//	testpod serve              serves its hostname, MAC address and addresses as JSON over HTTP on port 8080
 //	testpod fetch URL          prints the response to a GET request
 //	testpod fetch URL SOCKET   sends the request over a Unix socket, such as the socket of the agent
 package main

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The labels of FixedIPs. The controller copies them from the spec whenever it creates a FixedIP or writes its spec, for users
-// who select FixedIPs. No program of fixedip reads them.
+// The labels of FixedIPs. The controller copies them from the spec whenever it creates a FixedIP or writes its spec, for
+// users who select FixedIPs. No program of fixedip reads them.
 const (
 	// LabelNode is the label with spec.nodeName.
 	LabelNode = "fixedip.io/node"
@@ -19,8 +19,8 @@ const (
 	LabelWorkload = "fixedip.io/workload"
 )
 
-// LabelFromSpec sets the labels of the FixedIP to the values of its spec. A value that is empty or no valid label, such as a
-// name of more than 63 characters, has no label: the selectable fields have every value.
+// LabelFromSpec sets the labels of the FixedIP to the values of its spec. For a value that is empty or no valid label, such
+// as a name of more than 63 characters, it removes the label; users can select such a FixedIP by field.
 func (f *FixedIP) LabelFromSpec() {
 	for key, value := range map[string]string{
 		LabelNode:         f.Spec.NodeName,

@@ -121,9 +121,9 @@ type NodeConstraints struct {
 	Taints []corev1.Taint `json:"taints,omitempty"`
 }
 
-// ConditionAssigned is True if the CiliumNode of the node has the subnet. The other condition, ConditionReady, is True if pods
-// can get addresses of the subnet: it is assigned, and the subnets of its node do not overlap those of another node. Its
-// reasons are those of ConditionAssigned, and ReasonSubnetOverlap.
+// ConditionAssigned is True if the CiliumNode of the node has the subnet. The other condition, ConditionReady, is True if
+// pods can get addresses of the subnet: the subnet is assigned, and the subnets of its node do not overlap those of another
+// node. The reasons of ConditionReady are those of ConditionAssigned, and ReasonSubnetOverlap.
 const ConditionAssigned = "Assigned"
 
 // The reasons of ConditionAssigned.

@@ -102,8 +102,8 @@ type FixedIPSpec struct {
 	Reclaim ReclaimPolicy `json:"reclaim,omitempty,omitzero"`
 
 	// failover defines what happens to a pod whose node cannot take it: it waits, it moves to another node
-	// with its addresses, or it gets other addresses there. If empty, the default of the scheduler's
-	// arguments applies. The controller copies it from the annotations of the workload while the workload
+	// with its addresses, or it gets other addresses there. If empty, the setting failover of the
+	// configuration applies. The controller copies it from the annotations of the workload while the workload
 	// exists.
 	// +optional
 	Failover Failover `json:"failover,omitempty"`

@@ -46,9 +46,9 @@ type Pools interface {
 
 // Service runs agent barriers, at most one at a time for each node.
 type Service struct {
-	// AnswerTimeout is the time without an answer after which an agent is reported. An agent answers within one report
-	// interval, 15 s by default, and within two if its report conflicts with another write of the CiliumNode. Set it before
-	// the first request.
+	// AnswerTimeout is the time without an answer after which an agent counts as overdue and an event reports it. An agent
+	// answers within one report interval, 15 s by default, and within two if its report conflicts with another write of the
+	// CiliumNode. Set it before the first request.
 	AnswerTimeout time.Duration
 
 	pools    Pools
@@ -63,9 +63,9 @@ type Service struct {
 
 // node contains the barrier requests for one node and their answers. The mutex of the Service guards it.
 type node struct {
-	// waiting contains the requests that no probe serves yet, asked the requests that the current barrier serves, and
-	// answers the answers to all other requests. Key: the key of the request. The value of waiting and asked is the function
-	// to call when the agent has answered. Each request is in exactly one of the three maps.
+	// waiting contains the requests that no probe serves yet, and asked the requests that the current barrier serves. Key: the
+	// key of the request. Value: the function to call when the agent has answered. answers contains the answers to all other
+	// requests, by the same key. Each request is in exactly one of the three maps.
 	waiting, asked map[string]func()
 	answers        map[string]answer
 	// barrier is the current barrier; nil: there is none.
@@ -146,8 +146,8 @@ func (s *Service) Forget(nodeName, key string) {
 	}
 }
 
-// Changed enqueues the node if it has open requests. It must be called when the watch shows another version of a CiliumNode,
-// or its deletion.
+// Changed enqueues the node if it has open requests. Call Changed when the watch shows another version of a CiliumNode, or
+// its deletion.
 func (s *Service) Changed(nodeName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,8 +317,8 @@ func (s *Service) forget(nodeName string) {
 	}
 }
 
-// Overdue returns the number of nodes with open requests, and the number of those whose agents have not answered for two
-// minutes or longer.
+// Overdue returns the number of nodes with open requests, and the number of those whose agents have not answered for
+// AnswerTimeout or longer.
 func (s *Service) Overdue() (pending, late int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@
 //     label (Cilium fact 15). An agent would refuse a CiliumEndpoint that another client creates. So the pod has to be
 //     restarted: package conformance evicts pods with a fixed IP after Keeper.Confirm. Every pod with a missing
 //     CiliumEndpoint gets an event.
-//   - Stuck: Cilium sets no finalizers, so they are removed after a grace period.
+//   - Stuck: Cilium sets no finalizers. The keeper removes those of other clients after a grace period.
 //   - Podless: agents, Cilium's operator and the garbage collector remove such CiliumEndpoints. Those that still exist after
 //     a grace period are deleted.
 package ciliumendpoint

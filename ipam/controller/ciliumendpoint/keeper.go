@@ -171,7 +171,7 @@ func (k *Keeper) remember(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEnd
 		k.missing--
 		metrics.EndpointsMissingNow.Dec()
 		if k.missing <= fewMissing {
-			// No remaining pod may call Confirm, which ends the pause otherwise.
+			// Confirm also ends the pause, but it may not be called for any of the remaining pods.
 			k.paused = false
 			metrics.EndpointEvictionsPaused.Set(0)
 		}

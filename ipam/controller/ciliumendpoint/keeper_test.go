@@ -225,7 +225,7 @@ func TestManyMissingPauseEvictions(t *testing.T) {
 	if paused := testutil.ToFloat64(metrics.EndpointEvictionsPaused); paused != 1 {
 		t.Errorf("six CiliumEndpoints are missing: got %v for the metric of paused evictions, want 1", paused)
 	}
-	// The agent has created one CiliumEndpoint again. That ends the pause even if nothing asks about a further pod.
+	// The agent has created one CiliumEndpoint again. That ends the pause even if Confirm is not called for another pod.
 	if err := api.Create(t.Context(), cep("web-5")); err != nil {
 		t.Fatal(err)
 	}

@@ -29,8 +29,8 @@ import (
 // DefaultResyncPeriod is the default of Config.ResyncPeriod.
 const DefaultResyncPeriod = source.ResyncPeriod
 
-// minWritesPerMinute is the minimum of Config.WritesPerMinute: enough writes to fill a pool, mark excess entries for
-// release, and remove them within one minute.
+// minWritesPerMinute is the minimum of Config.WritesPerMinute: enough writes to fill a pool, withdraw surplus entries, ask
+// the agent to acknowledge that, and remove the entries within one minute.
 const minWritesPerMinute = 4
 
 // Config is the configuration of the controller: the settings that the controller and the scheduler share, which Apply sets,
@@ -69,7 +69,7 @@ type Config struct {
 	FinalizerDeadline time.Duration
 	// ReleaseDeletions is the maximum number of FixedIPs of one node that a release deletes at the same time; 0 means 1.
 	ReleaseDeletions int
-	// ResyncPeriod is the interval at which each FixedIP is reconciled without an event.
+	// ResyncPeriod is the interval at which each FixedIP is reconciled, and all orphaned subnets are checked, without an event.
 	ResyncPeriod time.Duration
 	// Namespace is the namespace of the controller's Leases.
 	Namespace string
@@ -77,9 +77,9 @@ type Config struct {
 	MetricsPerNode metrics.PerNode
 	// DryRun is true if the API server only validates the writes, and stores none of them.
 	DryRun bool
-	// Cilium contains the settings of Cilium that timeouts depend on; the zero value: not known.
+	// Cilium contains the settings of Cilium, such as its IPAM mode; the zero value: not known.
 	Cilium configuration.CiliumSettings
-	// CiliumConfig is the ConfigMap that Cilium was read from.
+	// CiliumConfig names the ConfigMap from which the settings in Cilium were read.
 	CiliumConfig types.NamespacedName
 	// Verify is the configuration of the controllers of mismatches, adoption and CiliumEndpoints.
 	Verify conformance.Config
@@ -133,7 +133,7 @@ func (c Config) Validate() field.ErrorList {
 		}
 	}
 	check(c.Watermark.Excess >= 0, "max-surplus-ips", c.Watermark.Excess, "must not be negative")
-	check(c.WritesPerMinute >= minWritesPerMinute, "node-writes-per-minute", c.WritesPerMinute, fmt.Sprintf("must be at least %d: enough to fill a pool, mark excess entries for release and remove them within one minute", minWritesPerMinute))
+	check(c.WritesPerMinute >= minWritesPerMinute, "node-writes-per-minute", c.WritesPerMinute, fmt.Sprintf("must be at least %d: enough to fill a pool, withdraw surplus entries, ask the Cilium agent to acknowledge that, and remove the entries within one minute", minWritesPerMinute))
 	check(slices.Contains(metrics.PerNodeValues, c.MetricsPerNode), "metrics-per-node", c.MetricsPerNode, fmt.Sprintf("must be one of %v", metrics.PerNodeValues))
 	check(c.Cooldown >= 0, "address-cooldown", c.Cooldown.String(), "must not be negative")
 	check(!slices.Contains(c.Adoption.ExcludeDBBranch, ""), "exclude-dbbranch-prefixes", "", "must not be empty: every label begins with the empty prefix")

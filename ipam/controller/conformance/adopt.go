@@ -209,14 +209,14 @@ func (c *Controller) reportMissing(pod *corev1.Pod, used []netip.Addr, node stri
 	where := "for which no pool has an entry that names the pod; the condition Allocated of its FixedIP gives the reason"
 	switch {
 	case node == pod.Spec.NodeName:
-		where = "which is in the pool of this node; delete the pod; the next pod on this node gets the reserved IP"
+		where = "which are in the pool of this node; delete the pod; the next pod on this node gets the reserved IPs"
 	case node != "":
 		scheduler := "that of fixedip-scheduler"
 		if len(c.Adoption.Schedulers) > 0 {
 			scheduler = c.Adoption.Schedulers[0]
 		}
-		where = fmt.Sprintf("which is in the pool of node %s; to place the next pod there, set schedulerName of the pod, or of the pod template of its workload, to %s", node, scheduler)
+		where = fmt.Sprintf("which are in the pool of node %s; to place the next pod there, set schedulerName of the pod, or of the pod template of its workload, to %s", node, scheduler)
 	}
-	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Pod runs with %s on node %s instead of its reserved IP %s, %s",
+	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Pod runs with %s on node %s instead of its reserved IPs (%s), %s",
 		address.Join(used), pod.Spec.NodeName, address.Join(reserved), where)
 }

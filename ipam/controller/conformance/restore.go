@@ -63,7 +63,7 @@ func (c *Controller) fixed(pod *corev1.Pod, id identity.Identity, record *v1alph
 	return fixed
 }
 
-// unreserved reports whether h is on the node and its entry is that of an unreserved pod, which is removed when the
+// unreserved reports whether h is on the node and its entry is that of an unreserved pod. Such an entry is removed when the
 // pod is gone.
 func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
 	return h.Node == node && c.Ledger.EntryOf(h).IsUnreserved()
@@ -141,9 +141,9 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	return ctrl.Result{}, err
 }
 
-// ownOtherFamilies writes owned entries for the IPs that a pod runs with in the families in which it has no fixed address. The pool
-// that had its claim in these families was lost before the FixedIP recorded it, because a user had created the FixedIP with addresses
-// of the other families only.
+// ownOtherFamilies writes owned entries for the IPs that a pod runs with in the families in which the pod has no fixed
+// address. The claim of the pod in these families was lost with its pool before the FixedIP recorded it, because a user had
+// created the FixedIP with addresses of the other families only.
 func (c *Controller) ownOtherFamilies(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, may func(netip.Addr) bool) error {
 	if len(ips) == 0 {
 		return nil

@@ -43,8 +43,8 @@ const (
 	// parallelFinishes is the maximum number of finalizers that are removed at the same time. These writes are the most
 	// expensive ones for a deleted workload and would delay the releases on other nodes. No release waits for them.
 	parallelFinishes = 4
-	// whileFinishing is the time until the next try of a request that waits for another finalizer, if no such request was queued
-	// earlier (see finishes).
+	// whileFinishing is the time until the next try of a request that waits in line to remove a finalizer. Usually finishes
+	// queues the request earlier.
 	whileFinishing = 15 * time.Second
 	// whileRefused is the time until the next try to create a FixedIP that was refused: no event reports that a quota has
 	// room again.
@@ -70,8 +70,8 @@ type Controller struct {
 	// workloads whose slots have changed.
 	IdentityRequests, SlotRequests *source.Requests
 
-	// idle stores the time since which a FixedIP has had no bound pod, for the delay of reclaim.Gap only. For a replica that
-	// takes over, this is the time of its first reconcile. Key: namespace/name. Value: a time.Time.
+	// idle stores the time since which a FixedIP has had no bound pod, for the delay of reclaim.Gap only. After a change of the
+	// leader, this is the time at which the new leader first reconciles the FixedIP. Key: namespace/name. Value: a time.Time.
 	idle sync.Map
 	// replaced stores the versions of FixedIPs that the cache still shows although this controller has replaced them.
 	replaced  replaced

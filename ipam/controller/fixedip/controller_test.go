@@ -271,21 +271,21 @@ func TestBlockedReleaseIsReported(t *testing.T) {
 	}
 	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "other-0"}}
 	blockers := []reclaim.ReleaseBlocker{
-		{Addr: netip.MustParseAddr("10.0.1.6"), User: "web/other-0", Why: "another has it"},
-		{Addr: netip.MustParseAddr("10.0.1.7"), User: "web/gone-0", Why: "one that is gone has it"},
-		{Addr: netip.MustParseAddr("10.0.1.8"), Why: "another pod may have it"},
+		{Addr: netip.MustParseAddr("10.0.1.6"), User: "web/other-0", Why: "IP 10.0.1.6 is in use"},
+		{Addr: netip.MustParseAddr("10.0.1.7"), User: "web/gone-0", Why: "IP 10.0.1.7 is in use"},
+		{Addr: netip.MustParseAddr("10.0.1.8"), Why: "IP 10.0.1.8 may be in use"},
 	}
-	onPod := "Warning WrongPodAddress The Cilium agent reports that this pod uses IP 10.0.1.6, which is reserved for a pod of another namespace and cannot be released before that use ends; if the pod runs with that IP, delete it"
+	onPod := "Warning WrongPodAddress The Cilium agent reports that this pod uses IP 10.0.1.6, which is reserved for a pod of another namespace and cannot be released before that use ends; if the pod runs with that IP, delete the pod"
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
 		want   []string
 	}{
-		"with a FixedIP":    {&v1alpha1.FixedIP{}, []string{"Warning ReleaseBlocked another has it", onPod}},
+		"with a FixedIP":    {&v1alpha1.FixedIP{}, []string{"Warning ReleaseBlocked IP 10.0.1.6 is in use", onPod}},
 		"without a FixedIP": {nil, []string{onPod}},
 	} {
 		recorder := events.NewFakeRecorder(10)
 		r := &Controller{Gatherer: &gather.Gatherer{Cached: fake.NewClientBuilder().WithScheme(kinds).WithObjects(other).Build(), Events: recorder}}
-		if err := r.reportBlocked(t.Context(), "db/mysql-0", reclaim.State{Record: c.record, Blockers: blockers}, "another has it"); err != nil {
+		if err := r.reportBlocked(t.Context(), "db/mysql-0", reclaim.State{Record: c.record, Blockers: blockers}, "IP 10.0.1.6 is in use"); err != nil {
 			t.Fatal(err)
 		}
 		close(recorder.Events)
@@ -345,9 +345,9 @@ func TestFinish(t *testing.T) {
 		// gone is true if the FixedIP does not exist afterwards.
 		gone bool
 	}{
-		"its address is released":       {api: deleted, cached: deleted, gone: true},
+		"the address is released":       {api: deleted, cached: deleted, gone: true},
 		"a pool has an entry":           {api: deleted, cached: deleted, held: true},
-		"its address is being released": {api: deleted, cached: deleted, inFlight: true},
+		"the address is being released": {api: deleted, cached: deleted, inFlight: true},
 		"the FixedIP is not deleted":    {api: controllertest.Objects(controllertest.Record(0, false)), cached: controllertest.Objects(controllertest.Record(0, false))},
 		"only the cache has a FixedIP":  {cached: deleted, gone: true},
 		"there is no FixedIP":           {gone: true},

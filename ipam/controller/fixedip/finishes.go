@@ -11,8 +11,8 @@ import (
 )
 
 // finishes limits the number of finalizers that are removed at the same time to parallelFinishes. The other requests wait in
-// line instead of a retry at short intervals: if a workload with thousands of pods is deleted, their retries would need more CPU
-// time than the releases.
+// line. They are not retried at short intervals: if a workload with thousands of pods is deleted, the retries would need
+// more CPU time than the releases.
 type finishes struct {
 	mu      sync.Mutex
 	running int
@@ -41,8 +41,8 @@ func (f *finishes) begin(r ctrl.Request) bool {
 }
 
 // end ends a removal. It returns the requests that have to be queued now: the first ones in line, as many as may remove a
-// finalizer. A request that no longer needs that leaves room until the next call, or until whileFinishing is over for another
-// request.
+// finalizer. If one of them no longer has a finalizer to remove, its place stays empty until the next call of end, or until
+// another request in line is tried again after whileFinishing.
 func (f *finishes) end() []ctrl.Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -113,7 +113,7 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s r
 	switch err := c.Live.Create(ctx, record); {
 	case apierrors.IsForbidden(err):
 		if s.Pod != nil {
-			c.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "FixedIPRefused", "RecordClaim", "No FixedIP reserves IP %s: %v. If node %s is deleted, the pod loses the IP; fixedip-controller retries every %v", strings.Join(a.Spec.IPs, ", "), err, a.Spec.NodeName, whileRefused)
+			c.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "FixedIPRefused", "RecordClaim", "No FixedIP reserves the IPs of the pod (%s): %v; if node %s is deleted, the pod loses these IPs; check the quotas and the admission policies of the namespace; the controller retries every %v", strings.Join(a.Spec.IPs, ", "), err, a.Spec.NodeName, whileRefused)
 		}
 		return fmt.Errorf("%w: %w", errRefused, err)
 	case apierrors.IsAlreadyExists(err):
@@ -217,7 +217,7 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 				named = "pod " + owner
 			}
 			c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "WrongPodAddress", "Verify",
-				"The Cilium agent reports that this pod uses IP %s, which is reserved for %s and cannot be released before that use ends; if the pod runs with that IP, delete it", b.Addr, named)
+				"The Cilium agent reports that this pod uses IP %s, which is reserved for %s and cannot be released before that use ends; if the pod runs with that IP, delete the pod", b.Addr, named)
 		}
 	}
 	return nil

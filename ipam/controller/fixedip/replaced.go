@@ -37,8 +37,8 @@ func (r *replaced) add(before, after *v1alpha1.FixedIP, now time.Time) {
 	}
 }
 
-// has reports whether the FixedIP, which may be nil, has a version that was replaced. If it has another one, has deletes the stored
-// version.
+// has reports whether the FixedIP has the version that was replaced, and less than replacedFor ago. If the FixedIP has
+// another version, or that time is over, has deletes the stored version. record may be nil.
 func (r *replaced) has(record *v1alpha1.FixedIP, now time.Time) bool {
 	if record == nil {
 		return false

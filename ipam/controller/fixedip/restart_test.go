@@ -45,8 +45,9 @@ func (c *restartCache) Get(ctx context.Context, key client.ObjectKey, o client.O
 	return c.WithWatch.Get(ctx, key, o, opts...)
 }
 
-// TestWritesOfARestart counts the writes of the FixedIP while its pod restarts, and checks the reported pod at the end. Each
-// step is followed by a reconcile. The cache of FixedIPs shows the writes so far only after the step "watch".
+// TestWritesOfARestart counts the writes of the status of the FixedIP while its pod restarts, and checks the pod that the
+// status names at the end. Each step is followed by a reconcile. The cache of FixedIPs shows the writes so far only after
+// the step "watch".
 func TestWritesOfARestart(t *testing.T) {
 	const gone, pending, bound, running, watch, wait = "gone", "pending", "bound", "running", "watch", "wait"
 	for name, c := range map[string]struct {
@@ -55,14 +56,14 @@ func TestWritesOfARestart(t *testing.T) {
 		// uid is the UID of the pod in the status at the end.
 		uid string
 	}{
-		"the watch shows each write at once":            {steps: []string{gone, pending, bound, watch, running, watch}, writes: 1, uid: "pod-new"},
-		"the pod gets its IPs before the watch":         {steps: []string{gone, pending, bound, running, watch}, writes: 1, uid: "pod-new"},
-		"several events before the watch":               {steps: []string{gone, bound, running, running, running, watch, running}, writes: 1, uid: "pod-new"},
-		"the pod is gone for less than the gap":         {steps: []string{gone, pending, pending}, writes: 0, uid: "pod-0"},
-		"the pod waits longer than the gap":             {steps: []string{gone, pending, wait, watch}, writes: 1, uid: ""},
-		"the pod waits longer and then starts":          {steps: []string{gone, pending, wait, watch, bound, running, watch}, writes: 2, uid: "pod-new"},
-		"the next pod is deleted before the watch":      {steps: []string{gone, bound, gone, watch, wait, watch}, writes: 2, uid: ""},
-		"the watch does not show the write for a while": {steps: []string{gone, bound, wait, running, watch, running}, writes: 1, uid: "pod-new"},
+		"the watch shows each write at once":                {steps: []string{gone, pending, bound, watch, running, watch}, writes: 1, uid: "pod-new"},
+		"the pod gets its IPs before the watch":             {steps: []string{gone, pending, bound, running, watch}, writes: 1, uid: "pod-new"},
+		"several events before the watch":                   {steps: []string{gone, bound, running, running, running, watch, running}, writes: 1, uid: "pod-new"},
+		"the pod is gone for less than the gap":             {steps: []string{gone, pending, pending}, writes: 0, uid: "pod-0"},
+		"the pod waits longer than the gap":                 {steps: []string{gone, pending, wait, watch}, writes: 1, uid: ""},
+		"the pod waits longer than the gap and then starts": {steps: []string{gone, pending, wait, watch, bound, running, watch}, writes: 2, uid: "pod-new"},
+		"the next pod is deleted before the watch":          {steps: []string{gone, bound, gone, watch, wait, watch}, writes: 2, uid: ""},
+		"the watch does not show the write for a while":     {steps: []string{gone, bound, wait, running, watch, running}, writes: 1, uid: "pod-new"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			web := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3)}}
@@ -133,8 +134,8 @@ func TestReplacedVersionExpires(t *testing.T) {
 	}{
 		"just written":              {written: after, seen: before, want: true},
 		"later":                     {written: after, seen: before, after: replacedFor - time.Second, want: true},
-		"too late":                  {written: after, seen: before, after: replacedFor},
-		"the cache shows it":        {written: after, seen: after},
+		"after replacedFor":         {written: after, seen: before, after: replacedFor},
+		"the cache shows the write": {written: after, seen: after},
 		"the write changed nothing": {written: before, seen: before},
 		"no FixedIP":                {written: after},
 	} {

@@ -39,7 +39,7 @@ type Sources struct {
 	// Mismatched counts the FixedIPs whose pods run with a mismatch, by one of conformance.MismatchReasons. oldest is the time
 	// since which the pod with the oldest mismatch has had it; zero: there is none.
 	Mismatched func() (counts map[string]int, oldest time.Time)
-	// OldestRelease returns the time at which the oldest deletion of a FixedIP that has not ended began; zero: there is none.
+	// OldestRelease returns the start of the oldest deletion of a FixedIP that is still under way; zero: there is none.
 	OldestRelease func() time.Time
 	// Subnets returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets.
 	Subnets func() (orphaned int, claimed []netip.Prefix)
@@ -64,8 +64,8 @@ type WaitingPods struct {
 	Since time.Time
 }
 
-// PerNode decides whether the gauges with the label node are served. Each node has up to 16 such series, and a cluster with
-// thousands of nodes more than Prometheus should get from one program.
+// PerNode decides whether the gauges with the label node are served. Each node has up to 17 such series, so that a cluster
+// with thousands of nodes would have more of them than Prometheus should get from one program.
 type PerNode string
 
 // The values of PerNode.
@@ -218,7 +218,7 @@ type sums struct {
 func (c *collection) nodes() {
 	overlapping := 0
 	orphaned, claimed := c.Subnets()
-	// lacking counts nodes without a subnet. Key: the family.
+	// lacking counts the nodes without a subnet of each family. Key: the family.
 	lacking := map[address.Family]int{}
 	for _, p := range c.ClusterPools {
 		lacking[p.Family()] = 0
@@ -300,7 +300,7 @@ func (c *collection) node(n pool.NodePool, f address.Family, strict bool, s *sum
 func (c *collection) waiting() {
 	counts, oldest := map[nodeutil.NodeState]int{}, map[nodeutil.NodeState]float64{}
 	waiting := c.Waiting()
-	// Nodes that are gone count here as well.
+	// waiting may contain nodes that are gone, which c.perNode does not count.
 	perNode := c.perNode && c.PerNode.serves(len(waiting))
 	for _, on := range waiting {
 		counts[on.State] += on.Pods

@@ -109,8 +109,8 @@ var (
 
 var register sync.Once
 
-// initial contains the label values that each counter and gauge has from the start, so that an increase from 0 is visible
-// and an alert can tell 0 from a program that is not scraped.
+// initial contains the label values of the counters that are served with the value 0 from the start, so that an increase
+// from 0 is visible and an alert can distinguish 0 from a program that is not scraped.
 var initial = []struct {
 	metric interface {
 		WithLabelValues(...string) prometheus.Counter
@@ -165,7 +165,7 @@ func Released(c Cause, addresses int) { releases.WithLabelValues(string(c)).Add(
 // SubnetsAssigned counts an assignment of subnets to a node.
 func SubnetsAssigned(o subnetplan.Origin) { subnetAssignments.WithLabelValues(string(o)).Inc() }
 
-// Reconciled records at as the time of the last reconcile of a controller.
+// Reconciled records the time of the last successful reconcile of a controller.
 func Reconciled(controller string, at time.Time) {
 	lastReconcile.WithLabelValues(controller).Set(float64(at.Unix()))
 }

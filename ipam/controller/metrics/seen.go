@@ -19,8 +19,7 @@ type seen struct {
 	first map[string]time.Time
 }
 
-// observe replaces the set with keys, and returns the earliest time at which one of them was first observed without a gap; the
-// zero time if there are no keys.
+// observe replaces the set with keys, and returns the earliest time in first; the zero time if there are no keys.
 func (s *seen) observe(keys []string, now time.Time) (oldest time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

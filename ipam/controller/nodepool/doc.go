@@ -13,8 +13,9 @@
 //	            the API server, and decide again
 //	write       write edits and withdraw handshakes with one call of the writer; if entries of unreserved pods were removed,
 //	            read the pods again, and restore the entries that a pod needs (Reconciler.write)
-//	ask         ask the agent for a report if its first one has not arrived for a minute (Reconciler.askUnreported)
-//	requeue     at State.NextCheck; Nodes, pods and the ledger cause all other passes (Reconciler.Setup)
+//	ask         ask the agent for a report if its first one does not arrive in time (Reconciler.askUnreported)
+//	requeue     at State.NextCheck, or when it is time to ask; Nodes, pods and the ledger cause all other passes
+//	            (Reconciler.Setup)
 //
 // The package may not change entries that an identity owns: those belong to the scheduler and to the controllers
 // fixedip, release and conformance. Subnets belong to the package subnet, which calls Reconciler.FirstEntries for the

@@ -97,7 +97,7 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 }
 
 // waiting returns the owner keys of the pods that use the pod network, have not ended and have not reported an IP. A pod
-// that is being deleted counts: its agent may have given it an IP.
+// that is being deleted counts: the agent may have given it an IP.
 func waiting(pods []corev1.Pod) (owners []string) {
 	for i := range pods {
 		if podutil.HoldsIPs(&pods[i]) && !podutil.HasIPs(&pods[i]) {
@@ -119,7 +119,7 @@ func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 }
 
 // acknowledged reports whether the agent of a node has acknowledged the cooldown entry of an address and does not report the
-// address as used. If there is no such evidence, it makes a barrier request; the answer enqueues the node.
+// address as used. If there is no answer of the agent yet, it makes a barrier request; the answer enqueues the node.
 func (r *Reconciler) acknowledged(n pool.NodePool, a netip.Addr) bool {
 	cooldown := n.Entries[a]
 	key := fmt.Sprint("cooldown of ", a, " in CiliumNode ", n.UID, cooldown)

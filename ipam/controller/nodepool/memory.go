@@ -18,8 +18,8 @@ type memory struct {
 	// unreported is the time at which the CiliumNode was first seen with a pool but without a report; zero if it has no pool
 	// or has a report.
 	unreported time.Time
-	// withdrawals is the number of writes of this process that withdrew addresses. withdrawn contains the number of the last
-	// one for each address: an answer of the agent about an earlier withdrawal of an address proves nothing, because a pod may
+	// withdrawals counts the writes that this process has decided. withdrawn contains, for each withdrawn address, the count at
+	// its last withdrawal: an answer of the agent about an earlier withdrawal of an address proves nothing, because a pod may
 	// have had the address in between. Key: the address of a withdrawn entry.
 	withdrawals uint64
 	withdrawn   map[netip.Addr]uint64
@@ -41,7 +41,8 @@ func (r *Reconciler) remember(n pool.NodePool) *memory {
 	return m
 }
 
-// withdrawing records the addresses that edits of n withdraw. Call it before the write.
+// withdrawing records the addresses that edits of n withdraw, and forgets the addresses whose entries in n are not
+// withdrawn. Call it before the write.
 func (r *Reconciler) withdrawing(n pool.NodePool, edits []pool.EntryChange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

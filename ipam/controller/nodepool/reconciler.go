@@ -184,7 +184,8 @@ func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.
 	return edits, nil
 }
 
-// reportShortages records an event if the pool lacks entries and the subnets have no free addresses for them.
+// reportShortages records an event for each shortage: the pool lacks entries, and the subnets have no free addresses for
+// them.
 func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
 	for _, short := range shortages {

@@ -161,10 +161,10 @@ func TestEntryOfAPodThatOptedOut(t *testing.T) {
 	}
 }
 
-// TestCooldownForWaitingPod checks that a cooldown lasts for two resyncs while the pod from which the address was
-// released has not reported an IP on the node. That pod may have been bound because of the entry, or its agent may
-// have given it the address, even if it opted out. No cooldown ends while the node is not ready, since a pod that was
-// deleted by force may still run there with the address.
+// TestCooldownForWaitingPod checks that a cooldown lasts for two resyncs while the pod from which the address was released
+// has not reported an IP on the node. That pod may have been bound because of the entry, or the agent may have given it the
+// address, even if the pod opted out. No cooldown ends while the node is not ready, since a pod that was deleted by force
+// may still run there with the address.
 func TestCooldownForWaitingPod(t *testing.T) {
 	optedOut := map[string]string{identity.AnnotationEnabled: "false"}
 	for name, c := range map[string]struct {
@@ -190,7 +190,7 @@ func TestCooldownForWaitingPod(t *testing.T) {
 		"the node has not been ready long enough":  {annotations: optedOut, after: time.Hour, readySince: controllertest.Begin.Add(time.Hour - 9*time.Second)},
 		"the node is ready for the whole cooldown": {annotations: optedOut, after: time.Hour, readySince: controllertest.Begin.Add(time.Hour - 10*time.Second), edits: 1},
 		"another pool has a cooldown entry":        {annotations: optedOut, after: time.Hour, otherEntry: ptr.To(pool.CooldownEntry("", controllertest.Begin)), recheck: true},
-		"another agent reports it as used":         {annotations: optedOut, after: time.Hour, used: true, recheck: true},
+		"another agent reports the address":        {annotations: optedOut, after: time.Hour, used: true, recheck: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
@@ -272,7 +272,7 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 				t.Fatal(err)
 			}
 			if entries := s.node().Spec.IPAM.Pool; (entries[addr].Owner == "") != c.want {
-				t.Errorf("got entries %v, want that the cooldown has ended: %t", entries, c.want)
+				t.Errorf("got entries %v, want an ended cooldown: %t", entries, c.want)
 			}
 		})
 	}

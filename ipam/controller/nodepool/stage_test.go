@@ -22,14 +22,14 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// askAfter is the timeout without settings of Cilium.
+// askAfter is the value of FirstReportTimeout if the settings of Cilium are not known.
 var askAfter = configuration.CiliumSettings{}.FirstReportTimeout()
 
 // stage is a node "n" whose pool the test sets.
 type stage struct {
 	*controllertest.Stage
 	t *testing.T
-	// asked are the nodes, and keys the keys, of the barrier requests.
+	// asked contains the nodes of the barrier requests, and keys their keys.
 	asked, keys []string
 	// answer is the evidence that the agent returns; nil: the agent does not answer.
 	answer *agentview.Evidence

@@ -24,8 +24,8 @@ const (
 	Name = "fixedip-cluster-pools"
 	// key is the key of the CIDRs, a list that is separated by commas.
 	key = "pools"
-	// everything allows each address. It is the value if Kubernetes assigns the subnets: the controller does not know its
-	// CIDRs.
+	// everything allows each address. It is the value if Kubernetes assigns the subnets, because the controller does not know
+	// from which CIDRs Kubernetes takes them.
 	everything = "0.0.0.0/0,::/0"
 	// interval is the time after which a change of the ConfigMap by another client is undone.
 	interval = time.Minute
@@ -43,8 +43,8 @@ type Guard struct {
 // NeedLeaderElection returns true: only the active controller writes.
 func (g *Guard) NeedLeaderElection() bool { return true }
 
-// Start writes the ConfigMap, and again whenever it differs, until ctx ends. An error is logged and tried again: without the
-// ConfigMap, the policy refuses nothing.
+// Start writes the ConfigMap, and again whenever it differs, until ctx ends. If a write fails, Start logs the error, unless
+// it is the same as the last one, and tries again after interval. Without the ConfigMap, the policy refuses nothing.
 func (g *Guard) Start(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithName("poolguard")
 	last := ""

@@ -37,15 +37,15 @@ func TestSync(t *testing.T) {
 		writes  int
 		wantErr bool
 	}{
-		"missing":                        {pools: pools, want: map[string]string{"pools": both}, writes: 1},
-		"equal":                          {before: existing(map[string]string{"pools": both}), pools: pools, want: map[string]string{"pools": both}},
-		"changed":                        {before: existing(map[string]string{"pools": "0.0.0.0/0", "note": "mine"}), pools: pools, want: map[string]string{"pools": both, "note": "mine"}, writes: 1},
-		"emptied":                        {before: existing(nil), pools: pools, want: map[string]string{"pools": both}, writes: 1},
-		"subnets of Kubernetes":          {before: existing(map[string]string{"pools": both}), want: map[string]string{"pools": "0.0.0.0/0,::/0"}, writes: 1},
-		"another client created it":      {pools: pools, fails: apierrors.NewAlreadyExists(resource, Name), writes: 1},
-		"another client was faster":      {before: existing(nil), pools: pools, fails: apierrors.NewConflict(resource, Name, errors.New("changed")), writes: 1},
-		"without the right to create":    {pools: pools, fails: apierrors.NewForbidden(resource, Name, errors.New("no right")), writes: 1, wantErr: true},
-		"without the right to update it": {before: existing(nil), pools: pools, fails: apierrors.NewForbidden(resource, Name, errors.New("no right")), writes: 1, wantErr: true},
+		"missing":                     {pools: pools, want: map[string]string{"pools": both}, writes: 1},
+		"equal":                       {before: existing(map[string]string{"pools": both}), pools: pools, want: map[string]string{"pools": both}},
+		"changed":                     {before: existing(map[string]string{"pools": "0.0.0.0/0", "note": "mine"}), pools: pools, want: map[string]string{"pools": both, "note": "mine"}, writes: 1},
+		"emptied":                     {before: existing(nil), pools: pools, want: map[string]string{"pools": both}, writes: 1},
+		"subnets of Kubernetes":       {before: existing(map[string]string{"pools": both}), want: map[string]string{"pools": "0.0.0.0/0,::/0"}, writes: 1},
+		"another client created it":   {pools: pools, fails: apierrors.NewAlreadyExists(resource, Name), writes: 1},
+		"another client was faster":   {before: existing(nil), pools: pools, fails: apierrors.NewConflict(resource, Name, errors.New("changed")), writes: 1},
+		"without the right to create": {pools: pools, fails: apierrors.NewForbidden(resource, Name, errors.New("no right")), writes: 1, wantErr: true},
+		"without the right to update": {before: existing(nil), pools: pools, fails: apierrors.NewForbidden(resource, Name, errors.New("no right")), writes: 1, wantErr: true},
 	} {
 		writes := 0
 		b := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{

@@ -24,8 +24,8 @@ const (
 	// workload do not end at the same moment, and every agent receives every write. If the API server is busy, the pods of a
 	// node end seconds apart.
 	joinWindow = 5 * time.Second
-	// lateWindow is the same time if no such pod is left, but the identity of one has not joined: its deletion has just been seen,
-	// or its workload expects it again.
+	// lateWindow is the same time if no such pod is left, but the identity of such a pod has not joined: the watch has only
+	// just shown the end of the pod, or the workload now expects the pod again.
 	lateWindow = 200 * time.Millisecond
 	// maxWindow is the maximum time for which the first identity of a batch waits.
 	maxWindow = 30 * time.Second
@@ -40,10 +40,10 @@ type Batches struct {
 	mu sync.Mutex
 	// waiting contains the batch of each node that has identities to release. Key: the node.
 	waiting map[string]*batch
-	// inFlight are the identities whose release has begun and is not confirmed yet. The finalizers of their FixedIPs
-	// are not removed before the confirmation. Until then a scheduler claims nothing for a pod of the identity, because
-	// its FixedIP is being deleted. A pod that is bound meanwhile can therefore rely only on the entries that the
-	// release takes.
+	// inFlight are the identities whose release has begun and is not confirmed yet. The finalizers of their FixedIPs are not
+	// removed before the confirmation. Until then a scheduler claims nothing for a pod of such an identity, because the FixedIP
+	// is being deleted. A pod that is bound meanwhile can therefore rely only on the entries that the release puts into
+	// cooldown.
 	inFlight sets.Set[client.ObjectKey]
 }
 
@@ -52,8 +52,8 @@ type batch struct {
 	identities sets.Set[client.ObjectKey]
 	// first and last are the times at which the first and the last identity joined.
 	first, last time.Time
-	// awaited are the identities that earlier reconciles passed to wait. The batch is complete when no such pod is left and all of
-	// them have joined.
+	// awaited are the identities that were passed to wait as terminating. The batch is complete when none of their pods is
+	// terminating any more and all of them have joined.
 	awaited sets.Set[client.ObjectKey]
 }
 

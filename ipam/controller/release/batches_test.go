@@ -39,8 +39,8 @@ func TestBatchWait(t *testing.T) {
 		want time.Duration
 	}{
 		"one identity":                                         {[]moment{{join: []int{0}}}, quietWindow},
-		"another one joins":                                    {[]moment{{join: []int{0}}, {after: 20 * time.Millisecond, join: []int{1}}}, quietWindow},
-		"the same one joins again":                             {[]moment{{join: []int{0}}, {after: 20 * time.Millisecond, join: []int{0}}}, quietWindow - 20*time.Millisecond},
+		"another identity joins":                               {[]moment{{join: []int{0}}, {after: 20 * time.Millisecond, join: []int{1}}}, quietWindow},
+		"the same identity joins again":                        {[]moment{{join: []int{0}}, {after: 20 * time.Millisecond, join: []int{0}}}, quietWindow - 20*time.Millisecond},
 		"another pod is terminating":                           {[]moment{{join: []int{0}, terminating: []int{1}}}, joinWindow},
 		"a pod ended, and another is terminating":              {[]moment{{join: []int{0}, terminating: []int{1, 2}}, {after: 600 * time.Millisecond, join: []int{1}, terminating: []int{2}}}, joinWindow},
 		"no other pod has ended for a while":                   {[]moment{{join: []int{0}, terminating: []int{1}}, {after: 600 * time.Millisecond, terminating: []int{1}}}, joinWindow - 600*time.Millisecond},
@@ -72,7 +72,7 @@ func TestBatchWait(t *testing.T) {
 	}
 }
 
-// BenchmarkTake measures the batch of one node while the releases of 10,000 other identities are in flight.
+// BenchmarkTake measures one batch of one identity while the releases of 10,000 other identities are in flight.
 func BenchmarkTake(b *testing.B) {
 	batches := &Batches{Clock: clock.RealClock{}}
 	for i := range 10000 {
@@ -86,7 +86,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkNotFoundCache measures the shared result of a workload while the results of 1,000 others are stored.
+// BenchmarkNotFoundCache measures the lookup of one workload while the results of 1,000 workloads are stored.
 func BenchmarkNotFoundCache(b *testing.B) {
 	var cache notFoundCache
 	now := time.Now()

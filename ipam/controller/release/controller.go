@@ -126,8 +126,9 @@ func (c *Controller) terminating(ctx context.Context, node string) (identities [
 	return identities, nil
 }
 
-// expected reports whether the caches show that an identity will not join a batch when its pod has ended: its workload exists and
-// has such a pod, or there is no FixedIP with the name of the pod. It decides only how long a batch waits.
+// expected reports whether the caches show that an identity will not join a batch when its pod has ended: its workload
+// exists and has such a pod, or there is no FixedIP with the name of the pod. It also returns true if the workloads are not
+// known yet. It decides only how long a batch waits.
 func (c *Controller) expected(ctx context.Context, key client.ObjectKey) (bool, error) {
 	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, key)
 	if err != nil || record == nil {

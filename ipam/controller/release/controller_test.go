@@ -75,7 +75,7 @@ func TestRelease(t *testing.T) {
 	}{
 		"FixedIPs of a deleted workload, one write": {existing, existing, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
 		"deleted FixedIPs, one write":               {deleted, deleted, controllertest.Cooldown + " " + controllertest.Cooldown + " " + controllertest.Cooldown, 1},
-		"one is being deleted, one is not yet":      {controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, false)), controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, false)), controllertest.Cooldown + " " + controllertest.Cooldown + " db/web-2", 1},
+		"one of two FixedIPs is being deleted":      {controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, false)), controllertest.Objects(controllertest.Record(0, true), controllertest.Record(1, false)), controllertest.Cooldown + " " + controllertest.Cooldown + " db/web-2", 1},
 		// In the next rows, except the last one, the caches are behind the API server.
 		"the workload exists again":                        {append(controllertest.Objects(workload), existing...), existing, "db/web-0 db/web-1 db/web-2", 0},
 		"a pod exists again":                               {append(controllertest.Objects(controllertest.Pod(1)), existing...), existing, controllertest.Cooldown + " db/web-1 " + controllertest.Cooldown, 1},

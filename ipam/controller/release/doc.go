@@ -14,8 +14,8 @@
 //     one ciliumpool.Change. Another read of the pods confirms that Change.
 //
 // The controller of FixedIPs removes the finalizer when the watch shows that no pool has an entry of the identity. If the
-// write of the pool fails until the deadline is over, this controller removes it. The controller of node pools ends the
-// cooldown. Batches are in memory only: a replica that becomes the leader decides for every identity again.
+// write of the pool fails until the deadline is over, this controller removes the finalizer. The controller of node pools
+// ends the cooldown. Batches are in memory only: a replica that becomes the leader decides for every identity again.
 //
 // The package does not decide about addresses: reclaim.Decide does.
 package release

@@ -36,18 +36,18 @@ func TestReconcile(t *testing.T) {
 		autoscalers []string
 		want        annotations
 	}{
-		"an address is reserved":                  {annotations{"other": "x"}, true, []string{"karpenter", "cluster-autoscaler"}, annotated},
-		"a Node without annotations":              {nil, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter}},
-		"the Node is annotated already":           {annotated, true, []string{"karpenter", "cluster-autoscaler"}, annotated},
-		"no address is reserved":                  {annotations{"other": "x"}, false, []string{"karpenter"}, annotations{"other": "x"}},
-		"no address is reserved any more":         {annotated, false, []string{"karpenter", "cluster-autoscaler"}, annotations{"other": "x"}},
-		"an autoscaler was removed from the list": {annotated, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter, "other": "x"}},
-		"the list of autoscalers is empty":        {annotated, true, nil, annotations{"other": "x"}},
-		"a user has set the annotation":           {annotations{karpenter: "true"}, true, []string{"karpenter"}, annotations{karpenter: "true"}},
-		"a user has set it to false":              {annotations{ca: "false"}, true, []string{"cluster-autoscaler", "karpenter"}, annotations{ca: "false", karpenter: "true", ListOfOurs: karpenter}},
-		"a user has set it, no address reserved":  {annotations{karpenter: "true"}, false, []string{"karpenter"}, annotations{karpenter: "true"}},
-		"a user has changed our annotation":       {annotations{karpenter: "false", ListOfOurs: karpenter}, false, []string{"karpenter"}, annotations{karpenter: "false"}},
-		"a user has removed our annotation":       {annotations{ListOfOurs: karpenter}, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter}},
+		"an address is reserved":                                {annotations{"other": "x"}, true, []string{"karpenter", "cluster-autoscaler"}, annotated},
+		"a Node without annotations":                            {nil, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter}},
+		"the Node is annotated already":                         {annotated, true, []string{"karpenter", "cluster-autoscaler"}, annotated},
+		"no address is reserved":                                {annotations{"other": "x"}, false, []string{"karpenter"}, annotations{"other": "x"}},
+		"no address is reserved any more":                       {annotated, false, []string{"karpenter", "cluster-autoscaler"}, annotations{"other": "x"}},
+		"an autoscaler was removed from the list":               {annotated, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter, "other": "x"}},
+		"the list of autoscalers is empty":                      {annotated, true, nil, annotations{"other": "x"}},
+		"a user has set the annotation":                         {annotations{karpenter: "true"}, true, []string{"karpenter"}, annotations{karpenter: "true"}},
+		"a user has set the annotation to false":                {annotations{ca: "false"}, true, []string{"cluster-autoscaler", "karpenter"}, annotations{ca: "false", karpenter: "true", ListOfOurs: karpenter}},
+		"a user has set the annotation, no address is reserved": {annotations{karpenter: "true"}, false, []string{"karpenter"}, annotations{karpenter: "true"}},
+		"a user has changed our annotation":                     {annotations{karpenter: "false", ListOfOurs: karpenter}, false, []string{"karpenter"}, annotations{karpenter: "false"}},
+		"a user has removed our annotation":                     {annotations{ListOfOurs: karpenter}, true, []string{"karpenter"}, annotations{karpenter: "true", ListOfOurs: karpenter}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: c.have}}

@@ -131,7 +131,8 @@ func justInherited(s subnetplan.Subnet) bool {
 
 // resume returns the existing claims of a node whose subnets its CiliumNode lacks. A new claim that was never published
 // belongs to a controller that stopped, or another controller is about to publish it. resume takes such a claim over if the
-// node lacks a subnet of that family, and deletes it otherwise. The other controller cannot publish the deleted claim: its
+// node has neither a subnet nor another claim of that family. It deletes the claim if the node has a subnet of that family;
+// if the node has only another claim, a later call deletes it. The other controller cannot publish the deleted claim: its
 // write requires the podCIDRs that it has read, and the CiliumNode has got another subnet since then.
 func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.Assignee, list []subnetplan.Subnet) (found []subnetplan.Subnet, err error) {
 	var begun []subnetplan.Subnet
@@ -180,10 +181,11 @@ func candidate(name string, subnets int, node *corev1.Node) subnetplan.Candidate
 	return h
 }
 
-// Lost returns the orphaned subnets in list, grouped by node: those whose nodes the caches do not show.
+// Lost returns the orphaned subnets in list, grouped as by subnetplan.Orphans: those whose nodes the caches do not show, and
+// those that never had a node.
 func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.OrphanedSubnets, error) {
 	var lost []netip.Prefix
-	// gone contains the nodes that NodeSubnets name and that are gone. Key: the name. It does not contain the other nodes: this
+	// gone contains the nodes that NodeSubnets name and that are gone. Key: the name. It does not contain the other nodes: Lost
 	// runs for each node at a start, and nearly all nodes exist.
 	gone := map[string]bool{"": true}
 	for _, s := range list {

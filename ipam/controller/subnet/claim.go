@@ -57,9 +57,11 @@ func overlap(s, other subnetplan.Subnet, help string) error {
 	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s is not assigned to node %s, because it overlaps %s; %s", s.CIDR, s.Node, by, help)}
 }
 
-// claim binds the NodeSubnets in own to the node of h, and creates a NodeSubnet for each family in lacking. It then
-// compares all of them with the NodeSubnets at the API server. If a new NodeSubnet overlaps another one, claim
-// deletes the new one and tries another CIDR. exhausted are the families without a free subnet.
+// claim binds the NodeSubnets in own to the node of h, and creates a NodeSubnet for each family in lacking. It then compares
+// all of them with the NodeSubnets at the API server. If a new NodeSubnet overlaps another one, claim deletes the new one
+// and tries another CIDR. known are the NodeSubnets that the caches show. claims contains own and the new NodeSubnets, and
+// exhausted the families without a free subnet. The error matches ErrChanged if another controller was faster, and is a
+// *problem if one of own overlaps another NodeSubnet.
 func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Assignee, own []subnetplan.Subnet, lacking []address.Family, known []subnetplan.Subnet) (claims []subnetplan.Subnet, exhausted []address.Family, err error) {
 	if own, err = c.bind(ctx, own, h); err != nil {
 		return nil, nil, err
@@ -148,7 +150,7 @@ func (c *Controller) carve(ctx context.Context, families []address.Family, h sub
 }
 
 // choose returns a subnet of a family that overlaps neither a taken subnet nor one that this process has recently tried to
-// claim. It returns false if there is none.
+// claim, and in which no pool has an allocatable entry. It returns false if there is none.
 func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefix, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,9 +173,10 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 	}
 }
 
-// claimPodCIDRs claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. Other NodeSubnets may name
-// the node if the Node was created again with other subnets; claimPodCIDRs does not change them. had is true if one of the
-// subnets already had a NodeSubnet.
+// claimPodCIDRs claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. Other NodeSubnets may
+// name the node if the Node was created again with other subnets. claimPodCIDRs does not change these, except that it
+// deletes a NodeSubnet that overlaps a claim and whose node no longer has the subnet; it then returns ErrChanged. had is
+// true if one of the subnets already had a NodeSubnet. If the error is a *problem, an administrator has to resolve it.
 func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Assignee, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
 	if node == nil {
 		return nil, false, nil
@@ -289,11 +292,10 @@ func (c *Controller) create(ctx context.Context, cidr netip.Prefix, h subnetplan
 	return s, nil
 }
 
-// assign changes a NodeSubnet so that it names the node of h. If the NodeSubnet named another node, assign records
-// that node as the previous one and clears the successor. If the NodeSubnet already names h, with the same UIDs,
-// assign writes a new version nevertheless, in the status, so that the controller that created the NodeSubnet cannot
-// delete it.
-// assign returns ErrChanged if the NodeSubnet was written since it was read.
+// assign changes a NodeSubnet so that it names the node of h. If the NodeSubnet named another node, assign records that node
+// as the previous one and clears the successor. If the NodeSubnet already names the node of h, with the same UIDs, assign
+// writes a new version nevertheless, in the status, so that the controller that created the NodeSubnet cannot delete it. The
+// error matches ErrChanged if the NodeSubnet was written or deleted since it was read.
 func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetplan.Assignee) (subnetplan.Subnet, error) {
 	ns := s.Object.DeepCopy()
 	if ns.Spec.NodeName != h.Node {
@@ -315,7 +317,8 @@ func (c *Controller) assign(ctx context.Context, s subnetplan.Subnet, h subnetpl
 	return s, nil
 }
 
-// updateStatus writes the status of a NodeSubnet.
+// updateStatus writes the status of a NodeSubnet. The error matches ErrChanged if the NodeSubnet was written or deleted
+// since it was read.
 func (c *Controller) updateStatus(ctx context.Context, s subnetplan.Subnet, status v1alpha1.NodeSubnetStatus) error {
 	ns := s.Object.DeepCopy()
 	ns.Status = status

@@ -60,7 +60,8 @@ const (
 // replacesNodeLabel is the label of a Node whose value is the name of the node that this Node replaces.
 const replacesNodeLabel = "fixedip.io/replaces-node"
 
-// Controller assigns subnets to nodes. Assign and Take are safe for concurrent use, also by several processes.
+// Controller assigns subnets to nodes, and decides about orphaned subnets. Assign and Take are safe for concurrent use, also
+// by several processes.
 type Controller struct {
 	Pools *ciliumpool.Client
 	// Writer cancels moves of addresses to other nodes.

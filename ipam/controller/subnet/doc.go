@@ -16,8 +16,8 @@
 //	orphan    the Node and its CiliumNode are gone, as read from the API server: status.orphanedSince starts the grace
 //	          period
 //	inherit   the NodeSubnet is changed to name the inheriting node, which then gets the subnet like a node that returns
-//	release   no FixedIP reserves an address in an orphaned subnet, and no pool has an entry in it: the NodeSubnet is
-//	          deleted
+//	release   the grace period of an orphaned subnet is over, no FixedIP reserves an address in the subnet, and no pool
+//	          has an entry in it: the NodeSubnet is deleted
 //
 // # Why two controllers never assign overlapping subnets
 //

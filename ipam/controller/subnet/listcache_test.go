@@ -23,11 +23,11 @@ func TestListCache(t *testing.T) {
 		steps []string
 		want  int
 	}{
-		"no event":                  {following: true, steps: []string{"get", "get", "get"}, want: 1},
-		"an event":                  {following: true, steps: []string{"get", "clear", "get", "get"}, want: 2},
-		"an event during a read":    {following: true, steps: []string{"race", "get", "get"}, want: 2},
-		"an error":                  {following: true, steps: []string{"fail", "get", "get"}, want: 2},
-		"events that are not known": {steps: []string{"get", "get"}, want: 2},
+		"no event":                    {following: true, steps: []string{"get", "get", "get"}, want: 1},
+		"an event":                    {following: true, steps: []string{"get", "clear", "get", "get"}, want: 2},
+		"an event during a read":      {following: true, steps: []string{"race", "get", "get"}, want: 2},
+		"an error":                    {following: true, steps: []string{"fail", "get", "get"}, want: 2},
+		"the events are not followed": {steps: []string{"get", "get"}, want: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, reads := &listCache{following: tc.following}, 0
@@ -48,10 +48,10 @@ func TestListCache(t *testing.T) {
 					return []subnetplan.Subnet{{Node: fmt.Sprint(reads)}}, nil
 				})
 				if (step == "fail") != errors.Is(err, failed) {
-					t.Fatalf("%s: got error %v", step, err)
+					t.Fatalf("step %s: got error %v, want an error only in step fail", step, err)
 				}
 				if err == nil && (len(list) != 1 || cap(list) != 1 || list[0].Node != fmt.Sprint(reads)) {
-					t.Errorf("%s: got %v with capacity %d, want the list of read %d", step, list, cap(list), reads)
+					t.Errorf("step %s: got %v with capacity %d, want the list of read %d", step, list, cap(list), reads)
 				}
 			}
 			if reads != tc.want {
@@ -61,9 +61,9 @@ func TestListCache(t *testing.T) {
 	}
 }
 
-// TestReconcileSeesChange checks that a reconcile that the event of a NodeSubnet starts does not get the list from before the
-// event. With two event handlers the reconcile could begin before the list was cleared. A node that had inherited a subnet then
-// never got it, because no other event told its reconciler about that.
+// TestReconcileSeesChange checks that a reconcile that the event of a NodeSubnet starts does not get the list from before
+// the event. With two event handlers the reconcile could begin before the list was cleared. A node that had inherited a
+// subnet then never got it, because no other event enqueued the node.
 func TestReconcileSeesChange(t *testing.T) {
 	l := &listCache{following: true}
 	stored := []subnetplan.Subnet{{Node: "node-1"}}
@@ -79,7 +79,7 @@ func TestReconcileSeesChange(t *testing.T) {
 	stored = []subnetplan.Subnet{{Node: "node-2"}}
 	l.clearing(func(_, _ *v1alpha1.NodeSubnet) { seen = list() })(nil, nil)
 	if seen != "node-2" {
-		t.Errorf("the reconcile saw the subnet of %s, want node-2, to which the event gave it", seen)
+		t.Errorf("the reconcile saw a list with the subnet of node %q, want that of node-2, as after the event", seen)
 	}
 }
 

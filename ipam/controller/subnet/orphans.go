@@ -71,8 +71,8 @@ func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl
 	return ctrl.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
 }
 
-// start creates the NodeSubnets that are missing for the subnets that CiliumNodes have at the API server. Then it allows
-// reconcileNode to assign new subnets, and enqueues all nodes.
+// start creates the NodeSubnets that are missing for the subnets that CiliumNodes have at the API server, and reports the
+// subnets that are in no cluster pool. Then it allows reconcileNode to assign new subnets, and enqueues all nodes.
 func (c *Controller) start(ctx context.Context) error {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -119,8 +119,9 @@ func outside(node string) string {
 	return "The subnet is in no CIDR of subnets.clusterPools in the configuration; " + usage + "; nodes get no new subnet outside of these CIDRs; if a CIDR was removed by mistake, add it again"
 }
 
-// record creates the NodeSubnets that are missing for reserved addresses, and sets OrphanedSince in the NodeSubnets whose nodes
-// are gone. It keeps the messages of their conditions up to date, and reports the claims that no CiliumNode has.
+// record creates the NodeSubnets that are missing for reserved addresses, and sets OrphanedSince in the NodeSubnets whose
+// nodes are gone. It keeps the conditions of orphaned NodeSubnets up to date, and reports the claims whose subnets are in no
+// CiliumNode (recordPending).
 func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	for _, m := range s.missing {
 		if _, err := c.create(ctx, m.CIDR, subnetplan.Assignee{Node: m.Node}); err != nil && !errors.Is(err, errTaken) {
@@ -161,12 +162,12 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	return c.recordPending(ctx, s)
 }
 
-// pendingAfter is the time after which a claim that no CiliumNode has is reported in its conditions. Usually the subnet is
-// assigned before, and the claim gets its conditions with one write.
+// pendingAfter is the age at which a claim whose subnet is in no CiliumNode gets conditions with reason Pending. Usually the
+// subnet is assigned before, and the claim gets its conditions with one write.
 const pendingAfter = 10 * time.Second
 
-// recordPending sets the conditions of the claims that no CiliumNode has got yet, and enqueues the nodes whose NodeSubnets do
-// not show whether the subnets of the node overlap.
+// recordPending sets the conditions of the claims whose subnets are in no CiliumNode yet. It enqueues a node if the
+// conditions of its NodeSubnets show an overlap that has ended, or do not show one that exists.
 func (c *Controller) recordPending(ctx context.Context, s *snapshot) error {
 	for _, sub := range s.list {
 		has, pooled := s.subnets[sub.Node]
@@ -213,8 +214,10 @@ func (c *Controller) orphanStatus(o subnetplan.OrphanedSubnets, s subnetplan.Sub
 		message += fmt.Sprintf("; %s that has a subnet and is ready and suitable (zone, region, taints) inherits it after 10s at most, because the failover policy of an IP in it is Migrate", other)
 	}
 	switch {
+	case s.Node == "" && c.Rules.Policy != subnetplan.Inherit:
+		message += "; it is released as soon as no FixedIP reserves an IP in it"
 	case c.Rules.Policy == subnetplan.Free:
-		message += fmt.Sprintf("; at %s the FixedIPs that reserve IPs in it are deleted, and the subnet is released", at)
+		message += fmt.Sprintf("; at %s the FixedIPs that reserve IPs in it for this node are deleted, and the subnet is released", at)
 	case c.Rules.Policy == subnetplan.Inherit && !c.waitsForMigration(o):
 		message += fmt.Sprintf("; from %s on, %s may inherit the subnet if a FixedIP reserves an IP in it; otherwise the subnet is released", at, other)
 	default:
@@ -229,8 +232,8 @@ func (c *Controller) orphanStatus(o subnetplan.OrphanedSubnets, s subnetplan.Sub
 	return *want
 }
 
-// setConditions writes the condition SubnetAvailable of FixedIPs, and records an event on each FixedIP for which it
-// becomes False.
+// setConditions writes the condition SubnetAvailable of FixedIPs. It records an event on each FixedIP whose condition
+// becomes False, or stays False with another reason.
 func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 	byName := func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) }
 	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
@@ -348,14 +351,14 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
-			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "The FixedIP is deleted and IP %s released, because node %s has been gone for %v or longer and subnets.orphanedPolicy is %s; the next pod gets another IP", strings.Join(record.Spec.IPs, ", "), o.Node, c.Rules.GracePeriod, subnetplan.Free)
+			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "ReservationExpired", "DeleteRecord", "The FixedIP is deleted and its IPs (%s) are released, because node %s has been gone for %v or longer and subnets.orphanedPolicy is %s; the next pod gets other IPs", strings.Join(record.Spec.IPs, ", "), o.Node, c.Rules.GracePeriod, subnetplan.Free)
 		}
 	}
 	return nil
 }
 
-// release deletes orphaned NodeSubnets if no FixedIP reserves an address in their subnets and no pool has an entry
-// there. The CIDRs are free again after that.
+// release deletes the orphaned NodeSubnets that are due (Rules.Releasable) if no FixedIP reserves an address in their
+// subnets and no pool has an entry there. The CIDRs are free again after that.
 func (c *Controller) release(ctx context.Context, s *snapshot) error {
 	var due []subnetplan.OrphanedSubnets
 	var prefixes []netip.Prefix

@@ -194,12 +194,15 @@ func TestOrphanedCondition(t *testing.T) {
 	const (
 		gone     = "node a is gone; the subnet is orphaned"
 		migrates = "; another node that has a subnet and is ready and suitable (zone, region, taints) inherits it after 10s at most, because the failover policy of an IP in it is Migrate"
-		frees    = "; at 2026-11-24T12:01:00Z the FixedIPs that reserve IPs in it are deleted, and the subnet is released"
+		frees    = "; at 2026-11-24T12:01:00Z the FixedIPs that reserve IPs in it for this node are deleted, and the subnet is released"
 		inherits = "; from 2026-11-24T12:01:00Z on, another node may inherit the subnet if a FixedIP reserves an IP in it; otherwise the subnet is released"
 		releases = "; at 2026-11-24T12:01:00Z it is released if no FixedIP reserves an IP in it"
-		atOnce   = "; a node with that name gets it again; if a FixedIP reserves an IP in it, the node that spec.successor names gets it at once"
+		named    = "if a FixedIP reserves an IP in it, the node that spec.successor names gets it at once"
+		atOnce   = "; a node with that name gets it again; " + named
+		free     = "no node has had the subnet yet; "
 	)
 	for name, c := range map[string]struct {
+		noNode   bool
 		policy   subnetplan.OrphanPolicy
 		failover v1alpha1.Failover
 		want     string
@@ -210,14 +213,19 @@ func TestOrphanedCondition(t *testing.T) {
 		"Inherit, Migrate": {policy: subnetplan.Inherit, failover: v1alpha1.Migrate, want: gone + migrates + releases + atOnce},
 		"Free":             {policy: subnetplan.Free, want: gone + frees + atOnce},
 		"Free, Migrate":    {policy: subnetplan.Free, failover: v1alpha1.Migrate, want: gone + migrates + frees + atOnce},
+		"no node, Free":    {noNode: true, policy: subnetplan.Free, want: free + "it is released as soon as no FixedIP reserves an IP in it; " + named},
+		"no node, Inherit": {noNode: true, policy: subnetplan.Inherit, want: free + "from 2026-11-24T12:01:00Z on, a node may inherit the subnet if a FixedIP reserves an IP in it; otherwise the subnet is released; " + named},
 	} {
 		ns := &v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: "10-0-0-16-28", Generation: 3}, Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.0.16/28", NodeName: "a"}}
+		if c.noNode {
+			ns.Spec.NodeName = ""
+		}
 		sub, _ := subnetplan.FromNodeSubnet(ns)
-		k := reservation.Address{Addr: netip.MustParseAddr("10.0.0.20"), Node: "a", Failover: c.failover}
-		o := subnetplan.OrphanedSubnets{Node: "a", Subnets: []subnetplan.Subnet{sub}, Reserved: []reservation.Address{k}}
+		k := reservation.Address{Addr: netip.MustParseAddr("10.0.0.20"), Node: ns.Spec.NodeName, Failover: c.failover}
+		o := subnetplan.OrphanedSubnets{Node: ns.Spec.NodeName, Subnets: []subnetplan.Subnet{sub}, Reserved: []reservation.Address{k}}
 		r := rules(c.policy, 28)
 		ctl := &Controller{Rules: r, Ledger: ledger.New(), Clock: clocktesting.NewFakePassiveClock(start)}
-		// The first controller saw no Migrate; its record of the loss stays.
+		// The first status is made before an address is reserved in the subnet. Its orphanedSince must stay.
 		first := o
 		first.Reserved = nil
 		ns.Status = ctl.orphanStatus(first, sub, start)
@@ -261,7 +269,7 @@ func TestPendingClaim(t *testing.T) {
 	}{
 		{"at first", 0, func() {}, nil},
 		{"still without a CiliumNode", pendingAfter, func() {}, []string{"Assigned=False Pending", "Ready=False Pending"}},
-		{"the agent has created it", time.Minute, func() { s.create(gen.CiliumNode("a")) }, []string{"Assigned=True Assigned", "Ready=True Assigned"}},
+		{"the agent has created the CiliumNode", time.Minute, func() { s.create(gen.CiliumNode("a")) }, []string{"Assigned=True Assigned", "Ready=True Assigned"}},
 	} {
 		s.clock.SetTime(start.Add(step.at))
 		step.do()

@@ -38,7 +38,7 @@ const reserveTries = 4
 
 // publish writes the subnets of the claims into the CiliumNode, together with the first entries: those of the addresses that
 // FixedIPs reserve, those of the addresses that pods of the node run with, and the other entries that the node needs. had is
-// true if a node had one of the subnets before.
+// true if a node had one of the subnets before. publish returns given with the fields Subnets and Reserved added.
 func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.Node, claims []subnetplan.Subnet, given Assignment, had bool) (Assignment, error) {
 	in := subnetplan.CIDRs(claims)
 	reserved, entries, others, own, err := c.reserved(ctx, n, in, had)
@@ -81,10 +81,10 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 	return given, nil
 }
 
-// reserved returns the reserved addresses in the subnets, their entries, the pools of all nodes, and the addresses of
-// the node itself in its CiliumNode. All results are nil for new subnets in which no FixedIP reserves an address and
-// no pool has an allocatable entry. publish then reads the pools only if a pod of the node has a fixed address outside
-// the subnets of the node.
+// reserved returns the reserved addresses in the subnets, their entries (key: the address), the pools of all nodes, and the
+// addresses of the node itself in its CiliumNode. All results are nil for new subnets in which no FixedIP reserves an
+// address and no pool has an allocatable entry. publish then reads the pools only if a pod of the node has a fixed address
+// outside the subnets of the node.
 //
 // If had is true, a node had one of the subnets before, and the reserved addresses are read from the API server. For new
 // subnets, which were free, the caches are sufficient. The pools are read from the API server: the pool of another node may

@@ -34,9 +34,10 @@ type podVolumes struct {
 	read    time.Time
 }
 
-// limitingVolumes returns the volumes of the waiting pods of an orphan that limit the choice of the node that inherits it.
-// The controller does not watch volumes: it needs only the volumes of pods that wait for an orphaned subnet, and only when a
-// node is about to inherit that subnet. The volumes of a pod are read once a minute at most.
+// limitingVolumes returns the volumes that limit the choice of the node that inherits an orphan: those of the waiting pods
+// that may not leave the node of their addresses (Rules.Pinned). The controller does not watch volumes: it needs only the
+// volumes of pods that wait for an orphaned subnet, and only when a node is about to inherit that subnet. The volumes of a
+// pod are read once a minute at most.
 func (c *Controller) limitingVolumes(ctx context.Context, o subnetplan.OrphanedSubnets) ([]subnetplan.Volume, error) {
 	var all []subnetplan.Volume
 	for _, pod := range c.Rules.Pinned(o) {

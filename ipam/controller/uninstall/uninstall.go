@@ -52,9 +52,10 @@ type Uninstall struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// Run stops the controller and removes what only a controller would remove. If an error prevents that, Run scales the
-// Deployment back to its former number of replicas, and the error names the object at which it stopped. ctx limits the time,
-// which includes that for the pods of the controller to end.
+// Run stops the controller and removes what only a controller would remove. If it fails before all finalizers are removed,
+// it scales the Deployment back to its former number of replicas and returns the error. If it cannot remove annotations of
+// Nodes, it logs the error and succeeds. ctx limits the total time, including the time until the pods of the controller have
+// ended.
 func (u *Uninstall) Run(ctx context.Context) (err error) {
 	replicas, err := u.scale(ctx, 0)
 	if err != nil {
@@ -79,7 +80,7 @@ func (u *Uninstall) Run(ctx context.Context) (err error) {
 		klog.FromContext(ctx).Info("No FixedIP has the finalizer of the controller any more; the FixedIPs and the pools stay", "finalizersRemoved", n)
 		if err := scaledown.Clear(ctx, u.Client); err != nil {
 			// The annotations block no deletion, and a user can remove them.
-			klog.FromContext(ctx).Error(err, "Nodes keep annotations for autoscalers; to remove them, run kubectl annotate node NODE with each name in the annotation and a hyphen", "annotation", scaledown.ListOfOurs)
+			klog.FromContext(ctx).Error(err, "Nodes keep annotations for autoscalers; to remove them, run kubectl annotate node NODE NAME- for each NAME that the annotation of the node lists, and for the annotation itself", "annotation", scaledown.ListOfOurs)
 		}
 		return nil
 	})
@@ -140,7 +141,7 @@ func (u *Uninstall) asLeader(ctx context.Context, act func(context.Context) erro
 	if led.Load() {
 		return <-acted
 	}
-	return fmt.Errorf("the Lease %s is held by %q, so a controller still runs; stop it, then try again: %w", u.Lease, elector.GetLeader(), context.Cause(ctx))
+	return fmt.Errorf("could not acquire the Lease %s, which is held by %q; if a controller still runs, stop it, then try again: %w", u.Lease, elector.GetLeader(), context.Cause(ctx))
 }
 
 // removeFinalizers removes the finalizer of the controller from all FixedIPs, and returns the number of FixedIPs that had it.

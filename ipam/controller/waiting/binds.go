@@ -22,8 +22,8 @@ import (
 // maxBinds is the maximum number of bound pods without an address whose times are measured.
 const maxBinds = 10_000
 
-// binds measures the time from the bind of a pod to an address in its status, with the clock of this process: the watch
-// shows both moments, and the time on the API server is not compared with it. The zero value is empty and ready for use.
+// binds measures the time between two changes of a pod that the watch shows, the bind and an address in the status. It uses
+// the clock of this process, and no timestamps of the API server. The zero value is empty and ready for use.
 type binds struct {
 	mu sync.Mutex
 	// at contains the time at which the watch showed that a pod was bound. Key: the UID of the pod. It has at most maxBinds

@@ -40,7 +40,7 @@ const (
 	maxNames = 5
 )
 
-// Reason is the reason of the events.
+// Reason is the reason of the events about pods that wait for a node.
 const Reason = "PodsWaitForNode"
 
 // Controller is the controller "waiting". A request names a node.
@@ -83,8 +83,8 @@ func (c *Controller) requests(ctx context.Context, obj client.Object) []ctrl.Req
 	return nil
 }
 
-// Reconcile records an event on a Node that names the pods that wait for the node. It records the next event when another pod
-// waits.
+// Reconcile records an event on a Node. The event names the pods that wait for the node. The next event follows when another
+// pod waits for it.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	all, err := c.waiting(ctx)
 	if err != nil {

@@ -6,7 +6,7 @@
 // the node, and Counts provides the numbers for a metric. The package also measures how long a bound pod with a fixed
 // address waits for the address in its status (binds).
 //
-// The package writes only events, and stores in memory only the pods that it has reported for each node and the bound pods
-// without an address: a replica that takes over reports the former once more. The events of a pod and kubectl fixedip
+// The package writes only events. It stores in memory only the pods that it has reported for each node and the bound pods
+// without an address: a replica that takes over reports the waiting pods once more. The events of a pod and kubectl fixedip
 // explain show the reason why that pod waits.
 package waiting

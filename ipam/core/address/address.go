@@ -250,7 +250,11 @@ func (p ClusterPool) Validate() error {
 		if p.Family() == IPv4 {
 			longest--
 		}
-		return fmt.Errorf("mask size %d leaves no address for pods: the agent takes %[3]d addresses for its node, and a subnet has only %[2]d; use at most %[4]d", p.MaskSize, size, nodeAddresses, longest)
+		help := fmt.Sprintf("use at most %d", longest)
+		if p.CIDR.Bits() > longest {
+			help = fmt.Sprintf("the CIDR %s has no larger subnet: use a CIDR with a prefix length of at most %d", p.CIDR, longest)
+		}
+		return fmt.Errorf("mask size %d leaves no address for pods: the agent takes %d addresses for its node, and a subnet has only %d; %s", p.MaskSize, nodeAddresses, size, help)
 	}
 	return nil
 }

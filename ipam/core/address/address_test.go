@@ -120,6 +120,7 @@ func TestClusterPoolValidate(t *testing.T) {
 		"the smallest allowed subnet":      {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 29}},
 		"no address for pods":              {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 30}, "mask size 30 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; use at most 29"},
 		"too few addresses for the node":   {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 32}, "mask size 32 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 1; use at most 29"},
+		"the pool itself is too small":     {address.ClusterPool{CIDR: prefix("10.240.0.0/30"), MaskSize: 30}, "mask size 30 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; the CIDR 10.240.0.0/30 has no larger subnet: use a CIDR with a prefix length of at most 29"},
 		"no address for pods in IPv6":      {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 127}, "mask size 127 leaves no address for pods: the agent takes 2 addresses for its node, and a subnet has only 2; use at most 126"},
 		"the smallest allowed IPv6 subnet": {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 126}},
 		"an IPv6 mask size above 32":       {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 64}},

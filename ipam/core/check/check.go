@@ -34,7 +34,7 @@ type Objects struct {
 	Pools       *ledger.Ledger
 	FixedIPs    []v1alpha1.FixedIP
 	NodeSubnets []v1alpha1.NodeSubnet
-	// Nodes contains all nodes. Key: the name. NodeSubnets of nodes that do not exist are not reported if it is nil.
+	// Nodes contains all nodes. Key: the name. If it is nil, StaleSubnet is not reported.
 	Nodes     map[string]*corev1.Node
 	Pods      []corev1.Pod
 	Endpoints []Endpoint
@@ -59,7 +59,7 @@ const (
 	OverlappingSubnets Kind = "OverlappingSubnets"
 	// OtherOwner means that the pool entry of a reserved address belongs to another pod.
 	OtherOwner Kind = "OtherOwner"
-	// OtherUser means that an agent has given an address to another pod than the pool entry names.
+	// OtherUser means that an agent has given an address to another existing pod than the one that the pool entry names.
 	OtherUser Kind = "OtherUser"
 )
 

@@ -139,7 +139,7 @@ func TestRun(t *testing.T) {
 			plant: func(c *cluster) {
 				c.Pods[0].Status.PodIPs[0].IP, c.Endpoints[0].Addrs = "10.0.1.1", []netip.Addr{netip.MustParseAddr("10.0.1.1")}
 			},
-			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it", Repair: &Repair{Evict: true, Pod: "db/web-0", UID: "uid-web-0", Workload: "db/StatefulSet/web"}}},
+			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but its FixedIP reserves 10.0.1.6", Repair: &Repair{Evict: true, Pod: "db/web-0", UID: "uid-web-0", Workload: "db/StatefulSet/web"}}},
 		},
 		"a pod runs with a wrong address, and its pool does not have the entry": {
 			plant: func(c *cluster) {
@@ -148,7 +148,7 @@ func TestRun(t *testing.T) {
 			},
 			want: []Problem{
 				{Kind: MissingEntry, Object: "FixedIP db/web-0", Text: "No entry gives 10.0.1.6 to pod db/web-0; the home of the address is node node-1"},
-				{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it"},
+				{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but its FixedIP reserves 10.0.1.6"},
 			},
 		},
 		"a pod with a slot runs with a wrong address": {
@@ -158,7 +158,7 @@ func TestRun(t *testing.T) {
 				c.FixedIPs[0].Spec.Owner.Kind, c.FixedIPs[0].Spec.AssignedTo = "Deployment", v1alpha1.Slot
 				c.pools["node-1"].Entries[netip.MustParseAddr("10.0.1.6")] = pool.OwnedEntry("db", "web-0", "Deployment", "web")
 			},
-			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but 10.0.1.6 is reserved for it", Repair: &Repair{Evict: true, Pod: "db/web-0", UID: "uid-web-0", Workload: "db/Deployment/web"}}},
+			want: []Problem{{Kind: WrongAddress, Object: "Pod db/web-0", Text: "The pod runs with 10.0.1.1, but its FixedIP reserves 10.0.1.6", Repair: &Repair{Evict: true, Pod: "db/web-0", UID: "uid-web-0", Workload: "db/Deployment/web"}}},
 		},
 		"a pod that has opted out has another address": {
 			plant: func(c *cluster) {
@@ -221,7 +221,7 @@ func TestRun(t *testing.T) {
 			},
 			want: []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `spec.ipam.pool: "10.0.1.0001" cannot be read`}},
 		},
-		"a node has a subnet of another one": {
+		"the NodeSubnet of a node's subnet names another node": {
 			plant: func(c *cluster) {
 				i := slices.IndexFunc(c.NodeSubnets, func(n v1alpha1.NodeSubnet) bool { return n.Spec.NodeName == "node-2" })
 				c.NodeSubnets[i].Spec.NodeName = "node-9"
@@ -305,8 +305,8 @@ func TestRun(t *testing.T) {
 		"a node is about to join": {plant: func(c *cluster) {
 			c.NodeSubnets = append(c.NodeSubnets, v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.3.0/24", NodeName: "node-3"}})
 		}},
-		"the subnets are those of Kubernetes": {plant: func(c *cluster) { c.NodeSubnets = nil }},
-		"a pod with an address of its own is not ours": {plant: func(c *cluster) {
+		"no NodeSubnet exists, because the controller has not run yet": {plant: func(c *cluster) { c.NodeSubnets = nil }},
+		"a pod without a fixed address": {plant: func(c *cluster) {
 			c.Pods = append(c.Pods, *gen.Pod("free", gen.On("node-1", "10.0.1.1"), gen.Running))
 		}},
 		"a pod in the host network": {plant: func(c *cluster) {

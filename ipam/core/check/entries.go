@@ -17,7 +17,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// markerPrefix is the beginning of the owner texts that mean something to fixedip.
+// markerPrefix is the beginning of the owner texts that name no pod and have a meaning for fixedip, such as
+// fixedip.io/cooldown.
 const markerPrefix = "fixedip.io/"
 
 // malformedText returns the reason why the owner or the resource of an entry cannot be read; empty if both can. resource is

@@ -54,7 +54,7 @@ func (s *scan) checkFixedIPs() {
 }
 
 func (s *scan) checkPods() {
-	// users contains the pods that hold an address. Key: the address.
+	// users contains the pods that hold an address. Key: the address. Value: the pods, "namespace/name".
 	users := map[netip.Addr][]string{}
 	for _, key := range slices.Sorted(maps.Keys(s.pods)) {
 		pod := s.pods[key]
@@ -83,7 +83,7 @@ func (s *scan) checkPods() {
 				help = "evict the pod: the next pod gets the reserved address; check --fix evicts it if its mismatch policy is Restart"
 				repair = &Repair{Evict: true, Pod: key, UID: pod.UID, Workload: identity.OwnerOf(f).Resource(f.Namespace)}
 			}
-			s.add(WrongAddress, "Pod "+key, help, repair, "The pod runs with %s, but %s is reserved for it", address.Join(podutil.IPs(pod)), list(missing))
+			s.add(WrongAddress, "Pod "+key, help, repair, "The pod runs with %s, but its FixedIP reserves %s", address.Join(podutil.IPs(pod)), list(missing))
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(users), netip.Addr.Compare) {

@@ -60,15 +60,15 @@ func (s CiliumSettings) reportInterval() time.Duration {
 	return s.ReportInterval
 }
 
-// AnswerTimeout returns the time without an answer after which an agent counts as not answering: two minutes, or eight report
-// intervals if that is longer. An agent answers within one report interval, within two if its report conflicts with another
-// write of the CiliumNode, and it reads the CiliumNode when it starts.
+// AnswerTimeout returns the time without an answer after which an agent counts as not answering: two minutes, or eight
+// report intervals if that is longer. An agent answers within one report interval, within two if its report conflicts with
+// another write of the CiliumNode, and it reads the CiliumNode when it starts.
 func (s CiliumSettings) AnswerTimeout() time.Duration {
 	return max(2*time.Minute, 8*s.reportInterval())
 }
 
-// FirstReportTimeout returns the time for which the controller waits for the first report of an agent before it asks for one:
-// half a minute to start, and two report intervals.
+// FirstReportTimeout returns the time for which the controller waits for the first report of an agent before it asks for
+// one: half a minute to start, and two report intervals.
 func (s CiliumSettings) FirstReportTimeout() time.Duration {
 	return 30*time.Second + 2*s.reportInterval()
 }

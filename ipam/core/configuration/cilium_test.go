@@ -12,7 +12,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/configuration"
 )
 
-// TestCiliumSettings checks what is read from the ConfigMap of Cilium, and the timeouts that follow from it.
+// TestCiliumSettings checks the settings that are read from the ConfigMap of Cilium, and the timeouts that follow from
+// these.
 func TestCiliumSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		data                map[string]string
@@ -53,8 +54,8 @@ func TestCiliumSettings(t *testing.T) {
 	}
 }
 
-// TestAdaptTo checks that the routing mode of Cilium decides whether addresses may migrate unless the file says so, and that
-// the failover policy Migrate is valid only if they may.
+// TestAdaptTo checks that the routing mode of Cilium decides whether addresses may migrate if the file does not define it,
+// and that the failover policy Migrate is valid only if addresses may migrate.
 func TestAdaptTo(t *testing.T) {
 	const pool = "subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\n"
 	const migrate = "failover: Migrate\n"
@@ -78,13 +79,13 @@ func TestAdaptTo(t *testing.T) {
 			t.Errorf("%s: got error %v, want an error: %t", name, err, c.bad)
 		}
 		if got.MigrationAllowed() != c.want {
-			t.Errorf("%s: got that addresses may migrate: %t, want %t", name, got.MigrationAllowed(), c.want)
+			t.Errorf("%s: MigrationAllowed returns %t, want %t", name, got.MigrationAllowed(), c.want)
 		}
 	}
 }
 
 // TestHashOfEffectiveValues checks that the hash covers the value that a setting gets from Cilium: both programs export the
-// same hash only if they have read the same.
+// same hash only if they have read the same value.
 func TestHashOfEffectiveValues(t *testing.T) {
 	hash := func(file, mode string) string {
 		t.Helper()
@@ -102,6 +103,6 @@ func TestHashOfEffectiveValues(t *testing.T) {
 		t.Errorf("got hash %s in tunnel mode, want %s, as of a file with the same effect", got, want)
 	}
 	if one, other := hash("", "tunnel"), hash("", ""); one == other {
-		t.Errorf("got hash %s whether or not the routing mode is known", one)
+		t.Errorf("got hash %s whether or not the routing mode is known, want different hashes", one)
 	}
 }

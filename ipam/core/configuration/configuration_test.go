@@ -68,12 +68,12 @@ func TestParse(t *testing.T) {
 			c.Workloads = []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot, Enabled: identity.ByAnnotation}}
 		}},
 
-		"no version":             {file: "kind: FixedIPConfiguration\n", wantErr: "apiVersion is missing; write config.fixedip.io/v1alpha1"},
-		"another kind":           {file: "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n", wantErr: "kind is FixedIPControllerConfiguration; write FixedIPConfiguration"},
-		"unknown field":          {file: head + "ipFamily: IPv4\n", wantErr: `error unmarshaling JSON: while decoding JSON: json: unknown field "ipFamily"`},
-		"field twice":            {file: head + "failover: Wait\nfailover: Wait\n", wantErr: `error converting YAML to JSON: yaml: unmarshal errors: line 4: key "failover" already set in map`},
-		"no pools":               {file: head, wantErr: "subnets.clusterPools: Required value: must be the CIDRs from which nodes get their subnets, unless subnets.source is Node"},
-		"pools of Kubernetes":    {file: head + "subnets: {source: Node, clusterPools: [{cidr: 10.240.0.0/16}]}\n", wantErr: "subnets.clusterPools: Forbidden: if subnets.source is Node, the subnets come from spec.podCIDRs of the Nodes"},
+		"no version":       {file: "kind: FixedIPConfiguration\n", wantErr: "apiVersion is missing; write config.fixedip.io/v1alpha1"},
+		"another kind":     {file: "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n", wantErr: "kind is FixedIPControllerConfiguration; write FixedIPConfiguration"},
+		"unknown field":    {file: head + "ipFamily: IPv4\n", wantErr: `error unmarshaling JSON: while decoding JSON: json: unknown field "ipFamily"`},
+		"field twice":      {file: head + "failover: Wait\nfailover: Wait\n", wantErr: `error converting YAML to JSON: yaml: unmarshal errors: line 4: key "failover" already set in map`},
+		"no cluster pools": {file: head, wantErr: "subnets.clusterPools: Required value: must be the CIDRs from which nodes get their subnets, unless subnets.source is Node"},
+		"cluster pools and subnets of Kubernetes": {file: head + "subnets: {source: Node, clusterPools: [{cidr: 10.240.0.0/16}]}\n", wantErr: "subnets.clusterPools: Forbidden: if subnets.source is Node, the subnets come from spec.podCIDRs of the Nodes"},
 		"unknown source":         {file: head + "subnets: {source: Cloud}\n", wantErr: `subnets.source: Unsupported value: "Cloud": supported values: "ClusterPool", "Node"`},
 		"invalid CIDR":           {file: head + "subnets: {clusterPools: [{cidr: 10.240.0.0}]}\n", wantErr: `subnets.clusterPools[0].cidr: Invalid value: "10.240.0.0": "10.240.0.0" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
 		"overlapping CIDRs":      {file: head + "subnets: {clusterPools: [{cidr: 10.240.0.0/16}, {cidr: 10.240.1.0/24}]}\n", wantErr: `subnets.clusterPools[1].cidr: Invalid value: "10.240.1.0/24": overlaps 10.240.0.0/16`},
@@ -138,7 +138,7 @@ func TestHash(t *testing.T) {
 		t.Errorf("got hash %s, want %s, because the file only repeats defaults", got, first)
 	}
 	if got := hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchLabels: {a: b}}}\n"); got != hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}}\n") {
-		t.Errorf("got hash %s for one of two texts of the same selector", got)
+		t.Errorf("got hash %s for matchLabels and another hash for matchExpressions, want the same hash for the same selector", got)
 	}
 	// seen contains the setting that each file changes. Key: the hash of the file.
 	seen := map[string]string{first: "nothing"}
@@ -159,14 +159,14 @@ func TestHash(t *testing.T) {
 		}
 		got := hash(file)
 		if other, ok := seen[got]; ok {
-			t.Errorf("got hash %s for %q and for %q", got, change, other)
+			t.Errorf("got hash %s for %q and for %q, want different hashes", got, change, other)
 		}
 		seen[got] = change
 	}
 }
 
-// TestNumberOfSettings checks that there are at most 15 settings, so that an administrator can decide about all of them, and that the
-// documentation states their number.
+// TestNumberOfSettings checks that there are at most 15 settings, so that an administrator can decide about all of them, and
+// that the documentation states their number.
 func TestNumberOfSettings(t *testing.T) {
 	var settings []string
 	var walk func(prefix string, of reflect.Type)

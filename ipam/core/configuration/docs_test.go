@@ -25,8 +25,8 @@ const (
 	end   = "<!-- END: generated -->\n"
 )
 
-// TestReference checks that docs/reference/configuration.md contains the fields of the configuration with their comments. Run it with -update
-// to write them.
+// TestReference checks that docs/reference/configuration.md contains the fields of the configuration with their comments.
+// With -update, the test writes the fields into that file.
 func TestReference(t *testing.T) {
 	data, err := os.ReadFile(page)
 	if err != nil {

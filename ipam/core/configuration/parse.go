@@ -34,7 +34,8 @@ func Parse(data []byte, cilium *CiliumSettings) (Configuration, error) {
 	return c, nil
 }
 
-// Decode returns the configuration in a file without defaults. It does not validate values.
+// Decode returns the configuration in a file without defaults. It returns an error for an unknown or repeated field, a value
+// of the wrong type, and another apiVersion or kind. It does not validate other values.
 func Decode(data []byte) (c Configuration, err error) {
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
 		// The error may have several lines.

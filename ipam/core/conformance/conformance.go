@@ -143,7 +143,7 @@ func Decide(s PodState) Action {
 		if !reported {
 			return Action{}
 		}
-		return Action{Type: SetCondition, Condition: asReserved(metav1.ConditionTrue, ReasonAsReserved, fmt.Sprintf("Pod %s/%s runs with no other IP in place of a reserved one", s.Pod.Namespace, s.Pod.Name), s.Now)}
+		return Action{Type: SetCondition, Condition: asReserved(metav1.ConditionTrue, ReasonAsReserved, fmt.Sprintf("Pod %s/%s runs with no IP that differs from the reserved IP of the same family", s.Pod.Namespace, s.Pod.Name), s.Now)}
 	}
 	// A condition about an earlier pod with this name does not apply to this pod.
 	reported = reported && s.FixedIP.Status.MismatchPodUID == s.Pod.UID
@@ -172,7 +172,7 @@ func IsConsistent(s PodState) bool {
 	return isComparable(s) && find(s).reason == "" && !meta.IsStatusConditionFalse(s.FixedIP.Status.Conditions, v1alpha1.ConditionAsReserved)
 }
 
-// isComparable reports whether the pod runs, and its FixedIP has IPs and is not being deleted.
+// isComparable reports whether the pod runs, and has a FixedIP that has IPs and is not being deleted.
 func isComparable(s PodState) bool {
 	return podutil.Runs(s.Pod) && s.FixedIP != nil && s.FixedIP.DeletionTimestamp == nil && len(s.FixedIP.Spec.IPs) > 0
 }
@@ -246,9 +246,9 @@ func find(s PodState) finding {
 	return f
 }
 
-// locateEntry looks for the entry of the first of ips that has no entry in the pool of the pod's node. where is the end
-// of a sentence about that entry; it is empty if the pool of the pod's node has the entries of all ips. If where is not
-// empty, returns is true if the next pod gets the IP.
+// locateEntry looks for the entry of the first of ips that has no entry for the pod in the pool of the pod's node. where is
+// the end of a sentence about that entry; it is empty if the pool of the pod's node has the entries of all ips. If where is
+// not empty, returns reports whether the next pod gets the IP.
 func locateEntry(s PodState, ips []netip.Addr) (where string, returns bool) {
 	here := s.Pod.Spec.NodeName
 	missing := slices.DeleteFunc(slices.Clone(ips), func(a netip.Addr) bool { return holds(s, here, a) })
@@ -313,7 +313,7 @@ func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address
 	return node, missing
 }
 
-// OtherFamilies returns the addresses in has whose family none of the addresses in fixed has.
+// OtherFamilies returns the addresses in has that belong to a family in which fixed has no address.
 func OtherFamilies(has, fixed []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(has), func(a netip.Addr) bool {
 		return slices.ContainsFunc(fixed, func(b netip.Addr) bool { return address.Of(a) == address.Of(b) })

@@ -77,7 +77,7 @@ func TestDecide(t *testing.T) {
 		noEndpoint = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so other nodes may not reach it"
 		barePod    = "; the pod is not evicted, because it is a bare pod; delete the pod and create it again"
 		reportOnly = "; its mismatch policy is Report, so the pod is not evicted; delete the pod, or set the annotation fixedip.io/mismatch-policy of its workload to Restart"
-		asReserved = "Pod db/mysql-0 runs with no other IP in place of a reserved one"
+		asReserved = "Pod db/mysql-0 runs with no IP that differs from the reserved IP of the same family"
 	)
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	both := []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}

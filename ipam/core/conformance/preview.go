@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// AdoptionConflict returns why the IPs that a pod runs with on a node cannot become its fixed addresses, whatever the pool
-// of the node contains; empty if there is no such reason.
+// AdoptionConflict returns the reason why the IPs that a pod runs with on a node cannot become its fixed addresses, whatever
+// the pool of the node contains; empty if there is no such reason.
 func AdoptionConflict(l *ledger.Ledger, id identity.Identity, node string, ips []netip.Addr) string {
 	if other, overlaps := l.OverlapsWith(node); overlaps {
 		return fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other)
@@ -43,14 +43,15 @@ func AdoptionConflict(l *ledger.Ledger, id identity.Identity, node string, ips [
 type AdoptionInputs struct {
 	Adoption identity.Adoption
 	Kinds    identity.Kinds
-	// Pods are the pods whose adoption is of interest, and AllPods those that may have one of their IPs.
+	// Pods are the pods for which PreviewAdoption returns an outcome. AllPods are all pods that may run with an IP of one of
+	// Pods.
 	Pods, AllPods []corev1.Pod
 	FixedIPs      []v1alpha1.FixedIP
 	// Pools contains the pools of all nodes and the reservations of all FixedIPs.
 	Pools *ledger.Ledger
 }
 
-// AdoptionOutcome is what the controller does about a pod.
+// AdoptionOutcome is the effect of an adoption on a pod.
 type AdoptionOutcome string
 
 const (
@@ -58,7 +59,7 @@ const (
 	Adopted AdoptionOutcome = "Adopted"
 	// AlreadyFixed means that the pod has fixed addresses.
 	AlreadyFixed AdoptionOutcome = "AlreadyFixed"
-	// AdoptedLater means that the pod is selected and does not run with an IP yet.
+	// AdoptedLater means that the pod is selected and does not run with an IP that can be adopted yet.
 	AdoptedLater AdoptionOutcome = "AdoptedLater"
 	// NotSelected means that the adoption does not concern the pod.
 	NotSelected AdoptionOutcome = "NotSelected"
@@ -73,15 +74,15 @@ type AdoptedPod struct {
 	Node    string          `json:"node,omitempty"`
 	IPs     []string        `json:"ips,omitempty"`
 	Outcome AdoptionOutcome `json:"outcome"`
-	// Reason says why the pod is not adopted; empty for Adopted.
+	// Reason is the reason why the pod is not adopted, or the FixedIP of the pod for AlreadyFixed; empty for Adopted.
 	Reason string `json:"reason,omitempty"`
 }
 
-// PreviewAdoption returns what the controller would do about pods with the settings of an adoption, sorted by pod. It uses
-// the functions from which the controller decides. What only the agent of a node can confirm is taken for granted: that the
-// pod has the IPs that its status names.
+// PreviewAdoption returns the outcome that the adoption in.Adoption would have for each of in.Pods, sorted by pod. It uses
+// the functions from which the controller decides, but assumes that each pod has the IPs in its status, which only the agent
+// of the node can confirm.
 func PreviewAdoption(in AdoptionInputs) []AdoptedPod {
-	// users contains the pods that run with an IP, "namespace/name".
+	// users contains the pods that run with each IP. Key: the IP. Value: the pods, "namespace/name".
 	users := map[netip.Addr][]string{}
 	for i := range in.AllPods {
 		if pod := &in.AllPods[i]; podutil.HoldsIPs(pod) {
@@ -128,14 +129,14 @@ func (in AdoptionInputs) outcome(pod *corev1.Pod, record *v1alpha1.FixedIP, user
 	}
 	ips := AdoptableIPs(pod, in.Adoption.IPv4Only)
 	if len(ips) == 0 {
-		return AdoptedLater, "the pod does not run with an IP: its phase is " + string(pod.Status.Phase)
+		return AdoptedLater, "the pod does not run with an IP that can be adopted yet; its phase is " + string(pod.Status.Phase)
 	}
 	var reserved []reservation.Address
 	if record != nil {
 		reserved = reservation.Of(record)
 	}
 	if _, missing := MissingReserved(in.Pools.Held(id.Key()), reserved, ips); len(missing) > 0 {
-		return AdoptionBlocked, fmt.Sprintf("%s is reserved for the pod, which runs with %s", address.Join(missing), address.Join(ips))
+		return AdoptionBlocked, fmt.Sprintf("the reservation of the pod has %s, but the pod runs with %s", address.Join(missing), address.Join(ips))
 	}
 	for _, a := range ips {
 		for _, other := range users[a] {
@@ -160,7 +161,7 @@ func (in AdoptionInputs) outcome(pod *corev1.Pod, record *v1alpha1.FixedIP, user
 	return Adopted, ""
 }
 
-// whyNot returns why an adoption does not select a pod.
+// whyNot returns the reason why an adoption does not select a pod.
 func (in AdoptionInputs) whyNot(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	switch {
@@ -168,6 +169,8 @@ func (in AdoptionInputs) whyNot(pod *corev1.Pod) string {
 		return "the pod uses the host network"
 	case identity.OptsOut(pod):
 		return "the annotation " + identity.AnnotationEnabled + " excludes it"
+	case in.Adoption.Excludes(pod):
+		return "its label " + identity.LabelDBBranch + " excludes it"
 	case owner != nil && identity.OwnerFrom(owner).GroupKind() == identity.ReplicaSets:
 		return "the pods of a ReplicaSet have no stable names, and another scheduler does not reuse slots"
 	case owner != nil:

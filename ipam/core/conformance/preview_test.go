@@ -47,7 +47,7 @@ func TestPreviewAdoption(t *testing.T) {
 		"runs with a dynamic address":        {func(*state) {}, conformance.Adopted, ""},
 		"runs without an entry":              {func(s *state) { clear(s.node.Entries) }, conformance.Adopted, ""},
 		"has the right FixedIP":              {func(s *state) { s.FixedIPs = []v1alpha1.FixedIP{record("10.0.1.6")} }, conformance.AlreadyFixed, "FixedIP web-0"},
-		"has a FixedIP with another address": {func(s *state) { s.FixedIPs = []v1alpha1.FixedIP{record("10.0.1.99")} }, conformance.AdoptionBlocked, "10.0.1.99 is reserved for the pod, which runs with 10.0.1.6"},
+		"has a FixedIP with another address": {func(s *state) { s.FixedIPs = []v1alpha1.FixedIP{record("10.0.1.99")} }, conformance.AdoptionBlocked, "the reservation of the pod has 10.0.1.99, but the pod runs with 10.0.1.6"},
 		"our scheduler places it":            {func(s *state) { s.pod.Spec.SchedulerName = "fixedip-scheduler" }, conformance.NotSelected, "its scheduler fixedip-scheduler gives it a fixed address"},
 		"host network":                       {func(s *state) { s.pod.Spec.HostNetwork = true }, conformance.NotSelected, "the pod uses the host network"},
 		"excluded by the annotation":         {func(s *state) { s.pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }, conformance.NotSelected, "the annotation fixedip.io/enabled excludes it"},
@@ -56,7 +56,7 @@ func TestPreviewAdoption(t *testing.T) {
 		"other labels, and annotated": {func(s *state) {
 			s.pod.Labels, s.pod.Annotations = nil, map[string]string{identity.AnnotationEnabled: "true"}
 		}, conformance.Adopted, ""},
-		"excluded by its branch": {func(s *state) { s.pod.Labels[identity.LabelDBBranch] = "test-1" }, conformance.NotSelected, "neither the selector nor the annotation fixedip.io/enabled selects it"},
+		"excluded by its branch": {func(s *state) { s.pod.Labels[identity.LabelDBBranch] = "test-1" }, conformance.NotSelected, "its label DBBranch excludes it"},
 		"of a ReplicaSet":        {of("ReplicaSet", "apps/v1"), conformance.NotSelected, "the pods of a ReplicaSet have no stable names, and another scheduler does not reuse slots"},
 		"of a DaemonSet":         {of("DaemonSet", "apps/v1"), conformance.NotSelected, "pods of a DaemonSet have no fixed addresses, unless the configuration names the kind"},
 		"of a configured kind with slots": {func(s *state) {
@@ -64,7 +64,7 @@ func TestPreviewAdoption(t *testing.T) {
 			s.Kinds = identity.NewKinds(identity.Kind{Kind: "ReplicationController", Identity: identity.Slot, Enabled: identity.ByDefault})
 		}, conformance.NotSelected, "the pods of a ReplicationController have slots, and another scheduler does not reuse slots"},
 		"a bare pod":         {func(s *state) { s.pod.OwnerReferences = nil }, conformance.Adopted, ""},
-		"has no address yet": {func(s *state) { s.pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }, conformance.AdoptedLater, "the pod does not run with an IP: its phase is Pending"},
+		"has no address yet": {func(s *state) { s.pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }, conformance.AdoptedLater, "the pod does not run with an IP that can be adopted yet; its phase is Pending"},
 		"has ended":          {func(s *state) { s.pod.Status.Phase = corev1.PodSucceeded }, conformance.NotSelected, "the pod has ended"},
 		"is being deleted":   {func(s *state) { s.pod.DeletionTimestamp = &metav1.Time{} }, conformance.NotSelected, "the pod is being deleted"},
 		"two pods run with the address": {func(s *state) {

@@ -25,7 +25,7 @@ import (
 // AddressInputs are the inputs of Address.
 type AddressInputs struct {
 	Addr netip.Addr
-	// Pools are the pools of all nodes, sorted by name.
+	// Pools are the pools of all nodes, sorted by name; nil if they cannot be read.
 	Pools   []pool.NodePool
 	Records []v1alpha1.FixedIP
 	// Pods are the pods of all nodes. Address ignores those that do not have the address.
@@ -43,8 +43,8 @@ type AddressInputs struct {
 func (in AddressInputs) complete() bool { return len(in.NotRead) == 0 }
 
 // Address reports the use of an address, and since when it is used: the node whose subnet contains the address, its pool
-// entries, the FixedIPs that reserve it, the pods that run with it, and its users according to the agents. A finding reports
-// a conflict about the address, or that the address has no user.
+// entries, the FixedIPs that reserve it, the pods that run with it, the CiliumEndpoints that have it, and its users
+// according to the agents. A finding reports a conflict about the address, or that the address has no user.
 func Address(in AddressInputs) Report {
 	var r Report
 	r.fact("Address", "%s", in.Addr)

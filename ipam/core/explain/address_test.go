@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestAddress checks what is reported about one address.
+// TestAddress compares whole reports about one address.
 func TestAddress(t *testing.T) {
 	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	pools := func(subnet string, entries map[string]pool.Entry, users ...func(*pool.NodePool)) []pool.NodePool {

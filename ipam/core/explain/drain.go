@@ -65,8 +65,8 @@ type DrainedPod struct {
 }
 
 // Drain returns the pods of a node that have fixed addresses, with the result of an eviction, sorted by pod. The Report
-// names the PodDisruptionBudgets of these pods at which a drain would stop. It leaves out the pods that a drain does not
-// evict: those of DaemonSets, and static pods.
+// names the PodDisruptionBudgets of these pods at which a drain would stop. Drain leaves out the pods that a drain does
+// not evict, those of DaemonSets and static pods, and pods that have ended or have opted out of fixed addresses.
 func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	var r Report
 	if len(in.NotRead) > 0 {
@@ -127,7 +127,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	case waiting > 0:
 		r.fine("Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: %d of %d", waiting, len(drained))
 	default:
-		r.fine("No pod with a fixed address waits for the node because of its failover policy")
+		r.fine("No failover policy makes a pod with a fixed address wait for the node")
 	}
 	return drained, r
 }
@@ -166,7 +166,7 @@ func (in DrainInputs) drainedPod(record *v1alpha1.FixedIP) DrainedPod {
 		d.AfterEviction = "runs on another node with another address, if a node can take the pod"
 	default:
 		d.Waits = true
-		d.AfterEviction = "waits until the node is uncordoned or, if it is deleted, until another node can run it"
+		d.AfterEviction = "waits until the node is uncordoned or, if the node is deleted, until another node can run the pod"
 	}
 	return d
 }

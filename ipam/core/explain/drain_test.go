@@ -41,7 +41,7 @@ func TestDrain(t *testing.T) {
 		return explain.DrainedPod{Pod: "db/" + name, IPs: []string{"10.0.0.1"}, Policy: policy, Waits: strings.HasPrefix(fate, "waits"), AfterEviction: fate, Budgets: budgets}
 	}
 	const migrates = "runs on another node with this address, if a node can take the pod and allowAddressMigration is true"
-	const waits = "waits until the node is uncordoned or, if it is deleted, until another node can run it"
+	const waits = "waits until the node is uncordoned or, if the node is deleted, until another node can run the pod"
 	two := []corev1.Pod{pod("mysql-1"), pod("mysql-0"), pod("other")}
 	both := func(failover v1alpha1.Failover, slot bool) []v1alpha1.FixedIP {
 		return []v1alpha1.FixedIP{record("mysql-0", failover, slot), record("mysql-1", failover, slot)}
@@ -52,7 +52,7 @@ func TestDrain(t *testing.T) {
 	ended.Status.Phase = corev1.PodFailed
 	optedOut := pod("mysql-1")
 	optedOut.Spec.HostNetwork = true
-	// The other nodes: node-2 is ready, in zone b, and its agent has an address left; node-3 is cordoned.
+	// Besides node-1, which is drained, node-2 is ready and in zone b, and node-3 is cordoned.
 	nodes := map[string]*corev1.Node{
 		"node-1": gen.Node("node-1"), "node-2": gen.Node("node-2", func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: "b"} }),
 		"node-3": gen.Node("node-3", func(n *corev1.Node) { n.Spec.Unschedulable = true }),
@@ -69,7 +69,7 @@ func TestDrain(t *testing.T) {
 		return l
 	}
 	full := pools("10.0.2.0/30", map[string]pool.Entry{"10.0.2.1": pool.ForOwner("router"), "10.0.2.2": pool.ForOwner("health")})
-	const stays = "No pod with a fixed address waits for the node because of its failover policy"
+	const stays = "No failover policy makes a pod with a fixed address wait for the node"
 	one := "Pods with fixed addresses that wait for the node after their eviction, if fixedip-scheduler places them: 1 of 1"
 	daemon := pod("mysql-1")
 	daemon.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "mysql", Controller: ptr.To(true)}}
@@ -112,7 +112,7 @@ func TestDrain(t *testing.T) {
 			[]explain.DrainedPod{row("mysql-0", "Migrate", migrates, "db/mysql"), row("mysql-1", "Migrate", migrates, "db/mysql")},
 			[]explain.Finding{
 				{Wrong: true, Help: "wait until the budget allows a disruption, or change it", Text: "The drain stops at PodDisruptionBudget db/mysql, which allows no disruption now; its pods with fixed addresses on the node: db/mysql-0, db/mysql-1"},
-				{Text: "No pod with a fixed address waits for the node because of its failover policy"},
+				{Text: "No failover policy makes a pod with a fixed address wait for the node"},
 			},
 		},
 		"two budgets for one pod": {
@@ -120,18 +120,18 @@ func TestDrain(t *testing.T) {
 			[]explain.DrainedPod{row("mysql-0", "Migrate", migrates, "db/mysql", "db/more")},
 			[]explain.Finding{
 				{Wrong: true, Help: "delete or change PodDisruptionBudgets until only one selects the pod", Text: "The drain stops at pod db/mysql-0: 2 PodDisruptionBudgets select the pod, and the API server evicts no pod with more than one"},
-				{Text: "No pod with a fixed address waits for the node because of its failover policy"},
+				{Text: "No failover policy makes a pod with a fixed address wait for the node"},
 			},
 		},
 		"a bare pod and a pod that has ended": {
 			explain.DrainInputs{Pods: []corev1.Pod{two[1], ended}, Records: []v1alpha1.FixedIP{bare, record("mysql-1", v1alpha1.Wait, false)}, Failover: v1alpha1.Wait},
 			[]explain.DrainedPod{row("mysql-0", "", "is not created again, because it has no controller")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node because of its failover policy"}},
+			[]explain.Finding{{Text: "No failover policy makes a pod with a fixed address wait for the node"}},
 		},
 		"Reassign": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false)},
 			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if a node can take the pod")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node because of its failover policy"}},
+			[]explain.Finding{{Text: "No failover policy makes a pod with a fixed address wait for the node"}},
 		},
 		"Migrate is not allowed": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), MigrationAllowed: ptr.To(false), Nodes: nodes},
@@ -165,7 +165,7 @@ func TestDrain(t *testing.T) {
 		"slots": {
 			explain.DrainInputs{Pods: two[1:], Records: both("", true), Failover: v1alpha1.Wait},
 			[]explain.DrainedPod{row("mysql-0", "Slot", "the next pod takes over a free slot, or waits until it can take one over")},
-			[]explain.Finding{{Text: "No pod with a fixed address waits for the node because of its failover policy"}},
+			[]explain.Finding{{Text: "No failover policy makes a pod with a fixed address wait for the node"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

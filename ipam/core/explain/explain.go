@@ -82,11 +82,13 @@ type Finding struct {
 	Help string `json:"help,omitempty"`
 }
 
-// Report is the result of Explain and of Address. Drain returns a Report with Findings only.
+// Report is the result of Explain, Address, Drain, Reserve and MoveSubnet. Of the facts, Drain and Reserve report only
+// the objects that could not be read, and MoveSubnet none.
 type Report struct {
 	Facts    []Fact    `json:"facts,omitempty"`
 	Findings []Finding `json:"findings"`
-	// Waits is true if the pod exists and has no node or no IP yet.
+	// Waits is true if the pod exists, has not ended, and has no node or no IP yet. In the result of Drain, it is true if a
+	// pod would wait for the node after its eviction.
 	Waits bool `json:"waits,omitempty"`
 	// History are the events that concern an address, oldest first.
 	History []HistoryEvent `json:"history,omitempty"`
@@ -162,16 +164,17 @@ type explanation struct {
 	// held contains the addresses of all owned entries of the pod. claims leaves out the entries
 	// that a pod without a fixed address has on a strict node.
 	held, claims []ledger.NodeAddresses
-	// reserved are the addresses of the identity.
+	// reserved are the addresses that are reserved for the pod: those of one element of claims or, if there is none, those
+	// of the FixedIP.
 	reserved []netip.Addr
-	// owner is the node whose pool has the reserved addresses or, if no pool has them, their home node; empty if there
-	// is no such node.
+	// owner is the node whose pool has the reserved addresses or, if no pool has them, their home node; empty if there is no
+	// such node. If the pools cannot be read, it is the node that the FixedIP names.
 	owner string
 }
 
-// findReserved sets reserved and owner. Pool entries take precedence over the FixedIP, as in the scheduler. If
-// several pools have entries, those of the pod's own node come first, because its agent obeys them, unless the FixedIP
-// names other addresses.
+// findReserved sets reserved and owner. Pool entries take precedence over the FixedIP, as in the scheduler. If several
+// pools have entries, those of the pod's own node come first, because its agent obeys them, unless the FixedIP names
+// other addresses; then those of the node that the FixedIP names.
 func (e *explanation) findReserved() {
 	weight := func(h ledger.NodeAddresses) int {
 		switch {
@@ -309,7 +312,7 @@ func (e *explanation) conditions() {
 		}
 	}
 	for _, c := range problems {
-		// Ready repeats another condition.
+		// If Ready repeats the reason of another condition, only the other condition is reported.
 		repeated := func(other metav1.Condition) bool { return other.Type != c.Type && other.Reason == c.Reason }
 		if c.Type == v1alpha1.ConditionReady && slices.ContainsFunc(problems, repeated) {
 			continue
@@ -348,8 +351,8 @@ func (e *explanation) leader() {
 	}
 }
 
-// lease reports a Lease of a program that has no holder, or whose holder does not renew it. effect is what does not happen
-// then.
+// lease reports that the Lease l of a program has no holder, or that its holder has not renewed it for leaderTimeout.
+// effect is the consequence, for the message. It reports nothing if l is nil or was never renewed.
 func (e *explanation) lease(l *coordinationv1.Lease, program, effect, help string) {
 	if l == nil || l.Spec.RenewTime == nil {
 		return

@@ -63,7 +63,7 @@ func TestFindings(t *testing.T) {
 			w.pools, w.Pod.Status.NominatedNodeName = w.pools[1:], "node-2"
 			delete(w.Nodes, "node-1")
 		}, []explain.Finding{
-			ok("Address 10.0.1.6 of the pod is in no node's subnet; it was on node node-1; node node-2 can run the pod, and may inherit the subnet when the grace period ends"),
+			ok("Address 10.0.1.6 of the pod is in no node's subnet; previous node: node-1; node node-2 can run the pod, and may inherit the subnet when the grace period ends"),
 		}},
 
 		// The pod has no fixed address, or is bound.
@@ -214,7 +214,7 @@ func TestFindings(t *testing.T) {
 			ok("The failover policy is Migrate: the pod may go to another node when the previous pod has provably stopped"),
 		}},
 		"waiting for a subnet without a node": {func(w *world) { w.unplaced(); w.pools = w.pools[1:] }, []explain.Finding{
-			wrong("Address 10.0.1.6 of the pod is in no node's subnet; it was on node node-1", "add a node whose subnet contains the address, such as the previous node under its name; or give up the address: kubectl -n db delete fixedip mysql-0"),
+			wrong("Address 10.0.1.6 of the pod is in no node's subnet; previous node: node-1", "add a node whose subnets contain the reserved IPs, such as a node with the name of the previous one; or give up the IPs: kubectl -n db delete fixedip mysql-0"),
 		}},
 		"waiting for a slot of a cordoned node": {func(w *world) {
 			w.unplaced()

@@ -28,8 +28,8 @@ func (e *explanation) workload() {
 	e.wrong(help, "%s %s cannot create the pod (last event %s ago): %s", ev.InvolvedObject.Kind, ev.InvolvedObject.Name, e.since(eventTime(ev)), ev.Message)
 }
 
-// mentions reports whether a message contains a word, such as the name of a pod or an address. Another name or address may
-// begin with it.
+// mentions reports whether a message contains a word, such as the name of a pod or an address. It compares whole words,
+// because another name or address may begin with the word.
 func mentions(message, word string) bool {
 	for _, w := range strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" \"',;/()[]", r) }) {
 		if w == word || strings.TrimRight(w, ".:") == word {
@@ -78,7 +78,7 @@ func (e *explanation) budgets() {
 	}
 }
 
-// lastEvent returns the index of the latest event for which is returns true, and -1 if there is none.
+// lastEvent returns the index of the latest of the events for which the function is returns true; -1 if there is none.
 func (e *explanation) lastEvent(is func(*corev1.Event) bool) int {
 	last := -1
 	for i := range e.Events {

@@ -185,7 +185,7 @@ func TestNamespaceRights(t *testing.T) {
 		}, explain.Report{
 			Facts: []explain.Fact{{What: "Pod", Is: "db/mysql-0, not placed for 5m"}, inUse, onNode, notRead},
 			Findings: []explain.Finding{
-				ok("Address 10.0.1.6 of the pod is reserved; it was on node node-1; the state of the node is unknown"),
+				ok("Address 10.0.1.6 of the pod is reserved; previous node: node-1; the state of the node is unknown"),
 				ok("Condition PodScheduled of the pod is False: node node-1 is cordoned"),
 			},
 			Waits: true,
@@ -213,7 +213,7 @@ func TestNamespaceRights(t *testing.T) {
 				t.Errorf("report (-want +got): %s", diff)
 			}
 			if got.HasProblem() != (c.want.Waits || name == "no object has the name" || name == "runs with another address on another node") {
-				t.Errorf("HasProblem is %v", got.HasProblem())
+				t.Errorf("HasProblem returned %v, want the opposite", got.HasProblem())
 			}
 		})
 	}

@@ -6,6 +6,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -29,6 +30,10 @@ type MoveInputs struct {
 	Nodes map[string]*corev1.Node
 	// Pools contains the pools of all nodes.
 	Pools *ledger.Ledger
+	// NoWorkload is true if the workload of the FixedIP does not exist. The failover policy is then set in the FixedIP.
+	NoWorkload bool
+	// NotRead names the objects that could not be read, each with the reason, such as "PersistentVolume data (forbidden)".
+	NotRead []string
 	// Volumes are the persistent volumes of the pod.
 	Volumes []Volume
 	// Failover is the failover policy of FixedIPs that have none, and MigrationAllowed is allowAddressMigration of the
@@ -53,6 +58,9 @@ func Move(in MoveInputs) (plan MovePlan) {
 	target, from := in.Nodes[in.To], f.Spec.NodeName
 	owner := pool.OwnerKey(f.Namespace, f.Spec.PodName)
 	addrs := address.ParseAll(f.Spec.IPs)
+	if len(in.NotRead) > 0 {
+		r.fact("Not read", "%s", strings.Join(in.NotRead, ", "))
+	}
 	switch {
 	case len(addrs) == 0:
 		r.wrong("", "FixedIP %s names no address", f.Name)
@@ -124,7 +132,7 @@ func (in MoveInputs) steps(from string, setsPolicy bool) (steps []string) {
 		steps = append(steps, fmt.Sprintf("kubectl uncordon %s", from))
 	}
 	switch {
-	case setsPolicy && f.Spec.Owner.Kind == identity.PodKind:
+	case setsPolicy && (in.NoWorkload || f.Spec.Owner.Kind == identity.PodKind):
 		steps = append(steps, fmt.Sprintf("# The failover policy of FixedIP %s stays Migrate until you change spec.failover.", f.Name))
 	case setsPolicy:
 		steps = append(steps, fmt.Sprintf("# The failover policy of %s stays Migrate until you change the annotation %s.", workload, identity.AnnotationFailover))

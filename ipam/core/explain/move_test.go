@@ -128,7 +128,7 @@ func TestMoveSubnet(t *testing.T) {
 
 // TestReserve compares whole reports about reservations for pod db/new-0.
 func TestReserve(t *testing.T) {
-	const other = "choose another address; kubectl fixedip ip shows who has this one"
+	const other = "choose another address; kubectl fixedip ip shows the use of this one"
 	node1 := gen.NodePool("node-1", "10.0.1.0/24", map[string]pool.Entry{
 		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.5": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.9": pool.CooldownEntry("", now.Add(-time.Minute)), "10.0.1.250": pool.ForOwner("router"),
 	}, gen.UsedBy("web/x", "10.0.1.2"), gen.UsedBy("db/new-0", "10.0.1.30"))

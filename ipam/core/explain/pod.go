@@ -66,7 +66,8 @@ func (e *explanation) ended() {
 	e.wrong(e.deleteHelp()+", "+when, "The pod has ended (%s) and uses no address%s", how, reserved)
 }
 
-// unfixed reports why a pod has no fixed address. Which kinds besides StatefulSets are configured is unknown here.
+// unfixed reports why a pod has no fixed address. The text does not depend on the configured kinds, because they may be
+// unknown.
 func (e *explanation) unfixed() {
 	const text = "The pod has no fixed address: "
 	enabled, annotated := e.Pod.Annotations[identity.AnnotationEnabled]
@@ -213,7 +214,7 @@ func (e *explanation) subnetHelp() string {
 	if e.overlappingNode() != "" {
 		return pool.OverlapHelp
 	}
-	return "add a node whose subnet contains the address, such as the previous node under its name; or give up the address: " + e.releaseCommand()
+	return "add a node whose subnets contain the reserved IPs, such as a node with the name of the previous one; or give up the IPs: " + e.releaseCommand()
 }
 
 // releaseCommand returns the command that deletes the FixedIP.
@@ -249,7 +250,8 @@ func (e *explanation) failoverHelp() string {
 	return ""
 }
 
-// usedByOther reports those of addrs that the agent of the owner node reports as used by another pod.
+// usedByOther reports those of addrs that the agent of the owner node reports as used by another pod or by the node
+// itself.
 func (e *explanation) usedByOther(addrs []netip.Addr) {
 	n, _ := e.Pools.Node(e.owner)
 	for _, a := range addrs {
@@ -269,7 +271,7 @@ func (e *explanation) usedByOther(addrs []netip.Addr) {
 func (e *explanation) waiting() {
 	e.gates()
 	if !e.placedByUs() {
-		e.wrong(e.schedulerHelp(), "The pod waits for %s, which is not among the profiles of fixedip-scheduler that --scheduler-names lists (%s)", e.Pod.Spec.SchedulerName, strings.Join(e.Schedulers, ", "))
+		e.wrong(e.schedulerHelp(), "The pod waits for %s, which is not among the known profiles of fixedip-scheduler (%s)", e.Pod.Spec.SchedulerName, strings.Join(e.Schedulers, ", "))
 	}
 	what := fmt.Sprintf("%s %s of the pod", plural(e.reserved, "Address", "Addresses"), address.Join(e.reserved))
 	switch {
@@ -349,13 +351,13 @@ func (e *explanation) ownerNode(what string) {
 	e.usedByOther(e.reserved)
 }
 
-// formerNode returns which node had the address of the FixedIP, as the end of a sentence; empty if the FixedIP names no
-// node.
+// formerNode returns the node that had the addresses of the FixedIP, as the end of a sentence; empty if the FixedIP names
+// no node.
 func (e *explanation) formerNode() string {
 	if e.Record.Spec.NodeName == "" {
 		return ""
 	}
-	return "; it was on node " + e.Record.Spec.NodeName
+	return "; previous node: " + e.Record.Spec.NodeName
 }
 
 // nodeIs returns the state of a node as the end of a sentence, such as "is cordoned" or "does not exist".

@@ -34,18 +34,19 @@ type ReserveInputs struct {
 	NotRead []string
 }
 
-// transient are the reasons why an address is not available that end without a person: the controller reserves the address
-// as soon as they do.
+// transient are the reasons why an address is not available that do not require another address: the controller reserves
+// the address when the reason has ended.
 var transient = []pool.Reason{pool.DynamicEntry, pool.CoolingDown, pool.NotReported, pool.Releasing, pool.ClaimInFlight, pool.SubnetNotFound, pool.SubnetOverlap, pool.Moving}
 
-// Reserve reports whether a FixedIP can reserve addresses for a pod. Each Finding that is Wrong is a reason why it cannot;
-// the other findings tell for what the reservation waits.
+// Reserve reports whether a FixedIP can reserve addresses for a pod. Each Finding that is Wrong is a reason why the
+// FixedIP cannot. The other findings name the pool that gets the entry of an address, or the reason why the reservation
+// waits.
 func Reserve(in ReserveInputs) Report {
 	var r Report
 	if len(in.NotRead) > 0 {
 		r.fact("Not read", "%s", strings.Join(in.NotRead, ", "))
 	}
-	const other = "choose another address; kubectl fixedip ip shows who has this one"
+	const other = "choose another address; kubectl fixedip ip shows the use of this one"
 	for _, a := range in.Addrs {
 		for i := range in.Pods {
 			pod := &in.Pods[i]

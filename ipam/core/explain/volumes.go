@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 )
 
-// Volume is a persistent volume of the pod.
+// Volume is a persistent volume of a pod.
 type Volume struct {
 	// Claim is the name of the PersistentVolumeClaim.
 	Claim string

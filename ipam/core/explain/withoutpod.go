@@ -26,7 +26,7 @@ func (e *explanation) withoutPod() {
 		e.wrong(e.blockedHelp(), "FixedIP %s has been in deletion for %s; it is gone when its addresses (%s) are released", rec.Name, e.since(rec.DeletionTimestamp.Time), cmp.Or(strings.Join(rec.Spec.IPs, ", "), "none"))
 		return
 	case len(rec.Spec.IPs) == 0:
-		e.fine("FixedIP %s names no address yet; it gets those of its pod", rec.Name)
+		e.fine("FixedIP %s names no address yet; it gets the addresses of its pod", rec.Name)
 		return
 	}
 	ips := address.ParseAll(rec.Spec.IPs)
@@ -92,5 +92,5 @@ func (e *explanation) withoutRecord() {
 	}
 }
 
-// formatTime returns a time as text.
+// formatTime returns a time in UTC as text for messages.
 func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }

@@ -52,7 +52,7 @@ func TestAdoption(t *testing.T) {
 	} {
 		selector, err := parseSelector(c.selector)
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: ParseSelector returns error %v, want none", name, err)
 			continue
 		}
 		id, wanted, err := identity.Adoption{Selector: selector, ExcludeDBBranch: c.exclude}.Wants(c.pod, identity.NewKinds())

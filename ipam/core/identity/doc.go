@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity decides which pods have a fixed address and which identity it belongs to, and reads the
+// Package identity decides which pods have a fixed address and to which identity the address belongs, and reads the
 // policies that annotations define.
 //
-// It is pure: it reads Kubernetes objects as values, and uses no cache and no API.
+// The package is pure: it reads Kubernetes objects as values, and uses no cache and no API.
 package identity

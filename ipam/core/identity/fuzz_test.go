@@ -84,7 +84,7 @@ func FuzzAnnotations(f *testing.F) {
 			return
 		}
 		if again, err := parse(map[string]string{key: parsed}); err != nil || again != parsed {
-			t.Errorf("%s: %q parses to %q, which parses to %q, error %v", key, value, parsed, again, err)
+			t.Errorf("%s: %q parses to %q, which parses to %q, error %v; want the same value again", key, value, parsed, again, err)
 		}
 		if key == identity.AnnotationTTL && strings.HasPrefix(parsed, "-") {
 			t.Errorf("%s: %q parses to the negative duration %s, want an error", key, value, parsed)
@@ -162,7 +162,7 @@ func FuzzKind(f *testing.F) {
 		kinds := identity.NewKinds(k)
 		label := identity.Label(k.GroupKind())
 		if back, ok := kinds.Labelled(label); !ok || back.GroupKind() != k.GroupKind() {
-			t.Errorf("kind %q has the label %q, for which Labelled returns %v, %v", text, label, back, ok)
+			t.Errorf("kind %q has the label %q, for which Labelled returns %v, %v; want that kind", text, label, back, ok)
 		}
 		if got, ok := kinds.Of(k.GroupKind()); !ok || got.Identity != k.Identity || got.Enabled == "" {
 			t.Errorf("kind %q: Of returns %+v, %v; want the same identity mode, and Enabled set", text, got, ok)
@@ -198,7 +198,7 @@ func FuzzNames(f *testing.F) {
 		}
 		if of, ok := identity.StatefulSetOf(workload); ok {
 			if _, ok := identity.Ordinal(workload, of); !ok {
-				t.Errorf("StatefulSetOf(%s) returns %s, but the name has no ordinal there", workload, of)
+				t.Errorf("StatefulSetOf(%s) returns %s, but Ordinal finds no ordinal after that name", workload, of)
 			}
 		}
 		a, err := netip.ParseAddr(addr)

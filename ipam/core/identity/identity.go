@@ -65,9 +65,9 @@ func (o Owner) Resource(namespace string) string { return Resource(namespace, o.
 // Label returns the text for the kind of the owner in pool entries.
 func (o Owner) Label() string { return Label(o.GroupKind()) }
 
-// Identity is a pod name together with its workload, or a slot of a workload. It keeps its addresses when a pod ends: the
-// next pod of a StatefulSet with the same name, or the next pod that takes over the slot, gets them. PodName of a slot is
-// its holder.
+// Identity is a pod name together with its workload, a bare pod, or a slot of a workload. It keeps its addresses when a pod
+// ends: the next pod with the same name, or the next pod that takes over the slot, gets them. PodName of a slot is its
+// holder.
 type Identity struct {
 	Namespace, PodName string
 	Owner              Owner
@@ -92,8 +92,8 @@ func (i Identity) Entry() pool.Entry {
 	return pool.OwnedEntry(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
-// Controllers is a function that returns the controller of an object; by is nil if the object has none. The object controls a
-// pod and is usually a ReplicaSet. seen is false if no object with that name and UID is known.
+// Controllers is a function that returns the controller of an object; by is nil if the object has none. The object controls
+// a pod and is usually a ReplicaSet. seen is false if no object with that name and UID is known.
 type Controllers func(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, seen bool)
 
 // NoControllers is a Controllers function that knows no object. It is for callers that ignore pods with slots.
@@ -104,10 +104,11 @@ func NoControllers(string, metav1.OwnerReference) (by *metav1.OwnerReference, se
 // ErrUnseen means that the controller of a pod has not been seen yet, so its identity is unknown.
 var ErrUnseen = errors.New("has not been seen yet")
 
-// Of returns the identity of a pod. fixed is false if the pod has no fixed address: the kind of its workload has none, an
-// annotation disables it, or the pod uses the host network. A bare pod has a fixed address if an annotation enables it or
-// requests addresses. An invalid annotation is an error, so that the pod does not start with an unintended address. If the
-// ReplicaSet of the pod has not been seen yet, the error matches ErrUnseen.
+// Of returns the identity of a pod. fixed is false if the pod has no fixed address: the kind of its workload is not
+// configured or requires AnnotationEnabled, which the pod lacks; the annotation disables it; or the pod uses the host
+// network. A bare pod has a fixed address if AnnotationEnabled enables it or an annotation requests addresses. An invalid
+// AnnotationEnabled is an error, so that the pod does not start with an unintended address. If the ReplicaSet of the pod has
+// not been seen yet, the error matches ErrUnseen.
 func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fixed bool, err error) {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if pod.Spec.HostNetwork || owner != nil && !kinds.mayOwn(owner) {
@@ -123,7 +124,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 		}
 		return barePod(pod), true, nil
 	}
-	// A kind counts if all its pods are enabled by default, or if the annotation enables this pod.
+	// A configured kind counts if all its pods are enabled by default, or if the annotation enables this pod.
 	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || present) }
 	if OwnerFrom(owner).GroupKind() == ReplicaSets {
 		if _, found := kinds.find(func(k Kind) bool { return k.Identity == Slot && counts(k, true) }); !found {
@@ -146,7 +147,8 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: of, Slot: kind.Identity == Slot}, true, nil
 }
 
-// boolean returns the value of an annotation that is true or false. present is false if the pod does not have the annotation.
+// boolean returns the value of an annotation that is true or false. present is false if the pod does not have the
+// annotation. Any other value is an error, which names the annotation, the pod and the value.
 func boolean(pod *corev1.Pod, annotation string) (value, present bool, err error) {
 	v, present := pod.Annotations[annotation]
 	if !present {
@@ -163,8 +165,8 @@ func barePod(pod *corev1.Pod) Identity {
 	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: Owner{APIVersion: "v1", Kind: PodKind, Name: pod.Name, UID: pod.UID}}
 }
 
-// mayOwn reports whether owner, the controller of a pod, is of a configured kind. It also returns true for a ReplicaSet if any
-// configured kind has slots, because the controller of the ReplicaSet may be of that kind.
+// mayOwn reports whether owner, the controller of a pod, is of a configured kind. It also returns true for a ReplicaSet if
+// any configured kind has slots, because the controller of the ReplicaSet may be of that kind.
 func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
 	gk := OwnerFrom(owner).GroupKind()
 	_, known := k.Of(gk)
@@ -279,13 +281,19 @@ type Adoption struct {
 	ExcludeDBBranch []string
 	// IPv4Only excludes IPv6 addresses from adoption.
 	IPv4Only bool
-	// Schedulers are the names of our scheduler's profiles. A pod of these profiles is adopted only if it is bound and has
-	// lost its pool entry.
+	// Schedulers are the names of our scheduler's profiles. The pods of these profiles are not adopted. Instead, the
+	// controller restores a pool entry that such a pod has lost, or evicts the pod. See Placed.
 	Schedulers []string
 }
 
 // Labels reports whether adoption depends on the labels of pods.
 func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBranch) > 0 }
+
+// Excludes reports whether the label DBBranch of a pod begins with one of ExcludeDBBranch.
+func (a Adoption) Excludes(pod *corev1.Pod) bool {
+	branch := pod.Labels[LabelDBBranch]
+	return branch != "" && slices.ContainsFunc(a.ExcludeDBBranch, func(prefix string) bool { return strings.HasPrefix(branch, prefix) })
+}
 
 // Wants returns the identity of a pod that has to be adopted. wanted is false for all other pods. ExcludeDBBranch takes
 // precedence over AnnotationEnabled, and AnnotationEnabled over Selector. An invalid AnnotationEnabled of a pod that
@@ -294,8 +302,7 @@ func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBra
 // A pod of a workload with slots (such as a pod of a ReplicaSet) is never adopted: another scheduler does not take slots
 // over, so each new pod would need a new slot.
 func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool, err error) {
-	branch := pod.Labels[LabelDBBranch]
-	if branch != "" && slices.ContainsFunc(a.ExcludeDBBranch, func(prefix string) bool { return strings.HasPrefix(branch, prefix) }) {
+	if a.Excludes(pod) {
 		return Identity{}, false, nil
 	}
 	// Of reads the annotation again, and returns an error if it is neither true nor false.
@@ -346,7 +353,8 @@ func ParseSelector(s string) (*metav1.LabelSelector, error) {
 	return &selector, nil
 }
 
-// toLabelSelector converts a selector. (metav1.ParseToLabelSelector does not support !=.)
+// toLabelSelector converts a selector. (metav1.ParseToLabelSelector does not support !=.) The operators > and < are errors,
+// because a LabelSelector does not have them.
 func toLabelSelector(from labels.Selector) (*metav1.LabelSelector, error) {
 	to := &metav1.LabelSelector{}
 	requirements, _ := from.Requirements()

@@ -26,9 +26,9 @@ type Workload struct {
 	UID             types.UID
 	// Annotations are the annotations of the workload, Template the annotations of its pod template.
 	Annotations, Template map[string]string
-	// HostNetwork is true if its pods use the host network and so have no addresses of their own.
+	// HostNetwork is true if the pods of the workload use the host network and so have no addresses of their own.
 	HostNetwork bool
-	// Replicas is spec.replicas; nil if the kind has no such field.
+	// Replicas is spec.replicas; nil if the workload has no such field, or no valid value in it.
 	Replicas *int32
 	// Surge is the number of pods that an update may add to the replicas temporarily.
 	Surge int32
@@ -36,8 +36,8 @@ type Workload struct {
 	FirstOrdinal int32
 	// Reserved are the ordinals that the workload skips (spec.reserveOrdinals of OpenKruise), sorted and disjoint.
 	Reserved []OrdinalRange
-	// Uncounted is true if the ordinals of the workload cannot be read. Excludes returns false then: its pods keep their
-	// addresses.
+	// Uncounted is true if the reserved ordinals of the workload cannot be read. Excludes returns false then, so that the pods
+	// of the workload keep their addresses.
 	Uncounted bool
 }
 
@@ -125,12 +125,12 @@ var (
 	// StatefulSets are always among the Kinds.
 	StatefulSets = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
 	// ReplicaSets control the pods of Deployments and of other kinds. The owner of such a pod is the controller of the
-	// ReplicaSet.
+	// ReplicaSet, or the ReplicaSet if it has no controller.
 	ReplicaSets = schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}
 )
 
-// modes contains the kinds of Kubernetes whose identity mode is known. Key: the kind. Value: the mode; empty if pods of the
-// kind cannot have fixed addresses.
+// modes contains the built-in kinds of Kubernetes whose identity mode is known. Key: the kind. Value: the mode; empty if the
+// configuration must not name the kind.
 var modes = map[schema.GroupKind]Mode{
 	StatefulSets:                        PodName,
 	ReplicaSets:                         Slot,
@@ -141,7 +141,7 @@ var modes = map[schema.GroupKind]Mode{
 	{Kind: "Pod"}:                       "",
 }
 
-// HasSlots reports whether a kind is one of Kubernetes whose pods have slots.
+// HasSlots reports whether gk is a built-in kind of Kubernetes whose pods have slots.
 func HasSlots(gk schema.GroupKind) bool { return modes[gk] == Slot }
 
 // Kinds contains the kinds of workloads whose pods may have fixed addresses. Create it with NewKinds: the zero value is

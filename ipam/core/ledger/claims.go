@@ -33,7 +33,8 @@ type ClaimRequest struct {
 	// move (Carry). From must be a pod that has stopped.
 	Claim
 	// Families are the families in which the pod needs an address. In a family that Addrs does not cover, the pod gets the
-	// address of its entry on the node, or else that of its FixedIP, or else a free one: see node.pick.
+	// address of its entry on the node, or else that of its FixedIP, or else a free one: see node.pick. If Carry is true,
+	// the pod gets only Addrs.
 	Families []address.Family
 	// Requested are the addresses that the pod requests. In a family without requested addresses, the pod gets any address.
 	Requested request.Addresses
@@ -42,8 +43,8 @@ type ClaimRequest struct {
 	Reassign bool
 	// Carry is true if Addrs move to the node or were moved there before. Their home may be another node.
 	Carry bool
-	// Unreserved is true for a pod without a fixed address on a strict node. The pod gets the lowest free addresses, because
-	// fixed addresses are taken from the top.
+	// Unreserved is true for a pod without a fixed address on a strict node. In a family in which it has no entry on the node,
+	// the pod gets the lowest free address, because fixed addresses are taken from the top.
 	Unreserved bool
 }
 
@@ -328,9 +329,9 @@ func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	return n, nil
 }
 
-// mayMove returns those of an owner's addresses that have another home than n. It returns an error if an address has its
-// home on n and can't be moved: the subnets of n overlap those of another node, or the pool of n has an entry for the
-// address that is not a Cooldown entry and does not name the owner.
+// mayMove returns those of an owner's addresses that are in no subnet of n. It returns an error if an address is in a subnet
+// of n and can't be moved: the subnets of n overlap those of another node, or the pool of n has an entry for the address
+// that is not a Cooldown entry and does not name the owner.
 func (n *node) mayMove(owner string, addrs []netip.Addr) (remote []netip.Addr, err error) {
 	for _, a := range addrs {
 		if !n.pool.Home(a) {
@@ -348,8 +349,8 @@ func (n *node) mayMove(owner string, addrs []netip.Addr) (remote []netip.Addr, e
 	return remote, nil
 }
 
-// HomeOf returns the common home node of an owner's addresses. It returns an error, for the events of the pod, if they can't
-// be moved: they have no common home, or mayMove refuses the move there.
+// HomeOf returns the common home node of an owner's addresses. It returns an error, for the events of the pod, if the
+// addresses can't be moved: they have no common home, or mayMove of the home returns an error.
 func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -72,7 +72,7 @@ func TestOfferedTwice(t *testing.T) {
 	}
 }
 
-func TestHasForeignAddresses(t *testing.T) {
+func TestHasCarriedAddresses(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.2.3": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.3.3": pool.MoveTargetEntry("db/mysql-1")}))
 	for subnet, want := range map[string]bool{
@@ -83,11 +83,11 @@ func TestHasForeignAddresses(t *testing.T) {
 		"10.0.4.0/24": false,
 	} {
 		if got := l.HasCarriedAddresses([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix(subnet)}); got != want {
-			t.Errorf("%s: got %v, want %v", subnet, got, want)
+			t.Errorf("HasCarriedAddresses for subnet %s = %v, want %v", subnet, got, want)
 		}
 	}
 	l.RemoveNode("a")
 	if l.HasCarriedAddresses([]netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}) {
-		t.Error("got an address of a removed node, want none")
+		t.Error("HasCarriedAddresses = true after the node was removed, want false")
 	}
 }

@@ -29,8 +29,8 @@ type NodeAddresses struct {
 // with New.
 type Ledger struct {
 	mu sync.RWMutex
-	// nodes contains every node that has a CiliumNode. Key: the node name. Value: *node. It is a sync.Map because
-	// Unreported, HasAvailable, Available and FreeShare read it without mu. Writers hold mu.
+	// nodes contains every node that has a CiliumNode. Key: the node name. Value: *node. It is a sync.Map because methods such
+	// as Unreported and Available read it without mu. Writers hold mu.
 	nodes sync.Map
 	// owners contains the addresses of Owned entries. Key: the owner. Value: its addresses, by the node whose pool has the
 	// entries.
@@ -41,8 +41,8 @@ type Ledger struct {
 	// moveTargets contains the addresses of MoveTarget entries. Key: the pod that the entries name. Value: its addresses, by
 	// the node that they are about to move to, whose pool has the entries.
 	owners, moved, moveTargets index
-	// subnets contains the subnets of all nodes. Key: the subnet. Value: the names of the nodes whose podCIDRs contain it.
-	// More than one node is a configuration error: no address of such a subnet is claimed.
+	// subnets contains the subnets of all nodes. Key: the subnet. Value: the names of the nodes that have the subnet in their
+	// podCIDRs. More than one node is a configuration error: no address of such a subnet is claimed.
 	subnets multimap[netip.Prefix, string]
 	// ordered contains the keys of subnets, sorted by address and then by prefix length.
 	ordered *btree.BTreeG[netip.Prefix]
@@ -223,8 +223,8 @@ func (l *Ledger) Available(name string, f address.Family) int64 {
 	return n.available[familyIndex(f)].Load()
 }
 
-// SubnetSize returns the number of addresses of a family in the subnets of a node, as many as pods can have; 0 for an unknown
-// node. It does not lock the ledger.
+// SubnetSize returns the number of addresses of a family that pods may have in the subnets of a node, at most math.MaxInt64;
+// 0 for an unknown node. It does not lock the ledger.
 func (l *Ledger) SubnetSize(name string, f address.Family) int64 {
 	n, ok := l.node(name)
 	if !ok {
@@ -241,16 +241,6 @@ func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 		return 0
 	}
 	return float64(n.available[familyIndex(f)].Load()) / float64(n.size[familyIndex(f)].Load())
-}
-
-// Total returns the number of addresses of a family that pods may have in the subnets of a node, at most math.MaxInt64; 0 for an
-// unknown node. It does not lock the ledger.
-func (l *Ledger) Total(name string, f address.Family) int64 {
-	n, ok := l.node(name)
-	if !ok {
-		return 0
-	}
-	return n.size[familyIndex(f)].Load()
 }
 
 // node returns a node; false if it is not known. Callers that use fields of the node other than the atomics must hold mu.
@@ -284,7 +274,7 @@ type NodeChange struct {
 	Owners []string
 	// Workloads are the workloads of the entries that contributed to Owners, as pool.WorkloadKey, sorted.
 	Workloads []string
-	// Reported are the workloads, and ReportedOwners the owners, of the entries of addresses for which Used or Handshakes
+	// Reported are the workloads, and ReportedOwners the pods, of the Owned entries of addresses for which Used or Handshakes
 	// changed. Both are sorted.
 	Reported, ReportedOwners []string
 }
@@ -320,7 +310,7 @@ func entryChanges(before, after pool.NodePool) (owners, workloads []string) {
 }
 
 // reports compares Used and Handshakes of two versions of a pool. fixed reports whether they differ for an address that has
-// no dynamic entry in after. workloads and owners are those of the entries of these addresses in after, sorted.
+// no dynamic entry in after. workloads and owners are those of the Owned entries of these addresses in after, sorted.
 func reports(before, after pool.NodePool) (fixed bool, workloads, owners []string) {
 	found, pods := sets.New[string](), sets.New[string]()
 	note := func(a netip.Addr) {

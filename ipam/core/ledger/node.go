@@ -123,10 +123,10 @@ func (n *node) claimed(a netip.Addr) bool {
 }
 
 // pick returns the free address of a family for the next claim: the highest of the requested ones, or, if none are requested
-// in the family, the highest of the first subnet that has a free one. The result is false if there is none. pick chooses
-// only addresses without an entry, because an address with a dynamic entry may be in use although the agent has not reported
-// the use yet. The search ends at the first free address, so its length depends on the number of addresses that are taken,
-// and not on the number of requested ones.
+// in the family, the highest of the first subnet that has a free one. The result is false if there is none, or if the agent
+// has not reported. pick chooses only addresses without an entry, because an address with a dynamic entry may be in use
+// although the agent has not reported the use yet. The search ends at the first free address, so its length depends on the
+// number of addresses that are taken, and not on the number of requested ones.
 func (n *node) pick(f address.Family, requested request.Addresses) (netip.Addr, bool) {
 	if n.choosable()[familyIndex(f)] == 0 {
 		return netip.Addr{}, false

@@ -117,9 +117,10 @@ func (l *Ledger) indexEntry(name string, a netip.Addr, e pool.Entry, add bool) {
 	}
 }
 
-// RemoteAddresses are addresses of one owner whose Moved entries are at the same home and name the same node.
+// RemoteAddresses are addresses of one owner whose Moved entries are at the same home and have the same node and the same
+// value of Leaving.
 type RemoteAddresses struct {
-	// Home is the node whose pool has the Moved entries. At is the node that they name.
+	// Home is the node whose pool has the Moved entries. At is the node that the entries name.
 	Home, At string
 	Addrs    []netip.Addr
 	// Leaving is pool.Entry.Leaving of the entries: the addresses are about to leave At.
@@ -129,7 +130,7 @@ type RemoteAddresses struct {
 	// Fenced is true if the pool of At has Cooldown entries for all Addrs, or if At has no CiliumNode. A move to At that
 	// was decided earlier can't be completed then.
 	Fenced bool
-	// Used is true if the agent of At reports one of Addrs as used. The pod may run there, whatever entry At has.
+	// Used is true if the agent of At reports one of Addrs as used. The pod may run there, whatever entry the pool of At has.
 	Used bool
 }
 
@@ -173,7 +174,8 @@ type Slot struct {
 	// Owner is the holder, "namespace/name", as pool entries name it. That pod may no longer exist.
 	Owner string
 	NodeAddresses
-	// User is the owner that the agent reports for a used address of the slot; empty: none, or the agent reports no owner.
+	// User is the owner that the agent reports for a used address of the slot; empty if no address is used, or if the agent
+	// reports no owner.
 	User string
 	// Claimed is true if a claim in flight contains one of the addresses.
 	Claimed bool
@@ -197,7 +199,7 @@ func (l *Ledger) Slots(workload string) []Slot {
 				}
 				s.Addrs = append(s.Addrs, a)
 				if user, used := n.pool.Used[a]; used {
-					s.User = user
+					s.User = cmp.Or(s.User, user)
 				}
 				if _, assumed := n.assumed[a]; assumed {
 					s.Claimed = true

@@ -88,11 +88,11 @@ func TestReplaceReservation(t *testing.T) {
 		available [2]int64
 	}{
 		{"a FixedIP is created", func() []string { return l.SetReservation(reserve("db/a", "db/a-0", 1, "10.0.1.6")) }, nil, [2]int64{5, 6}},
-		{"it is seen again without a change", func() []string { return l.SetReservation(reserve("db/a", "db/a-0", 1, "10.0.1.6")) }, nil, [2]int64{5, 6}},
+		{"the FixedIP is seen again without a change", func() []string { return l.SetReservation(reserve("db/a", "db/a-0", 1, "10.0.1.6")) }, nil, [2]int64{5, 6}},
 		{"a second FixedIP reserves the address", func() []string { return l.SetReservation(reserve("db/b", "db/b-0", 2, "10.0.1.6", "10.0.2.6")) }, nil, [2]int64{5, 5}},
-		{"the first is created again with another address", func() []string { return l.SetReservation(reserve("db/a", "db/a-0", 3, "10.0.2.5")) }, []string{"n1"}, [2]int64{5, 4}},
-		{"the second is removed", func() []string { return l.RemoveReservation("db/b") }, []string{"n1", "n2"}, [2]int64{6, 5}},
-		{"the second is removed again", func() []string { return l.RemoveReservation("db/b") }, nil, [2]int64{6, 5}},
+		{"the first FixedIP is created again with another address", func() []string { return l.SetReservation(reserve("db/a", "db/a-0", 3, "10.0.2.5")) }, []string{"n1"}, [2]int64{5, 4}},
+		{"the second FixedIP is removed", func() []string { return l.RemoveReservation("db/b") }, []string{"n1", "n2"}, [2]int64{6, 5}},
+		{"the second FixedIP is removed again", func() []string { return l.RemoveReservation("db/b") }, nil, [2]int64{6, 5}},
 	} {
 		freed := step.do()
 		available := [2]int64{l.Available("n1", address.IPv4), l.Available("n2", address.IPv4)}
@@ -142,15 +142,15 @@ func TestReservations(t *testing.T) {
 		"without a home node":                   {l.ReservationsWithoutSubnet(), []string{"db/late-1", "db/mysql-0", "db/mysql-1"}},
 	} {
 		if got := names(c.got); !slices.Equal(got, c.want) {
-			t.Errorf("%s: got %v, want %v", name, got, c.want)
+			t.Errorf("%s: got FixedIPs %v, want %v", name, got, c.want)
 		}
 	}
 	l.SetNode(node("m", "10.0.9.0/24", map[string]pool.Entry{"10.0.9.9": pool.OwnedEntry("db", "new-0", "StatefulSet", "new")}))
 	claims, others := l.Unrecorded()
 	if want := []string{"db/new-0"}; !slices.Equal(claims, want) {
-		t.Errorf("got unrecorded claims %v, want %v", claims, want)
+		t.Errorf("got unrecorded pods with claims %v, want %v", claims, want)
 	}
 	if want := []string{"db/by-hand"}; !slices.Equal(others, want) {
-		t.Errorf("got unrecorded entries without a claim %v, want %v", others, want)
+		t.Errorf("got unrecorded pods with entries that no claim has written %v, want %v", others, want)
 	}
 }

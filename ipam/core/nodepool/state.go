@@ -47,7 +47,7 @@ type State struct {
 	Held, Reserved, OnOtherNode func(netip.Addr) bool
 	// Acknowledged reports whether the agent has acknowledged that an address is in cooldown, and does not use it.
 	Acknowledged func(n pool.NodePool, a netip.Addr) bool
-	// Gone contains the owners of unreserved entries that no pod needs. Key: the owner.
+	// Gone contains the owners of unreserved entries that no pod needs. Key: the owner. Value: always true.
 	Gone map[string]bool
 	// Live is true if the pods were read from the API server.
 	Live bool

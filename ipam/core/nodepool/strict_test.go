@@ -110,7 +110,7 @@ func TestStaleUnreserved(t *testing.T) {
 	}, "10.0.1.2")
 	stale := nodepool.StaleUnreserved(n, func(_, name string) bool { return name == "here" })
 	if want := map[netip.Addr]pool.Entry{addr("10.0.1.1"): pool.UnreservedEntry("db", "gone")}; len(stale) != 1 || stale[addr("10.0.1.1")] != want[addr("10.0.1.1")] {
-		t.Errorf("got %v, want %v", stale, want)
+		t.Errorf("got stale entries %v, want %v", stale, want)
 	}
 }
 

@@ -17,7 +17,7 @@ type Watermark struct {
 	// Free is the number of entries that should be free. It is small, because every write of a CiliumNode is sent with its
 	// whole pool to every agent (Cilium fact 11).
 	Free int
-	// Excess is the number of further entries that may be free before entries are released. Half of them then remain, so that
+	// Excess is the number of further entries that may be free before entries are withdrawn. Half of them then remain, so that
 	// up to Excess/2 pods can start and stop without a write.
 	Excess int
 	// Max is the maximum number of dynamic entries, free or in use; the other addresses of the subnet are available as fixed
@@ -37,9 +37,9 @@ func (w Watermark) ForNode(pods, size int64) Watermark {
 	return w
 }
 
-// FillDynamic returns the edits that bring the free dynamic entries of a family up to the watermark: it takes withdrawn entries
-// back first, and then adds entries from the bottom of the subnets upwards. It skips the addresses for which reserved is true:
-// FixedIPs reserve them. short is the number of entries that the subnets have no room for.
+// FillDynamic returns the edits that bring the free dynamic entries of a family up to the watermark: it first makes
+// withdrawn entries dynamic again, and then adds entries from the bottom of the subnets upwards. It skips the addresses for
+// which reserved is true: FixedIPs reserve them. short is the number of entries that the subnets have no room for.
 func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
 	free, dynamic := 0, 0
 	var withdrawn []netip.Addr
@@ -82,13 +82,15 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(n
 	return edits, max(0, missing)
 }
 
-// Surplus returns the edits that withdraw free dynamic entries of a family: those that exceed the watermark, from the top of the
-// subnets downwards, and those of addresses that a FixedIP reserves (reserved). held reports whether a pod has an address even if
-// the agent does not report it. Before the agent has reported, no entry is known to be free.
+// Surplus returns the edits that withdraw free dynamic entries of a family: those that exceed the watermark, from the top of
+// the subnets downwards, and those of addresses that a FixedIP reserves (reserved). held reports whether a pod has an
+// address even if the agent does not report it. Before the agent has reported, no entry is known to be free, and Surplus
+// returns no edits.
 //
-// The agent may have given a free address to a pod without having reported that yet. So the entry is not removed, but replaced by
-// pool.WithdrawnEntry: no pod gets the address any more, and a pod that has it keeps it, also if the agent restarts (Cilium fact
-// 27). Once the agent has acknowledged the withdrawal, ExpireCooldowns removes the entry or, if a pod has the address, returns it.
+// The agent may have given a free address to a pod without having reported that yet. So the entry is not removed, but
+// replaced by pool.WithdrawnEntry: no pod gets the address any more, and a pod that has it keeps it, also if the agent
+// restarts (Cilium fact 27). Once the agent has acknowledged the withdrawal, ExpireCooldowns removes the entry. If a pod has
+// the address, ExpireCooldowns makes the entry dynamic again.
 func Surplus(n pool.NodePool, f address.Family, w Watermark, now time.Time, held, reserved func(netip.Addr) bool) []pool.EntryChange {
 	if n.Unreported {
 		return nil

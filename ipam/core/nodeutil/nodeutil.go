@@ -28,7 +28,7 @@ func IsReady(node *corev1.Node) bool {
 type NodeState string
 
 // The states of a node, in the order in which State checks them: Gone means that the Node does not exist, NotReady that
-// IsReady is false, and Cordoned that the node is ready and unschedulable.
+// IsReady is false, Cordoned that the node is ready and unschedulable, and Ready that the node is in no other state.
 const (
 	Gone     NodeState = "gone"
 	NotReady NodeState = "not ready"

@@ -17,8 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// IsTerminal reports whether the pod has succeeded or failed. The Pod object may still exist, but the pod no longer holds
-// the IPs in its status.
+// IsTerminal reports whether the pod has succeeded or failed. Such a pod no longer holds the IPs in its status.
 func IsTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -93,7 +92,8 @@ func IsReady(pod *corev1.Pod) bool {
 	})
 }
 
-// Claims returns the names of the PersistentVolumeClaims of the pod, in the order of its volumes.
+// Claims returns the names of the PersistentVolumeClaims of the pod, in the order of its volumes. Kubernetes names the claim
+// of an ephemeral volume after the pod and the volume.
 func Claims(pod *corev1.Pod) (names []string) {
 	for _, v := range pod.Spec.Volumes {
 		switch {

@@ -54,10 +54,10 @@ const (
 	ReservedByNode Reason = "ReservedByNode"
 	// CoolingDown means that the address was released or withdrawn and its cooldown has not ended.
 	CoolingDown Reason = "CoolingDown"
-	// InUseByPod means that the pod Who uses the address, by the report of the agent or by the status of the pod.
+	// InUseByPod means that Who uses the address, by the report of the agent or by the status of a pod. Who is usually a pod,
+	// but may be any owner text in the report; it is empty or UnknownUser if the report has none.
 	InUseByPod Reason = "InUseByPod"
-	// NotReported means that the agent has not reported since its start which addresses its pods use
-	// (NodePool.Unreported).
+	// NotReported means that the agent has not reported yet which addresses its pods use (NodePool.Unreported).
 	NotReported Reason = "NotReported"
 	// Releasing means that the agent withholds the address because of a release handshake (NodePool.IsReleasing).
 	Releasing Reason = "Releasing"
@@ -78,8 +78,8 @@ type Blocker struct {
 	// Node is the node on which the address is not available; empty: the address has no home (Ledger.Home).
 	Node   string
 	Reason Reason
-	// Who is the pod or FixedIP ("namespace/name"), the owner text, the node or the address that Reason refers to. Users
-	// of other namespaces must not see the names in Who: show them Error, which redacts these.
+	// Who is the pod or FixedIP ("namespace/name"), the owner text, the node or the address that Reason refers to; empty if
+	// that is not known. Users of other namespaces must not see the names in Who: show them Error, which redacts these.
 	Who string
 	// Requester is the pod that requests the address, "namespace/name": the address is not available to it.
 	Requester string
@@ -148,8 +148,8 @@ var problems = map[Reason]string{
 	OtherAddressAllocated:     "the pool of node {node} already has IP {who} for pod {requester}, which can't have {ip} there as well",
 }
 
-// help contains the templates of the second half of Message. Key: the Reason. Value: the next event, or what the user
-// can do.
+// help contains the templates of the second half of Message. Key: the Reason. Value: the next event, or the advice for the
+// user. A Reason without a key has no second half.
 var help = map[Reason]string{
 	SubnetNotFound:            "it becomes available when a node gets a subnet that contains it",
 	SubnetOverlap:             "it becomes available when spec.ipam.podCIDRs of the two CiliumNodes no longer overlap",
@@ -168,7 +168,7 @@ var help = map[Reason]string{
 	OtherAddressAllocated:     "the controller releases IP {who} when no pod needs it; delete the pod if it runs with IP {who}",
 }
 
-// Message returns the text of Error, followed by the next event or what the user can do. It is for conditions and events.
+// Message returns the text of Error, followed by the text of help if there is one. It is for conditions and events.
 func (b *Blocker) Message() string {
 	next := help[b.Reason]
 	switch {
@@ -180,7 +180,8 @@ func (b *Blocker) Message() string {
 	return b.Error() + "; " + b.fill(next)
 }
 
-// pod returns the text for Who in messages about the pod that has an address.
+// pod returns the text for Who in messages about the pod that has an address. If Who is the name of Requester, that pod is a
+// former pod with this name.
 func (b *Blocker) pod() string {
 	if b.Who != "" && b.Who == b.Requester && (b.Reason == InUseByPod || b.Reason == ClaimInFlight) {
 		return "the former pod " + b.Who
@@ -328,7 +329,7 @@ func entryOrEntries(addrs []netip.Addr) string {
 	return "entries"
 }
 
-// without returns the addresses of a that are not in b, sorted.
+// without returns the addresses of a that are not in b, sorted and without duplicates.
 func without(a, b []netip.Addr) []netip.Addr {
 	left := slices.DeleteFunc(slices.Clone(a), func(x netip.Addr) bool { return slices.Contains(b, x) })
 	slices.SortFunc(left, netip.Addr.Compare)

@@ -30,8 +30,8 @@ func (n NodePool) Claim(addrs []netip.Addr, entry Entry) ([]EntryChange, error) 
 	return edits, nil
 }
 
-// ClaimBlocker returns the reason why an entry of owner can't be written for the address now; nil if it can, or exists already.
-// replaces is as in Blocker.
+// ClaimBlocker returns the reason why an entry of owner can't be written for the address now; nil if it can, or exists
+// already. replaces is as in Blocker.
 func (n NodePool) ClaimBlocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
 	if b := n.Blocker(a, owner, replaces); b != nil {
 		return b
@@ -42,7 +42,7 @@ func (n NodePool) ClaimBlocker(a netip.Addr, owner string, replaces func(Entry) 
 	case n.IsReleasing(a):
 		return &Blocker{Addr: a, Node: n.Name, Reason: Releasing, Requester: owner}
 	case !exists && !n.Usable(a):
-		// An entry of such an address was written by hand. A pod may have the address then.
+		// If such an address has an entry, a user wrote the entry, and a pod may have the address.
 		return &Blocker{Addr: a, Node: n.Name, Reason: SubnetEdge, Requester: owner}
 	}
 	return nil

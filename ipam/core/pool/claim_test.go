@@ -34,21 +34,21 @@ func TestClaim(t *testing.T) {
 		edits int
 		taken bool
 	}{
-		"a free address":  {[]string{"10.0.1.200"}, 1, false},
-		"its own address": {[]string{"fd00::2"}, 0, false},
-		"its own address and a free one of the other family":    {[]string{"fd00::2", "10.0.1.200"}, 1, false},
-		"a second address of the same family":                   {[]string{"fd00::3"}, 0, true},
-		"an address that cools down":                            {[]string{"10.0.1.4"}, 0, true},
-		"an address without an entry that the owner still uses": {[]string{"10.0.1.8"}, 1, false},
-		"a used address that cools down":                        {[]string{"10.0.1.5"}, 0, true},
-		"an address that another pod uses":                      {[]string{"10.0.1.7"}, 0, true},
-		"a dynamic entry":                                       {[]string{"10.0.1.1"}, 0, true},
-		"an entry of another pod":                               {[]string{"10.0.1.3"}, 0, true},
-		"the address of the router":                             {[]string{"10.0.1.6"}, 0, true},
-		"an address of another node":                            {[]string{"10.0.2.1"}, 0, true},
-		"an address in a release handshake":                     {[]string{"10.0.1.9"}, 0, true},
-		"the last address of the subnet":                        {[]string{"10.0.1.255"}, 0, true},
-		"a free address and an entry of another pod":            {[]string{"10.0.1.200", "10.0.1.3"}, 0, true},
+		"a free address":        {[]string{"10.0.1.200"}, 1, false},
+		"the pod's own address": {[]string{"fd00::2"}, 0, false},
+		"the pod's own address and a free one of the other family": {[]string{"fd00::2", "10.0.1.200"}, 1, false},
+		"a second address of the same family":                      {[]string{"fd00::3"}, 0, true},
+		"an address that cools down":                               {[]string{"10.0.1.4"}, 0, true},
+		"an address without an entry that the pod still uses":      {[]string{"10.0.1.8"}, 1, false},
+		"a used address that cools down":                           {[]string{"10.0.1.5"}, 0, true},
+		"an address that another pod uses":                         {[]string{"10.0.1.7"}, 0, true},
+		"a dynamic entry":                                          {[]string{"10.0.1.1"}, 0, true},
+		"an entry of another pod":                                  {[]string{"10.0.1.3"}, 0, true},
+		"the address of the router":                                {[]string{"10.0.1.6"}, 0, true},
+		"an address of another node":                               {[]string{"10.0.2.1"}, 0, true},
+		"an address in a release handshake":                        {[]string{"10.0.1.9"}, 0, true},
+		"the last address of the subnet":                           {[]string{"10.0.1.255"}, 0, true},
+		"a free address and an entry of another pod":               {[]string{"10.0.1.200", "10.0.1.3"}, 0, true},
 	} {
 		var want []netip.Addr
 		for _, a := range c.want {

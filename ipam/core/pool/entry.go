@@ -22,7 +22,8 @@ const (
 	NodeOwned
 	// Cooldown entries mean that the address was released or withdrawn. No pod gets it until the cooldown ends.
 	Cooldown
-	// Moved entries are in the pool of the home node. They mean that the pool of another node carries the address.
+	// Moved entries are in the pool of the home node. They mean that the pool of another node carries the address, or will
+	// carry it when the move is complete.
 	Moved
 	// MoveTarget entries are in the pool that an address is about to move to. They become Owned only after the entry at the
 	// home names that node (Moved).
@@ -55,8 +56,8 @@ type Entry struct {
 	Kind Kind
 	// Purpose is set for Owned entries.
 	Purpose Purpose
-	// Leaving is set for Moved entries whose address is about to leave Node: a move to Node can no longer be completed. It is
-	// also set for the Cooldown entries that WithdrawnEntry returns.
+	// Leaving is true for Moved entries whose address is about to leave Node: a move to Node can no longer be completed. It
+	// is also true for the Cooldown entries that WithdrawnEntry returns.
 	Leaving bool
 	// Owner is the pod of an Owned entry ("namespace/name"), one of NodeOwners for a NodeOwned entry, and the owner text
 	// of a Foreign entry. It is empty for all other kinds.
@@ -68,8 +69,8 @@ type Entry struct {
 	Workload string
 	// Node is the node whose pool carries the address of a Moved entry. It is empty if the resource can't be read.
 	Node string
-	// Since is the time at which the cooldown of a Cooldown entry began or was last restarted, in Unix seconds. 0 means
-	// unknown and counts as long ago.
+	// Since is the time at which the cooldown of a Cooldown entry began or was last restarted, or at which the address was
+	// withdrawn (WithdrawnEntry), in Unix seconds. 0 means unknown and counts as long ago.
 	Since int64
 }
 
@@ -86,7 +87,8 @@ func ReportsNode(used map[netip.Addr]string) bool {
 	return false
 }
 
-// ForOwner returns the entry for an owner text without a resource. An Owned entry has the purpose UnknownPurpose.
+// ForOwner returns the entry with an owner text and an empty resource. An Owned entry has the purpose UnknownPurpose. The
+// owner texts of Cooldown, Moved and MoveTarget entries, which only package ciliumpool knows, result in a Foreign entry.
 func ForOwner(owner string) Entry {
 	switch {
 	case owner == "":
@@ -99,10 +101,12 @@ func ForOwner(owner string) Entry {
 	return Entry{Kind: Foreign, Owner: owner}
 }
 
-// WorkloadKey returns the text that names a workload in entries: "namespace/Kind/name".
+// WorkloadKey returns the text that names a workload in entries: "namespace/Kind/name". kind is the label of the kind
+// (identity.Label).
 func WorkloadKey(namespace, kind, name string) string { return namespace + "/" + kind + "/" + name }
 
-// OwnedEntry returns the entry that gives an address to a pod of a workload.
+// OwnedEntry returns the entry that gives an address to a pod of a workload. kind is as for WorkloadKey, workload the name
+// of the workload.
 func OwnedEntry(namespace, podName, kind, workload string) Entry {
 	return Entry{Kind: Owned, Purpose: ForWorkload, Owner: OwnerKey(namespace, podName), Workload: WorkloadKey(namespace, kind, workload)}
 }
@@ -123,8 +127,8 @@ func CooldownEntry(owner string, at time.Time) Entry {
 	return Entry{Kind: Cooldown, Pod: owner, Since: at.Unix()}
 }
 
-// WithdrawnEntry returns the entry of an address that was free and that is about to leave the pool (see nodepool.Surplus). It is a
-// Cooldown entry that is removed without a cooldown, as soon as the agent has acknowledged it.
+// WithdrawnEntry returns the entry of an address that was free and is about to leave the pool (see nodepool.Surplus). The
+// entry is a Cooldown entry that is removed as soon as the agent has acknowledged it, without waiting for a cooldown.
 func WithdrawnEntry(at time.Time) Entry {
 	return Entry{Kind: Cooldown, Leaving: true, Since: at.Unix()}
 }
@@ -160,9 +164,9 @@ func IsPodKey(owner string) bool {
 	return ok
 }
 
-// RedactOwner returns owner, or a neutral phrase if owner is a pod of another namespace than the pod requester. The
-// users of requester's namespace see the text. They must not find out which pod of another namespace has an address by
-// requesting that address.
+// RedactOwner returns owner, or a neutral phrase if owner is a pod of another namespace than the pod requester. If requester
+// is not a pod, it returns owner. The users of requester's namespace see the text. They must not find out which pod of
+// another namespace has an address by requesting that address.
 func RedactOwner(owner, requester string) string {
 	namespace, _, pod := SplitOwnerKey(owner)
 	own, _, isPod := SplitOwnerKey(requester)

@@ -13,7 +13,8 @@ import (
 var (
 	// ErrOldPodRunning means that the former pod of the addresses may still run with them.
 	ErrOldPodRunning = errors.New("the former pod may still use the address")
-	// ErrUndecided means that a pool, usually that of the home, does not have the entry that a step of a move relies on.
+	// ErrUndecided means that a pool, usually that of the home, does not have the entry that a step of a move relies on, or
+	// that the addresses have no home, or no longer the one that the move began with.
 	ErrUndecided = errors.New("the move cannot continue")
 )
 
@@ -23,20 +24,22 @@ var (
 //
 //	PrepareTarget     at To: no entry -> MoveTarget. From then on every reader knows where the address may go.
 //	MarkLeaving       at Home, if From is another node: Moved to From -> Moved to From and leaving.
-//	VacateSource      at From, if Home is another node: Owned -> Cooldown.
-//	CommitAtHome      at Home: Owned, or Moved to From and leaving -> Moved to To; or Owned, if To is Home.
+//	VacateSource      at From, if Home is another node: Owned, MoveTarget or no entry -> Cooldown.
+//	CommitAtHome      at Home: Owned, Cooldown or no entry (if From is Home), otherwise Moved to From and leaving
+//	                  -> Moved to To, or Owned if To is Home.
 //	CompleteAtTarget  at To: MoveTarget -> Owned, after the entry at Home was seen as Moved to To.
 //
-// No step makes an address allocatable in a pool while it may be allocatable in another. CompleteAtTarget requires that
+// No step makes an address allocatable in a pool while it may be allocatable in another pool. CompleteAtTarget requires that
 // the pool of To is unchanged since before the entry at Home was seen as Moved to To. After MarkLeaving the entry at
 // Home is no longer Moved to From, and VacateSource changes the pool of From, so that after both steps no writer can
 // complete a move to From. CommitAtHome requires that the pool of Home is unchanged since before VacateSource was
 // confirmed.
 //
 // Each step is idempotent. After a crash at any point the next writer that moves the pod continues from the state of the
-// pools, to the same node or to another: a MoveTarget entry does not commit the pod to that node.
+// pools, to the same node or to another: a MoveTarget entry does not commit the pod to that node. A step that is not
+// possible returns no edits and an error: a Blocker, or an error that matches ErrUndecided or ErrOldPodRunning.
 type Move struct {
-	// Owner is the pod, "namespace/name". Entry is the owned entry of its addresses.
+	// Owner is the pod, "namespace/name". Entry is the Owned entry that its addresses have in the pool that carries them.
 	Owner string
 	Entry Entry
 	// Addrs are the addresses, at most one of each family. All have the same home.
@@ -59,7 +62,8 @@ func (m Move) inUse(n NodePool, a netip.Addr) error {
 	return nil
 }
 
-// PrepareTarget returns the edits at To that announce the addresses there. To must not be the home.
+// PrepareTarget returns the edits of n, the pool of To, that announce the addresses there. To must not be the home. The
+// error is the Blocker that Carries returns.
 func (m Move) PrepareTarget(n NodePool) ([]EntryChange, error) {
 	if b := n.Carries(m.Owner, m.Addrs); b != nil {
 		return nil, b
@@ -73,8 +77,8 @@ func (m Move) PrepareTarget(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// MarkLeaving returns the edits at the home that announce that the addresses leave From. From must not be the home. To is
-// not used.
+// MarkLeaving returns the edits of n, the pool of the home, that announce that the addresses leave From. From must not be
+// the home. To is not used. The error matches ErrUndecided.
 func (m Move) MarkLeaving(n NodePool) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range m.Addrs {
@@ -95,7 +99,7 @@ func (n NodePool) undecided(a netip.Addr, owner, want string) error {
 	return fmt.Errorf("the entry of IP %s on node %s is %s, not %s as expected: %w", a, n.Name, n.describe(a, owner), want, ErrUndecided)
 }
 
-// describe returns the text for the entry of an address of the owner. It does not name another pod, which may be in
+// describe returns the text for the entry of an address of the owner. The text does not name another pod, which may be in
 // another namespace.
 func (n NodePool) describe(a netip.Addr, owner string) string {
 	e, exists := n.Entries[a]
@@ -103,7 +107,7 @@ func (n NodePool) describe(a netip.Addr, owner string) string {
 	case !exists:
 		return "missing"
 	case e.Kind == Moved && e.Pod != owner:
-		return "moved with another pod"
+		return "moved for another pod"
 	case e.Kind == Moved && e.Leaving:
 		return "leaving node " + e.Node
 	case e.Kind == Moved:
@@ -117,9 +121,10 @@ func (n NodePool) notHome(a netip.Addr) error {
 	return fmt.Errorf("IP %s is no longer in the subnets of node %s (%s): %w", a, n.Name, JoinSubnets(n.PodCIDRs), ErrUndecided)
 }
 
-// VacateSource returns the edits at From that replace the pod's entries by Cooldown entries. From must not be the home. An
-// address without an entry gets a Cooldown entry too, so that a writer that is about to complete a move to From finds the
-// pool changed.
+// VacateSource returns the edits of n, the pool of From, that replace the pod's entries by Cooldown entries. From must not
+// be the home. An address without an entry gets a Cooldown entry too, so that a writer that is about to complete a move to
+// From finds the pool changed. at is the time at which the cooldowns begin. The error matches ErrOldPodRunning if the former
+// pod may still use an address, and is a Blocker if an address has another entry.
 func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range m.Addrs {
@@ -142,8 +147,9 @@ func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// CommitAtHome returns the edits at the home that decide the move. If From is neither the home nor To, write them only
-// if the whole spec of the home's CiliumNode is unchanged since before VacateSource was confirmed.
+// CommitAtHome returns the edits of n, the pool of the home, that decide the move. If From is neither the home nor To, write
+// them only if the whole spec of the home's CiliumNode is unchanged since before VacateSource was confirmed. The error is a
+// Blocker, or matches ErrUndecided or ErrOldPodRunning.
 func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 	to := MovedEntry(m.To, m.Owner)
 	if m.To == m.Home {
@@ -174,8 +180,8 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
-			// The agent must not report the address as used at the write either. The report of a node that is down is
-			// outdated.
+			// The agent must still not report the address as used when the edit is written. The last report of a node that
+			// is down does not count.
 			edit.RequireUnused = !m.Down
 		}
 		edits = append(edits, edit)
@@ -197,8 +203,9 @@ func (m Move) CheckCommitted(home NodePool) error {
 	return nil
 }
 
-// CompleteAtTarget returns the edits at To that replace the MoveTarget entries by Entry. To must not be the home. Write them
-// only if the whole spec of the CiliumNode of To is unchanged since before the home was read for CheckCommitted.
+// CompleteAtTarget returns the edits of n, the pool of To, that replace the MoveTarget entries by Entry. To must not be the
+// home. Write them only if the whole spec of the CiliumNode of To is unchanged since before the home was read for
+// CheckCommitted. The error is the Blocker that Carries returns, or matches ErrUndecided.
 func (m Move) CompleteAtTarget(n NodePool) ([]EntryChange, error) {
 	if b := n.Carries(m.Owner, m.Addrs); b != nil {
 		return nil, b
@@ -217,8 +224,8 @@ func (m Move) CompleteAtTarget(n NodePool) ([]EntryChange, error) {
 }
 
 // Carries returns the reason why this pool can't carry addresses that belong to the owner and have another home node; nil if
-// the pool can, or carries them already. An address in its cooldown here is refused: it was in this pool before, and its
-// former pod may still use it.
+// the pool can, or carries them already. An address that is in its cooldown in this pool is refused: its former pod may
+// still use the address on this node.
 func (n NodePool) Carries(owner string, addrs []netip.Addr) *Blocker {
 	if b := n.OtherAddressOf(owner, addrs); b != nil {
 		return b
@@ -246,9 +253,9 @@ func (n NodePool) FenceTarget(owner string, addrs []netip.Addr, at time.Time) []
 	return edits
 }
 
-// ReturnHome returns the edits at the home that replace an owner's LeavingEntry for the node from by a Cooldown entry, for
-// each of addrs that has one. Other entries are not changed. Write the edits only if the whole spec of the home's CiliumNode
-// is unchanged since before the pool of from was seen with the Cooldown entries of FenceTarget.
+// ReturnHome returns the edits of n, the pool of the home, that write a Cooldown entry for each of addrs whose entry is
+// LeavingEntry(from, owner). Other entries are not changed. Write the edits only if the whole spec of the home's CiliumNode
+// is unchanged since before the pool of the node from was seen with the Cooldown entries of FenceTarget.
 func (n NodePool) ReturnHome(owner, from string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for _, a := range addrs {

@@ -129,10 +129,10 @@ func TestMoveErrors(t *testing.T) {
 		subnets []netip.Prefix
 		want    string
 	}{
-		"no entry":                         {want: "the entry of IP 10.0.1.9 on node h is missing, not moved to node t as expected: the move cannot continue"},
-		"leaving another node":             {entries: map[netip.Addr]pool.Entry{a: pool.LeavingEntry("s", m.Owner)}, want: "the entry of IP 10.0.1.9 on node h is leaving node s, not moved to node t as expected: the move cannot continue"},
-		"moved to the node by another pod": {entries: map[netip.Addr]pool.Entry{a: pool.MovedEntry("t", "shop/web-0")}, want: "the entry of IP 10.0.1.9 on node h is moved with another pod, not moved to node t as expected: the move cannot continue"},
-		"the home has lost the subnet":     {entries: map[netip.Addr]pool.Entry{a: pool.MovedEntry("t", m.Owner)}, subnets: []netip.Prefix{}, want: "IP 10.0.1.9 is no longer in the subnets of node h (none): the move cannot continue"},
+		"no entry":                          {want: "the entry of IP 10.0.1.9 on node h is missing, not moved to node t as expected: the move cannot continue"},
+		"leaving another node":              {entries: map[netip.Addr]pool.Entry{a: pool.LeavingEntry("s", m.Owner)}, want: "the entry of IP 10.0.1.9 on node h is leaving node s, not moved to node t as expected: the move cannot continue"},
+		"moved to the node for another pod": {entries: map[netip.Addr]pool.Entry{a: pool.MovedEntry("t", "shop/web-0")}, want: "the entry of IP 10.0.1.9 on node h is moved for another pod, not moved to node t as expected: the move cannot continue"},
+		"the home has lost the subnet":      {entries: map[netip.Addr]pool.Entry{a: pool.MovedEntry("t", m.Owner)}, subnets: []netip.Prefix{}, want: "IP 10.0.1.9 is no longer in the subnets of node h (none): the move cannot continue"},
 	} {
 		if c.subnets == nil {
 			c.subnets = []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}

@@ -123,7 +123,7 @@ func (n NodePool) Drop(a netip.Addr) (edit EntryChange, ok bool) {
 	return EntryChange{Addr: a, From: &now}, ok
 }
 
-// HasEntry returns the lowest address of a family whose entry belongs to the owner. ok is false if there is none.
+// HasEntry returns the lowest address among the entries of a family that belong to the owner. ok is false if there is none.
 func (n NodePool) HasEntry(owner string, f address.Family) (found netip.Addr, ok bool) {
 	for a, e := range n.Entries {
 		if e.OwnedBy(owner) && address.Of(a) == f && (!ok || a.Less(found)) {
@@ -164,7 +164,7 @@ func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.A
 		if address.Of(s.Addr()) != f {
 			continue
 		}
-		// The loop skips only addresses that are in use or claimed, so it ends early even in a large subnet.
+		// The loop skips only addresses that n or taken knows, of which there are few, so it ends early even in a large subnet.
 		for a := range address.Up(s) {
 			if n.Unused(a) && !taken(a) {
 				return a, true
@@ -174,19 +174,19 @@ func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.A
 	return netip.Addr{}, false
 }
 
-// Handshake is the state of a release handshake: the value of one key of status.ipam.release-ips (Cilium fact 8). fixedip starts
-// no handshakes, because they can cost a running pod its address (ADR 0057). It withdraws those that another program started.
+// Handshake is the state of a release handshake: the value of one key of status.ipam.release-ips (Cilium fact 8). fixedip
+// starts no handshakes, because they can cost a running pod its address (ADR 0057), and withdraws those of other programs.
 type Handshake string
 
 // The states of a handshake. Except for NoHandshake and OtherState, the values are those that Cilium writes.
 const (
 	// NoHandshake means that there is no key.
 	NoHandshake Handshake = ""
-	// MarkedForRelease means that a program wants to release the entry. Once the agent has seen this state, it does not give
-	// the address to a pod without an owner match.
+	// MarkedForRelease means that a program wants to release the entry. Once the agent has seen this state, it gives the
+	// address only to the pod that the owner of the entry names.
 	MarkedForRelease Handshake = "marked-for-release"
-	// ReadyForRelease means that the agent has not allocated the address, and does not give the address to a pod without an
-	// owner match as long as the key exists.
+	// ReadyForRelease means that the agent has not allocated the address, and gives the address only to the pod that the
+	// owner of the entry names, as long as the key exists.
 	ReadyForRelease Handshake = "ready-for-release"
 	// Released means that the entry was removed. The agent then removes the key.
 	Released Handshake = "released"
@@ -197,7 +197,8 @@ const (
 )
 
 // IsReleasing reports whether the agent withholds the address because of a handshake: it gives the address only to the
-// owner of the entry, and does not restore it for an endpoint after a restart.
+// owner of the entry, and does not restore it for an endpoint after a restart. OtherState counts, because fixedip does not
+// know whether the agent withholds the address in that state.
 func (n NodePool) IsReleasing(a netip.Addr) bool {
 	state := n.Handshakes[a]
 	return state != NoHandshake && state != DoNotRelease
@@ -233,7 +234,8 @@ func IsProbe(a netip.Addr) bool { return probes.Contains(a) }
 type State string
 
 // The states. StateUsed are dynamic entries whose addresses the agent reported as used, StateFree all other dynamic entries.
-// StateFixed are Owned entries, StateNode NodeOwned ones, and StateOther those of all remaining kinds.
+// StateFixed are Owned entries, StateCooldown Cooldown entries, StateNode NodeOwned entries, and StateOther those of all
+// remaining kinds.
 const (
 	StateFree     State = "free"
 	StateUsed     State = "used"
@@ -266,7 +268,8 @@ func (n NodePool) CountStates(f address.Family) map[State]int {
 	return states
 }
 
-// Undo returns the edits that revert the edits in made. Entries that another write has changed since then are left out.
+// Undo returns the edits of n, the pool as it is now, that revert the edits in made. It leaves out the entries that another
+// write has changed since the edits were written.
 func (n NodePool) Undo(made []EntryChange) []EntryChange {
 	var undo []EntryChange
 	for _, e := range made {

@@ -69,7 +69,7 @@
 //	  withdrawn          the pod runs with recorded addresses in their cooldown, and no other pod has them: write the
 //	                     entries
 //	  vacant             the former pod of a slot has stopped: report that another pod may take over
-//	  stranded           the addresses of a pod that its node cannot take are unused: report that it may move (Migrate)
+//	  stranded           the pod is unschedulable, and its addresses are unused: report that the pod may move (Migrate)
 //
 // A FixedIP is created when the pod is bound to the node of its claim and has IPs, and not before. Two claims for one
 // pod are possible if a scheduler dies between the claim and the bind, and the next scheduler reads an old cache. The
@@ -79,5 +79,5 @@
 //
 // If a workload is deleted, an address is released only when its pod is gone as well: deleting a StatefulSet with
 // --cascade=orphan keeps the addresses of its pods. A FixedIP whose owner has no UID was created by a user, or restored from
-// a backup, before its workload exists: that workload does not count as deleted.
+// a backup, before its workload existed: that workload does not count as deleted.
 package reclaim

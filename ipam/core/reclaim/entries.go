@@ -34,8 +34,8 @@ func Precedes(a, b *v1alpha1.FixedIP, holds func(*v1alpha1.FixedIP) bool) bool {
 }
 
 // allocation returns the recorded addresses that need an entry, and their home node: all of them, or none and the blocker.
-// If only one family got its entry, a scheduler would claim any address of the other one. An Unreserved entry does not count
-// as the entry of an address.
+// If only one family got its entry, a scheduler would claim any address of the other family. An Unreserved entry does not
+// count as the entry of an address.
 func allocation(s State) (node string, addrs []netip.Addr, blocker *pool.Blocker) {
 	for _, h := range s.Homes {
 		if holds(s.Held, h.Addr) && (h.Entry == nil || !h.Entry.IsUnreserved()) {

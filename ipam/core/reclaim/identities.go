@@ -101,7 +101,7 @@ func podOf(owner string) string {
 // controls the pod or, if there is no pod, the StatefulSet that the name of the pod implies. The result has no UID, and the
 // workload may not exist.
 //
-// A pod without a controller is its own workload. So is the pod of a BarePodEntry, even if that pod does not exist.
+// A pod without a controller is its own workload. So is the pod that a BarePodEntry names, if no pod has that name.
 //
 // ok is false if a FixedIP must not be created: pods of other controllers do not return under the same name, an
 // Unreserved entry is for one pod only, and no workload follows from a name without an ordinal. The controller does not

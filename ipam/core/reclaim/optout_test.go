@@ -141,7 +141,7 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 // restart of the pod costs one write of the status.
 func TestBriefGap(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
-	// No home is known in these rows.
+	// No home is known in these rows, so that status.movableFor names the pod: it may be away from home.
 	reserve := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{MovableFor: "uid-mysql-0"}}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP

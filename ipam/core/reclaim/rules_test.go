@@ -62,7 +62,7 @@ func TestFirstConditions(t *testing.T) {
 	for _, c := range a.Status.Conditions {
 		types[c.Type] = c.Status
 		if c.ObservedGeneration != 3 || c.LastTransitionTime.Unix() != now.Unix() || c.Message == "" {
-			t.Errorf("condition %+v: want the generation 3, the time of the decision and a message", c)
+			t.Errorf("got condition %+v, want the generation 3, the time of the decision and a message", c)
 		}
 	}
 	want := map[string]metav1.ConditionStatus{"SubnetAvailable": "True", "Exclusive": "True", "AsReserved": "True", "Allocated": "True", "Ready": "True"}
@@ -76,7 +76,7 @@ func TestFirstConditions(t *testing.T) {
 		homeless.Record.Status = reclaim.Decide(homeless).Status
 		for _, c := range homeless.Record.Status.Conditions {
 			if c.ObservedGeneration != generation || c.Type == v1alpha1.ConditionAllocated && (c.Status != metav1.ConditionUnknown || c.Reason != v1alpha1.ReasonNoHome) {
-				t.Errorf("without a home, generation %d: got condition %+v", generation, c)
+				t.Errorf("without a home, generation %d: got condition %+v, want that generation, and Allocated Unknown with the reason NoHome", generation, c)
 			}
 		}
 		if n := len(homeless.Record.Status.Conditions); n != len(want) {
@@ -87,7 +87,7 @@ func TestFirstConditions(t *testing.T) {
 	other := metav1.Condition{Type: v1alpha1.ConditionExclusive, Status: metav1.ConditionFalse, Reason: "Shared", Message: "pods a and b"}
 	meta.SetStatusCondition(&s.Record.Status.Conditions, other)
 	if got := meta.FindStatusCondition(reclaim.Decide(s).Status.Conditions, v1alpha1.ConditionExclusive); got.Reason != "Shared" {
-		t.Errorf("condition Exclusive of another controller: got %+v", got)
+		t.Errorf("condition Exclusive of another controller: got %+v, want it unchanged", got)
 	}
 }
 

@@ -49,7 +49,7 @@ type State struct {
 	RequestsIPs bool
 	// OwnerInferred is true if there is no FixedIP and the entries do not name Workload, which was inferred: see InferOwner.
 	OwnerInferred bool
-	// Homes are the homes of the recorded addresses; empty while the FixedIP is being deleted.
+	// Homes are the homes of the recorded addresses; empty if there is no FixedIP, and while it is being deleted.
 	Homes []AddressHome
 	// HomeMissing is an existing node to which a NodeSubnet assigns the subnet of a recorded address, but which has no
 	// CiliumNode with that subnet. It is set only while the FixedIP is being deleted and its pod may have moved the
@@ -72,9 +72,9 @@ type Workload struct {
 	Reclaim *v1alpha1.ReclaimPolicy
 	// Failover is the failover policy of the workload; nil: the FixedIP keeps its policy.
 	Failover *v1alpha1.Failover
-	// Excludes is true if the workload exists and has no replica for the identity.
+	// Excludes is true if the workload exists and has no replica for the identity or does not need the slot (Surplus).
 	Excludes bool
-	// OptsOut is true if the workload exists and its pods have no fixed addresses.
+	// OptsOut is true if the workload exists and the pods that it creates from now on have no fixed addresses.
 	OptsOut bool
 }
 
@@ -83,15 +83,15 @@ type AddressHome struct {
 	Addr netip.Addr
 	// Node is the home node; empty if no subnet contains the address, or if subnets of several nodes overlap there.
 	Node string
-	// Entry is the entry in that pool; nil: there is none.
+	// Entry is the entry of the address in the pool of Node; nil: there is none.
 	Entry *pool.Entry
 	// Blocker is the reason why the pool of the home node does not allow an entry (pool.NodePool.ClaimBlocker); nil if the pool
 	// allows one, or if Entry is not nil.
 	Blocker *pool.Blocker
 	// Reported is true if the agent of the home node reports the address as used by the pod of the FixedIP.
 	Reported bool
-	// User is another pod, "namespace/name", that uses the address there, by its own status or by the report of the agent;
-	// pool.UnknownUser if the agent reports no owner; empty: none.
+	// User is another pod, "namespace/name", that uses the address on Node, by its own status or by the report of the agent,
+	// or another owner text in that report; pool.UnknownUser if the agent reports no owner; empty: none.
 	User string
 	// ConflictingFixedIP is another FixedIP, "namespace/name", that names the address and takes precedence (see Precedes);
 	// empty: none.
@@ -131,8 +131,8 @@ const (
 	// DeleteRecord deletes the FixedIP. It must be decided again from a live state before the write.
 	DeleteRecord ActionType = "DeleteRecord"
 	// ReplaceRecord deletes the FixedIP of a pod that got other addresses (Reassign). A FixedIP of those addresses is
-	// created afterwards, because a recorded address is never replaced. It must be decided again from a live state before
-	// the write.
+	// created afterwards, because a recorded address is never replaced. The action must be decided again from a live state
+	// before the write.
 	ReplaceRecord ActionType = "ReplaceRecord"
 	// ReleaseEntries releases entries of the identity, including move targets. It must be decided again from a live state
 	// before the write, and confirmed after it.

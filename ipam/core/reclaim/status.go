@@ -48,8 +48,8 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 }
 
 // mayBeAway reports whether a pod may use the addresses on a node other than their home: the homes are unknown, or one of
-// them is not the node that the FixedIP names. A pod that was deleted by force may still run on that node although no pool
-// has an entry for the pod, because a pool is lost with its CiliumNode.
+// them is not the node that the FixedIP names. A pod that was deleted by force may still run on the node that the FixedIP
+// names, although no pool has an entry for the pod, because a pool is lost with its CiliumNode.
 func (v *evaluation) mayBeAway() bool {
 	away := func(h AddressHome) bool { return h.Node != v.Record.Spec.NodeName }
 	return len(v.Homes) == 0 || slices.ContainsFunc(v.Homes, away)

@@ -39,7 +39,8 @@ var word = regexp.MustCompile(`[0-9A-Za-z:]+(?:[-.:]+[0-9A-Za-z:]+)*(?:/[0-9]{1,
 
 // Redactor replaces names and addresses. Create it with New. It is not safe for concurrent use.
 type Redactor struct {
-	// names contains the tokens of names. Key: the name. numbers contains the last number of each kind of token.
+	// names contains the tokens of names; a kept name is its own token. Key: the name. numbers contains the last number of
+	// each kind of token.
 	names   map[string]string
 	numbers map[string]int
 	// subnets are the prefixes whose addresses are written relative to them. The tokens of an address and of a CIDR without its
@@ -67,8 +68,8 @@ func (r *Redactor) token(kind string) string {
 	return fmt.Sprintf("%s-%d", kind, r.numbers[kind])
 }
 
-// Add makes names known. Names that every cluster has, such as kube-system, are left out, and so are names that are known with
-// another kind.
+// Add gives names a token of the kind, which replaces them. It leaves out names that every cluster has, such as
+// kube-system, and names that were added or kept before.
 func (r *Redactor) Add(kind Kind, names ...string) {
 	for _, name := range names {
 		if _, known := r.names[name]; !known && name != "" && !public[name] {
@@ -77,7 +78,8 @@ func (r *Redactor) Add(kind Kind, names ...string) {
 	}
 }
 
-// Keep makes names known that are not replaced, such as those of the pods that a report is about. Call it before Add and Learn.
+// Keep excludes names from the replacement, such as those of the pods that a report is about. Call it before Add and
+// Learn.
 func (r *Redactor) Keep(names ...string) {
 	for _, name := range names {
 		r.names[name] = name
@@ -88,7 +90,8 @@ func (r *Redactor) Keep(names ...string) {
 // name and namespace.
 var keyed = regexp.MustCompile(`(?i)"?\b(pods?|podName|namespace|nodes?|nodeName|ciliumnode|successor|statefulset|deployment|replicaset|workload|owner|fixedip|nodesubnet|name|reconciled|holder|object|ref)"?[=:]\s?"?([^\s"',;}\]]+)`)
 
-// kinds are the kinds of names that the keys of log lines announce. Other keys announce Other.
+// kinds are the kinds of the names that follow a key in log lines. Key: the key in lower case. The names after the other
+// keys of keyed have the kind Other.
 var kinds = map[string]Kind{
 	"pod": Pod, "pods": Pod, "podname": Pod, "namespace": Namespace, "node": Node, "nodes": Node, "nodename": Node, "ciliumnode": Node, "successor": Node,
 	"statefulset": Workload, "deployment": Workload, "replicaset": Workload, "workload": Workload, "nodesubnet": NodeSubnet,
@@ -98,11 +101,11 @@ var kinds = map[string]Kind{
 // verb.
 var spoken = regexp.MustCompile(`(?i)\b(pod|namespace|node|statefulset|deployment|workload|ciliumnode|fixedip|nodesubnet) "?([a-z0-9][-a-z0-9./]*[-/][-a-z0-9./]*[a-z0-9])\b`)
 
-// object is a name of Kubernetes.
+// object matches the name of a Kubernetes object.
 var object = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-// Learn makes names known that a text states: the values of keys such as pod and node, names after such a word in a sentence,
-// and the name after a known namespace and a slash. Names may belong to objects that no longer exist.
+// Learn finds names in a text and adds them: the values of keys such as pod and node, names after such a word in a
+// sentence, and the name after a known namespace and a slash. The names may belong to objects that no longer exist.
 func (r *Redactor) Learn(text string) {
 	for _, form := range []*regexp.Regexp{keyed, spoken} {
 		for _, m := range form.FindAllStringSubmatch(text, -1) {
@@ -120,11 +123,11 @@ func (r *Redactor) Learn(text string) {
 	}
 }
 
-// qualified is a namespace and a name.
+// qualified matches a namespace and a name, separated by a slash.
 var qualified = regexp.MustCompile(`\b([a-z0-9][-a-z0-9]*)/([a-z0-9][-a-z0-9.]*)`)
 
-// learn makes the parts of namespace/name, namespace/Kind/name or name known. Texts that are no names or that are addresses are
-// left out.
+// learn adds the names in namespace/name, namespace/Kind/name or name. It leaves out parts that are no names of objects,
+// such as the kind, and addresses and numbers.
 func (r *Redactor) learn(kind Kind, value string) {
 	parts := strings.Split(strings.TrimRight(value, ".:"), "/")
 	for i, part := range parts {
@@ -147,8 +150,8 @@ var (
 	host = regexp.MustCompile(`\b(https?://)[A-Za-z][-A-Za-z0-9.]*`)
 )
 
-// Text returns text with tokens instead of known names and of all addresses and CIDRs. Users in errors of the API server and host
-// names in URLs are removed.
+// Text returns text with tokens instead of known names and of all addresses and CIDRs, except loopback and unspecified
+// addresses. Users in errors of the API server and host names in URLs are removed.
 func (r *Redactor) Text(text string) string {
 	text = user.ReplaceAllString(text, "${1}"+Removed)
 	text = host.ReplaceAllString(text, "${1}"+Removed)
@@ -178,30 +181,35 @@ func (r *Redactor) word(w string) string {
 	return r.dashed(w)
 }
 
-// dashed returns the replacement of a name that contains an address or a subnet with dashes, such as web-10-240-1-5 or
-// 10-240-1-0-24, and of a name that begins or ends with a known one, such as the name of an event or a ReplicaSet.
+// dashed returns the replacement of a name whose parts between dashes contain known names, such as the name of a pod of a
+// ReplicaSet, or IPv4 addresses, such as web-10-240-1-5 or 10-240-1-0-24. The longest known name at a place counts.
 func (r *Redactor) dashed(w string) string {
-	for i := range len(w) {
-		if w[i] != '-' {
-			continue
-		}
-		if token, ok := r.names[w[:i]]; ok {
-			return token + "-" + r.dashed(w[i+1:])
-		}
+	parts := strings.Split(w, "-")
+	var found []string
+	for len(parts) > 0 {
+		token, n := r.part(parts)
+		found, parts = append(found, token), parts[n:]
 	}
-	if m := dashedAddr.FindStringSubmatchIndex(w); m != nil {
-		dotted := strings.ReplaceAll(w[m[2]:m[3]], "-", ".")
-		if a, err := netip.ParseAddr(dotted); err == nil {
-			return w[:m[2]] + r.tokenOf(a) + w[m[3]:]
-		}
-	}
-	return w
+	return strings.Join(found, "-")
 }
 
-// dashedAddr is an IPv4 address with dashes instead of dots.
-var dashedAddr = regexp.MustCompile(`(?:^|-)([0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3})(?:$|-)`)
+// part returns the replacement of the first of some parts of a name, and the number of parts that it replaces.
+func (r *Redactor) part(parts []string) (token string, n int) {
+	for n := len(parts); n > 0; n-- {
+		if token, ok := r.names[strings.Join(parts[:n], "-")]; ok {
+			return token, n
+		}
+	}
+	if len(parts) >= 4 {
+		if a, err := netip.ParseAddr(strings.Join(parts[:4], ".")); err == nil {
+			return r.tokenOf(a), 4
+		}
+	}
+	return parts[0], 1
+}
 
-// addr returns the token of an address or a CIDR. ok is false if w is neither, or an address that says nothing about a cluster.
+// addr returns the replacement of an address, a CIDR, or an IPv4 address with a port. Loopback and unspecified addresses
+// stay as they are. ok is false if w is none of these.
 func (r *Redactor) addr(w string) (token string, ok bool) {
 	if !strings.ContainsAny(w, ".:") {
 		return "", false
@@ -227,8 +235,8 @@ func (r *Redactor) addr(w string) (token string, ok bool) {
 	return "", false
 }
 
-// tokenOf returns the token of an address. An address in a known subnet is written relative to the subnet, if it is one of the
-// first 65,536 of the subnet: a later one may tell the interface of a host.
+// tokenOf returns the token of an address. An address in a known subnet is written relative to the subnet, if it is one
+// of the first 65,536 of the subnet: the distance of a later one may reveal the interface identifier of a host.
 func (r *Redactor) tokenOf(a netip.Addr) string {
 	if token, ok := r.addrs[a]; ok {
 		return token

@@ -9,21 +9,23 @@ import (
 	"strings"
 )
 
-// Removed replaces values that no report contains.
+// Removed is the text that replaces values that no report contains.
 const Removed = "(removed)"
 
 // ours is the prefix of the labels and annotations that a report contains.
 const ours = "fixedip.io/"
 
-// dropped are the fields that no report contains. secret are fields whose content is replaced by Removed.
+// dropped are the fields that no report contains. secret are the fields whose content is replaced by Removed. literal are
+// the fields whose strings Tree keeps.
 var (
 	dropped = map[string]bool{"managedFields": true, "eni": true, "azure": true, "alibaba-cloud": true, "instance-id": true, "encryption": true, "bootid": true}
 	secret  = map[string]bool{"matchLabels": true, "matchExpressions": true, "nodeSelector": true, "labelSelector": true, "data": true, "stringData": true}
 	literal = map[string]bool{"apiVersion": true, "kind": true, "uid": true, "resourceVersion": true}
 )
 
-// Strip returns a copy of an object, as encoding/json decodes it, without what no report contains, redacted or not: the values of
-// environment variables, labels and annotations except those of fixedip, label selectors, and identifiers of cloud providers.
+// Strip returns a copy of an object, as encoding/json decodes it, without the values that no report contains, redacted or
+// not: values of environment variables, labels and annotations except those of fixedip, label selectors, data of
+// ConfigMaps and Secrets, and identifiers of cloud providers.
 func Strip(tree any) any {
 	switch v := tree.(type) {
 	case []any:
@@ -80,7 +82,7 @@ func namesOnly(value any) any {
 	return out
 }
 
-// LearnTree makes names known that the messages in an object, as encoding/json decodes it, state: see Learn.
+// LearnTree calls Learn for each message in an object, as encoding/json decodes it. A message is a string with a space.
 func (r *Redactor) LearnTree(tree any) {
 	switch v := tree.(type) {
 	case string:

@@ -84,7 +84,7 @@ spec:
 		t.Errorf("tree (-want +got): %s", diff)
 	}
 	if after, err := json.Marshal(tree); err != nil || string(after) != string(before) {
-		t.Errorf("the object was changed to %s, error %v", after, err)
+		t.Errorf("the object was changed to %s, error %v, want no change", after, err)
 	}
 }
 

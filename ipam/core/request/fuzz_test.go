@@ -60,8 +60,8 @@ func all(requested request.Addresses, f address.Family) iter.Seq[netip.Addr] {
 	}
 }
 
-// checkAddresses checks that a parsed list contains only addresses of set, each once, and that Nth, Contains and Single agree
-// with Ranges.
+// checkAddresses checks that a parsed list contains only addresses of set, each once, and that Nth, Contains and Single
+// agree with Ranges.
 func checkAddresses(t *testing.T, got request.Addresses, set *netipx.IPSet) {
 	t.Helper()
 	if len(got.Families()) == 0 {

@@ -56,8 +56,8 @@ type Family struct {
 type Counts struct {
 	Total int `json:"total"`
 	Ready int `json:"ready"`
-	// Reasons are the numbers by reason of the condition Ready. FixedIPs that the controller has not visited yet have the key
-	// NotVisited.
+	// Reasons are the numbers by reason of the condition Ready. FixedIPs that the controller has not reconciled yet have the
+	// key NotVisited.
 	Reasons map[string]int `json:"reasons,omitempty"`
 	// NotReady are the FixedIPs whose condition Ready is not True although they are not being deleted, "namespace/name".
 	NotReady []string `json:"notReady,omitempty"`
@@ -66,8 +66,8 @@ type Counts struct {
 // NotVisited is the key of Counts.Reasons for FixedIPs without the condition Ready.
 const NotVisited = "NotVisited"
 
-// visitAfter is the age after which a FixedIP without the condition Ready is a problem. The controller visits a new FixedIP at
-// once.
+// visitAfter is the age after which a FixedIP without the condition Ready is a problem. The controller reconciles a new
+// FixedIP at once.
 const visitAfter = time.Minute
 
 // cilium judges the configuration of Cilium and its agents.
@@ -124,7 +124,7 @@ func (j *judge) pools() {
 				continue
 			}
 			with++
-			size, available := j.in.Pools.Total(n.Name, f), j.in.Pools.Available(n.Name, f)
+			size, available := j.in.Pools.SubnetSize(n.Name, f), j.in.Pools.Available(n.Name, f)
 			family.Size, family.Available = add(family.Size, size), add(family.Available, available)
 			if available == 0 {
 				family.Full = append(family.Full, n.Name)
@@ -177,6 +177,6 @@ func (j *judge) fixedIPs() {
 		j.problem("kubectl describe fixedip shows the conditions, and kubectl fixedip explain POD what helps", "FixedIPs are not ready: %s", some(c.NotReady))
 	}
 	if len(unvisited) > 0 {
-		j.problem("look at the logs of "+Controller, "The controller has not visited FixedIPs: %s", some(unvisited))
+		j.problem("look at the logs of "+Controller, "The controller has not reconciled FixedIPs: %s", some(unvisited))
 	}
 }

@@ -31,7 +31,7 @@ type Program struct {
 	Version string `json:"version,omitempty"`
 	// Leader is the identity that holds the Lease; empty if there is none or it is unknown.
 	Leader string `json:"leader,omitempty"`
-	// LeaderSince is the time at which the leader acquired the Lease.
+	// LeaderSince is the time at which the leader acquired the Lease; nil if it is unknown.
 	LeaderSince *time.Time `json:"leaderSince,omitempty"`
 }
 
@@ -96,7 +96,9 @@ func (j *judge) program(p *Program, d *appsv1.Deployment) {
 	case p.Desired == 0:
 		j.problem("kubectl -n "+d.Namespace+" scale deployment "+d.Name+" --replicas=2", "Deployment %s/%s has no replicas", d.Namespace, d.Name)
 		return
-	case d.Status.ObservedGeneration < d.Generation || p.Updated < p.Desired:
+	case d.Status.ObservedGeneration < d.Generation:
+		j.problem("wait; if it stays so, check kube-controller-manager", "Kubernetes has not acted on the last change of Deployment %s/%s yet", d.Namespace, d.Name)
+	case p.Updated < p.Desired:
 		j.problem("wait, or look at the pods: "+logs, "The update of %s is not complete: %d of %d replicas have the current template", p.Name, p.Updated, p.Desired)
 	case p.Ready < p.Desired:
 		j.problem("look at the pods that are not ready: "+logs, "%d of %d replicas of %s are ready", p.Ready, p.Desired, p.Name)
@@ -152,7 +154,7 @@ func (in Inputs) LeaseOf(d *appsv1.Deployment) (namespace, name string, elects b
 			}
 		}
 		if cm := in.ConfigMaps[d.Namespace+"/"+configMapOf(&d.Spec.Template.Spec)]; cm != nil {
-			// A file that cannot be decoded keeps the scheduler from starting. The defaults apply then.
+			// The scheduler does not start with a file that cannot be decoded; the defaults apply here.
 			_ = yaml.Unmarshal([]byte(cm.Data[schedulerFile]), &file)
 		}
 		e := file.LeaderElection
@@ -249,7 +251,7 @@ func (j *judge) configuration() {
 	j.Configuration.State = Same
 	if len(hashes) > 1 {
 		j.Configuration.State, j.Configuration.Hash = Differs, ""
-		j.problem("let both Deployments mount one ConfigMap", "Both programs have different configurations")
+		j.problem("let both Deployments mount one ConfigMap", "The programs have different configurations")
 	}
 	if len(j.Configuration.Outdated) > 0 {
 		j.problem("kubectl rollout restart both Deployments, unless an update is in progress", "Pods have started before the last change of their configuration: %s", some(j.Configuration.Outdated))

@@ -55,9 +55,9 @@ type Inputs struct {
 	// Deployments are the Deployments of both programs, and Pods their pods.
 	Deployments []appsv1.Deployment
 	Pods        []corev1.Pod
-	// ConfigMaps are the ConfigMaps that the pods mount, as far as they exist. Key: "namespace/name".
+	// ConfigMaps are the ConfigMaps that the Deployments and pods mount, as far as they exist. Key: "namespace/name".
 	ConfigMaps map[string]*corev1.ConfigMap
-	// Leases are the Leases of both programs, as far as they exist. Key: LeaseOf, "namespace/name".
+	// Leases are the Leases of both programs, as far as they exist. Key: the result of LeaseOf as "namespace/name".
 	Leases map[string]*coordinationv1.Lease
 	// CiliumConfig is the ConfigMap cilium-config; nil: it does not exist. CiliumNamespace is its namespace.
 	CiliumConfig    *corev1.ConfigMap
@@ -66,16 +66,16 @@ type Inputs struct {
 	Agents *appsv1.DaemonSet
 	// MissingKinds are the kinds of objects that the API server does not serve, such as FixedIPs.
 	MissingKinds []string
-	// Pools contains the pools of all nodes, and FixedIPs the FixedIPs of all namespaces.
+	// Pools contains the pools of all nodes; nil if they could not be read. FixedIPs are the FixedIPs of all namespaces.
 	Pools    *ledger.Ledger
 	FixedIPs []v1alpha1.FixedIP
-	// Unread are the objects that could not be read. Parts of the report that need them are not judged.
+	// Unread are the kinds of objects that could not be read. Parts of the report that need them are not judged.
 	Unread []Unread
 	// Now is the time at which the objects were read.
 	Now time.Time
 }
 
-// The values of Unread.What.
+// The values of Unread.What that Of knows.
 const (
 	Deployments    = "Deployments"
 	Pods           = "pods"
@@ -85,11 +85,12 @@ const (
 	Agents         = "DaemonSet of the agents"
 	CiliumNodes    = "CiliumNodes"
 	FixedIPs       = "FixedIPs"
+	NodeSubnets    = "NodeSubnets"
 )
 
 // Unread is a kind of objects that could not be read.
 type Unread struct {
-	// What is one of the constants of this package.
+	// What is one of the constants above.
 	What string `json:"what"`
 	// Why is the error of the API server.
 	Why string `json:"why"`
@@ -148,15 +149,18 @@ func (j *judge) reads(what string) bool {
 
 func (j *judge) kinds() {
 	for _, kind := range j.in.MissingKinds {
-		if kind == CiliumNodes {
+		switch kind {
+		case CiliumNodes:
 			j.problem("install Cilium with ipam.mode=crd", "The API server does not serve CiliumNodes, so no node has a pool")
-			continue
+		case FixedIPs, NodeSubnets:
+			j.problem("install the CRDs of fixedip", "The API server does not serve %s", kind)
+		default:
+			j.problem("check what the API server serves: kubectl api-resources", "The API server does not serve %s", kind)
 		}
-		j.problem("install the CRDs of fixedip", "The API server does not serve %s", kind)
 	}
 }
 
-// some returns at most five names and the number of the others.
+// some returns at most five names, and the number of the remaining names, as text.
 func some(names []string) string {
 	const most = 5
 	if len(names) <= most {

@@ -131,7 +131,7 @@ func TestProblems(t *testing.T) {
 		"nothing is installed":    {func(in *status.Inputs) { in.Deployments, in.Pods = nil, nil }, []string{"There is no Deployment of fixedip-controller", "There is no Deployment of fixedip-scheduler"}},
 		"a replica is not ready":  {func(in *status.Inputs) { controller(in).Status.ReadyReplicas = 1 }, []string{"1 of 2 replicas of fixedip-controller are ready"}},
 		"an update is going on":   {func(in *status.Inputs) { controller(in).Status.UpdatedReplicas = 1 }, []string{"The update of fixedip-controller is not complete: 1 of 2 replicas have the current template"}},
-		"an update has not begun": {func(in *status.Inputs) { controller(in).Generation = 1 }, []string{"The update of fixedip-controller is not complete: 2 of 2 replicas have the current template"}},
+		"an update has not begun": {func(in *status.Inputs) { controller(in).Generation = 1 }, []string{"Kubernetes has not acted on the last change of Deployment fixedip-system/fixedip-controller yet"}},
 		"no replicas":             {func(in *status.Inputs) { controller(in).Spec.Replicas = ptr.To[int32](0) }, []string{"Deployment fixedip-system/fixedip-controller has no replicas"}},
 		"versions differ": {func(in *status.Inputs) {
 			controller(in).Spec.Template.Spec.Containers[0].Image = "fixedip-controller:v0.2.0"
@@ -164,7 +164,7 @@ func TestProblems(t *testing.T) {
 			in.ConfigMaps["fixedip-system/other"] = other
 			controller(in).Spec.Template.Spec.Volumes[0].ConfigMap.Name = "other"
 			in.Pods = nil
-		}, []string{"Both programs have different configurations"}},
+		}, []string{"The programs have different configurations"}},
 		"configurations with the same effect": {func(in *status.Inputs) {
 			other := configMap(in).DeepCopy()
 			other.Data["config.yaml"] += "failover: Wait\n"
@@ -208,7 +208,7 @@ func TestProblems(t *testing.T) {
 			f.DeletionTimestamp = &metav1.Time{Time: now}
 			in.FixedIPs = append(in.FixedIPs, f)
 		}, nil},
-		"a FixedIP has not been visited": {func(in *status.Inputs) { in.FixedIPs = append(in.FixedIPs, fixedIP("a", "", "")) }, []string{"The controller has not visited FixedIPs: db/a"}},
+		"a FixedIP has not been reconciled": {func(in *status.Inputs) { in.FixedIPs = append(in.FixedIPs, fixedIP("a", "", "")) }, []string{"The controller has not reconciled FixedIPs: db/a"}},
 		"a FixedIP is new": {func(in *status.Inputs) {
 			f := fixedIP("a", "", "")
 			f.CreationTimestamp = metav1.Time{Time: now}

@@ -27,10 +27,10 @@ const (
 	Excluded    State = "Excluded"
 )
 
-// Description is what a picture says about a state.
+// Description explains a state in the legend of a picture.
 type Description struct {
 	State State
-	// Symbol is one ASCII character. No two states have the same one.
+	// Symbol is one ASCII character. No two states have the same symbol.
 	Symbol byte
 	// Text explains the state.
 	Text string
@@ -55,7 +55,7 @@ var States = []Description{
 	{Excluded, '-', "not for pods (network and broadcast address)"},
 }
 
-// Describe returns the description of a state.
+// Describe returns the description of a state, which has to be in States.
 func (s State) Describe() Description {
 	return States[slices.IndexFunc(States, func(d Description) bool { return d.State == s })]
 }

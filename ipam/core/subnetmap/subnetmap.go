@@ -14,11 +14,12 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// RowLength is the number of addresses in a row. Rows begin at a multiple of it, counted from the network address.
+// RowLength is the number of addresses in a row. Rows begin at multiples of RowLength, counted from the network address.
 const RowLength = 64
 
-// wholeUpTo is the largest number of addresses of a subnet that is described whole: an IPv4 /22 and an IPv6 /120. Of a larger
-// subnet, only the rows with an address that is not free are described. Key: the number of bits of an address of the family.
+// wholeUpTo is the largest number of addresses of a subnet of which all rows are described: an IPv4 /22 and an IPv6 /120. Of
+// a larger subnet, only the rows with an address that the pool, the agent or a FixedIP names are described. Key: the number
+// of bits of an address of the family.
 var wholeUpTo = map[int]int64{32: 1 << 10, 128: 1 << 8}
 
 // Cell is one address of a subnet, as the map shows it.
@@ -40,8 +41,8 @@ type Cell struct {
 type Row struct {
 	First netip.Addr
 	Cells []Cell
-	// Skipped is true if addresses between the previous row, or the beginning of the subnet, and this row are left out. All of
-	// them are free.
+	// Skipped is true if addresses between the previous row, or the beginning of the subnet, and this row are left out. Each of
+	// these addresses is Free or Excluded.
 	Skipped bool
 }
 
@@ -54,10 +55,10 @@ type Subnet struct {
 	Counts map[State]int `json:"counts"`
 	// Addresses are the addresses that are neither Free nor Excluded, in ascending order. Never null.
 	Addresses []Cell `json:"addresses"`
-	// Rows are the rows of the picture. If the subnet is too large to be drawn, rows in which all addresses are free are left
-	// out.
+	// Rows are the rows of the picture. If the subnet is too large to be drawn (see wholeUpTo), rows are left out in which
+	// every address is Free or Excluded.
 	Rows []Row `json:"-"`
-	// Cut is true if the last rows of the subnet are left out.
+	// Cut is true if the last rows of the subnet are left out, or all rows.
 	Cut bool `json:"-"`
 }
 
@@ -160,7 +161,7 @@ func next(first, last netip.Addr) (following netip.Addr, done bool) {
 
 // rowOf returns the first address of the row with a. Subnets with fewer addresses than RowLength have one row.
 func rowOf(cidr netip.Prefix, a netip.Addr) netip.Addr {
-	bits := a.BitLen() - 6 // 64 is RowLength.
+	bits := a.BitLen() - 6 // RowLength is 1<<6.
 	return netip.PrefixFrom(a, max(bits, cidr.Bits())).Masked().Addr()
 }
 

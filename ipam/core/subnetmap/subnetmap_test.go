@@ -19,7 +19,8 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// of returns the map of a node with one subnet. Key of entries and used: the address. The agent withholds the addresses releasing.
+// of returns the map of a node with one subnet. Key of entries and used: the address. The agent withholds the addresses in
+// releasing.
 func of(cidr string, entries map[string]pool.Entry, used map[string]string, releasing []netip.Addr, reserved ...ledger.Reservation) subnetmap.Node {
 	n := pool.NodePool{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}, Handshakes: map[netip.Addr]pool.Handshake{}}
 	for a, e := range entries {
@@ -149,7 +150,7 @@ func TestSymbols(t *testing.T) {
 		}
 		seen[d.Symbol] = d.State
 		if d.State.Describe() != d || d.Text == "" {
-			t.Errorf("the description of %s is %+v", d.State, d.State.Describe())
+			t.Errorf("Describe of %s returns %+v, want %+v with a text", d.State, d.State.Describe(), d)
 		}
 	}
 	if len(seen) != 15 {

@@ -89,7 +89,7 @@ func TestLimitingVolumes(t *testing.T) {
 	}
 	anywhere := []subnetplan.Volume{{Volume: &corev1.PersistentVolume{}}}
 	if got := subnetplan.LimitingVolumes(anywhere, nil); got != nil {
-		t.Errorf("a volume without node affinity limits the choice: %+v", got)
+		t.Errorf("a volume without node affinity: got limiting volumes %+v, want none", got)
 	}
 }
 

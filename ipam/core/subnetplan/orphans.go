@@ -18,11 +18,12 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// OrphanedSubnets contains the subnets of a node that is gone; this package calls it an orphan for short. No pool
-// decides about the addresses in the subnets. One node inherits all of them that are needed (Needed), since a pod has its
-// addresses of both families on one node.
+// OrphanedSubnets contains the subnets of one node that is gone. This package calls a value of the type an orphan for short.
+// No pool decides about the addresses in the subnets. One node inherits all subnets that are needed (Needed), since a pod
+// has its addresses of both families on one node.
 type OrphanedSubnets struct {
-	// Node is the node that is gone; empty if the subnets never had a node.
+	// Node is the node that is gone; empty if the subnets never had a node. If Subnets is empty, Node is the node that the
+	// FixedIP of the reserved address names, which may exist.
 	Node string
 	// Subnets are the NodeSubnets of Node, sorted by CIDR; empty for a reserved address that no NodeSubnet contains.
 	Subnets []Subnet
@@ -54,9 +55,10 @@ func (o OrphanedSubnets) nominated(node string) (count int) {
 	return count
 }
 
-// Needed returns the subnets that node h inherits: those in which FixedIPs reserve addresses. If h has no subnet, it also inherits
-// one of each other family, in place of a new one. The other subnets are released after the grace period. If a node inherited
-// them too, it would pass them on, and each replacement of a node would use up one more subnet of the cluster pool.
+// Needed returns the subnets that node h inherits: those in which FixedIPs reserve addresses. If h has no subnet, it also
+// inherits one of each other family, in place of a new one. The other subnets are released after the grace period. If nodes
+// inherited them too, these subnets would pass from node to node, and each replacement of a node would use up one more
+// subnet of the cluster pool.
 func (o OrphanedSubnets) Needed(h CandidateNode) []Subnet {
 	var needed, empty []Subnet
 	for _, s := range o.Subnets {
@@ -80,8 +82,9 @@ func (o OrphanedSubnets) waited(gracePeriod time.Duration, now time.Time) bool {
 }
 
 // Orphans returns the subnets whose nodes are gone, grouped by node, with the reserved addresses in them. The result
-// includes the subnets that never had a node, grouped by the pod of their reserved addresses. A reserved address that
-// no NodeSubnet contains forms a group of its own. The result is sorted by node. gone reports whether a node is gone.
+// includes the subnets that never had a node, grouped by the pod of their reserved addresses; one without reserved addresses
+// forms a group of its own. So does a reserved address that no NodeSubnet contains. The result is sorted by node. gone
+// reports whether a node is gone.
 func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node string) bool) []OrphanedSubnets {
 	// inside contains the reserved addresses of each subnet. Key: the CIDR; the zero Prefix for addresses in no subnet.
 	inside := map[netip.Prefix][]reservation.Address{}
@@ -191,8 +194,8 @@ func Outside(pools []address.ClusterPool, cidr netip.Prefix) bool {
 	})
 }
 
-// lostNode returns the node without subnets that most FixedIPs name; empty if they name no such node. The FixedIP of an address
-// that has moved names the node to which the address moved, which usually has subnets.
+// lostNode returns the node without subnets that most FixedIPs name; empty if they name no such node. The FixedIP of an
+// address that has moved names the node to which the address moved, which usually has subnets.
 func lostNode(reserved []reservation.Address, has func(string) bool) string {
 	named := map[string]int{}
 	for _, k := range reserved {

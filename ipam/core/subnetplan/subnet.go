@@ -20,14 +20,15 @@ import (
 // Subnet contains the fields of a NodeSubnet from which this package decides.
 type Subnet struct {
 	CIDR netip.Prefix
-	// Node is the node that has the subnet, or had it last; empty if no node ever had it.
+	// Node is the node that has the subnet, or had it last; empty if no node ever had the subnet.
 	Node string
 	// Previous is the node from which Node inherited the subnet; empty if there is none.
 	Previous string
 	// Successor is the node that the administrator named to inherit the subnet; empty if there is none.
 	Successor string
-	// OrphanedSince is the time at which the controller first observed that the node is gone; zero if it has not observed
-	// that.
+	// OrphanedSince is the time at which the controller first observed that the subnet has no node; zero if it has not
+	// observed that. In an inherited subnet, OrphanedSince stays set until Node has inherited all subnets of Previous that
+	// are needed.
 	OrphanedSince time.Time
 	// Constraints are the zone, region, node pool and taints of Node; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints

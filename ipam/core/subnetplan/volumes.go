@@ -26,6 +26,7 @@ func (o OrphanedSubnets) Excludes(h CandidateNode) *Volume {
 }
 
 // AllNominatedTo reports whether all waiting pods are nominated to the node, so that the node can use all of their volumes.
+// It is true if no pod waits.
 func (o OrphanedSubnets) AllNominatedTo(node string) bool { return o.nominated(node) == len(o.Waiting) }
 
 // Pinned returns the waiting pods that need a node that can use their volumes: their failover policy does not allow them to

@@ -3,5 +3,6 @@
 
 // Package ciliumconfigmap reads the settings of Cilium that fixedip depends on from Cilium's ConfigMap.
 //
-// Both programs read it once, when they start. Package configuration decides what the settings mean.
+// The controller reads the ConfigMap when it starts, and the scheduler if a setting depends on it. Package configuration
+// decides what the settings mean.
 package ciliumconfigmap

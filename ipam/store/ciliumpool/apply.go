@@ -19,17 +19,17 @@ import (
 // confirmTries is the maximum number of calls of Confirm after one write.
 const confirmTries = 4
 
-// ErrUndone means that edits of a change were written, not confirmed, and undone. The caller has to decide again from the new
-// state.
+// ErrUndone means that edits of a change were written, not confirmed, and undone. The caller has to decide again from the
+// new state.
 var ErrUndone = errors.New("the change was undone, at least in part, because the cluster has changed meanwhile")
 
 // Change is a request that takes an entry from a pod, or gives an entry to a pod that already runs with the address of that
 // entry.
 //
-// A restart in place writes nothing: a scheduler may bind a pod that relies on an entry between the decision to take that
-// entry and the write. No precondition of the write can exclude that, because the pod is another object. Confirm therefore
-// reads from the API server after the write. No other pod can have received the address in between, because an entry that was
-// taken from a pod is in cooldown.
+// A restart in place writes nothing: between the decision to take an entry and the write, a scheduler may bind a pod that
+// relies on the entry. No precondition of the write can exclude that, because the pod is another object. Confirm therefore
+// reads from the API server after the write. No other pod can have received the address in between, because an entry that
+// was taken from a pod is in cooldown.
 type Change struct {
 	WriteRequest
 	// Confirm reads from the API server and returns the written edits that have to be undone. An error that comes with
@@ -39,7 +39,8 @@ type Change struct {
 
 // Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly the edits that were written and
 // not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. The error matches
-// ErrUndone if any edit was undone.
+// ErrUndone if any edit was undone. An edit that has to be undone also counts as undone if another client has changed its
+// entry since the write. If the CiliumNode does not exist any more at the undo, Apply returns no edits and ErrGone.
 //
 // If the process dies between the write of a release and its confirmation, a cooldown entry that names the previous owner
 // remains. The same can happen if the outcome of the last try of the write is unknown. The controller restores the entry for

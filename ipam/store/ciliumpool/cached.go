@@ -16,8 +16,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
-// cachedNode is the part of a CiliumNode that a cache stores. The ledger refers to the same maps, so that each pool is in memory
-// only once: pools take most of the memory that the plugin adds to a scheduler.
+// cachedNode is the part of a CiliumNode that a cache stores. The ledger refers to the same maps, so that each pool is in
+// memory only once: pools take most of the memory that the plugin adds to a scheduler.
 type cachedNode struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -29,8 +29,8 @@ func (n *cachedNode) DeepCopyObject() runtime.Object {
 	return &cachedNode{TypeMeta: n.TypeMeta, ObjectMeta: *n.ObjectMeta.DeepCopy(), pool: n.pool}
 }
 
-// ForCache is a cache transform for CiliumNodes. A cache with ForCache serves only SyncLedger: it does not return CiliumNodes.
-// ForCache returns other objects unchanged.
+// ForCache is a cache transform for CiliumNodes. A cache with ForCache serves only SyncLedger: it does not return
+// CiliumNodes. ForCache returns other objects unchanged.
 func ForCache(obj any) (any, error) {
 	cn, ok := obj.(*ciliumv2.CiliumNode)
 	if !ok {
@@ -40,8 +40,9 @@ func ForCache(obj any) (any, error) {
 	return &cachedNode{TypeMeta: cn.TypeMeta, ObjectMeta: meta, pool: FromCiliumNode(cn)}, nil
 }
 
-// SyncLedger updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer of CiliumNodes
-// must have the transform ForCache. synced reports whether all CiliumNodes that existed at the start are in the ledger.
+// SyncLedger updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer of
+// CiliumNodes must have the transform ForCache. synced reports whether all CiliumNodes that existed at the start are in the
+// ledger.
 func SyncLedger(ctx context.Context, caches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.NodeChange)) (synced func() bool, err error) {
 	return watch.Objects(ctx, caches, &ciliumv2.CiliumNode{}, func(before, after *cachedNode) {
 		if after == nil {

@@ -85,10 +85,10 @@ func isPatchTestFailure(err error) bool {
 	return apierrors.IsInvalid(err) && errors.As(err, &status) && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
 }
 
-// ChangeEntries applies all edits to the pool of a node in one write, or none of them, and returns the pool after the
-// write. If requireUnchangedSpec is true, it returns ErrChanged if any part of the spec of the CiliumNode has changed since n
-// was read. After ErrChanged, ErrGone and ErrRefused nothing was written; after any other error the edits may have been
-// written.
+// ChangeEntries applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write.
+// It returns ErrChanged if the CiliumNode was replaced, or if its subnets or an edited entry have changed, since n was read;
+// if requireUnchangedSpec is true, also if any other part of the spec has changed. After ErrChanged, ErrGone and ErrRefused
+// nothing was written; after any other error the edits may have been written.
 func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, requireUnchangedSpec bool) (pool.NodePool, error) {
 	return p.patch(ctx, n, types.JSONPatchType, encode(n, nil, edits, requireUnchangedSpec, p.StripManagedFields && n.Tracked), false)
 }
@@ -130,9 +130,9 @@ func (p *Client) patch(ctx context.Context, n pool.NodePool, kind types.PatchTyp
 	}
 }
 
-// WriteProbe writes a probe into the status of a CiliumNode, in one patch, and returns the node with the probe. The report with
-// which the agent acknowledges all earlier writes removes the probe (see package agentview). WriteProbe does not
-// change other probes: only a report of the agent removes a probe.
+// WriteProbe writes a probe into the status of a CiliumNode, in one patch, and returns the node with the probe. The report
+// with which the agent acknowledges all earlier writes removes the probe (see package agentview). WriteProbe does not change
+// other probes: only a report of the agent removes a probe.
 //
 // The patch adds two keys. The key in release-ips, with the state released for an address that is not in the pool, makes the
 // agent report (Cilium fact 24). The key in used disappears with that report, because the agent builds used from its
@@ -153,8 +153,9 @@ func (p *Client) WriteProbe(ctx context.Context, n pool.NodePool, probe netip.Ad
 	return after, err
 }
 
-// WithdrawHandshakes removes the release handshakes of the addresses in one write, or none of them, and returns the node after the
-// write. The handshakes are in the status, which is written separately from the pool. The errors are those of ChangeEntries.
+// WithdrawHandshakes removes the release handshakes of the addresses in one write, or none of them, and returns the node
+// after the write. The handshakes are in the status, which is written separately from the pool. It returns ErrChanged if the
+// CiliumNode was replaced or a handshake has another state than in n. The other errors are those of ChangeEntries.
 func (p *Client) WithdrawHandshakes(ctx context.Context, n pool.NodePool, addrs []netip.Addr) (pool.NodePool, error) {
 	return p.patch(ctx, n, types.JSONPatchType, encodeWithdrawal(n, addrs), true)
 }

@@ -175,8 +175,9 @@ func formatTime(at int64) string {
 // restoredSuffix is the text that an agent appends to the owners in status.ipam.used after a restart.
 const restoredSuffix = " [restored]"
 
-// FromCiliumNode returns the pool of a node. Malformed lists the podCIDRs and the keys of spec.ipam.pool that cannot be
-// parsed, and the podCIDRs that lie within a larger one. Keys of status.ipam.used that cannot be parsed are ignored.
+// FromCiliumNode returns the pool of a node. Malformed describes the podCIDRs and the keys of spec.ipam.pool that cannot be
+// parsed, the podCIDRs that contain IPv4-mapped addresses, and those that equal another podCIDR or lie within one. Keys of
+// status.ipam.used that cannot be parsed are ignored.
 func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 	n := pool.NodePool{
 		Name:            cn.Name,

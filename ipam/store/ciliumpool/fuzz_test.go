@@ -28,8 +28,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// FuzzCiliumNode checks, for any content of a CiliumNode, that decoding loses no entry, that the edits that the controller and
-// the scheduler plan take no address from a pod, and that their patches can be applied and have exactly the planned result.
+// FuzzCiliumNode checks, for any content of a CiliumNode, that decoding loses no entry, that the edits that the controller
+// and the scheduler plan take no address from a pod, and that their patches can be applied and have exactly the planned
+// result.
 func FuzzCiliumNode(f *testing.F) {
 	for _, seed := range []nodeText{
 		{"10.0.1.0/24,fd00::/120", "10.0.1.1,10.0.1.254=db/mysql-0=db/StatefulSet/mysql,fd00::a=router", "10.0.1.254=db/mysql-0 [restored],10.0.1.1=db/other", "-"},
@@ -201,8 +202,8 @@ func (w surroundings) plans() map[string][]pool.EntryChange {
 	return all
 }
 
-// checkEdits checks that edits require the current entries, change each entry once, add no entry outside the subnets, change no
-// moved or foreign entry, and take no address from a pod that has it, except for a release.
+// checkEdits checks that edits require the current entries, change each entry once, add no entry outside the subnets, change
+// no moved or foreign entry, and take no address from a pod that has it, except for a release.
 func (w surroundings) checkEdits(t *testing.T, what string, edits []pool.EntryChange) {
 	t.Helper()
 	for i, e := range edits {

@@ -62,8 +62,8 @@ func TestWithdrawHandshakes(t *testing.T) {
 	}
 }
 
-// TestEditUnlisted checks that an edit with RequireUnused is written only while the agent does not report the address as used,
-// whether or not status.ipam.used exists.
+// TestEditUnlisted checks that an edit with RequireUnused is written only while the agent does not report the address as
+// used, whether or not status.ipam.used exists.
 func TestEditUnlisted(t *testing.T) {
 	using := func(used ...string) *ciliumv2.CiliumNode {
 		return ciliumNode(func(cn *ciliumv2.CiliumNode) {
@@ -168,8 +168,8 @@ func TestStripManagedFields(t *testing.T) {
 	}
 }
 
-// TestRateLimit checks that no minute has more writes to a node than the rate limit allows, that waiting requests are written
-// together, and that neither urgent requests nor requests for other nodes wait.
+// TestRateLimit checks that no minute has more writes to a node than the rate limit allows, that waiting requests are
+// written together, and that neither urgent requests nor requests for other nodes wait.
 func TestRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t, ciliumNode())

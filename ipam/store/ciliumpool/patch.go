@@ -109,8 +109,8 @@ func nullable(value any, missing bool) any {
 	return value
 }
 
-// encodeWithdrawal returns the patch that removes the keys of release handshakes. It applies only if each handshake has the state
-// that it has in n.
+// encodeWithdrawal returns the patch that removes the keys of release handshakes. The patch applies only if each handshake
+// has the same state as in n.
 func encodeWithdrawal(n pool.NodePool, addrs []netip.Addr) []operation {
 	ops := []operation{{"test", uidPath, n.UID}}
 	for _, a := range addrs {

@@ -61,9 +61,9 @@ type Writer struct {
 	// (conflict). requests is the number of requests of the patch. It is not called after a withdrawal of handshakes. It
 	// must not block.
 	OnPatch func(requests int, conflict bool)
-	// OnPool is called with each pool that the API server returned for a patch or a read, before Write returns for the requests
-	// of that try. It is meant to call Ledger.ObserveWrite. Reads are included, because a read can show a write whose
-	// response was lost.
+	// OnPool is called with each pool that the API server returned for a patch or a read of Write, before Write returns for the
+	// requests of that try. It is not called for WriteProbe and Get. It is meant to call Ledger.ObserveWrite. Reads are
+	// included, because a read can show a write whose response was lost.
 	OnPool func(pool.NodePool)
 
 	ctx   context.Context
@@ -133,8 +133,8 @@ func (w *Writer) observePatch(requests int, err error) {
 
 // Write writes a request into the pool. It returns when the request is fulfilled, when it has failed, or when ctx ends. It
 // returns an error of Decide unchanged. After such an error, ErrGone or ErrRefused, the last try wrote nothing for the
-// request, except that the edits of a request with WithdrawHandshakes may have been written. After any other error the request may
-// have been written, or may be written later.
+// request, except that the edits of a request with WithdrawHandshakes may have been written. After any other error the
+// request may have been written, or may be written later.
 func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
 	q := &queued{WriteRequest: r, done: make(chan error, 1)}
 	w.mu.Lock()
@@ -288,8 +288,8 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 }
 
 // decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests that
-// can't be fulfilled, and those that the pool fulfils already. A request that only the edits of earlier requests fulfil stays
-// open: they may not be written. Requests with WithdrawHandshakes or StripManagedFields stay open even without edits.
+// can't be fulfilled, and those that the pool fulfils already. A request that only the edits of earlier requests fulfil
+// stays open: they may not be written. Requests with WithdrawHandshakes or StripManagedFields stay open even without edits.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
@@ -336,7 +336,8 @@ type RateLimiter struct {
 	nodes map[string]*rate.Limiter
 }
 
-// NewRateLimiter returns a RateLimiter of at most perMinute writes for each node in any minute. perMinute must be at least 2.
+// NewRateLimiter returns a RateLimiter that allows at most perMinute writes for each node in any minute. perMinute must be
+// at least 2.
 func NewRateLimiter(c clock.Clock, perMinute int) *RateLimiter {
 	return &RateLimiter{clock: c, perMinute: perMinute, nodes: map[string]*rate.Limiter{}}
 }
@@ -379,8 +380,8 @@ func (p *RateLimiter) Spend(node string) {
 	l.ReserveN(p.clock.Now(), 1)
 }
 
-// Delay returns the time that a request for the node would wait because of the rate limit. A controller can requeue an object
-// for that time instead of blocking a worker.
+// Delay returns the time that a request for the node would wait because of the rate limit. A controller can requeue an
+// object for that time instead of blocking a worker.
 func (w *Writer) Delay(node string) time.Duration { return w.RateLimit.Wait(node) }
 
 // waitForRateLimit returns when the next write to the node is allowed, when an urgent request arrives, or when the Writer

@@ -76,9 +76,9 @@ func only(when bool, err error) error {
 	return nil
 }
 
-// TestWriterSameRequestTwice checks that a request which an earlier request of its batch fulfils has the result of the patch: a
-// scheduler that was cut off may have several requests for the claim of one pod, and must not bind the pod if the patch is lost
-// (model, seed 3).
+// TestWriterSameRequestTwice checks that a request which an earlier request of its batch fulfils gets the result of the
+// patch. A scheduler that had no connection for a while may have several requests for the claim of one pod, and must not
+// bind the pod if the patch is lost. The model found this with seed 3.
 func TestWriterSameRequestTwice(t *testing.T) {
 	for name, fail := range map[string]func(n int) (error, bool){
 		"the patch is written": nil,
@@ -89,7 +89,7 @@ func TestWriterSameRequestTwice(t *testing.T) {
 				api := newAPI(t, ciliumNode(reports))
 				ctx, cancel := context.WithCancel(t.Context())
 				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode(reports)), true })
-				// The first request holds the queue up, so that the other two are in one batch.
+				// The first request blocks the queue, so that the next two are in one batch.
 				started, proceed := make(chan struct{}), make(chan struct{})
 				results := make(chan error, 3)
 				write := func(decide func(n pool.NodePool) ([]pool.EntryChange, error)) {
@@ -164,8 +164,8 @@ func TestWriterFromAPIServer(t *testing.T) {
 	}
 }
 
-// TestWriterStartsFromItsLastWrite checks that successive claims are decided from the last write of the Writer as long as the
-// watch is behind that write, and from the pool that the watch shows afterwards.
+// TestWriterStartsFromItsLastWrite checks that successive claims are decided from the last write of the Writer as long as
+// the watch is behind that write, and from the pool that the watch shows afterwards.
 func TestWriterStartsFromItsLastWrite(t *testing.T) {
 	api := newAPI(t, ciliumNode(reports))
 	shown := FromCiliumNode(ciliumNode(reports))

@@ -93,8 +93,8 @@ func (r *Run) log(request *http.Request, body []byte) {
 	r.Log.Info("Would write", "method", request.Method, "path", request.URL.Path, "body", shown, "writes", len(r.logged))
 }
 
-// withoutVersion returns the JSON of an object without the metadata that the API server sets. It returns any other text
-// unchanged.
+// withoutVersion returns the JSON of an object without metadata.managedFields and metadata.resourceVersion, which differ
+// between repetitions of the same write. It returns any text that is not a JSON object unchanged.
 func withoutVersion(body []byte) string {
 	var obj map[string]any
 	if json.Unmarshal(body, &obj) != nil {

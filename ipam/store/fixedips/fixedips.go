@@ -56,8 +56,8 @@ func Reserves(before, after *v1alpha1.FixedIP) bool {
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }
 
-// HandsOver reports whether a change of the status of a FixedIP affects which pod may take over its addresses (vacatedBy), or
-// which pod may move them to another node (movableFor).
+// HandsOver reports whether a change of the status of a FixedIP affects which pod may take over its addresses (vacatedBy),
+// or which pod may move them to another node (movableFor).
 func HandsOver(before, after *v1alpha1.FixedIP) bool {
 	return before.Status.VacatedBy != after.Status.VacatedBy || before.Status.MovableFor != after.Status.MovableFor
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // ShareText lets a FixedIP refer to one copy of each text that other FixedIPs have too, such as the names of nodes and
-// workloads, and of each text that it has twice. A cache contains tens of thousands of FixedIPs, and each of them was decoded
-// with copies of its own.
+// workloads, and of each text that it has twice. A cache contains tens of thousands of FixedIPs, and each of them was
+// decoded with copies of its own.
 func ShareText(fip *v1alpha1.FixedIP) {
 	share(&fip.Kind, &fip.APIVersion, &fip.Namespace)
 	for i := range fip.Finalizers {

@@ -72,7 +72,7 @@ func (p *States) change(before, after *v1alpha1.FixedIP) {
 	}
 }
 
-// Counts returns the current counts.
+// Counts returns the number of FixedIPs in each state. Key: the state.
 func (p *States) Counts() map[reservation.State]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,8 +92,8 @@ func (p *States) Mismatched() (counts map[string]int, oldest time.Time) {
 	return counts, oldest
 }
 
-// OldestRelease returns the time at which the oldest deletion of a FixedIP that has not ended began; the zero time if no
-// FixedIP is being deleted.
+// OldestRelease returns the earliest time at which the deletion of an existing FixedIP began; the zero time if no FixedIP is
+// being deleted.
 func (p *States) OldestRelease() (oldest time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -70,7 +70,8 @@ func TestStates(t *testing.T) {
 			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAsReserved, Status: metav1.ConditionFalse, Reason: reason, LastTransitionTime: at(since)}}
 		})
 	}
-	// want are the counts of mismatches by reason, and the seconds of the oldest mismatch and of the oldest deletion.
+	// problems contains the number of mismatches by reason, and the Unix times at which the oldest mismatch and the oldest
+	// deletion began; 0: none.
 	type problems struct {
 		Mismatched        map[string]int
 		Oldest, Releasing int64

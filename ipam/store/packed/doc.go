@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packed has informers that store objects in a packed form: NewInformer packs pods and CiliumEndpoints, and
-// NewInformerWith what its caller can pack.
+// Package packed has informers that store objects in a packed form. NewInformer packs pods and CiliumEndpoints.
+// NewInformerWith packs objects with a function of its caller.
 //
 // An empty corev1.Pod takes more than a kilobyte of memory, and the cache needs few of its fields. A large cluster
 // has 150,000 pods and as many CiliumEndpoints. The informer therefore encodes each object when it receives it, and
@@ -11,7 +11,8 @@
 //
 // An index by field supports only lists over all namespaces, whatever the kind of the objects. controller-runtime would also
 // store each value once more for its namespace. Most of these values have one object, and a set with one object needs more
-// memory than a packed pod. Packed objects are not indexed by namespace: a list of one namespace looks at the keys of all.
+// memory than a packed pod. Packed objects are not indexed by namespace: a list of one namespace looks at the keys of all
+// objects.
 //
 // Before an object is packed, the transform of the cache removes the fields that are not needed. Of a CiliumEndpoint only
 // the metadata and status.networking can be packed.

@@ -15,8 +15,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// NewInformer returns an informer of client-go. If it is for pods or CiliumEndpoints, its store contains records. NewInformer
-// is for the field of this name in the options of controller-runtime's cache. The cache sets the transform of each informer.
+// NewInformer returns an informer of client-go. If it is for pods or CiliumEndpoints, its store contains records.
+// NewInformer is for the field of this name in the options of controller-runtime's cache. The cache sets the transform of
+// each informer.
 func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	var i informer
 	switch of.(type) {
@@ -27,8 +28,8 @@ func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Durati
 	return i
 }
 
-// NewInformerWith returns a function that is like NewInformer, but whose informers pack the objects of all kinds with pack, and
-// list them in pages (see pages). pack returns a Record, or an object that it does not pack.
+// NewInformerWith returns a function that is like NewInformer, but whose informers pack the objects of all kinds with pack,
+// and list them in pages (see pages). pack returns a Record, or its argument if it does not pack that object.
 func NewInformerWith(pack cache.TransformFunc) func(cache.ListerWatcher, runtime.Object, time.Duration, cache.Indexers) cache.SharedIndexInformer {
 	return func(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		p := &pages{ListerWatcher: from}
@@ -121,8 +122,8 @@ func smaller(packs bool, indexers cache.Indexers) cache.Indexers {
 	return all
 }
 
-// indexer reads objects from a store, which contains records if packs is true. The writing methods are for client-go, which calls
-// them with records.
+// indexer reads objects from a store, which contains records if packs is true. The writing methods are for client-go, which
+// calls them with records.
 type indexer struct {
 	cache.Indexer
 	packs bool
@@ -145,8 +146,8 @@ func (i indexer) Index(name string, obj any) ([]any, error) {
 	return unpackAll(found), err
 }
 
-// ByIndex implements cache.Indexer. It returns an error for a field in one namespace, because the index has no such value. If packs
-// is true, it looks at the keys of all objects to find those of a namespace.
+// ByIndex implements cache.Indexer. It returns an error for a field in one namespace, because the index has no such value.
+// If packs is true, it looks at the keys of all objects to find those of a namespace.
 func (i indexer) ByIndex(name, value string) ([]any, error) {
 	if i.packs && name == cache.NamespaceIndex {
 		return i.inNamespace(value)

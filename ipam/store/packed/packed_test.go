@@ -78,8 +78,8 @@ func withoutLabels(obj any) (any, error) {
 	return obj, nil
 }
 
-// newSource returns a source of objects, which is shut down after the informers that the test starts have ended: Shutdown keeps
-// a lock, and a list that follows would wait for it forever.
+// newSource returns a source of objects, which is shut down after the informers that the test starts have ended: Shutdown
+// keeps a lock, and a later list would wait forever for that lock.
 func newSource(t *testing.T) *cachetesting.FakeControllerSource {
 	source := cachetesting.NewFakeControllerSource()
 	t.Cleanup(source.Shutdown)
@@ -177,14 +177,14 @@ func TestInformer(t *testing.T) {
 				}
 				stored, exists, err := i.GetIndexer().GetByKey(cache.MetaObjectToName(c.before).String())
 				if err != nil || exists != (object != nil) {
-					t.Fatalf("GetByKey: exists %v, error %v", exists, err)
+					t.Fatalf("GetByKey: exists %v, error %v; want exists %v", exists, err, object != nil)
 				}
 				lists := map[string][]any{"List": i.GetStore().List()}
 				lists["ByIndex of the namespace"], err = i.GetIndexer().ByIndex(cache.NamespaceIndex, "shop")
 				if err != nil {
 					t.Fatal(err)
 				}
-				// The name of this namespace begins the name of the other one.
+				// "sho" is a prefix of the namespace "shop".
 				if other, err := i.GetIndexer().ByIndex(cache.NamespaceIndex, "sho"); err != nil || len(other) > 0 {
 					t.Errorf("ByIndex of another namespace: got %v, error %v; want nothing", other, err)
 				}

@@ -29,8 +29,8 @@ type pages struct {
 
 var _ cache.ListerWatcherWithContext = &pages{}
 
-// ListWithContext returns all objects, transformed. It requests the newest version: the API server ignores the size of a page
-// if a request allows any version. If a page has expired, the error makes the informer begin with the first page.
+// ListWithContext returns all objects, transformed. It requests the newest version: the API server ignores the size of a
+// page if a request allows any version. If a page has expired, the error makes the informer begin with the first page.
 func (p *pages) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	from := cache.ToListerWatcherWithContext(p.ListerWatcher)
 	o.ResourceVersion, o.ResourceVersionMatch, o.Limit = "", "", pageSize

@@ -29,9 +29,9 @@ type Record interface {
 // podRecord is a pod in the encoding of protocol buffers, with the short forms of its UIDs.
 type podRecord string
 
-// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the length of the encoded metadata as
-// a varint, the metadata in the encoding of protocol buffers with the short forms of its UIDs, and status.networking as JSON.
-// Other fields are dropped.
+// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the length of the encoded metadata
+// as a varint, the metadata in the encoding of protocol buffers with the short forms of its UIDs, and status.networking as
+// JSON. Other fields are dropped.
 type endpointRecord string
 
 // pack returns the record of a pod or of a CiliumEndpoint. It returns any other object unchanged, such as a record or a
@@ -135,8 +135,8 @@ func convertUIDs(m *metav1.ObjectMeta, convert func(types.UID) types.UID) {
 	}
 }
 
-// shortUID returns the short form of a UID, with 17 instead of 36 bytes: shortMark and the bytes of the UUID. It returns a UID
-// unchanged if that is not a UUID in the form that the API server uses.
+// shortUID returns the short form of a UID, with 17 instead of 36 bytes: shortMark and the bytes of the UUID. If the UID is
+// not a UUID in the form that the API server uses, shortUID returns the UID unchanged.
 func shortUID(uid types.UID) types.UID {
 	id, err := uuid.Parse(string(uid))
 	if err != nil || id.String() != string(uid) {
@@ -145,7 +145,7 @@ func shortUID(uid types.UID) types.UID {
 	return types.UID(append([]byte{shortMark}, id[:]...))
 }
 
-// longUID returns the UID of which shortUID has returned the argument.
+// longUID is the inverse of shortUID.
 func longUID(short types.UID) types.UID {
 	if len(short) == 0 || short[0] != shortMark {
 		return short

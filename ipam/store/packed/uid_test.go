@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestUIDs checks the length of the short form of each UID, that the long form of that is the UID again, and that packing does
-// not change the UIDs of the caller's object.
+// TestUIDs checks the length of the short form of each UID, that longUID converts the short form back to the UID, and that
+// shortUIDs does not change the UIDs of the caller's object.
 func TestUIDs(t *testing.T) {
 	const canonical = "0b2f1c58-9f0e-4f6a-8a55-3f1a7d6c2e91"
 	for name, c := range map[string]struct {
@@ -37,7 +37,7 @@ func TestUIDs(t *testing.T) {
 			}
 			convertUIDs(&short, longUID)
 			if short.UID != c.uid || short.OwnerReferences[0].UID != c.uid {
-				t.Errorf("got UIDs %q and %q again, want %q", short.UID, short.OwnerReferences[0].UID, c.uid)
+				t.Errorf("after longUID: got UIDs %q and %q, want %q", short.UID, short.OwnerReferences[0].UID, c.uid)
 			}
 		})
 	}

@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rights checks at the start whether a program has the rights that its configuration needs. The chart derives these rights from
-// the configuration. An installation without the chart states them a second time, in a role: a program whose role lacks one exits
-// with one clear error, instead of retrying requests that the API server refuses.
+// Package rights checks at the start whether a program has the rights that its configuration needs. The chart derives these
+// rights from the configuration. Without the chart, an administrator writes the rights into a role by hand. A program whose
+// role lacks a right exits with one clear error, instead of retrying requests that the API server refuses.
 package rights
 
 import (
@@ -29,13 +29,14 @@ type Need struct {
 	Setting string
 }
 
-// settle is the time for which a right may be missing: an installation applies the roles and the programs at the same time, and the
-// API server does not see a new role at once.
+// settle is the time for which a right may be missing: an installation applies the roles and the programs at the same time,
+// and the API server does not see a new role at once.
 const settle = 5 * time.Second
 
-// Check returns an error that names each right that the program lacks, the setting that needs it, and the ClusterRole to which an
-// administrator adds it. It skips kinds whose API is not installed, which may be installed later. If the API server does not respond,
-// Check logs that and returns nil, because the API server may be restarting.
+// Check returns an error if the program lacks rights. The error names each missing right, the setting that needs the right,
+// and role, the ClusterRole to which an administrator has to add the rights. Check skips kinds whose API is not installed,
+// which may be installed later. If the API server does not respond, Check logs that and returns nil, because the API server
+// may be restarting. If ctx ends, Check returns the cause.
 func Check(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewInterface, mapper meta.RESTMapper, role string, needs ...Need) error {
 	var missing []string
 	err := wait.PollUntilContextTimeout(ctx, time.Second, settle, true, func(ctx context.Context) (done bool, err error) {
@@ -62,9 +63,12 @@ func Check(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewI
 func lacking(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewInterface, mapper meta.RESTMapper, needs []Need) (missing []string, err error) {
 	for _, need := range needs {
 		mapping, err := mapper.RESTMapping(need.Kind)
-		if err != nil {
+		switch {
+		case meta.IsNoMatchError(err):
 			klog.FromContext(ctx).V(2).Info("The rights for a kind are not checked, because its API is not available", "kind", need.Kind, "err", err)
 			continue
+		case err != nil:
+			return nil, fmt.Errorf("find the resource of %s: %w", need.Kind, err)
 		}
 		var lacks []string
 		for _, verb := range need.Verbs {

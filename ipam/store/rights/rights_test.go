@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/rights"
 )
 
-// TestCheck checks the error for missing rights, and that kinds that are not installed and an API server that does not respond are no
-// error.
+// TestCheck checks the error for missing rights. It also checks that Check returns no error if a kind is not installed, or
+// if the API server does not respond.
 func TestCheck(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: "apps", Version: "v1"}, {Version: "v1"}})
 	mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, meta.RESTScopeNamespace)
@@ -32,7 +32,7 @@ func TestCheck(t *testing.T) {
 		needs []rights.Need
 		// granted are rights as "verb resource.group".
 		granted []string
-		// fails is the error of each review after the first answers.
+		// answers is the number of reviews to which the API server responds, and fails the error of each later review.
 		fails   error
 		answers int
 		// late is the number of reviews after which all rights are granted; 0: never.
@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 		},
 		"the role is applied at the same time": {needs: []rights.Need{deployments}, late: 4},
 		"the API server does not respond":      {needs: []rights.Need{deployments}, fails: errors.New("connection refused")},
-		"no later request ends in time": {
+		"the API server stops responding after it has denied the rights": {
 			needs: []rights.Need{deployments}, answers: 4, fails: errors.New("client rate limiter Wait returned an error"),
 			want: "this program lacks rights that its configuration needs: get, list, watch deployments.apps (for workloads); add them to ClusterRole fixedip-controller, or remove the settings (the chart adds them by itself)",
 		},

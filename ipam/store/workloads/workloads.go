@@ -77,8 +77,8 @@ func (s *Store) AddHandler(f func(before, after *identity.Workload)) {
 	s.handlers = append(s.handlers, f)
 }
 
-// UseInformer makes the Store use an existing informer for a kind. The caller runs the informer, and calls UseInformer before
-// Start.
+// UseInformer makes the Store use an existing informer for a kind. The caller runs the informer, and calls UseInformer
+// before Start.
 func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndexInformer) error {
 	registration, err := informer.AddEventHandler(watch.Handler(s.notify))
 	if err != nil {
@@ -244,8 +244,8 @@ func (s *workloadObject) GetObjectKind() schema.ObjectKind { return schema.Empty
 // DeepCopyObject returns the same object, because the object is never changed.
 func (s *workloadObject) DeepCopyObject() runtime.Object { return s }
 
-// surges contains the paths of the fields that define how many pods an update may add: in a Deployment, in a Rollout of Argo,
-// and in a CloneSet of OpenKruise.
+// surges contains the paths of the fields that define how many pods an update may add: in a Deployment, in a Rollout of
+// Argo, and in a CloneSet of OpenKruise.
 var surges = [][]string{
 	{"spec", "strategy", "rollingUpdate", "maxSurge"},
 	{"spec", "strategy", "canary", "maxSurge"},
@@ -296,8 +296,8 @@ func described(o metav1.Object, gvk schema.GroupVersionKind) *workloadObject {
 // Decode converts an unstructured workload of any kind.
 func Decode(o *unstructured.Unstructured) *identity.Workload { return &fromUnstructured(o).workload }
 
-// fromUnstructured reads the fields of any kind that have the same path as in a StatefulSet or a Deployment, and the paths in
-// surges. A field of an unexpected type counts as absent; for spec.reserveOrdinals it sets Uncounted.
+// fromUnstructured reads the fields of any kind that have the same path as in a StatefulSet or a Deployment, and the paths
+// in surges. A field of an unexpected type counts as absent; for spec.reserveOrdinals it sets Uncounted.
 func fromUnstructured(o *unstructured.Unstructured) *workloadObject {
 	s := described(o, o.GroupVersionKind())
 	s.workload.Template, _, _ = unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
@@ -321,8 +321,8 @@ func fromUnstructured(o *unstructured.Unstructured) *workloadObject {
 	return s
 }
 
-// ordinals reads spec.reserveOrdinals of OpenKruise's StatefulSet: ordinals, and ranges such as "5-8". The result is
-// sorted and disjoint.
+// ordinals reads spec.reserveOrdinals of OpenKruise's StatefulSet: ordinals, and ranges such as "5-8". v is the field and
+// err the error of reading the field. The result is sorted and disjoint.
 func ordinals(v any, err error) ([]identity.OrdinalRange, error) {
 	list, isList := v.([]any)
 	if err != nil || v != nil && !isList {

@@ -41,8 +41,8 @@ func object(apiVersion, kind, name string, spec fields, change ...func(*unstruct
 	return o
 }
 
-// TestDecode checks which fields decode reads from an unstructured workload: those at the paths of StatefulSet and Deployment,
-// the surge of other kinds, and reserveOrdinals of OpenKruise.
+// TestDecode checks which fields decode reads from an unstructured workload: those at the paths of StatefulSet and
+// Deployment, the surge of other kinds, and reserveOrdinals of OpenKruise.
 func TestDecode(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec fields

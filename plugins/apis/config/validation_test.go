@@ -17,11 +17,11 @@ func TestValidateFixedIPArgs(t *testing.T) {
 		change func(*FixedIPArgs)
 		want   string
 	}{
-		"valid":            {change: func(*FixedIPArgs) {}},
-		"no configuration": {change: func(a *FixedIPArgs) { a.Configuration = "" }, want: "args.configuration: Required value: must be the path of a file of kind FixedIPConfiguration"},
-		"Cilium":           {change: func(a *FixedIPArgs) { a.CiliumConfig = "cilium-config" }, want: `args.ciliumConfig: Invalid value: "cilium-config": "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
-		"no time":          {change: func(a *FixedIPArgs) { a.ClaimTimeout = &metav1.Duration{} }, want: `args.claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
-		"no burst":         {change: func(a *FixedIPArgs) { a.ClaimBurst = ptr.To[int32](0) }, want: "args.claimBurst: Invalid value: 0: must be at least 1"},
+		"valid":                            {change: func(*FixedIPArgs) {}},
+		"no configuration":                 {change: func(a *FixedIPArgs) { a.Configuration = "" }, want: "args.configuration: Required value: must be the path of a file of kind FixedIPConfiguration"},
+		"ciliumConfig without a namespace": {change: func(a *FixedIPArgs) { a.CiliumConfig = "cilium-config" }, want: `args.ciliumConfig: Invalid value: "cilium-config": "cilium-config" is not the name of a ConfigMap; write namespace/name, such as kube-system/cilium-config`},
+		"claimTimeout of 0":                {change: func(a *FixedIPArgs) { a.ClaimTimeout = &metav1.Duration{} }, want: `args.claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
+		"claimBurst of 0":                  {change: func(a *FixedIPArgs) { a.ClaimBurst = ptr.To[int32](0) }, want: "args.claimBurst: Invalid value: 0: must be at least 1"},
 	} {
 		args := &FixedIPArgs{Configuration: "/c", CiliumConfig: "kube-system/cilium-config", ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](1), ClaimBurst: ptr.To[int32](1)}
 		c.change(args)

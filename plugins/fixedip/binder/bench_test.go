@@ -94,8 +94,8 @@ func (r oneFixedIP) Get(_ context.Context, key client.ObjectKey, into client.Obj
 	return nil
 }
 
-// BenchmarkFind measures the plan for a pod, which PreFilter makes: for a pod without a fixed address, for a first placement,
-// and for a restart in place.
+// BenchmarkFind measures the plan for a pod, which PreFilter makes: for a pod without a fixed address, for a first
+// placement, and for a restart in place.
 func BenchmarkFind(b *testing.B) {
 	owned := func(name string) *corev1.Pod {
 		pod := namedPod(name)
@@ -138,7 +138,7 @@ func BenchmarkFind(b *testing.B) {
 					b.Fatal(err)
 				}
 				if len(p.Nodes) != c.nodes || p.Unreserved != (name == "unreserved") {
-					b.Fatalf("got %d nodes, unreserved %t", len(p.Nodes), p.Unreserved)
+					b.Fatalf("got a plan with %d nodes, unreserved %t; want %d nodes, unreserved %t", len(p.Nodes), p.Unreserved, c.nodes, name == "unreserved")
 				}
 			}
 		})

@@ -34,13 +34,13 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// ErrNotReady is the error of Find, and of Fits on strict nodes, until the cache has all CiliumNodes and FixedIPs: a
-// decision from a part of the cluster could be wrong.
+// ErrNotReady is the error of Find for a pod with a fixed address, and of Fits for an unreserved pod on a strict node, until
+// the cache has all CiliumNodes and FixedIPs: a decision from a part of the cluster could be wrong.
 var ErrNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; the pod is tried again; if the listing does not complete, check that the CRDs of both kinds are installed, and that the scheduler may list and watch them")
 
 // Refusal is the error for a pod that cannot be placed now. WakeOn contains the causes that may help the pod.
 type Refusal struct {
-	// Reason is shown in the pod's events.
+	// Reason is shown in the pod's events. It may be empty if the events show the reasons of the filters.
 	Reason string
 	WakeOn requeue.WakeOn
 }
@@ -240,9 +240,9 @@ func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
 	return found, nil
 }
 
-// MayUse reports whether a refused pod may use a node that was just created, or that has changed so that the pod can run there.
-// Queueing hints call MayUse, because the framework calls hints after it has changed its own cache, while an event of the watch
-// of nodes may come earlier.
+// MayUse reports whether a refused pod may use a node that was just created, or that has changed so that the pod can run
+// there. Queueing hints call MayUse, because the framework calls hints after it has changed its own cache, while an event of
+// the watch of nodes may come earlier.
 func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	switch {
@@ -251,7 +251,7 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 		return false
 	case !fixed:
 		// For an unreserved pod, the plugin refuses a node only if its pool has an entry for the name of the pod that the pod
-		// must not use (blockedNode), or if the node is strict and has no free address. Neither may be true of this node.
+		// must not use (blockedNode), or if the node is strict and has no free address. This node may have neither problem.
 		return true
 	}
 	r, err := b.reservationOf(context.Background(), id)

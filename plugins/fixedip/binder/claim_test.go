@@ -17,8 +17,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// TestClaimIsConfirmed checks that CheckBinding accepts a claim that the cache shows only if the API server has the same
-// entries and the agent reports no other pod as their user.
+// TestClaimIsConfirmed checks that CheckBinding accepts a claim of the cache only if the pool at the API server has the same
+// entries for the pod and the agent reports no other pod as their user.
 func TestClaimIsConfirmed(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.1.6"), netip.MustParseAddr("10.0.1.7")
 	mine := movedID.Entry()
@@ -48,8 +48,8 @@ func TestClaimIsConfirmed(t *testing.T) {
 	}
 }
 
-// TestClaimThatWasReplaced checks that claim returns ErrTaken for a claim that the cache shows and the API server no longer
-// has, and that claim updates the cache.
+// TestClaimThatWasReplaced checks that the method claim returns ErrTaken and updates the cache if the cache shows the
+// entries of a claim, but the API server no longer has them.
 func TestClaimThatWasReplaced(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package binder decides which node and which addresses a pod gets, and claims the addresses before the pod is bound.
-// It is to addresses what the SchedulerVolumeBinder is to volumes.
+// Its role for addresses is that of the SchedulerVolumeBinder for volumes.
 //
 // The package depends on the scheduler framework only for the nodes of a cycle, and on CiliumNodes only for the pools.
 // It decides from the cache. Only Bind calls the API server: Bind reads nodes, pods and pools, writes claims and
@@ -16,9 +16,9 @@
 //     search for a slot as slots are free (see slots.go).
 //  2. Fits decides for each node. The nodes of the plan are only an optimization: if the pod is nominated to a node, the
 //     scheduler calls Fits for that node even if the plan does not have it.
-//  3. If no node fits, Explain returns the reason and the causes that the pod waits for. If the node of the reservation
-//     cannot take the pod, the failover policy allows another node and the former pod has stopped, the next Find plans with
-//     other nodes.
+//  3. If no node fits, Explain returns the reason and the causes that the pod waits for. The next Find plans with other
+//     nodes if the node of the reservation cannot take the pod, the failover policy allows another node, and the former pod
+//     has stopped.
 //  4. Score prefers the nodes with a larger share of free addresses, so that subnets fill evenly.
 //  5. Assume counts a claim of the addresses on the chosen node in memory, so that no other pod gets them.
 //  6. Bind writes the claim into the node's pool, with one patch that succeeds only if the spec of the CiliumNode is

@@ -65,7 +65,7 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 	case policy == v1alpha1.Wait:
 		return fmt.Sprintf("; to place the pod on another node with another address, annotate %s with %s: Reassign", annotated(p.id), identity.AnnotationFailover), ""
 	case policy == v1alpha1.Migrate && !b.movable:
-		return "; the pod's failover policy is Migrate, but allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses", ""
+		return "; the pod's failover policy is Migrate, but allowAddressMigration is false; set it to true in the configuration of fixedip if the routing of the cluster carries single addresses", ""
 	}
 	node, err := orNil(b.Nodes.Get(p.reservation.node))
 	if err != nil {
@@ -152,8 +152,7 @@ func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover,
 }
 
 // wakeOnOwnNode returns the causes for which a pod that waits for the node of its reservation is requeued: a change of
-// the reservation, of the workload, of that node or of the home node of the addresses, or another node becomes the home
-// node.
+// the reservation, of the workload, of that node, or of the home node of the addresses, or of which node is the home node.
 func (b *Binder) wakeOnOwnNode(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).And(metrics.Node, p.reservation.node).AndHome(p.reservation.addrs...)
 	for _, a := range p.reservation.addrs {

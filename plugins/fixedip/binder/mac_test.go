@@ -20,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// TestSetMAC checks that a pod gets a MAC address only if it requests one, and that the error of a scheduler without the right
-// to patch pods says what helps.
+// TestSetMAC checks that a pod gets a MAC address only if it requests one, and that the error of a scheduler without the
+// right to patch pods says what helps.
 func TestSetMAC(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "web-0", errors.New("no role"))
 	for name, c := range map[string]struct {

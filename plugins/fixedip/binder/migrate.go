@@ -23,7 +23,7 @@ import (
 // between the read and the write.
 const migrateTries = 8
 
-// errPoolChanged means that the pool was written to after it was read.
+// errPoolChanged means that the spec of the CiliumNode has changed, or the CiliumNode was replaced, since the pool was read.
 var errPoolChanged = errors.New("the pool has changed since it was read")
 
 // migrate performs the steps of pool.Move that remain. Each step is decided from the pool at the API server. After each step
@@ -101,10 +101,10 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 	})
 }
 
-// takeAway writes a step that takes addresses away into the pool of node, adds its edit of each address to made unless made has
-// one, and then reads the pod. If a pod of this name is bound to from, the node that the addresses leave, takeAway undoes
-// the edits in made and returns an error: no other pod can have got the addresses in between. If the pod was replaced or
-// bound to another node, takeAway returns an error and undoes nothing.
+// takeAway writes a step that takes addresses away into the pool of node. It adds the edit of each address to made, unless
+// made has an edit of that address already, and then reads the pod. If a pod of this name is bound to from, the node that
+// the addresses leave, takeAway undoes the edits in made and returns an error: no other pod can have got the addresses in
+// between. If the pod was replaced or bound to another node, takeAway returns an error and undoes nothing.
 func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, made *[]pool.EntryChange, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := decide(n)

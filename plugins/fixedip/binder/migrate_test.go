@@ -159,23 +159,23 @@ func TestMoveIsRecordedFirst(t *testing.T) {
 		movableFor types.UID
 		// to is the node that Bind moves the addresses to; empty: Bind is not called.
 		to string
-		// found and bound are the errors of unrecordedMove and of Bind.
+		// found and bound are the errors of unrecordedMove and of Bind; empty: no error.
 		found, bound string
 	}{
-		"never moved":                              {pools: atHome, recorded: "home"},
-		"never moved, inherited by the home":       {pools: atHome, recorded: "gone"},
-		"may move":                                 {pools: atHome, recorded: "home", movableFor: "pod-1"},
-		"moves":                                    {pools: atHome, recorded: "home", movableFor: "pod-1", to: "a", bound: fmt.Sprintf(again, "a")},
-		"moved, not recorded":                      {pools: onA, recorded: "home", movableFor: "pod-1", found: fmt.Sprintf(waits, "a")},
-		"moved, the cache is behind":               {pools: onA, recorded: "home", found: fmt.Sprintf(waits, "a")},
-		"moved, recorded":                          {pools: onA, recorded: "a", movableFor: "pod-1"},
-		"moved, no FixedIP":                        {pools: onA, recorded: "none"},
-		"moves on":                                 {pools: onA, recorded: "a", movableFor: "pod-1", to: "b", bound: fmt.Sprintf(again, "b")},
-		"returns":                                  {pools: onA, recorded: "a", movableFor: "pod-1", to: "home", bound: fmt.Sprintf(again, "home")},
-		"returned, not recorded":                   {pools: atHome, recorded: "a", movableFor: "pod-0", found: fmt.Sprintf(waits, "home")},
-		"returned, recorded":                       {pools: atHome, recorded: "home", movableFor: "pod-0"},
-		"move was interrupted before it arrived":   {pools: onItsWay, recorded: "home", movableFor: "pod-1", to: "a", bound: fmt.Sprintf(again, "a")},
-		"interrupted move of a recorded node ends": {pools: onItsWay, recorded: "a", movableFor: "pod-1", to: "a"},
+		"never moved":                            {pools: atHome, recorded: "home"},
+		"never moved, inherited by the home":     {pools: atHome, recorded: "gone"},
+		"may move":                               {pools: atHome, recorded: "home", movableFor: "pod-1"},
+		"moves":                                  {pools: atHome, recorded: "home", movableFor: "pod-1", to: "a", bound: fmt.Sprintf(again, "a")},
+		"moved, not recorded":                    {pools: onA, recorded: "home", movableFor: "pod-1", found: fmt.Sprintf(waits, "a")},
+		"moved, the cache is behind":             {pools: onA, recorded: "home", found: fmt.Sprintf(waits, "a")},
+		"moved, recorded":                        {pools: onA, recorded: "a", movableFor: "pod-1"},
+		"moved, no FixedIP":                      {pools: onA, recorded: "none"},
+		"moves on":                               {pools: onA, recorded: "a", movableFor: "pod-1", to: "b", bound: fmt.Sprintf(again, "b")},
+		"returns":                                {pools: onA, recorded: "a", movableFor: "pod-1", to: "home", bound: fmt.Sprintf(again, "home")},
+		"returned, not recorded":                 {pools: atHome, recorded: "a", movableFor: "pod-0", found: fmt.Sprintf(waits, "home")},
+		"returned, recorded":                     {pools: atHome, recorded: "home", movableFor: "pod-0"},
+		"interrupted move to an unrecorded node": {pools: onItsWay, recorded: "home", movableFor: "pod-1", to: "a", bound: fmt.Sprintf(again, "a")},
+		"interrupted move to the recorded node":  {pools: onItsWay, recorded: "a", movableFor: "pod-1", to: "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod, clients := movedPod()

@@ -163,7 +163,8 @@ func (b *Binder) Skip(p *Plan) bool {
 // Fits returns nil if the node can take the pod. A pod with a reservation needs the node that has its addresses, or a
 // node to which the addresses can move. A pod that gets new addresses needs a free address in each family, or a free
 // slot. Otherwise Fits returns a *Refusal, or ErrNotReady. It may set lacked, and has no other side effect. Preemption
-// does not help a refused pod, because a pod that is evicted keeps its fixed address.
+// does not help a refused pod: an evicted pod keeps its fixed address, and the address of an evicted unreserved pod is in
+// cooldown first.
 func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	switch {
 	case p.Unreserved:
@@ -211,8 +212,8 @@ func (b *Binder) fitsAwayFromHome(p *Plan, node string) error {
 	return nil
 }
 
-// missing returns the families that the profile uses and in which addrs has no address. A family is missing, for example, if it
-// was added to the cluster after the pod had got its address.
+// missing returns the families that the profile uses and in which addrs has no address. A family is missing, for example, if
+// it was added to the cluster after the pod had got its address.
 func (b *Binder) missing(addrs []netip.Addr) []address.Family {
 	return slices.DeleteFunc(slices.Clone(b.families), func(f address.Family) bool {
 		return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == f })

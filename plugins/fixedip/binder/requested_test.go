@@ -57,13 +57,13 @@ func TestRequestedSubnetChanges(t *testing.T) {
 		wantReason string
 		anySubnet  bool
 	}{
-		"of another pod": {ips: "10.0.1.9", nodes: []pool.NodePool{{Name: "node-1", Subnets: in("", "10.0.1.0/24").Subnets, Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}}},
+		"the address has an entry of another pod": {ips: "10.0.1.9", nodes: []pool.NodePool{{Name: "node-1", Subnets: in("", "10.0.1.0/24").Subnets, Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}}},
 			wantReason: "requests 10.0.1.9 (annotation fixedip.io/ips): "},
-		"subnets overlap": {ips: "10.0.1.9", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24"), in("node-2", "10.0.1.128/25")}, anySubnet: true,
+		"one address, the subnets overlap": {ips: "10.0.1.9", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24"), in("node-2", "10.0.1.128/25")}, anySubnet: true,
 			wantReason: "requests 10.0.1.9 (annotation fixedip.io/ips): "},
-		"list, subnets overlap": {ips: "10.0.1.9, 10.0.1.11", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24"), in("node-2", "10.0.1.128/25")}, anySubnet: true,
+		"two addresses, the subnets overlap": {ips: "10.0.1.9, 10.0.1.11", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24"), in("node-2", "10.0.1.128/25")}, anySubnet: true,
 			wantReason: "requests 10.0.1.9, 10.0.1.11 (annotation fixedip.io/ips), but no node can give a pod an address of this list"},
-		"node does not exist": {ips: "10.0.1.9", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24")}, anySubnet: true,
+		"the node does not exist": {ips: "10.0.1.9", nodes: []pool.NodePool{in("node-1", "10.0.1.0/24")}, anySubnet: true,
 			wantReason: "requests 10.0.1.9 (annotation fixedip.io/ips), but node node-1, which has such addresses in its subnets, does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {

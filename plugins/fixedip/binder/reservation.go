@@ -42,8 +42,8 @@ type reservation struct {
 	// nodesWithEntries contains the nodes whose pools gave the identity an address when the reservation was read.
 	// Several nodes may have entries, for example if a scheduler died after a claim or during a migration.
 	nodesWithEntries []string
-	// unexpected contains addresses in the pool of the node that the FixedIP does not name, although the FixedIP names another
-	// address of the same family. The agent would choose one of the two at random.
+	// unexpected contains addresses in the pool of the node that the FixedIP does not name, although the FixedIP names
+	// another address of the same family. If the pool has both, the agent would choose one of them at random.
 	unexpected []netip.Addr
 	// recorded is true if the FixedIP is for the pod's own workload and names all of the addresses.
 	recorded bool
@@ -115,8 +115,8 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 // fromPools returns the reservation on one of the nodes whose pools have addresses of an identity, or to which such
 // addresses were migrated; the zero value if there is none. There may be several such nodes, for example if a scheduler
 // died between claim and bind, or during a migration. These criteria decide, the most important first: the node has all
-// addresses of the FixedIP (ips), addresses were migrated to the node, the FixedIP names the node (preferred), a user
-// wrote an entry on the node. Among equals, the first node is chosen.
+// addresses of the FixedIP (ips), addresses were migrated to the node, the FixedIP names the node (preferred), the entry on
+// the node names no workload, so that a user may have written it. Among equals, the first node is chosen.
 func (b *Binder) fromPools(held []ledger.NodeAddresses, moved []ledger.RemoteAddresses, preferred string, ips []string) reservation {
 	var choice []reservation
 	var nodesWithEntries, byHand []string

@@ -53,7 +53,7 @@ func TestFromFixedIP(t *testing.T) {
 			wantReason: "addresses 10.0.1.9, fd00:2::9 of FixedIP web-0 are in the subnets of two nodes, node-1 and node-2; delete that FixedIP and request addresses of one node"},
 		"in no subnet": {ips: []string{"10.0.3.9"}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "address 10.0.3.9 of FixedIP web-0 is in no node's subnet; the pod waits until a node has a subnet that contains the address"},
-		"in a subnet of a node whose subnets overlap": {ips: []string{"10.0.2.200"}, nodes: []pool.NodePool{dual("node-3", "10.0.2.0/25", "fd00:3::/64")}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")}, anySubnet: true,
+		"in a subnet that overlaps a subnet of another node": {ips: []string{"10.0.2.200"}, nodes: []pool.NodePool{dual("node-3", "10.0.2.0/25", "fd00:3::/64")}, updates: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")}, anySubnet: true,
 			wantReason: "the address of FixedIP web-0 is not available: IP 10.0.2.200 is neither assigned nor moved while the subnets of nodes node-2 and node-3 overlap; it becomes available when spec.ipam.podCIDRs of the two CiliumNodes no longer overlap"},
 		"in no subnet any more": {ips: []string{"10.0.3.9"}, nodeName: "node-3", updates: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "address 10.0.3.9 of FixedIP web-0 is in no node's subnet, and was on node node-3; the pod waits until a node has a subnet that contains the address"},
@@ -187,7 +187,7 @@ func TestHostNetworkIsExempt(t *testing.T) {
 	}
 }
 
-// TestPolicyOfBarePod checks that the annotations of a bare pod are its failover policy before its FixedIP exists.
+// TestPolicyOfBarePod checks that the annotations of a bare pod define its failover policy until its FixedIP exists.
 func TestPolicyOfBarePod(t *testing.T) {
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Workloads: workloads.New(nil, nil)}}, failover: v1alpha1.Reassign}
 	for annotation, want := range map[string]v1alpha1.Failover{"": v1alpha1.Reassign, "Migrate": v1alpha1.Migrate, "Wait": v1alpha1.Wait, "Elsewhere": v1alpha1.Wait} {

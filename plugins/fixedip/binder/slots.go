@@ -229,10 +229,10 @@ type slotWaiters struct {
 	workloads map[types.UID]string
 }
 
-// search registers a pod as searching for a free slot, and returns true. It returns false, and does not register the
-// pod, if the pod does not exist any more, or if as many other pods search already as slots are free (free). exists
-// reports whether the watch shows the pod. search calls exists under mu, so that a later deletion of the pod leads to a
-// call of remove.
+// search registers a pod as searching for a free slot, and returns true. It returns false, and the pod is not registered any
+// more, if the pod does not exist, or if at least as many other pods search already as slots are free (free). exists reports
+// whether the watch shows the pod. search calls exists under mu, so that a later deletion of the pod leads to a call of
+// remove.
 func (s *slotWaiters) search(workload string, uid types.UID, free int, exists func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

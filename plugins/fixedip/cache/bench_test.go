@@ -39,8 +39,8 @@ func benchNode(i int) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// BenchmarkCiliumNodeEvent measures the handling of one watch event of a CiliumNode after it was decoded: the conversion, the
-// update of the ledger, and the event for the queue of waiting pods.
+// BenchmarkCiliumNodeEvent measures the handling of one watch event of a CiliumNode after it was decoded: the conversion,
+// the update of the ledger, and the event for the queue of waiting pods.
 func BenchmarkCiliumNodeEvent(b *testing.B) {
 	first := benchNode(7)
 	reported := first.DeepCopy()
@@ -69,7 +69,7 @@ func BenchmarkCiliumNodeEvent(b *testing.B) {
 				c.PoolChanged(n.Name, c.Ledger.SetNode(n))
 			}
 			if (events > 0) != event.notified {
-				b.Errorf("got %d events for the queue", events)
+				b.Errorf("got %d events for the queue, want any: %t", events, event.notified)
 			}
 		})
 	}

@@ -72,7 +72,8 @@ type Cache struct {
 
 // Start returns a Cache and starts its watches, which end with ctx. It does not wait for the watches, so that the scheduler
 // starts even if the API server is not reachable: see addSyncOnlyInformer. shared contains the informers of the scheduler,
-// and kinds the kinds of workloads whose pods may have fixed addresses.
+// and kinds the kinds of workloads whose pods may have fixed addresses. Start returns an error if the scheduler may not list
+// and watch all workloads of these kinds.
 func Start(ctx context.Context, base *restclient.Config, shared informers.SharedInformerFactory, args *config.FixedIPArgs, kinds identity.Kinds, newCache cache.NewCacheFunc) (*Cache, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration uses protobuf, which custom resources do not support.
@@ -159,7 +160,8 @@ func (c *Cache) Synced() map[string]bool {
 // Size returns the number of objects in the ledger.
 func (c *Cache) Size() ledger.Size { return c.Ledger.Size() }
 
-// Subscribe registers a function that is called with every event, from the goroutines of watches and writes.
+// Subscribe registers a function that is called with every event. Several goroutines call it: those of watches and writes,
+// and those of the scheduler.
 func (c *Cache) Subscribe(f func(requeue.Event)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,8 +204,8 @@ func (c *Cache) fixedIPChanged(fip *v1alpha1.FixedIP, freed []string) {
 // KeyOf returns the pod that a FixedIP names, as pool entries name it: "namespace/name".
 func KeyOf(fip *v1alpha1.FixedIP) string { return pool.OwnerKey(fip.Namespace, fip.Spec.PodName) }
 
-// slotsOf returns the index function of WorkloadIndex: WorkloadOf for FixedIPs of workloads whose pods have slots, and no value for
-// the others. Most FixedIPs belong to StatefulSets, for which nothing reads the index.
+// slotsOf returns the index function of WorkloadIndex: WorkloadOf for FixedIPs of workloads whose pods have slots, and no
+// value for the others. Most FixedIPs belong to StatefulSets, for which nothing reads the index.
 func slotsOf(kinds identity.Kinds) client.IndexerFunc {
 	return func(obj client.Object) []string {
 		gk := identity.OwnerOf(obj.(*v1alpha1.FixedIP)).GroupKind()
@@ -214,7 +216,7 @@ func slotsOf(kinds identity.Kinds) client.IndexerFunc {
 	}
 }
 
-// WorkloadOf returns the workload of a FixedIP, as pool entries name it.
+// WorkloadOf returns one value: the workload of a FixedIP, as pool entries name it.
 func WorkloadOf(obj client.Object) []string {
 	fip := obj.(*v1alpha1.FixedIP)
 	o := identity.OwnerOf(fip)
@@ -234,7 +236,7 @@ func (c *Cache) FixedIP(ctx context.Context, namespace, name string) (*v1alpha1.
 	return &fip, nil
 }
 
-// FixedIPsOf returns the FixedIPs of a workload whose pods have slots.
+// FixedIPsOf returns the FixedIPs of a workload whose pods have slots. workload is its name in pool entries.
 func (c *Cache) FixedIPsOf(workload string) ([]v1alpha1.FixedIP, error) {
 	var list v1alpha1.FixedIPList
 	err := c.FixedIPs.List(context.Background(), &list, client.MatchingFields{WorkloadIndex: workload}, client.UnsafeDisableDeepCopy)
@@ -285,7 +287,7 @@ func (c *Cache) addSyncOnlyInformer(f informers.SharedInformerFactory) {
 }
 
 // followWorkloads starts the watches of workloads, which end with ctx. For StatefulSets and ReplicaSets it uses the
-// informers of the scheduler.
+// informers of the scheduler. It returns an error if the scheduler lacks a right for these watches.
 func (c *Cache) followWorkloads(ctx context.Context, cfg *restclient.Config, shared informers.SharedInformerFactory) error {
 	web, err := restclient.HTTPClientFor(cfg)
 	if err != nil {

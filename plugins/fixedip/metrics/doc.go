@@ -3,6 +3,6 @@
 
 // Package metrics defines the metrics of the FixedIP plugin, which the scheduler serves together with its own.
 //
-// No decision may depend on a metric. Every label has a small, fixed set of values, and none of them is the name of a pod or
-// a node.
+// No decision may depend on a metric. A program serves few values of each label, and no label contains the name of a pod or
+// of a node.
 package metrics

@@ -130,8 +130,8 @@ type Unplaced struct {
 // that only a change of their annotations can help.
 var Awaited = []Cause{Quota, Slot, FreeAddress, Node, Workload, Owner, Annotation}
 
-// AddQueue adds a queue of waiting pods to the gauges of unplaced pods. counts returns the pods in the queue by one of Awaited.
-// Call it after Register.
+// AddQueue adds a queue of waiting pods to the gauges of unplaced pods. counts returns the pods in the queue. Key: the cause
+// that the pods wait for, one of Awaited. Call AddQueue after Register.
 func AddQueue(counts func() map[Cause]Unplaced) {
 	queues.Lock()
 	defer queues.Unlock()

@@ -149,9 +149,9 @@ fixedip_unplaced_pods{reason="workload"} 0
 		}
 	}
 	if got := ages["owner"]; got < 3600 || got > 3660 {
-		t.Errorf("age of the oldest pod that waits for its owner: got %v s, want an hour", got)
+		t.Errorf("age of the oldest pod with reason owner: got %v s, want 3600 to 3660", got)
 	}
 	if got := ages["slot"]; got != 0 {
-		t.Errorf("age of the oldest pod that waits for a slot: got %v s, want 0", got)
+		t.Errorf("age of the oldest pod with reason slot: got %v s, want 0", got)
 	}
 }

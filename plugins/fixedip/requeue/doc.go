@@ -10,8 +10,9 @@
 //
 // A pod leaves the queue when it is requeued, gets an address, or is deleted. To requeue a pod, the queue activates it
 // (framework.Handle.Activate), which skips the scheduler's backoff. So the queue has limits of its own: except for
-// Queue.Retry, it requeues a pod at most once per second, and only one pod for each address that becomes free.
-// Identifiers with the word wake are about requeueing.
+// Queue.Retry, it requeues a pod at most once per second. For each address that becomes free, it requeues only one of the
+// pods that wait for any address, and one of those that request addresses. Identifiers with the word wake are about
+// requeueing.
 //
 // The package makes no decision about addresses, and calls no API.
 package requeue

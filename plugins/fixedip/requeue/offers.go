@@ -51,7 +51,7 @@ type offer struct {
 // task is a decision about waiting pods for which the queue has to call the Domain.
 type task struct {
 	offer
-	// count is the number of addresses that became free. It has no meaning for slots.
+	// count is the maximum number of pods to requeue. It has no meaning for slots.
 	count int
 	// moment is the moment of the event, so that two equal events are two tasks. It is zero for slots, because one task serves
 	// all earlier events, and for an offer that a pod passed on.
@@ -87,8 +87,8 @@ func (q *Queue) process() bool {
 	return true
 }
 
-// offerFreeAddress requeues pods in the order of their arrival, at most one for each address that became free on a
-// node.
+// offerFreeAddress requeues pods that the free addresses of a node help, in the order of their arrival, and at most t.count
+// pods.
 func (q *Queue) offerFreeAddress(t task) {
 	for _, w := range q.candidates(t.by, t.window) {
 		if t.count == 0 {
@@ -139,8 +139,8 @@ func (q *Queue) candidates(k Key, in window) []*waitingPod {
 	return slices.DeleteFunc(waiting, func(w *waitingPod) bool { return w.arrival <= in.after || w.arrival > in.until })
 }
 
-// notOffered returns the nodes of the free slots that are not offered to a pod yet. nodes contains the node of each
-// free slot.
+// notOffered returns the nodes of the slots that are not offered to a pod yet. nodes contains the node of each slot that a
+// pod can take over now.
 func (q *Queue) notOffered(by Key, nodes []string) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -107,8 +107,8 @@ func (q *Queue) Now() uint64 {
 }
 
 // Add adds a refused pod to the queue, or replaces the causes that the pod waits for. decided is the result of Now
-// before the decision. If an event since then helps the pod, the pod is requeued at once. Add passes on the pod's
-// offer, and does not add a pod that was deleted.
+// before the decision. If an event since then may help the pod, the pod is requeued. Add passes on the pod's offer, and does
+// not add a pod that was deleted.
 func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
 	q.mu.Lock()
 	defer q.unlock()

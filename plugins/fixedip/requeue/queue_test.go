@@ -188,12 +188,12 @@ func TestNoEventIsMissed(t *testing.T) {
 		events []Event
 		want   []string
 	}{
-		"none":                  {nil, nil},
-		"one that helps":        {[]Event{helps}, []string{"db/mysql-0"}},
-		"one that does not":     {[]Event{{Node: "node-1"}}, nil},
-		"among others":          {append([]Event{helps}, idle...), []string{"db/mysql-0"}},
-		"as many as remembered": {append([]Event{{Node: "node-1"}}, idle...), nil},
-		"more than remembered":  {append([]Event{{Node: "node-1"}, {Node: "node-2"}}, idle...), []string{"db/mysql-0"}},
+		"no event":                              {nil, nil},
+		"an event that helps":                   {[]Event{helps}, []string{"db/mysql-0"}},
+		"an event that does not help":           {[]Event{{Node: "node-1"}}, nil},
+		"an event that helps, then others":      {append([]Event{helps}, idle...), []string{"db/mysql-0"}},
+		"as many events as the queue remembers": {append([]Event{{Node: "node-1"}}, idle...), nil},
+		"more events than the queue remembers":  {append([]Event{{Node: "node-1"}, {Node: "node-2"}}, idle...), []string{"db/mysql-0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster()

@@ -145,7 +145,8 @@ func (b *bench) restart(ctx context.Context, s *step) error {
 
 // release deletes StatefulSets with pods on at most releaseNodes nodes. As in a real cluster, all pods are terminating
 // before the first one ends, and the pods of a node end one after another. release measures for each address the time from
-// the end of the last pod of its node until its entry does not name its pod any more; 0 if that was earlier.
+// the end of the last pod of its node until its entry does not name its pod any more; 0 if the entry changed before that
+// end.
 func (b *bench) release(ctx context.Context, s *step) error {
 	began := time.Now()
 	var pods []world.Place
@@ -186,8 +187,8 @@ func (b *bench) release(ctx context.Context, s *step) error {
 		return err
 	}
 	b.logf("%d pods of %d StatefulSets are terminating", len(pods), len(workloads))
-	// gone contains the time at which the last pod of each node ended. The goroutine of the node writes its element, before done
-	// receives the result of all goroutines.
+	// gone contains the time at which the last pod of each node ended. The goroutine of the node writes the element of the
+	// node, before done receives the result of all goroutines.
 	gone := make([]time.Time, nodes)
 	done := make(chan error, 1)
 	go func() {
@@ -239,10 +240,10 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	return nil
 }
 
-// endPods removes the pods of a node and their CiliumEndpoints as the kubelet and the agent would: each of the two removes its
-// objects one after another, and they do not wait for each other. Then it removes the addresses of all pods from
-// status.ipam.used in one patch, because an agent reports at most once per second. It sets gone to the time at which the last
-// pod was removed.
+// endPods removes the pods of a node and their CiliumEndpoints as the kubelet and the agent would: the pods one after
+// another, and at the same time the CiliumEndpoints one after another. Then it removes the addresses of all pods from
+// status.ipam.used in one patch, because an agent reports at most once per second. It sets gone to the time at which the
+// last pod was removed.
 func (b *bench) endPods(ctx context.Context, name string, pods []world.Place, gone *time.Time) error {
 	if len(pods) == 0 {
 		return nil
@@ -290,7 +291,7 @@ func podsOn(pods []world.Place, node string) []world.Place {
 	return pods[first:last]
 }
 
-// settle waits until the controller is idle, and sets the time that the step took.
+// settle waits until the controller is idle, and sets s.Took to the time from began until the controller became idle.
 func (b *bench) settle(ctx context.Context, s *step, began time.Time) error {
 	at, err := b.controller.awaitQuiet(ctx, b.requests.total)
 	s.Took = at.Seconds() - began.Sub(b.controller.began).Seconds()

@@ -44,7 +44,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // keyOf returns the key of a request (see measure.RequestKey) for its method and path.
 func keyOf(method, path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
-	// /api/v1/... or /apis/GROUP/VERSION/...
+	// A path begins with /api/v1 or /apis/GROUP/VERSION.
 	skip := 2
 	if parts[0] == "apis" {
 		skip = 3

@@ -65,15 +65,15 @@ type step struct {
 	// P50 and P99 are quantiles of the times that the step measures for each object; zero if it measures none.
 	P50 float64 `json:"p50Seconds,omitempty"`
 	P99 float64 `json:"p99Seconds,omitempty"`
-	// WritesPerNode is the number of writes of CiliumNodes, without those of their status, for each of the nodes that the step
-	// changes.
+	// WritesPerNode is the number of writes of CiliumNodes, without writes of their status, divided by the number of nodes
+	// that the step changes; 0 if that number is not known.
 	WritesPerNode float64 `json:"ciliumNodeWritesPerNode,omitempty"`
 
 	// nodes is the number of nodes that the step changes; 0 if it is not known.
 	nodes int
 }
 
-// countPoolWrites sets WritesPerNode from Writes.
+// countPoolWrites sets WritesPerNode from Writes and nodes.
 func (s *step) countPoolWrites() {
 	if s.nodes == 0 {
 		return
@@ -141,7 +141,7 @@ func (b *bench) run(ctx context.Context) error {
 
 // measure runs a step and adds its figures. Figures with profiles are not comparable with figures without profiles.
 func (b *bench) measure(ctx context.Context, name string, do func(context.Context, *step) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.idle+3*waitTimeout, fmt.Errorf("not done after %s", b.idle+3*waitTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, b.idle+3*waitTimeout, fmt.Errorf("the step is not done after %s", b.idle+3*waitTimeout))
 	defer cancel()
 	before, err := b.requests.written(ctx)
 	if err != nil {
@@ -184,9 +184,9 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 // profile ends early.
 const cpuProfileSeconds = 10
 
-// profileCPU writes CPU profiles of the controller, one after the other, if profiles are wanted: STEP-1.cpu, STEP-2.cpu and
-// so on, which go tool pprof merges if it gets all of them. The returned function ends this and waits for the last profile,
-// which may continue for cpuProfileSeconds after the step.
+// profileCPU writes CPU profiles of the controller, one after the other, if b.profiles is set: STEP-1.cpu, STEP-2.cpu and
+// so on, which go tool pprof merges if it gets all of them. The returned function starts no further profile, and waits for
+// the last one, which may continue for cpuProfileSeconds after the step.
 func (b *bench) profileCPU(ctx context.Context, step string) func() error {
 	if b.profiles == "" {
 		return func() error { return nil }

@@ -60,7 +60,7 @@ func Get(ctx context.Context, from *http.Client, url string) (io.ReadCloser, err
 	return response.Body, nil
 }
 
-// Save requests a URL and writes the body of the response into a file.
+// Save requests a URL and writes the body of the response into a file. It creates the folder of the file.
 func Save(ctx context.Context, from *http.Client, url, path string) error {
 	body, err := Get(ctx, from, url)
 	if err != nil {

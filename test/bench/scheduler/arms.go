@@ -73,5 +73,5 @@ func patched(w *world.World, i int) *corev1.Pod {
 	return pod
 }
 
-// patchedAddress returns an address that is in no node's subnet and that differs for each pod.
+// patchedAddress returns an address for pod i that is in no node's subnet. It differs for each of the first 65,536 pods.
 func patchedAddress(i int) string { return fmt.Sprintf("192.168.%d.%d", i>>8&255, i&255) }

@@ -31,14 +31,14 @@ type limit struct {
 	// a cost that is wanted.
 	AtLeast float64  `json:"atLeast,omitempty"`
 	AtMost  *float64 `json:"atMost,omitempty"`
-	// Runs are the runs whose medians are recorded.
+	// Runs contains the medians of former runs.
 	Runs []recordedRun `json:"runs,omitempty"`
 }
 
 // recordedRun is the median of one former run.
 type recordedRun struct {
 	Commit string `json:"commit"`
-	// Rounds is the number of rounds.
+	// Rounds is the number of rounds of the run.
 	Rounds int     `json:"rounds"`
 	Median float64 `json:"median"`
 }
@@ -84,7 +84,8 @@ func (l limit) validate() error {
 	return nil
 }
 
-// compare returns an error if the median of the values is not within the limit.
+// compare returns an error if the median of the values is not within the limit. name is the name of the figure. There must
+// be at least one value.
 func (l limit) compare(name string, values []float64) error {
 	m := median(values)
 	found := fmt.Sprintf("%s is %.2f (%.2f to %.2f)", name, m, slices.Min(values), slices.Max(values))
@@ -140,7 +141,7 @@ func (r *report) applicable(limits []limit) []limit {
 }
 
 // check compares the medians of the report with limits for its size and load. It returns the limits that are missed, and
-// an error that names them. It also returns an error if the report lacks the figures for all limits.
+// an error that names them. It also returns an error if the report has no figure with a limit.
 func (r *report) check(limits []limit) (missed []limit, err error) {
 	var errs []error
 	compared := 0

@@ -24,7 +24,8 @@ import (
 // pageSize is the number of CiliumNodes in one page of a list.
 const pageSize = 500
 
-// patchPools runs the arm without a scheduler: it adds an entry for each of b.pods pods to the pools, with one JSON patch each.
+// patchPools runs the arm without a scheduler: it adds an entry for each of b.pods pods to the pools, with one JSON patch
+// for each entry, and sets r.PerSecond.
 func (b *bench) patchPools(ctx context.Context, r *result) error {
 	began := time.Now()
 	err := apiserver.InParallel(ctx, b.pods, func(ctx context.Context, i int) error {

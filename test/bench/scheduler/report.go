@@ -113,7 +113,7 @@ func perSecond(r result) float64 { return r.PerSecond }
 // affects all arms of that round.
 type figure struct {
 	name string
-	// arms are the arms that the figure needs. of returns the value of a round from their results. Key: the arm.
+	// arms are the arms that the figure needs. of returns the value of a round from the results of these arms. Key: the arm.
 	arms []string
 	of   func(map[string]result) float64
 }
@@ -160,7 +160,7 @@ func (r result) poolWrites() float64 {
 	return r.Requests[measure.RequestKey("PATCH", "ciliumnodes", "")]
 }
 
-// values returns the value of a figure in each round that has all its arms.
+// values returns the value of a figure in each round that has the results of all arms of the figure.
 func (r *report) values(of figure) []float64 {
 	var values []float64
 	for round := range r.Rounds {
@@ -239,7 +239,8 @@ func (r *report) print(w io.Writer) {
 	}
 }
 
-// write writes the report into a folder: the figures as JSON, and the charts of all reports in the folder as SVG.
+// write writes the report into a folder: the figures as JSON, and two charts as SVG. One chart shows the throughputs of all
+// reports in the folder, the other the latencies of this report.
 func (r *report) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the folder of the report: %w", err)

@@ -35,7 +35,7 @@ func TestRatioOfEachRound(t *testing.T) {
 				continue
 			}
 			if diff := cmp.Diff(want, r.values(of)); diff != "" {
-				t.Errorf("%s (-want +got): %s", name, diff)
+				t.Errorf("ratio %s in each round (-want +got): %s", name, diff)
 			}
 		}
 	}
@@ -100,15 +100,15 @@ func TestMissedLimits(t *testing.T) {
 		{Ratio: "B/A", AtLeast: 0.9}, {Ratio: "C/A", AtLeast: 1.8}, {Cost: "CiliumNode writes C", AtMost: &none}, {Cost: "requests C-F", AtMost: &one},
 	})
 	if want := []limit{{Ratio: "B/A", AtLeast: 0.9}, {Cost: "CiliumNode writes C", AtMost: &none}}; err == nil || !cmp.Equal(want, missed) {
-		t.Errorf("got error %v and missed limits %s", err, cmp.Diff(want, missed))
+		t.Errorf("got error %v, want one; missed limits (-want +got): %s", err, cmp.Diff(want, missed))
 	}
 	if diff := cmp.Diff([]string{"A", "B", "C"}, armsOf(missed)); diff != "" {
 		t.Errorf("arms (-want +got): %s", diff)
 	}
 }
 
-// TestLimitsOfTheRepository checks that the limits that make bench-check uses can be read, and that there are some for both
-// of its sizes.
+// TestLimitsOfTheRepository checks that the limits that make bench-check uses can be read, and that there are limits for
+// clusters of 500 and of 5,000 nodes.
 func TestLimitsOfTheRepository(t *testing.T) {
 	limits, err := readLimits("../../perf/limits.yaml")
 	if err != nil {

@@ -69,7 +69,7 @@ func (b *bench) run(ctx context.Context) error {
 	report := b.newReport()
 	if b.limits != nil {
 		if b.limits = report.applicable(b.limits); len(b.limits) == 0 {
-			return fmt.Errorf("there are no limits for %s", report.name())
+			return fmt.Errorf("-limits: the file has no limits for %s, the size and load of this run", report.name())
 		}
 		if len(b.only) == 0 {
 			b.only = armsOf(b.limits)

@@ -44,7 +44,7 @@ func (p Place) labels() map[string]string {
 	}
 }
 
-// Pod returns a pod that runs.
+// Pod returns the object of a pod that runs.
 func (w *World) Pod(p Place) *corev1.Pod {
 	scheduler := "default-scheduler"
 	if p.Fixed() {

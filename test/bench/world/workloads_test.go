@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// TestFixedIPs checks that the controller has nothing to do for the FixedIPs of the world, and that their status is the one
-// that it would write. Otherwise bench-controller would measure its writes.
+// TestFixedIPs checks that the controller has nothing to do for the FixedIPs of the world, and that they have the status
+// that the controller would write. Otherwise bench-controller would also measure these writes.
 func TestFixedIPs(t *testing.T) {
 	w, err := New(Size{Nodes: 3, Fixed: 20, Absent: 10})
 	if err != nil {

@@ -45,8 +45,9 @@ type Size struct {
 	Unplaced int
 }
 
-// World is a cluster in which no controller has work to do: every object is in the state in which Kubernetes, Cilium and our
-// controller leave it. The pods of each group are distributed evenly over the nodes, beginning with the first node.
+// World is a cluster in which our controller has no work to do, unless WithoutFixedIPs or Searching is set: every object is
+// in the state in which Kubernetes, Cilium and our controller leave it. The pods of each group are distributed evenly over
+// the nodes, beginning with the first node.
 type World struct {
 	Size
 	since metav1.Time

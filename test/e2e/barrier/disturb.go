@@ -43,7 +43,7 @@ var disturbances = []disturbance{
 	{name: "no-pool", run: noPool},
 }
 
-// choose returns the disturbances with these names; all if names is nil.
+// choose returns the disturbances with these names; all if names is nil. It returns an error for an unknown name.
 func choose(names []string) ([]disturbance, error) {
 	if names == nil {
 		return disturbances, nil
@@ -52,7 +52,7 @@ func choose(names []string) ([]disturbance, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(disturbances, func(d disturbance) bool { return d.name == strings.TrimSpace(name) })
 		if i < 0 {
-			return nil, fmt.Errorf("no disturbance is called %q", name)
+			return nil, fmt.Errorf("-only: there is no disturbance %q", name)
 		}
 		chosen = append(chosen, disturbances[i])
 	}
@@ -72,8 +72,8 @@ func quiet(ctx context.Context, a *attempt) (time.Time, error) {
 	return time.Time{}, a.ask(ctx)
 }
 
-// restart kills the agent and starts it again. It kills the agent before the addresses are withdrawn, before the probe is
-// written, or after that, at random.
+// restart kills the agent and starts it again. At random, it kills the agent before the addresses are withdrawn, before the
+// probe is written, or after the probe is written.
 func restart(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	kill := rand.IntN(3)
 	for step, do := range []func(context.Context) error{a.withdraw, a.ask, func(context.Context) error { return nil }} {
@@ -122,8 +122,9 @@ func labels(ctx context.Context, a *attempt) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// between calls stop before the addresses are withdrawn, before the probe is written, or after that, at random. It calls
-// resume some time later.
+// between withdraws addresses and writes the probe. At random, it calls stop before the addresses are withdrawn, before the
+// probe is written, or after the probe is written. It calls resume some time after the probe was written, or at once if a
+// write fails.
 func between(ctx context.Context, a *attempt, stop, resume func() error) (impossible time.Time, err error) {
 	when := rand.IntN(3)
 	for step, do := range []func(context.Context) error{a.withdraw, a.ask, func(context.Context) error { return nil }} {
@@ -143,13 +144,13 @@ func between(ctx context.Context, a *attempt, stop, resume func() error) (imposs
 	return impossible, resume()
 }
 
-// stopped suspends the process of the agent with SIGSTOP.
+// stopped suspends the process of the agent with SIGSTOP for some time; see between.
 func stopped(ctx context.Context, a *attempt) (time.Time, error) {
 	agent := a.node.Process(realcluster.Agent)
 	return between(ctx, a, func() error { return agent.Signal(syscall.SIGSTOP) }, func() error { return agent.Signal(syscall.SIGCONT) })
 }
 
-// partitioned cuts the node off from the network.
+// partitioned cuts the node off from the network for some time; see between.
 func partitioned(ctx context.Context, a *attempt) (time.Time, error) {
 	return between(ctx, a, a.node.Partition, a.node.Heal)
 }

@@ -165,7 +165,7 @@ func (s *site) getOnce(ctx context.Context) (pool.NodePool, error) {
 	return s.pools.Get(ctx, s.name)
 }
 
-// watch signals each change of the CiliumNode.
+// watch sends to changed after each change of the CiliumNode, until ctx ends.
 func (s *site) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		w, err := s.api.Watch(ctx, &ciliumv2.CiliumNodeList{}, client.MatchingFields{"metadata.name": s.name})
@@ -255,6 +255,6 @@ func (l *lab) runDisturbance(ctx context.Context, d disturbance, n int) error {
 		})
 	}
 	wg.Wait()
-	fmt.Fprintf(os.Stderr, "%s: %s\n", d.name, time.Since(began).Round(time.Second))
+	fmt.Fprintf(os.Stderr, "disturbance %s: done after %s\n", d.name, time.Since(began).Round(time.Second))
 	return errors.Join(errs...)
 }

@@ -75,7 +75,7 @@ func run() error {
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
 	flag.IntVar(&o.nodes, "nodes", 4, "number of nodes; each has its own barriers")
 	flag.IntVar(&o.barriers, "barriers", 70, "number of barriers, spread over the disturbances and the nodes")
-	flag.StringVar(&o.only, "only", "", "run only these disturbances, separated by commas")
+	flag.StringVar(&o.only, "only", "", "run only these disturbances, separated by commas: idle, pods, restart, labels, stopped, partitioned, no-pool; if empty, all")
 	flag.StringVar(&o.out, "out", "", "file to which the result of each barrier is appended as a line of JSON")
 	flag.Parse()
 	// Warnings of the API server and logs of libraries would be mixed with the report.
@@ -129,8 +129,8 @@ func appendResult(o options, r result) error {
 	return nil
 }
 
-// clusterOptions returns the options of the cluster. No program of fixedip runs on the cluster: the lab writes the pools,
-// starting when product is called.
+// clusterOptions returns the options of the cluster. No program of fixedip runs on the cluster. The start of the cluster
+// calls product instead of starting them; product makes the lab write the pools.
 func (o options) clusterOptions(product func(context.Context, *realcluster.Cluster) error) (realcluster.Options, error) {
 	source, err := filepath.Abs(o.source)
 	if err != nil {

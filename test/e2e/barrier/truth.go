@@ -18,8 +18,8 @@ import (
 	"fixedip.io/fixedip/hack/realcluster"
 )
 
-// truth records which sandbox of a node has which address, from the file that the container runtime keeps of each successful
-// CNI ADD. It does not depend on the agent.
+// truth records which sandbox of a node has which address, from the file that the container runtime writes for each
+// successful CNI ADD. This record does not depend on the agent.
 type truth struct {
 	cluster *realcluster.Cluster
 	node    string
@@ -114,7 +114,8 @@ func (t *truth) seen(after time.Time) []sandbox {
 }
 
 // endpoint reports whether the agent has an endpoint with the address. The file of a sandbox exists for a moment after the
-// agent has released its address, so the file alone proves nothing. endpoint retries until the agent answers or ctx ends.
+// agent has released its address, so the file alone proves nothing. endpoint retries until the agent answers. If ctx ends
+// first, it returns false.
 func (t *truth) endpoint(ctx context.Context, a netip.Addr) bool {
 	for ctx.Err() == nil {
 		found, err := t.endpoints(ctx)

@@ -34,7 +34,7 @@ const (
 type result struct {
 	Node, Disturbance string
 	// Latency is the time from the write of the probe to the answer. After is the time from the end of the disturbance, or
-	// from that write if it is later, to the answer; 0 if the answer came before.
+	// from that write if it is later, to the answer; 0 if the answer came before the disturbance was over.
 	Latency, After time.Duration
 	// Writes counts the writes of a probe, Conflicts the attempts that failed because the CiliumNode had changed, and
 	// Versions the reads of the CiliumNode while waiting for the answer.
@@ -44,10 +44,11 @@ type result struct {
 	// before Complete.
 	Last               string
 	Incomplete, NoPool bool
-	Clear, InUse       int
-	// Unknown counts withdrawn addresses whose use is unknown, as Clear and InUse count the others.
-	Unknown int
-	Wrong   []string
+	// Clear, InUse and Unknown count the withdrawn addresses, by the use that the answer shows.
+	Clear, InUse int
+	Unknown      int
+	// Wrong contains a description of each error of the answer.
+	Wrong []string
 }
 
 // attempt is one barrier and its disturbance.

@@ -224,8 +224,8 @@ func handWritten(ctx context.Context, s *scene) error {
 	return err
 }
 
-// adopted checks that the addresses of pods of the default scheduler are adopted: because of an annotation of their
-// template, or because of the label-selector of the controller.
+// adopted checks that the addresses of pods of the default scheduler are adopted if the template of the pods has the
+// annotation fixedip.io/enabled, or if adoption.podSelector matches the labels of the pods.
 func adopted(ctx context.Context, s *scene) error {
 	s.witness.AnyOrder()
 	for _, w := range []workload{
@@ -301,7 +301,7 @@ func (s *scene) awaitCrowd(ctx context.Context, pods int) (found map[string][]st
 	for _, pod := range list.Items {
 		for _, ip := range pod.Status.PodIPs {
 			if other, taken := users[ip.IP]; taken {
-				return nil, fmt.Errorf("the unreserved pods %s and %s have %s", other, pod.Name, ip.IP)
+				return nil, fmt.Errorf("the unreserved pods %s and %s have the same address %s", other, pod.Name, ip.IP)
 			}
 			users[ip.IP] = pod.Name
 			found[pod.Name] = append(found[pod.Name], ip.IP)

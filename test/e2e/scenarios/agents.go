@@ -129,7 +129,7 @@ func ciliumNodeDeleted(ctx context.Context, s *scene) error {
 		return fmt.Errorf("read CiliumNode %s: %w", calmNode, err)
 	}
 	if made.UID == cn.UID {
-		return fmt.Errorf("CiliumNode %s is still the one that was deleted", calmNode)
+		return fmt.Errorf("CiliumNode %s has the UID that it had before its deletion, want it to be created again", calmNode)
 	}
 	if before, err = s.awaitReplaced(ctx, before); err != nil {
 		return err

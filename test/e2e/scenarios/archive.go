@@ -116,7 +116,8 @@ func readEnd(path string) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-maxLog), maxLog))
 }
 
-// addObjects adds the objects of all relevant kinds as YAML.
+// addObjects adds pods, nodes, events, workloads, and the objects of Cilium and fixedip as YAML. It adds nothing if there
+// is no client yet.
 func (t *trial) addObjects(a *archive) error {
 	if t.api == nil {
 		return nil
@@ -144,7 +145,8 @@ func (t *trial) addObjects(a *archive) error {
 	return errors.Join(errs...)
 }
 
-// addKernels adds the network state of the nodes and the kernel log, which shows whether the machine was stalled.
+// addKernels adds the network state of the nodes and the kernel log, which shows whether the machine was stalled. It adds
+// nothing if the cluster has not started.
 func (t *trial) addKernels(a *archive) error {
 	if t.cluster == nil || t.wire == nil {
 		return nil

@@ -155,8 +155,8 @@ func (b *controlPods) pairs() []pair {
 	return list
 }
 
-// ping sends requests repeatedly until ctx ends. A request without an answer is lost, unless the machine was stalled. A lost
-// request and an answer of another pod are violations.
+// ping sends requests from p.from to p.address repeatedly until ctx ends. A request without an answer is lost, unless the
+// machine was stalled. A lost request and an answer of another pod are violations.
 func (w *watch) ping(ctx context.Context, p pair) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -219,9 +219,10 @@ func (w *watch) stalled(pinging, ctx context.Context, p pair) bool {
 	}
 }
 
-// measureStall reports whether the machine, and not the pod network, delays the pings of a pair. The machine is stalled if the
-// pod p.to does not answer in time over the loopback interface of its own network namespace, where no packet is lost, or if the
-// kubelet of its node does not accept in time a connection from the node of p.from, which uses no tunnel.
+// measureStall reports whether the machine, and not the pod network, delays the pings of a pair. The machine is stalled if
+// the pod p.to does not answer in time over the loopback interface of its own network namespace, where no packet is lost.
+// It is also stalled if the kubelet of the node of p.to does not accept a connection in time: the connection comes from the
+// node of p.from and uses no tunnel.
 func (w *watch) measureStall(ctx context.Context, p pair) bool {
 	late := make(chan bool, 2)
 	began := time.Now()

@@ -165,8 +165,9 @@ func (t *trial) runOne(parent context.Context, s scenario, m *killer, nodes []st
 // killed returns the name of a scenario that runs while our programs are killed.
 func killed(name string) string { return name + ", our programs killed" }
 
-// supervise restarts each program of the nodes that has exited, so that the next scenario finds it running. It returns
-// an error for each such program, and if a restart fails or the node does not become ready afterwards.
+// supervise restarts each program of the nodes that has exited, so that the next scenario finds it running. It skips nodes
+// that are powered off. It returns an error for each program that has exited, and if a restart fails or the node does not
+// become ready afterwards.
 func (t *trial) supervise(ctx context.Context, nodes []string) error {
 	var errs []error
 	for _, name := range nodes {

@@ -153,11 +153,11 @@ func run() error {
 type killMode string
 
 const (
-	// killsToo runs these scenarios a second time, while our programs are killed.
+	// killsToo runs scenarios that allow kills a second time, while our programs are killed.
 	killsToo killMode = "too"
-	// killsOnly runs them once, while our programs are killed.
+	// killsOnly runs scenarios that allow kills once, while our programs are killed.
 	killsOnly killMode = "only"
-	// noKills runs them once, without kills.
+	// noKills runs scenarios that allow kills once, without kills.
 	noKills killMode = "none"
 )
 

@@ -135,7 +135,7 @@ func kubeletStopped(ctx context.Context, s *scene) error {
 func (s *scene) checkNotReplaced(ctx context.Context, i identity) error {
 	if err := eventually(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || pod.DeletionTimestamp == nil {
-			return errors.New("pod web-0 has no deletionTimestamp, although its node is not ready")
+			return errors.New("pod web-0 does not exist or has no deletionTimestamp, want it to be terminating because its node is not ready")
 		}
 		return nil
 	}); err != nil {
@@ -192,7 +192,7 @@ func drainedWithBudget(ctx context.Context, s *scene) error {
 	case err == nil:
 		return fmt.Errorf("pod %s was evicted although pod %s waits and uses up the budget", second, first)
 	case !apierrors.IsTooManyRequests(err):
-		return fmt.Errorf("pod %s waits and uses up the budget: evict pod %s: want TooManyRequests: %w", first, second, err)
+		return fmt.Errorf("while pod %s waits and uses up the budget, the eviction of pod %s failed, want TooManyRequests: %w", first, second, err)
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {
 		return err
@@ -268,8 +268,8 @@ func nodeRemoved(ctx context.Context, s *scene) error {
 	return errors.Join(err, node.Reboot(ctx, false), node.WaitReady(ctx))
 }
 
-// joinedNode returns victimNode or spareNode, whichever is in the cluster, and the other one. Earlier scenarios may have
-// replaced one by the other.
+// joinedNode returns victimNode and spareNode; node is the one that is in the cluster. Earlier scenarios may have replaced
+// one by the other.
 func (s *scene) joinedNode(ctx context.Context) (node, other string, err error) {
 	switch err := s.api.Get(ctx, client.ObjectKey{Name: victimNode}, &corev1.Node{}); {
 	case err == nil:

@@ -263,7 +263,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// next returns when the next kill is killAfter away, so that no scenario ends before its first kill.
+// next returns when the next kill is killAfter away, so that no scenario ends before its first kill. It returns an error if
+// the kills have stopped or ctx ends.
 func (m *killer) next(ctx context.Context) error {
 	m.mu.Lock()
 	soon := m.soon

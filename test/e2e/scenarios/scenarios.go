@@ -36,7 +36,7 @@ var scenarios = []scenario{
 	{"sandbox killed", "the pod continues in a new sandbox with the same addresses", sandboxKilled, ownPods, true, false},
 
 	{"node drained", "the pod waits for its node and has its addresses there again", nodeDrained, thirdNode, true, false},
-	{"drained with a budget", "a waiting pod and the node name each other, and the drain stops", drainedWithBudget, thirdNode, true, false},
+	{"drained with a budget", "the message of the waiting pod names the node, an event of the node names the pod, and the drain stops", drainedWithBudget, thirdNode, true, false},
 	{"drained with a budget, Migrate", "the pods move, and the drain ends", drainedWithBudgetAndMoved, thirdNode, true, true},
 	{"volume", "the pod runs where its volume and its address are", volume, thirdNode, true, false},
 	{"agent cut off", "a replaced pod has its addresses again, and a new pod ends up with fixed addresses", agentCutOff, thirdNode, true, false},
@@ -51,7 +51,7 @@ var scenarios = []scenario{
 	{"migrated and back", "the pod keeps its addresses when it moves to another node and back", migratedAndBack, wholeCluster, true, true},
 	{"agent restarted", "pods that are replaced during the restart have the same addresses", agentRestarted, wholeCluster, true, false},
 	{"agent restarted ten times", "the router and the health endpoint keep their addresses", agentRestartedOften, wholeCluster, false, false},
-	{"CiliumNode deleted", "pods on the node keep their addresses, and no other pod gets them", ciliumNodeDeleted, wholeCluster, true, false},
+	{"CiliumNode deleted", "pods on the node keep their addresses, and no other pod gets one of these", ciliumNodeDeleted, wholeCluster, true, false},
 	{"API server restarted", "pods that are replaced during the restart have the same addresses", apiServerRestarted, wholeCluster, true, false},
 
 	{"node surged", "a node that joined before inherits the subnet, and the pods follow their addresses", nodeSurged, changedCluster, true, false},

@@ -27,7 +27,7 @@ type scenario struct {
 	proves string
 	run    func(context.Context, *scene) error
 	needs  need
-	// kills is true if the scenario runs a second time while our programs are killed.
+	// kills is true if the scenario may also run while our programs are killed; see killMode.
 	kills bool
 	// tunnel is true if an address is carried by a node other than its home node, to which native routing has no route.
 	tunnel bool

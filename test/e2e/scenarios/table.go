@@ -51,7 +51,7 @@ type profile struct {
 // are optional.
 var profiles = []profile{{layout.Tunnel, layout.OwnKubernetes}, {layout.Native, layout.OwnKubernetes}, {layout.Tunnel, "1.35"}}
 
-// folder returns the work folder of a run on a version of Cilium.
+// folder returns the work folder of a run on a version of Cilium with the profile of o.
 func (o options) folder(version string) string {
 	name := "cilium-" + version
 	if o.routing == layout.Native {
@@ -92,8 +92,8 @@ func (r results) save(o options) error {
 	return nil
 }
 
-// lastRuns returns the summaries of the last complete runs, by profile and version. Runs of optional profiles may be
-// missing.
+// lastRuns returns the summaries of the last complete runs, in the order of profiles and, within a profile, of versions.
+// Runs of optional profiles may be missing; it returns an error if a run of the first profile is missing.
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
 	for i, p := range profiles {
@@ -111,7 +111,7 @@ func lastRuns(o options) ([]summary, error) {
 				return nil, fmt.Errorf("read the results of the last complete run on Cilium %s with %s routing and Kubernetes %s: %w", version, p.routing, p.kubernetes, err)
 			}
 			if s.Kubernetes == "" {
-				return nil, fmt.Errorf("the results of the last complete run on Cilium %s lack the version of Kubernetes; run it again", version)
+				return nil, fmt.Errorf("the results of the last complete run on Cilium %s lack the version of Kubernetes; run the scenarios on that version again", version)
 			}
 			all = append(all, s)
 		}
@@ -119,7 +119,7 @@ func lastRuns(o options) ([]summary, error) {
 	return all, nil
 }
 
-// title names the version and the profile of a run.
+// title returns the version of Cilium and the parts of the profile of a run that differ from the defaults.
 func (s summary) title() string {
 	title := "Cilium " + s.Cilium
 	if s.Routing == layout.Native {

@@ -164,8 +164,8 @@ func (w *watch) sample(ctx context.Context) {
 	})
 }
 
-// checkWire reports an address that the interfaces of two pods have. Nodes are read one after the other, so it reads both
-// interfaces again before it reports.
+// checkWire reports an address that the interfaces of two pods have. Nodes are read one after the other, so checkWire
+// reads both interfaces again before it reports the address.
 func (w *watch) checkWire(boxes []sandbox) {
 	at := map[string]sandbox{} // by address
 	for _, b := range boxes {

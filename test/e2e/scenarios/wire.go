@@ -35,7 +35,7 @@ type sandbox struct {
 	uid            string
 	addresses      []string
 	mac            string
-	// path is the path of its network namespace.
+	// path is the path of the network namespace of the sandbox.
 	path string
 }
 
@@ -119,7 +119,8 @@ func (w *wire) read(root, node, id string) (sandbox, bool) {
 		}
 		for _, ns := range spec.Linux.Namespaces {
 			if ns.Type == "network" && ns.Path != "" {
-				// /var/run is a symbolic link; an absolute one would leave the root of the node.
+				// On the node, /var/run is a symbolic link to /run. If the link is absolute, it leads to a folder outside
+				// the root of the node.
 				s.path = filepath.Join(root, "run", strings.TrimPrefix(strings.TrimPrefix(ns.Path, "/var"), "/run"))
 			}
 		}
@@ -130,7 +131,8 @@ func (w *wire) read(root, node, id string) (sandbox, bool) {
 	return s, s.path != ""
 }
 
-// interfaceOf returns the addresses of eth0 in a network namespace, without link-local ones, and its MAC address.
+// interfaceOf returns the addresses of eth0 in a network namespace, without link-local addresses, and the MAC address of
+// eth0.
 func interfaceOf(path string) (addresses []string, mac string, err error) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -172,7 +174,7 @@ func (w *wire) sandboxOf(node, uid string) (sandbox, error) {
 	return sandbox{}, fmt.Errorf("node %s has no sandbox with addresses for the pod with the UID %s", node, uid)
 }
 
-// fetchTimeout is the time limit of a request. It is longer than an answer takes even if three packets in a row are lost.
+// fetchTimeout is the time limit of a request. It is longer than a request takes if three packets in a row are lost.
 const fetchTimeout = 8 * time.Second
 
 // answer is the answer of a test pod: its hostname and addresses. See hack/realcluster/testpod.

@@ -1,8 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster runs the commands of docs/start and docs/tasks, and applies manifests/examples, on real nodes: kubelets, containerd and
-// unmodified Cilium agents, in namespaces of this machine. It needs root; make test-pages builds the programs that it runs.
+// Package cluster runs the commands of docs/start and docs/tasks, and applies manifests/examples, on real nodes: kubelets,
+// containerd and unmodified Cilium agents, in namespaces of this machine. It needs root; make test-pages builds the programs
+// that it runs.
 package cluster
 
 import (
@@ -30,7 +31,7 @@ const (
 	startTimeout = 6 * time.Minute
 	stepTimeout  = 6 * time.Minute
 	pageTimeout  = 15 * time.Minute
-	// patience is how long a command is run again until its output is as a page shows it.
+	// patience is the time for which a command is run again if its output is not as the page shows it.
 	patience = time.Minute
 	// nodes is the number of nodes of a cluster.
 	nodes = 3
@@ -43,7 +44,7 @@ const (
 // bin is the folder of the programs, as built by make test-pages. root is the folder of the repository.
 var bin, root string
 
-// running contains the started clusters. Key: their families.
+// running contains the started clusters. Key: their families, joined by a comma.
 var running = map[string]*site{}
 
 func TestMain(m *testing.M) {
@@ -83,8 +84,8 @@ type site struct {
 	dir string
 }
 
-// on returns the cluster with these families, joined by a comma. It starts the cluster and installs fixedip if no test has done
-// that.
+// on returns the cluster with these families, joined by a comma. It starts the cluster and installs fixedip if no test has
+// done so.
 func on(t *testing.T, families string) *site {
 	t.Helper()
 	if s := running[families]; s != nil {
@@ -119,15 +120,15 @@ func on(t *testing.T, families string) *site {
 	}
 	step := quickstart.Steps[install]
 	if strings.Contains(families, "IPv6") {
-		// An agent that assigns both families exits if it finds only one in its pool. The kubelet of a DaemonSet would start it again;
-		// the agents of this cluster are processes.
+		// An agent that assigns both families exits if its pool has addresses of only one. The agents of this cluster are
+		// processes, which no kubelet starts again.
 		step.Command += " --set 'config.subnets.clusterPools[1].cidr=" + poolOfIPv6 + "'"
 	}
 	must(t, shell.Run(ctx, step))
 	return s
 }
 
-// linkPrograms makes kubectl, helm and kubectl-fixedip available to the commands of pages.
+// linkPrograms makes kubectl, helm and kubectl-fixedip available to the commands of pages. It builds helm.
 func (s *site) linkPrograms(ctx context.Context) error {
 	path := filepath.Join(s.dir, "path")
 	if err := os.MkdirAll(path, 0o755); err != nil {
@@ -146,8 +147,8 @@ func (s *site) linkPrograms(ctx context.Context) error {
 	return nil
 }
 
-// shell returns a shell in the folder of the repository, whose kubectl uses the namespace. The test creates the namespace if it is
-// not "default".
+// shell returns a shell in the folder of the repository, whose kubectl uses the namespace. It creates the namespace unless
+// the namespace is "default".
 func (s *site) shell(t *testing.T, namespace string) pages.Shell {
 	t.Helper()
 	text, err := os.ReadFile(s.cluster.Kubeconfig(cluster.Admin))
@@ -173,13 +174,14 @@ func (s *site) shell(t *testing.T, namespace string) pages.Shell {
 	return shell
 }
 
-// remove deletes everything in a namespace, and the namespace.
+// remove deletes the workloads, pods and FixedIPs of a namespace, and then the namespace. It fails the test if the
+// namespace is not gone in time.
 func remove(t *testing.T, shell pages.Shell, namespace string) {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	command := "kubectl delete deployments,statefulsets,pods,fixedips --all --wait=false && kubectl delete namespace " + namespace + " --timeout=4m"
 	if err := shell.Run(ctx, pages.Step{Command: command}); err != nil {
-		t.Errorf("clean up: %v", err)
+		t.Errorf("delete the namespace of the test: %v", err)
 	}
 }
 

@@ -20,11 +20,12 @@ import (
 	"fixedip.io/fixedip/test/pages"
 )
 
-// examples are the needs of the examples that need more than an installation. Key: the name of the file, without its extension.
+// examples contains the preparations for the examples that need more than an installation of fixedip. Key: the name of the
+// file, without its extension.
 var examples = map[string]struct {
-	// families are those of the cluster; empty: IPv4.
+	// families are the IP families of the cluster, joined by a comma; empty means IPv4.
 	families string
-	// before is a command that prepares the cluster, and after takes that back.
+	// before is a command that prepares the cluster, and after a command that removes the preparation. Both may be empty.
 	before, after string
 }{
 	"deployment-slots": {before: upgrade("'config.workloads[0].apiGroup=apps'", "'config.workloads[0].kind=Deployment'", "'config.workloads[0].identity=Slot'")},
@@ -41,8 +42,8 @@ func upgrade(values ...string) string {
 	return "helm upgrade fixedip manifests/charts/fixedip -n fixedip-system --reuse-values --wait --set " + strings.Join(values, " --set ")
 }
 
-// TestExamples applies each manifest of manifests/examples. Its pods become ready with the addresses of FixedIPs. When all of them are
-// deleted, the next pods have the same addresses.
+// TestExamples applies each manifest of manifests/examples. It checks that the pods become ready with addresses that
+// FixedIPs reserve, and that the next pods have the same addresses after all pods were deleted.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "manifests", "examples", "*.yaml"))
 	must(t, err)
@@ -80,10 +81,10 @@ func TestExamples(t *testing.T) {
 			after := addresses(ctx, t, shell)
 			want, got := slices.Sorted(maps.Values(before)), slices.Sorted(maps.Values(after))
 			if len(want) == 0 || !slices.Equal(want, got) {
-				t.Errorf("the pods had %v, and have %v after all of them were deleted", before, after)
+				t.Errorf("the pods had the addresses %v, and have %v after all of them were deleted; want the same addresses, at least one", before, after)
 			}
 			if name != "deployment-slots" && !maps.Equal(before, after) {
-				t.Errorf("the pods had %v, and have %v after all of them were deleted; want each pod to have the same", before, after)
+				t.Errorf("the pods had the addresses %v, and have %v after all of them were deleted; want the same addresses for each pod", before, after)
 			}
 		})
 	}
@@ -92,8 +93,8 @@ func TestExamples(t *testing.T) {
 // rolledOut waits until all pods of the workloads of the namespace are ready.
 const rolledOut = "for w in $(kubectl get statefulsets,deployments -o name); do kubectl rollout status $w --timeout=4m; done"
 
-// awaitReady waits until count pods of the namespace are ready, and no pod is being deleted. The status of a workload may still count the
-// pods that were deleted.
+// awaitReady waits until count pods of the namespace are ready, and no pod is being deleted. It does not use the status of
+// the workloads, which may still count the deleted pods.
 func awaitReady(ctx context.Context, t *testing.T, shell pages.Shell, count int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
@@ -120,8 +121,8 @@ func awaitReady(ctx context.Context, t *testing.T, shell pages.Shell, count int)
 	}
 }
 
-// addresses returns the addresses of the pods of the namespace, and checks that FixedIPs reserve exactly these. Key: the pod. Value:
-// its addresses, joined by a comma.
+// addresses returns the addresses of the pods of the namespace that are not being deleted, and checks that FixedIPs reserve
+// exactly these addresses. Key: the name of the pod. Value: its addresses, joined by a comma.
 func addresses(ctx context.Context, t *testing.T, shell pages.Shell) map[string]string {
 	t.Helper()
 	var pods corev1.PodList
@@ -142,13 +143,13 @@ func addresses(ctx context.Context, t *testing.T, shell pages.Shell) map[string]
 			Output:  []string{fmt.Sprintf(`["%s"]`, strings.ReplaceAll(ips, ",", `","`))},
 		}
 		if err := shell.Run(ctx, step); err != nil {
-			t.Errorf("the FixedIP of pod %s: %v", pod, err)
+			t.Errorf("compare pod %s with its FixedIP: %v", pod, err)
 		}
 	}
 	return found
 }
 
-// get reads objects of the namespace with kubectl.
+// get reads all objects of a kind in the namespace with kubectl, and decodes the list into the value of into.
 func get(ctx context.Context, t *testing.T, shell pages.Shell, into any, kind string) {
 	t.Helper()
 	command := exec.CommandContext(ctx, "bash", "-c", "kubectl get "+kind+" -o json")

@@ -15,8 +15,9 @@ import (
 	"fixedip.io/fixedip/test/pages"
 )
 
-// TestPages runs the commands of every page of docs/start and docs/tasks, in the order of the page, in a namespace of its own. The
-// variable FIXEDIP_PAGES is a regular expression for the names of pages and examples; empty: all.
+// TestPages runs the commands of every page of docs/start and docs/tasks, in the order of the page and in a namespace of
+// the page. The variable FIXEDIP_PAGES is a regular expression for the names of pages and examples; if it is empty, all of
+// them run.
 func TestPages(t *testing.T) {
 	all, err := pages.Documents(root)
 	must(t, err)
@@ -46,7 +47,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// selected reports whether FIXEDIP_PAGES selects a name.
+// selected reports whether FIXEDIP_PAGES selects the name of a page or example.
 func selected(t *testing.T, name string) bool {
 	t.Helper()
 	pattern, err := regexp.Compile(os.Getenv("FIXEDIP_PAGES"))
@@ -54,14 +55,15 @@ func selected(t *testing.T, name string) bool {
 	return pattern.MatchString(name)
 }
 
-// within runs one command with the time limit of a command.
+// within calls run with a context that ends after stepTimeout.
 func within(ctx context.Context, run func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	return run(ctx)
 }
 
-// state returns what kubectl shows of the namespace of a page, for the message of a failure.
+// state returns the nodes, the pods, FixedIPs and last events of the namespace, and the pods of fixedip, for the message of
+// a failure.
 func state(shell pages.Shell) string {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()

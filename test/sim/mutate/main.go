@@ -22,7 +22,7 @@ import (
 )
 
 // mutation is a bug. The text in the field from, which occurs once in the file, is replaced with the text in the field
-// to. Each mutation breaks a promise. If two places of the product prevent a bug independently, the map also contains
+// to. Each mutation breaks a promise. If two places of the product prevent a bug independently, the map named also contains
 // the second place: the model could not notice a change of only one of them.
 type mutation struct{ name, file, from, to string }
 
@@ -249,7 +249,7 @@ func (m mutation) try(root, dir string, checks int) (string, error) {
 	if err := os.WriteFile(list, overlay, 0o600); err != nil {
 		return "", err
 	}
-	// The command fails if the model notices the bug.
+	// go test fails if the model notices the bug, so its error is ignored.
 	out, _ := exec.Command("go", "test", "-count=1", "-timeout=2h", "-vet=off", "-ldflags=-s -w", "-overlay="+list, "./test/sim", "-run=TestModel$",
 		"-rapid.nofailfile", "-rapid.shrinktime=0s", "-sim.shrink=0s", "-rapid.seed=1", fmt.Sprintf("-rapid.checks=%d", checks)).CombinedOutput()
 	return string(out), nil

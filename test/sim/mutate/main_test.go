@@ -30,7 +30,7 @@ func TestMutationsApply(t *testing.T) {
 	}
 	for name := range also {
 		if !names[name] {
-			t.Errorf("the map also contains a second place of mutation %q, which does not exist", name)
+			t.Errorf("the map named also has the key %q, want the name of a mutation", name)
 		}
 	}
 }

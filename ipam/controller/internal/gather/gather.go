@@ -52,7 +52,7 @@ type Gatherer struct {
 	Kinds  identity.Kinds
 	Events events.EventRecorder
 	Clock  clock.Clock
-	// Failover is the policy of FixedIPs that have none.
+	// Failover is the failover policy of FixedIPs that have none.
 	Failover v1alpha1.Failover
 	// Deadline is the value of reclaim.State.Deadline.
 	Deadline time.Duration
@@ -376,7 +376,7 @@ func (g *Gatherer) conflictingFixedIP(ctx context.Context, record *v1alpha1.Fixe
 }
 
 // reports adds to the state the held addresses that agents report as used, and a blocker for each of them that another pod
-// uses.
+// or the node itself uses.
 func (g *Gatherer) reports(owner string, s *reclaim.State) {
 	for _, h := range s.Held {
 		n, _ := g.Ledger.Node(h.Node)

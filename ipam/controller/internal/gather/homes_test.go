@@ -35,7 +35,7 @@ func TestReports(t *testing.T) {
 		blocks string
 	}{
 		"not used":                           {entry: claimed},
-		"used by its pod":                    {entry: claimed, user: owner},
+		"used by the owner of the entry":     {entry: claimed, user: owner},
 		"used by another pod":                {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by pod db/other-0 on node n; release is blocked until the agent no longer reports that use; delete that pod if it still runs with the IP"},
 		"used by a pod of another namespace": {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n; release is blocked until the agent no longer reports that use; delete that pod if it still runs with the IP"},
 		"used by the node itself":            {entry: claimed, user: "router", blocks: "router", why: `IP 10.0.1.6 is still in use by owner "router" on node n; release is blocked until the agent no longer reports that use`},

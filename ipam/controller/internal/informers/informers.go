@@ -56,7 +56,8 @@ func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 // that it does not have to list all objects when it becomes the leader.
 type Synced map[string]func() bool
 
-// Start starts the informers of NodeSubnets and of every kind in o, and adds a readiness check that waits for all of them.
+// Start starts the informers of NodeSubnets and of every kind in o, and adds a readiness check that fails until all of them
+// are synced.
 func Start(ctx context.Context, mgr ctrl.Manager, o cache.Options) (Synced, error) {
 	s := Synced{}
 	kinds := []client.Object{&v1alpha1.NodeSubnet{}}

@@ -51,7 +51,7 @@ func (f *Requests) Add(requests ...ctrl.Request) {
 }
 
 // Source returns a source for the controller. When the controller starts, the source waits until ready reports true (nil: it
-// does not wait), sets the queue, and queues initial.
+// does not wait), sets the queue, and queues the requests that initial returns.
 func (f *Requests) Source(ready func() bool, initial func() []ctrl.Request) source.Source {
 	return f.opened(ready, func(context.Context, Queue) { f.Add(initial()...) })
 }
