@@ -162,7 +162,7 @@ func writeAdoption(out io.Writer, r adoptionReport) error {
 	fmt.Fprintf(out, "Pods: %d; restarts: %d\n", len(r.Pods), r.Restarts)
 	for _, o := range outcomes {
 		if n := r.Totals[o.outcome]; n > 0 {
-			fmt.Fprintf(out, "  %[2]s: %[1]d\n", n, o.text)
+			fmt.Fprintf(out, "  %s: %d\n", o.text, n)
 		}
 	}
 	if r.Totals[conformance.Adopted]+r.Totals[conformance.AdoptedLater] == 0 {

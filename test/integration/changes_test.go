@@ -89,5 +89,5 @@ func TestKubectlChanges(t *testing.T) {
 
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}))
 	other := e.awaitPods("other-0")["other-0"]
-	e.exits("", 0, []string{"adopt", "--preview", "--selector=app=other"}, "default other-0 node-1 "+other.Address+" Adopted -", "restarts: 0", "1 keep their current addresses as fixed addresses")
+	e.exits("", 0, []string{"adopt", "--preview", "--selector=app=other"}, "default other-0 node-1 "+other.Address+" Adopted -", "restarts: 0", "pods that keep their current addresses as fixed addresses: 1")
 }

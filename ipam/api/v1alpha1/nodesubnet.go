@@ -9,10 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeSubnet is the claim of one subnet for one node. Its name is derived from the CIDR, so that of two controllers
-// that claim the same subnet only one can create it. The claim stays with the node until the Node is deleted,
-// whatever happens to its CiliumNode, and after that until another node inherits the subnet or no FixedIP needs it.
-// A NodeSubnet that is deleted while its node has the subnet is created again.
+// NodeSubnet records which node has a subnet. Its name is derived from the CIDR, so that of two controllers that
+// record the same subnet only one can create it. The node keeps the subnet until the Node is deleted, whatever
+// happens to its CiliumNode. After that, the NodeSubnet exists until another node inherits the subnet, or until the
+// grace period is over, no FixedIP reserves an address in the subnet, and no pool has an entry in it. A NodeSubnet
+// that is deleted while its node has the subnet is created again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=nsub,categories=fixedip-all

@@ -196,7 +196,8 @@ func SetAsReserved(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *core
 // finding is the mismatch of a pod. The zero value means that there is none.
 type finding struct {
 	reason, message string
-	// curable is true if a restart helps.
+	// curable is false if the pod must not be evicted because of this mismatch: a restart would not help, or
+	// EndpointBlocker forbids the eviction now. The mismatch policy and bare pods are checked separately.
 	curable bool
 	grace   time.Duration
 }

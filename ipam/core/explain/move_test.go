@@ -130,8 +130,8 @@ func TestMoveSubnet(t *testing.T) {
 func TestReserve(t *testing.T) {
 	const other = "choose another address; kubectl fixedip ip shows the use of this one"
 	node1 := gen.NodePool("node-1", "10.0.1.0/24", map[string]pool.Entry{
-		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.5": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.9": pool.CooldownEntry("", now.Add(-time.Minute)), "10.0.1.250": pool.ForOwner("router"),
-	}, gen.UsedBy("web/x", "10.0.1.2"), gen.UsedBy("db/new-0", "10.0.1.30"))
+		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {}, "10.0.1.5": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.9": pool.CooldownEntry("", now.Add(-time.Minute)), "10.0.1.250": pool.ForOwner("router"),
+	}, gen.UsedBy("web/x", "10.0.1.2"), gen.UsedBy("router", "10.0.1.3"), gen.UsedBy("db/new-0", "10.0.1.30"))
 	node2 := gen.NodePool("node-2", "fd00::/120", nil)
 	for name, c := range map[string]struct {
 		addrs    string
@@ -142,7 +142,8 @@ func TestReserve(t *testing.T) {
 	}{
 		"free":                                 {addrs: "10.0.1.20", findings: []explain.Finding{ok("The pool of node node-1 gets the entry of 10.0.1.20")}},
 		"a dynamic entry":                      {addrs: "10.0.1.1", findings: []explain.Finding{ok("The reservation waits: IP 10.0.1.1 has a dynamic entry in the pool of node node-1, so that any pod may be using it; the controller removes that entry when a FixedIP reserves the IP and no pod uses it; otherwise request an address nearer to the top of the node's subnet")}},
-		"used by a pod":                        {addrs: "10.0.1.2", findings: []explain.Finding{wrong("The agent of node node-1 reports that 10.0.1.2 is used by another pod", other)}},
+		"used by a pod":                        {addrs: "10.0.1.2", findings: []explain.Finding{wrong("IP 10.0.1.2 on node node-1 is still in use by a pod of another namespace, as the agent reports", other)}},
+		"used by the node":                     {addrs: "10.0.1.3", findings: []explain.Finding{wrong("IP 10.0.1.3 on node node-1 is still in use by the node itself (router), as the agent reports", other)}},
 		"of another pod":                       {addrs: "10.0.1.5", findings: []explain.Finding{wrong("IP 10.0.1.5 on node node-1 belongs to pod db/mysql-0", other)}},
 		"of another FixedIP":                   {addrs: "10.0.1.77", findings: []explain.Finding{wrong("A FixedIP reserves 10.0.1.77 for pod db/web-7", other)}},
 		"of a FixedIP of another namespace":    {addrs: "10.0.1.88", findings: []explain.Finding{wrong("A FixedIP reserves 10.0.1.88 for a pod of another namespace", other)}},

@@ -66,7 +66,9 @@ func Reserve(in ReserveInputs) Report {
 			home, _ := in.Pools.Home(a)
 			r.fine("The pool of node %s gets the entry of %s", home, a)
 		case b.Reason == pool.DynamicEntry && in.usedByOther(b.Node, a):
-			r.wrong(other, "The agent of node %s reports that %s is used by another pod", b.Node, a)
+			n, _ := in.Pools.Node(b.Node)
+			used := pool.Blocker{Addr: a, Node: b.Node, Reason: pool.InUseByPod, Who: n.Used[a], Requester: in.Owner}
+			r.wrong(other, "%s, as the agent reports", used.Error())
 		case slices.Contains(transient, b.Reason), b.Reason == pool.InUseByPod && b.Who == in.Owner:
 			r.fine("The reservation waits: %s", b.Message())
 		default:

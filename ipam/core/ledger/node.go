@@ -22,8 +22,9 @@ type node struct {
 	pool pool.NodePool
 	// written is the version of the last ObserveWrite, until the watch has shown it; zero: none.
 	written pool.NodePool
-	// assumed contains the addresses of claims in flight. Key: the address. Value: the UID of the pod with the claim. An
-	// address may also have its entry in the pool: the watch has shown the claim, and the pod is not bound yet.
+	// assumed contains the addresses of claims in flight. Key: the address. Value: the UID of the pod with the claim. The
+	// pool may already have an entry for such an address: the claim uses an existing entry (a restart in place, or the
+	// takeover of a slot), or the claim was written and the pod is not bound yet.
 	assumed map[netip.Addr]types.UID
 	// reserved is Ledger.reserved.
 	reserved *reservationIndex

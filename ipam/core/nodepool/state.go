@@ -45,7 +45,8 @@ type State struct {
 	// OnOtherNode reports whether the home of an address is this node and the pool or the agent of another node still has
 	// it.
 	Held, Reserved, OnOtherNode func(netip.Addr) bool
-	// Acknowledged reports whether the agent has acknowledged that an address is in cooldown, and does not use it.
+	// Acknowledged reports whether the agent has acknowledged the cooldown entry of an address and does not report the
+	// address as used. If the Node is gone, it returns true for every address. A call may request a barrier.
 	Acknowledged func(n pool.NodePool, a netip.Addr) bool
 	// Gone contains the owners of unreserved entries that no pod needs. Key: the owner. Value: always true.
 	Gone map[string]bool

@@ -253,9 +253,10 @@ func (n NodePool) FenceTarget(owner string, addrs []netip.Addr, at time.Time) []
 	return edits
 }
 
-// ReturnHome returns the edits of n, the pool of the home, that write a Cooldown entry for each of addrs whose entry is
-// LeavingEntry(from, owner). Other entries are not changed. Write the edits only if the whole spec of the home's CiliumNode
-// is unchanged since before the pool of the node from was seen with the Cooldown entries of FenceTarget.
+// ReturnHome returns the edits that write a Cooldown entry for each of addrs whose entry in n is LeavingEntry(from, owner). n
+// is the pool of the home node. Other entries are not changed. The move to the node from must be fenced before: its pool
+// has the Cooldown entries of FenceTarget, or it has no CiliumNode. Write the edits only if the whole spec of the home
+// node's CiliumNode has not changed since before the fence was observed.
 func (n NodePool) ReturnHome(owner, from string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for _, a := range addrs {
