@@ -80,8 +80,8 @@ type Cluster struct {
 // which a user installs fixedip later.
 func NoProduct(context.Context, *Cluster) error { return nil }
 
-// Start starts a cluster and returns when its nodes are ready. If the machine lacks a prerequisite it returns a
-// *preflight.Missing before it changes anything.
+// Start starts a cluster and returns when its nodes are ready or, with the option Unready, when their programs are started.
+// If the machine lacks a prerequisite, it returns a *preflight.Missing before it changes anything.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}

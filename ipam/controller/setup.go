@@ -100,7 +100,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	synced := func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() }
 	subnets := &subnet.Controller{
 		Pools: p.pools, Writer: p.writer, Ledger: p.Ledger, API: p.Live, Cached: p.Cached, Events: p.Events, Clock: p.Clock, Kinds: p.Kinds,
-		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == configuration.FromNode, StrictNodes: cfg.StrictNodes, IPv4Only: cfg.Adoption.IPv4Only,
+		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == configuration.FromNode, StrictNodes: cfg.StrictNodes, Adoption: cfg.Adoption,
 		FirstEntries: pools.FirstEntries, Resync: cfg.ResyncPeriod, Synced: synced, Nodes: &to.joining, Orphans: &to.orphans,
 	}
 	scaleDown := &scaledown.Controller{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Autoscalers: cfg.ProtectNodesFrom, Requests: &to.protected, Ready: synced}

@@ -232,7 +232,7 @@ func checkOrder(h framework.Handle) error {
 	case own < 0:
 		return fmt.Errorf("profile %s: plugin FixedIP is not enabled at postFilter; enable it at multiPoint", f.ProfileName())
 	case own < at("DefaultPreemption"):
-		return fmt.Errorf("profile %s: plugin FixedIP comes before DefaultPreemption at postFilter; enable FixedIP at multiPoint, or after DefaultPreemption at postFilter", f.ProfileName())
+		return fmt.Errorf("profile %s: plugin FixedIP comes before DefaultPreemption at postFilter; enable FixedIP only at multiPoint, after DefaultPreemption, or list both at postFilter, DefaultPreemption first", f.ProfileName())
 	}
 	return nil
 }

@@ -342,7 +342,7 @@ func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Orphan
 	pools := ciliumpool.New(api)
 	return &subnet.Controller{
 		Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: l, API: api, Cached: e.api,
-		Rules: subnetplan.Rules{Pools: smallPool, Policy: policy}, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: clock.RealClock{},
+		Rules: subnetplan.Rules{Pools: smallPool, Policy: policy}, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Adoption: identity.Adoption{Schedulers: []string{"fixedip-scheduler"}}, Clock: clock.RealClock{},
 		FirstEntries: func(context.Context, pool.NodePool) ([]pool.EntryChange, error) { return nil, nil },
 	}
 }

@@ -76,8 +76,8 @@ type Controller struct {
 	FromNode bool
 	// StrictNodes selects the nodes whose pools have no dynamic entries.
 	StrictNodes labels.Selector
-	// IPv4Only is true if IPv6 addresses of running pods do not become fixed.
-	IPv4Only bool
+	// Adoption contains the names of our scheduler's profiles, and says whether IPv6 addresses of running pods become fixed.
+	Adoption identity.Adoption
 	Kinds    identity.Kinds
 	// FirstEntries returns the edits that complete the new pool n. n already has the entries of reserved addresses
 	// and of addresses in use.

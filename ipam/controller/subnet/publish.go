@@ -250,7 +250,7 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		if !podutil.HoldsIPs(pod) {
 			continue
 		}
-		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: podutil.IPs(pod), Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name), IPv4Only: c.IPv4Only}
+		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: podutil.IPs(pod), Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name), IPv4Only: c.Adoption.IPv4Only}
 		reader := client.Reader(c.Cached)
 		if len(r.Addrs) == 0 {
 			// The cache may not show yet that the pod was allowed to move its addresses.
@@ -267,10 +267,10 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 			if len(r.Addrs) == 0 && slices.ContainsFunc(reservation.Of(record), moved) {
 				r.Addrs = r.Reserved
 			}
-		} else if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
-			// Without a FixedIP the identity determines the entry. If the workload is not known yet, or an annotation
-			// is invalid, the address of the pod gets a dynamic entry. On a strict node it gets the entry of an
-			// unreserved pod instead.
+		} else if id, ours := c.Adoption.Placed(pod, c.Kinds, identity.NoControllers); ours {
+			// Our scheduler has claimed an address for the pod, and no FixedIP has recorded it yet. The address of a pod
+			// of another scheduler, of an unknown workload or with an invalid annotation gets a dynamic entry or, on a
+			// strict node, the entry of an unreserved pod.
 			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)

@@ -189,7 +189,7 @@ func (s *scene) controller(api client.Client, cached client.Reader, rules subnet
 	c := &testController{}
 	c.Controller = &Controller{
 		Pools: pools, Writer: ciliumpool.NewWriter(s.t.Context(), pools, l.Node), Ledger: l, API: api, Cached: cached,
-		Rules: rules, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: s.clock,
+		Rules: rules, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Adoption: identity.Adoption{Schedulers: []string{"fixedip-scheduler"}}, Clock: s.clock,
 		FirstEntries: func(_ context.Context, n pool.NodePool) ([]pool.EntryChange, error) { return fill(n), nil },
 		Events:       &events.FakeRecorder{}, Resync: time.Hour, Synced: func() bool { return true }, Nodes: &source.Requests{}, Orphans: &source.Requests{},
 	}

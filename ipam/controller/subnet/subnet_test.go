@@ -37,7 +37,7 @@ func (s *scene) record(name, nodeName, ip string) *v1alpha1.FixedIP {
 
 func runningPod(name, nodeName, ip string, owner *metav1.OwnerReference) *corev1.Pod {
 	return gen.Pod(name, gen.Running, func(p *corev1.Pod) {
-		p.Spec.NodeName = nodeName
+		p.Spec.NodeName, p.Spec.SchedulerName = nodeName, "fixedip-scheduler"
 		if ip != "" {
 			gen.On(nodeName, ip)(p)
 		}
@@ -241,6 +241,31 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("entries of the first pool of node-1 (-want +got): %s", diff)
+	}
+}
+
+// TestFirstPoolOfOtherScheduler checks that a pod that another scheduler has placed, and that has no FixedIP, has a dynamic
+// entry in the first pool: it has no fixed address unless it is adopted.
+func TestFirstPoolOfOtherScheduler(t *testing.T) {
+	for scheduler, want := range map[string]pool.Entry{
+		corev1.DefaultSchedulerName: {},
+		"fixedip-scheduler":         pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+	} {
+		s := newScene(t)
+		s.create(node("node-1"), gen.CiliumNode("node-1"))
+		c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+		c.pass(s)
+		set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
+		mysql := runningPod("mysql-0", "node-1", "10.0.0.14", set)
+		mysql.Spec.SchedulerName = scheduler
+		s.create(mysql)
+		s.delete(gen.CiliumNode("node-1"))
+		c.pass(s)
+		s.create(gen.CiliumNode("node-1"))
+		c.pass(s)
+		if got, ok := s.pools()["node-1"].Entries[netip.MustParseAddr("10.0.0.14")]; !ok || got != want {
+			t.Errorf("%s: the pool has the entry %+v (exists: %v) for the address of the pod, want %+v", scheduler, got, ok, want)
+		}
 	}
 }
 

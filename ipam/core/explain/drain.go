@@ -189,10 +189,12 @@ func (in DrainInputs) whyWaits(pod string, record *v1alpha1.FixedIP, reassign bo
 	if len(others) == 0 {
 		return "waits, because no other node is ready and not cordoned"
 	}
+	var volumes []string
 	for _, v := range in.Volumes[pod] {
+		volumes = append(volumes, v.String())
 		maps.DeleteFunc(others, func(_ string, node *corev1.Node) bool { return !v.usableOn(node) })
 		if len(others) == 0 {
-			return fmt.Sprintf("waits, because %s can be used on no other node that is ready and not cordoned", v)
+			return fmt.Sprintf("waits, because no other node that is ready and not cordoned can use %s", strings.Join(volumes, " and "))
 		}
 	}
 	if !reassign || in.Pools == nil {

@@ -143,7 +143,7 @@ func TestDrain(t *testing.T) {
 		},
 		"Migrate, and a volume of this node only": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), Nodes: nodes, Volumes: volume("a")},
-			[]explain.DrainedPod{row("mysql-0", "Migrate", "waits, because volume pv-1 (claim data-mysql-0) can be used on no other node that is ready and not cordoned")},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "waits, because no other node that is ready and not cordoned can use volume pv-1 (claim data-mysql-0)")},
 			[]explain.Finding{{Text: one}},
 		},
 		"Reassign, and no other node takes pods": {

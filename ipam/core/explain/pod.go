@@ -5,6 +5,7 @@ package explain
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -28,7 +29,11 @@ func (e *explanation) pod() {
 	fixed, err := e.isFixed()
 	switch {
 	case err != nil:
-		e.wrong("correct the annotation in the pod template or, for a bare pod, on the pod", "Whether the pod has a fixed address is unknown: %v", err)
+		help := "correct the annotation in the pod template or, for a bare pod, on the pod"
+		if errors.Is(err, identity.ErrUnseen) {
+			help = "compare the ReplicaSet with metadata.ownerReferences of the pod: if their UIDs differ, the ReplicaSet was created again, and the pod belongs to the former one"
+		}
+		e.wrong(help, "Whether the pod has a fixed address is unknown: %v", err)
 	case identity.OptsOut(e.Pod), !fixed && len(e.claims) == 0 && e.Record == nil:
 		e.unfixed()
 	case podutil.IsTerminal(e.Pod):

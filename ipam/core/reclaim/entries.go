@@ -71,8 +71,10 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 		// of the pod once evidence from the agent shows that no other pod has the address.
 		return otherAddress(s, h)
 	case h.Entry.Kind == pool.Dynamic && h.Reported && RunsOn(s.Pod, h.Node, h.Addr):
-		// The pod itself has the address, so no other pod can. The status of the pod alone is not enough: it may date from
-		// before a reboot of the node.
+		// Both the status of the pod and the report of the agent may date from before a reboot of the node, after which
+		// another pod may have got the address (ADR 0025). They suffice for the first step: the rule "allocate" withdraws
+		// the dynamic entry, and the rule "withdrawn" writes the entry of the pod once evidence from the agent shows that
+		// no other pod has the address.
 		return nil
 	}
 	return h.Entry.Blocker(h.Node, h.Addr, owner)
