@@ -101,8 +101,6 @@ var mutations = []mutation{
 		"return ok && uid != string(r.UID)", "return uid != string(r.UID) || !ok"},
 	{"restart no pod that runs with a wrong address (promise 3)", "ipam/core/conformance/conformance.go",
 		"if where != \"\" && !returns {\n\t\t\tf.reason", "if where != \"\" && !returns || true {\n\t\t\tf.reason"},
-	{"start a reconcile while the list of NodeSubnets from before its event may still be stored", "ipam/controller/subnet/listcache.go",
-		"l.clearing(changed)); err != nil {\n\t\treturn err\n\t}", "changed); err != nil {\n\t\treturn err\n\t}\n\tif _, err := watch.Objects(ctx, c, &v1alpha1.NodeSubnet{}, func(_, _ *v1alpha1.NodeSubnet) { l.clear() }); err != nil {\n\t\treturn err\n\t}"},
 	{"keep the addresses of replicas that are gone", "ipam/core/identity/workload.go",
 		"return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)", "return ordinal < first"},
 	{"leave addresses of running pods out of a new pool (finding C2)", "ipam/core/subnetplan/firstpool.go",
