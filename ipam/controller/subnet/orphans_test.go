@@ -136,58 +136,6 @@ func TestExistingNodeInherits(t *testing.T) {
 	}
 }
 
-// TestOverlapIsReported checks that the condition SubnetAvailable of a FixedIP names overlapping subnets even if the other
-// address of the FixedIP has no home node yet.
-func TestOverlapIsReported(t *testing.T) {
-	s := newScene(t)
-	for _, name := range []string{"a", "b"} {
-		s.create(node(name), gen.CiliumNode(name, "10.0.0.0/28"))
-	}
-	record := s.record("web-0", "a", "10.0.0.3")
-	record.Spec.IPs = append(record.Spec.IPs, "fd00::3")
-	s.create(record)
-	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
-	c.pass(s)
-	if got := s.available(client.ObjectKeyFromObject(record)); got.Reason != v1alpha1.ReasonSubnetOverlap {
-		t.Errorf("got condition %+v, want reason %s", got, v1alpha1.ReasonSubnetOverlap)
-	}
-	var ns v1alpha1.NodeSubnet
-	if err := s.api.Get(t.Context(), client.ObjectKey{Name: "10-0-0-0-28"}, &ns); err != nil {
-		t.Fatal(err)
-	}
-	for kind, want := range map[string]string{v1alpha1.ConditionAssigned: v1alpha1.ReasonAssigned, v1alpha1.ConditionReady: v1alpha1.ReasonSubnetOverlap} {
-		if got := meta.FindStatusCondition(ns.Status.Conditions, kind); got == nil || got.Reason != want || got.ObservedGeneration != ns.Generation {
-			t.Errorf("NodeSubnet: got condition %s %+v, want reason %s of generation %d", kind, got, want, ns.Generation)
-		}
-	}
-	s.delete(gen.CiliumNode("b"), node("b"))
-	c.pass(s)
-	if err := s.api.Get(t.Context(), client.ObjectKey{Name: "10-0-0-0-28"}, &ns); err != nil {
-		t.Fatal(err)
-	}
-	if !meta.IsStatusConditionTrue(ns.Status.Conditions, v1alpha1.ConditionReady) {
-		t.Errorf("after the overlap: got conditions %+v, want that Ready is True", ns.Status.Conditions)
-	}
-}
-
-// TestOverlapAndLoss checks that a FixedIP with one address in overlapping subnets and the other in an orphaned subnet reports
-// both.
-func TestOverlapAndLoss(t *testing.T) {
-	s := newScene(t)
-	s.create(node("a"), gen.CiliumNode("a", "10.0.0.0/28"), node("b"), gen.CiliumNode("b", "10.0.0.0/28"), node("c"), gen.CiliumNode("c", "fd00::/120"))
-	record := s.record("web-0", "a", "10.0.0.3")
-	record.Spec.IPs = append(record.Spec.IPs, "fd00::3")
-	s.create(record)
-	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
-	c.pass(s)
-	s.delete(gen.CiliumNode("c"), node("c"))
-	c.pass(s)
-	got := s.available(client.ObjectKeyFromObject(record))
-	if got.Reason != v1alpha1.ReasonSubnetOverlap || !strings.Contains(got.Message, "including 10.0.0.3; ") || !strings.Contains(got.Message, "Node c, whose subnet contains IP fd00::3, is gone") {
-		t.Errorf("got condition %+v, want reason %s and a message about both addresses", got, v1alpha1.ReasonSubnetOverlap)
-	}
-}
-
 // TestOrphanedCondition checks the message of the conditions of an orphaned NodeSubnet, and that it follows the failover
 // policy of the addresses.
 func TestOrphanedCondition(t *testing.T) {
@@ -239,47 +187,6 @@ func TestOrphanedCondition(t *testing.T) {
 		if !status.OrphanedSince.Time.Equal(start) {
 			t.Errorf("%s: got orphanedSince %v, want %v", name, status.OrphanedSince, start)
 		}
-	}
-}
-
-// TestPendingClaim checks the conditions of a claim whose node has no CiliumNode yet, and that the node gets the subnet later.
-func TestPendingClaim(t *testing.T) {
-	s := newScene(t)
-	s.create(node("a"))
-	ns := &v1alpha1.NodeSubnet{
-		ObjectMeta: metav1.ObjectMeta{Name: "10-0-0-16-28", CreationTimestamp: metav1.NewTime(start)},
-		Spec:       v1alpha1.NodeSubnetSpec{CIDR: "10.0.0.16/28", NodeName: "a", CiliumNodeUID: "uid-before"},
-	}
-	s.create(ns)
-	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
-	conditions := func() (have []string) {
-		if err := s.api.Get(t.Context(), client.ObjectKeyFromObject(ns), ns); err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range ns.Status.Conditions {
-			have = append(have, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
-		}
-		return have
-	}
-	for _, step := range []struct {
-		name string
-		at   time.Duration
-		do   func()
-		want []string
-	}{
-		{"at first", 0, func() {}, nil},
-		{"still without a CiliumNode", pendingAfter, func() {}, []string{"Assigned=False Pending", "Ready=False Pending"}},
-		{"the agent has created the CiliumNode", time.Minute, func() { s.create(gen.CiliumNode("a")) }, []string{"Assigned=True Assigned", "Ready=True Assigned"}},
-	} {
-		s.clock.SetTime(start.Add(step.at))
-		step.do()
-		c.pass(s)
-		if got := conditions(); !slices.Equal(got, step.want) {
-			t.Errorf("%s: got conditions %v, want %v", step.name, got, step.want)
-		}
-	}
-	if got := s.pool("a").PodCIDRs; !slices.Equal(got, []string{"10.0.0.16/28"}) {
-		t.Errorf("got subnets %v of the node, want the claimed one", got)
 	}
 }
 
@@ -483,22 +390,5 @@ func TestWaitsFor(t *testing.T) {
 		if got := (&Controller{Rules: rules(c.policy, 28), FromNode: c.fromNode}).waitsFor(o, k); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
-	}
-}
-
-// TestReservedAddressClaimsItsSubnet checks that a FixedIP that was restored from a backup, or created beforehand, claims
-// the subnet of its address.
-func TestReservedAddressClaimsItsSubnet(t *testing.T) {
-	s := newScene(t)
-	s.create(s.record("mysql-0", "node-1", "10.0.0.17"), s.record("mysql-1", "", "10.0.0.33"))
-	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
-	c.pass(s)
-	if diff := cmp.Diff(map[string]string{"10.0.0.16/28": "node-1", "10.0.0.32/28": ""}, s.claims()); diff != "" {
-		t.Errorf("claims (-want +got): %s", diff)
-	}
-	s.create(node("node-1"), gen.CiliumNode("node-1"))
-	c.pass(s)
-	if n := s.pools()["node-1"]; !slices.Equal(n.PodCIDRs, []string{"10.0.0.16/28"}) || n.Entries[netip.MustParseAddr("10.0.0.17")] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
-		t.Errorf("node-1: got subnets %v and entries %v, want 10.0.0.16/28 and an owned entry of 10.0.0.17", n.PodCIDRs, n.Entries)
 	}
 }

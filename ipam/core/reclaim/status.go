@@ -37,6 +37,7 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	}
 	switch {
 	case v.mayBeAway() && pod == nil && !v.Slot:
+		// The last user may still run there (ADR 0029). The addresses of a slot do not move.
 		want.MovableFor = cmp.Or(have.MovableFor, have.PodUID)
 	case v.mayBeAway(), v.Pod != nil && have.MovableFor == v.Pod.UID:
 		want.MovableFor = have.MovableFor
