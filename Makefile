@@ -187,8 +187,11 @@ E2E_RATE ?= 15s
 # Whether our programs are killed in scenarios that allow it: too (in a second run of each), only, or none.
 E2E_KILLS ?= too
 
-# How many replacements of pods the scenario "time to come back" compares.
+# How many replacements of pods the scenario "time to come back" compares; 0 leaves it out.
 E2E_PAIRS ?= 200
+
+# How long after the start scenarios may begin; 0: without a limit.
+E2E_LIMIT ?= 0
 
 LINES := 1.18 1.19 1.20
 comma := ,
@@ -200,10 +203,14 @@ e2e e2e-matrix: NODES := 4
 # How packets reach pods of other nodes: tunnel or native.
 ROUTING ?= tunnel
 
+.PHONY: e2e-programs
+e2e-programs: ## Builds what make e2e runs, Cilium included
+	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
+
 .PHONY: e2e
 e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, KUBERNETES=1.35, ROUTING=native, RUN='rebooted|drained')
-	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills $(E2E_KILLS) -pairs $(E2E_PAIRS) -run '$(RUN)'
+	@$(MAKE) --no-print-directory e2e-programs
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills $(E2E_KILLS) -pairs $(E2E_PAIRS) -limit $(E2E_LIMIT) -run '$(RUN)'
 
 # How many clusters run at the same time.
 BESIDE ?= 1

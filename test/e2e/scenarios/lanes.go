@@ -66,12 +66,15 @@ func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool,
 
 // chosen returns the selected scenarios with these needs for the pass with or without kills. The pass with kills has
 // only scenarios that allow kills. With killsOnly, the pass without kills has only scenarios that do not allow kills.
-// With native routing, scenarios that need a tunnel are left out.
+// With native routing, scenarios that need a tunnel are left out, and without pairs the one that measures them.
 func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	var list []scenario
 	for _, n := range needs {
 		for _, s := range scenarios {
 			if kills && !s.kills || !kills && s.kills && t.options.kills == killsOnly {
+				continue
+			}
+			if s.name == ratioScenario && t.options.pairs == 0 {
 				continue
 			}
 			if s.needs == n && t.options.only.MatchString(s.name) && !(s.tunnel && t.options.routing == layout.Native) {
@@ -123,6 +126,10 @@ func (t *trial) runOne(parent context.Context, s scenario, m *killer, nodes []st
 		defer t.options.machine.RUnlock()
 	}
 	if parent.Err() != nil {
+		return
+	}
+	if limit := t.options.limit; limit > 0 && time.Since(t.options.began) > limit {
+		t.leaveOut(s.name)
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(parent, s.timeout(t.options.pairs), fmt.Errorf("the scenario is not done after %s", s.timeout(t.options.pairs)))

@@ -12,6 +12,7 @@
 //	e2e -cilium 1.19/native,1.20/1.35         one without tunnels between the nodes, one with Kubernetes 1.35
 //	e2e -run 'drained|rebooted'               some scenarios only
 //	e2e -kills none                           each scenario once, without kills
+//	e2e -limit 30m                            as many scenarios as can begin within half an hour
 //	e2e -routing native                       without tunnels between the nodes
 //
 // Exit status 1: the command or a scenario failed; for a failed scenario, an archive of logs and objects is in the
@@ -48,8 +49,12 @@ type options struct {
 	bin, dir, source, tag string
 	targets               []target
 	updateRate            time.Duration
-	// pairs is the number of replacements after which the scenario "time to come back" judges the ratio.
+	// pairs is the number of replacements after which the scenario "time to come back" judges the ratio. With 0 the
+	// scenario is left out.
 	pairs int
+	// limit is how long after the start of the command scenarios may begin; 0 means without a limit.
+	limit time.Duration
+	began time.Time
 	profile
 	only *regexp.Regexp
 	// table and compatibility are the paths of files for the results; empty if they are not written.
@@ -75,14 +80,15 @@ func main() {
 }
 
 func run() error {
-	o := options{machine: &sync.RWMutex{}}
+	o := options{machine: &sync.RWMutex{}, began: time.Now()}
 	flag.StringVar(&o.bin, "bin", "bin", "folder of the programs and images")
 	flag.StringVar(&o.dir, "dir", ".e2e", "work folder, with a subfolder for each version")
 	flag.StringVar(&o.source, "source", ".", "folder of this repository")
 	flag.StringVar(&o.tag, "tag", "latest", "tag of the images")
 	cilium := flag.String("cilium", "1.19", "minor versions of Cilium, such as 1.18,1.19; 1.19/native and 1.20/1.35 override -routing and -kubernetes for one of them")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
-	flag.IntVar(&o.pairs, "pairs", 200, "number of replacements of pods with a fixed address, and of pods without; the scenario \"time to come back\" compares their median times")
+	flag.IntVar(&o.pairs, "pairs", 200, "number of replacements of pods with a fixed address, and of pods without; the scenario \"time to come back\" compares their median times; 0 leaves it out")
+	flag.DurationVar(&o.limit, "limit", 0, "how long after the start of the command scenarios may begin; those that are left out are printed (0: no limit)")
 	flag.StringVar((*string)(&o.routing), "routing", string(layout.Tunnel), "how packets reach pods of other nodes: tunnel, or native (routes to the subnets of nodes; scenarios whose addresses leave their subnet are left out)")
 	flag.StringVar(&o.kubernetes, "kubernetes", layout.OwnKubernetes, "minor version of the control plane and the kubelets: 1.34 or 1.35")
 	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
@@ -108,8 +114,11 @@ func run() error {
 		}
 		*path = absolute
 	}
-	if o.pairs < 1 {
-		return fmt.Errorf("-pairs %d: must be at least 1", o.pairs)
+	if o.pairs < 0 {
+		return fmt.Errorf("-pairs %d: must not be negative", o.pairs)
+	}
+	if o.limit < 0 {
+		return fmt.Errorf("-limit %s: must not be negative", o.limit)
 	}
 	if o.parallel < 1 {
 		return fmt.Errorf("-beside %d: must be at least 1", o.parallel)
@@ -199,9 +208,10 @@ func (t target) String() string {
 	return text
 }
 
-// whole reports whether the run is complete: -run leaves out no scenario, and scenarios that allow kills also run with
-// kills.
-func (o options) whole() bool { return o.kills == killsToo && o.only.String() == "" }
+// whole reports whether the run is complete: no scenario is left out, and scenarios that allow kills also run with kills.
+func (o options) whole() bool {
+	return o.kills == killsToo && o.only.String() == "" && o.pairs > 0 && o.limit == 0
+}
 
 // runTargets runs the scenarios on all targets and returns the results in their order. An error of one target cancels the
 // others.

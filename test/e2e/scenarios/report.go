@@ -33,7 +33,9 @@ type results struct {
 	began      time.Time
 	took       time.Duration
 	outcomes   []outcome
-	watch      sums
+	// leftOut contains the names of the scenarios for which -limit left no time.
+	leftOut []string
+	watch   sums
 	// reported contains the violations that are already part of an outcome. Key: the text.
 	reported map[string]bool
 }
@@ -80,5 +82,9 @@ func (o outcome) String() string {
 }
 
 func (r results) String() string {
-	return fmt.Sprintf("Cilium %s: %d of %d passed in %s\n", r.cilium, len(r.outcomes)-r.failures(), len(r.outcomes), r.took.Round(time.Second))
+	text := fmt.Sprintf("Cilium %s: %d of %d passed in %s\n", r.cilium, len(r.outcomes)-r.failures(), len(r.outcomes), r.took.Round(time.Second))
+	if len(r.leftOut) > 0 {
+		text += fmt.Sprintf("No time was left for %d scenarios: %s\n", len(r.leftOut), strings.Join(r.leftOut, ", "))
+	}
+	return text
 }

@@ -147,6 +147,13 @@ func (t *trial) record(o outcome, archive string) {
 	t.printLines(o.String())
 }
 
+// leaveOut notes that there was no time left for a scenario.
+func (t *trial) leaveOut(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.results.leftOut = append(t.results.leftOut, name)
+}
+
 // progress prints a step of the cluster until the first scenario starts.
 func (t *trial) progress(format string, args ...any) {
 	if t.running.Load() {
