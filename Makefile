@@ -403,18 +403,20 @@ bench-micro: ## Runs the micro-benchmarks and prints their medians; writes micro
 
 PODS     ?= 150000
 FIXEDIPS ?= 50000
-# The number of joining nodes, of restarted pods and of released addresses, and the time without changes.
+# The number of joining nodes, of restarted pods, of released addresses and of nodes on which pods end at the same time, and the
+# time without changes.
 JOIN     ?= 200
 RESTART  ?= 10000
 RELEASE  ?= 10000
+ENDING   ?= 32
 IDLE     ?= 10m
 
 bench-controller: NODES := 5000
 
 .PHONY: bench-controller
-bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (JOIN=200 RESTART=10000 RELEASE=10000 IDLE=10m PROFILES=folder: CPU and heap profiles of each step; ADOPT=1: adoption)
+bench-controller: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/bench/controller ## Measures the controller at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (JOIN=200 RESTART=10000 RELEASE=10000 ENDING=32 IDLE=10m PROFILES=folder: CPU and heap profiles of each step; ADOPT=1: adoption)
 	@$(BIN)/bench/controller -bin $(BIN) -dir $(CURDIR)/.bench/cluster -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) -adopt=$(if $(ADOPT),true,false) \
-	  -join $(JOIN) -restart $(RESTART) -release $(RELEASE) -idle $(IDLE) \
+	  -join $(JOIN) -restart $(RESTART) -release $(RELEASE) -ending $(ENDING) -idle $(IDLE) \
 	  -commit $(VERSION) -out $(FIGURES)/controller$(if $(ADOPT),-adoption).json $(if $(PROFILES),-profiles $(PROFILES))
 
 .PHONY: claims

@@ -46,7 +46,7 @@ func TestUpgrade(t *testing.T) {
 	i.runs(earlier, earlier)
 	i.createWeb()
 	pods := i.web(nil)
-	pods = i.roll(pods, "before")
+	pods = i.roll(pods, "before the upgrade")
 	templates := map[string]corev1.PodTemplateSpec{}
 	for _, name := range programs {
 		templates[name] = i.deployment(name).Spec.Template
@@ -117,7 +117,7 @@ func (i installation) setTemplate(name string, template corev1.PodTemplateSpec) 
 // rollout is over, every pod that has an address must have the address and the node of the pod of that name in before.
 func (i installation) roll(before []*corev1.Pod, when string) []*corev1.Pod {
 	i.t.Helper()
-	i.t.Logf("the pods of the StatefulSet are replaced %s", when)
+	i.t.Logf("the pods of StatefulSet default/web are replaced %s", when)
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
 		"annotations": map[string]string{"rolled": when},
 	}}}})
@@ -160,7 +160,7 @@ func (i installation) roll(before []*corev1.Pod, when string) []*corev1.Pod {
 		return last.ObservedGeneration >= rolled.Generation && last.UpdatedReplicas == all && last.ReadyReplicas == all && last.UpdateRevision == last.CurrentRevision, nil
 	})
 	if err != nil {
-		i.t.Fatalf("wait until all pods of the StatefulSet are replaced %s: %v; last status: %+v", when, err, last)
+		i.t.Fatalf("wait until all pods of StatefulSet default/web are replaced %s: %v; last status: %+v", when, err, last)
 	}
 	if samples < len(before) {
 		i.t.Errorf("%s: got %d samples of addresses, want at least one for each of %d pods", when, samples, len(before))

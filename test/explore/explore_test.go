@@ -69,7 +69,7 @@ func TestExplore(t *testing.T) {
 		sc := scopes[name]
 		t.Run(name, func(t *testing.T) {
 			r := search(sc, limit(t))
-			t.Logf("%d states, up to %d steps, complete: %v", r.states, r.depth, r.complete)
+			t.Logf("%d states, %d completed rounds, complete: %v", r.states, r.depth, r.complete)
 			if sc.completes && !r.complete {
 				t.Errorf("search stopped at the limit of %d states, want all states visited", r.states)
 			}

@@ -115,7 +115,8 @@ type result struct {
 	states int
 	// complete is false if states were left out because of the limit.
 	complete bool
-	// depth is the number of rounds of the search: round n visits the successors of the states that are n-1 steps away.
+	// depth is the number of completed rounds. Round n visits the states that are n steps away from the initial state. The
+	// last round of a search without a violation finds no new state.
 	depth int
 	// violation describes the invariant that the state after history violates; empty if no visited state violates one.
 	violation string

@@ -201,11 +201,11 @@ func TestSlots(t *testing.T) {
 				{rest: map[string]string{"web-y": "on a", "web-z": "on b"}},
 			},
 		},
-		"a slot that another scheduler has claimed meanwhile is not claimed again": {
+		"a slot that another fixedip-scheduler has claimed meanwhile is not claimed again": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) { s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
-				// Another scheduler claims the slot for a pod that the row's scheduler does not know.
+				// Another fixedip-scheduler claims the slot for its pod web-w. The row's scheduler does not place web-w.
 				step{at: preBind, pod: "web-y", before: func(s *scene) {
 					s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-w"}, Spec: func() corev1.PodSpec { p := s.podSpec(); p.SchedulerName = "another"; return p }()})
 					s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-w", s.ns+"/Flock.example.com/web"))

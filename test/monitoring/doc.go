@@ -1,7 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monitoring tests the alerts of manifests/prometheus with promtool, the program that Prometheus itself uses for
-// such tests, their runbooks, and the dashboard. The metrics come from tables, not from running programs: TestMonitoring of
-// the integration tests checks that the programs serve them.
+// Package monitoring tests the alerts and the dashboard of manifests/prometheus, the runbooks of the alerts, and the page
+// docs/reference/waiting.md. promtool, Prometheus' own program for such tests, checks the alerts and the queries of the
+// dashboard. The metrics come from tables, not from running programs: the integration test TestMonitoringNamesExist checks
+// that the programs serve them.
 package monitoring

@@ -54,11 +54,13 @@ type PodState struct {
 	Now time.Time
 }
 
-// GracePeriods contains the times for which a mismatch must last before the pod is evicted.
+// GracePeriods contains the times for which a mismatch must last before the pod is evicted. They begin when the condition
+// AsReserved reports the mismatch.
 type GracePeriods struct {
-	// Address applies to a pod with a wrong IP. Within that time the agent sees the entry of the reserved IP.
+	// Address applies to a pod that runs with another IP than its FixedIP names. It should be longer than agents take to see
+	// a pool entry: an agent that does not know the entry of the reserved IP gives the next pod another IP, too.
 	Address time.Duration
-	// Endpoint applies to a missing CiliumEndpoint. Within that time an agent creates the CiliumEndpoint again.
+	// Endpoint applies to a pod without a CiliumEndpoint. Within that time the agent may still create the CiliumEndpoint.
 	Endpoint time.Duration
 }
 

@@ -223,8 +223,8 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 	if err := b.claim(ctx, p, claim); err != nil || p.Unreserved {
 		return err
 	}
-	// An administrator or another scheduler may have written an entry on another node since the plan. Both entries
-	// stay, and the next cycle chooses one of them.
+	// An administrator or another fixedip-scheduler may have written an entry on another node since the plan. Both
+	// entries stay, and the next cycle chooses one of them.
 	if h, ok := b.newEntries(claim.Owner, append(slices.Clone(p.reservation.nodesWithEntries), claim.Node)); ok {
 		return pool.ErrOnOtherNode(claim.Owner, h.Node, h.Addrs)
 	}

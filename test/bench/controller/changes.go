@@ -144,9 +144,9 @@ func (b *bench) restart(ctx context.Context, s *step) error {
 }
 
 // release deletes StatefulSets with pods on at most releaseNodes nodes. As in a real cluster, all pods are terminating
-// before the first one ends, and the pods of a node end one after another. release measures for each address the time from
-// the end of the last pod of its node until its entry does not name its pod any more; 0 if the entry changed before that
-// end.
+// before the first one ends. Pods end on b.ending nodes at the same time, and on each of them one after another. release
+// measures for each address the time from the end of the last pod of its node until its entry does not name its pod any
+// more; 0 if the entry changed before that end.
 func (b *bench) release(ctx context.Context, s *step) error {
 	began := time.Now()
 	var pods []world.Place
@@ -192,9 +192,14 @@ func (b *bench) release(ctx context.Context, s *step) error {
 	gone := make([]time.Time, nodes)
 	done := make(chan error, 1)
 	go func() {
-		done <- apiserver.InParallel(ctx, nodes, func(ctx context.Context, node int) error {
-			return b.endPods(ctx, world.NodeName(node), podsOn(pods, world.NodeName(node)), &gone[node])
-		})
+		ending, each := errgroup.WithContext(ctx)
+		ending.SetLimit(b.ending)
+		for node := range nodes {
+			ending.Go(func() error {
+				return b.endPods(each, world.NodeName(node), podsOn(pods, world.NodeName(node)), &gone[node])
+			})
+		}
+		done <- ending.Wait()
 	}()
 	cleared := make([]time.Time, len(pods))
 	deleting := true

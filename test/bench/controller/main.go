@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command controller measures the time, memory and writes of the controller in a large cluster: at its start, and for
-// each change after it. The API server is real and has all objects of such a cluster. No kubelets, agents or
-// controller manager run. For each change, the command makes the writes that these programs would make, but it does
-// not answer agent barriers.
+// each change after it. The API server is real and has all objects of such a cluster. No scheduler, controller manager,
+// kubelets or agents run. For each change, the command makes the writes that these programs would make, but it does not
+// answer agent barriers.
 package main
 
 import (
@@ -33,6 +33,7 @@ func main() {
 	flag.IntVar(&b.joining, "join", 200, "number of nodes that join")
 	flag.IntVar(&b.restarted, "restart", 10000, "number of pods that are restarted")
 	flag.IntVar(&b.released, "release", 10000, "number of pods whose workloads are deleted; they are on at most 1,000 nodes")
+	flag.IntVar(&b.ending, "ending", 32, "number of nodes on which the pods of these workloads end at the same time; on each node one pod ends after another. The API server that shares the cores with the benchmark answers the more slowly, the more requests are under way")
 	flag.BoolVar(&b.adopted, "adopt", false, "start without FixedIPs, and measure how the controller creates them from the pool entries, instead of measuring changes")
 	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "time without changes at the end")
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs")

@@ -36,7 +36,7 @@ var defaultLease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Se
 // bench is one run of the benchmark.
 type bench struct {
 	bin, dir, manifests, profiles, out, commit string
-	joining, restarted, released               int
+	joining, restarted, released, ending       int
 	adopted                                    bool
 	idle                                       time.Duration
 	began                                      time.Time

@@ -49,8 +49,6 @@ var mutations = []mutation{
 		"case s.Acknowledged(n, a):", "default:"},
 	{"remove surplus entries without an acknowledgement of the agent", "ipam/core/nodepool/watermark.go",
 		"edit := n.Set(a, pool.WithdrawnEntry(now))", "edit, _ := n.Drop(a)"},
-	{"remove the entry of a withdrawn address that a pod has", "ipam/core/nodepool/state.go",
-		"edits = append(edits, n.Set(a, pool.Entry{}))\n\t\tcase s.Now.Before(due):", "edit, _ := n.Drop(a)\n\t\t\tedits = append(edits, edit)\n\t\tcase s.Now.Before(due):"},
 	{"move an address without a fence", "ipam/core/pool/move.go",
 		"if !m.Down && n.InUse(a) {", "if false {"},
 	{"bind a pod to the node to which its address has moved before the FixedIP names that node", "plugins/fixedip/binder/reservation.go",
