@@ -99,7 +99,7 @@ func TestRun(t *testing.T) {
 		"another output":           {step: Step{Line: 9, Command: "echo no", Output: []string{"yes"}}, err: `command "echo no" of line 9 (exit status 0): line 1 is "no", want "yes"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := Shell{Dir: t.TempDir(), Env: []string{"word=yes", "PATH=" + os.Getenv("PATH")}, Patience: 2 * time.Second}
+			s := Shell{Dir: t.TempDir(), Env: []string{"word=yes", "PATH=" + os.Getenv("PATH")}, RetryFor: 2 * time.Second}
 			err := s.Run(context.Background(), tc.step)
 			if (err == nil) != (tc.err == "") || err != nil && !strings.HasPrefix(err.Error(), tc.err) {
 				t.Errorf("got error %v, want %q", err, tc.err)

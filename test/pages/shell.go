@@ -16,15 +16,15 @@ type Shell struct {
 	Dir string
 	// Env contains the environment variables of the commands, as NAME=value.
 	Env []string
-	// Patience is the time for which a console command is run again if its output is not as expected.
-	Patience time.Duration
+	// RetryFor is the time for which a console command is run again if its output is not as expected.
+	RetryFor time.Duration
 }
 
 // retryInterval is the time between two runs of a console command.
 const retryInterval = time.Second
 
 // Run runs a step. It returns an error if a script fails, or if the output of a console command is still not as expected
-// when Patience is over or ctx ends. The error contains the output of the last run.
+// when RetryFor is over or ctx ends. The error contains the output of the last run.
 func (s Shell) Run(ctx context.Context, step Step) error {
 	if step.Output == nil {
 		out, err := s.run(ctx, step.Command)
@@ -33,7 +33,7 @@ func (s Shell) Run(ctx context.Context, step Step) error {
 		}
 		return nil
 	}
-	deadline := time.Now().Add(s.Patience)
+	deadline := time.Now().Add(s.RetryFor)
 	for {
 		out, failure := s.run(ctx, step.Command)
 		err := Match(step.Output, out)

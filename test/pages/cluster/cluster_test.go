@@ -31,8 +31,8 @@ const (
 	startTimeout = 6 * time.Minute
 	stepTimeout  = 6 * time.Minute
 	pageTimeout  = 15 * time.Minute
-	// patience is the time for which a command is run again if its output is not as the page shows it.
-	patience = time.Minute
+	// retryFor is the time for which a command is run again if its output is not as the page shows it.
+	retryFor = time.Minute
 	// nodes is the number of nodes of a cluster.
 	nodes = 3
 	// poolOfIPv6 is the cluster pool of the second family, as docs/tasks/dual-stack.md adds it.
@@ -166,7 +166,7 @@ func (s *site) shell(t *testing.T, namespace string) pages.Shell {
 		must(t, err)
 		env = append(env, name+"="+strings.TrimSpace(string(out)))
 	}
-	shell := pages.Shell{Dir: root, Env: env, Patience: patience}
+	shell := pages.Shell{Dir: root, Env: env, RetryFor: retryFor}
 	if namespace != "default" {
 		must(t, shell.Run(t.Context(), pages.Step{Command: "kubectl create namespace " + namespace}))
 		must(t, shell.Run(t.Context(), pages.Step{Command: "kubectl config set-context --current --namespace=" + namespace}))

@@ -67,7 +67,7 @@ func within(ctx context.Context, run func(context.Context) error) error {
 func state(shell pages.Shell) string {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
-	shell.Patience = 0
+	shell.RetryFor = 0
 	err := shell.Run(ctx, pages.Step{
 		Command: "kubectl get nodes,pods,fixedips -o wide; kubectl get events --sort-by=.lastTimestamp | tail -n 30; kubectl -n fixedip-system get pods -o wide",
 		Output:  []string{"the state, which is printed as the output of a command that does not match"},
