@@ -13,15 +13,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// NewInformer returns an informer of client-go. If it is for pods or CiliumEndpoints, its store contains records.
+// NewInformer returns an informer of client-go. If it is for pods, CiliumEndpoints or FixedIPs, its store contains records.
 // NewInformer is for the field of this name in the options of controller-runtime's cache. The cache sets the transform of
 // each informer.
 func NewInformer(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	var i informer
 	switch of.(type) {
-	case *corev1.Pod, *ciliumv2.CiliumEndpoint:
+	case *corev1.Pod, *ciliumv2.CiliumEndpoint, *v1alpha1.FixedIP:
 		i.pack = pack
 	}
 	i.SharedIndexInformer = cache.NewSharedIndexInformer(from, of, resync, smaller(i.pack != nil, indexers))

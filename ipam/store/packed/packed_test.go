@@ -56,10 +56,12 @@ func endpoint(name, nodeIP string, pairs ...*ciliumv2.AddressPair) *ciliumv2.Cil
 	return e
 }
 
-// byNode is an index function. It returns the node name of a pod, and the node IP of a CiliumEndpoint.
+// byNode is an index function. It returns the node name of a pod or of a FixedIP, and the node IP of a CiliumEndpoint.
 func byNode(obj any) ([]string, error) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
+		return []string{o.Spec.NodeName}, nil
+	case *v1alpha1.FixedIP:
 		return []string{o.Spec.NodeName}, nil
 	case *ciliumv2.CiliumEndpoint:
 		if n := o.Status.Networking; n != nil {
@@ -294,6 +296,7 @@ func BenchmarkStore(b *testing.B) {
 			r, _ := packEndpoint(e)
 			return r.Unpack()
 		}},
+		{"FixedIP", &v1alpha1.FixedIP{}, func(i int) apiruntime.Object { return decodedFixedIP(i) }},
 	} {
 		for _, way := range []struct {
 			name string

@@ -17,6 +17,8 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
 // Record is a packed object. client-go reads its name and its resourceVersion through ObjectMetaAccessor.
@@ -29,12 +31,11 @@ type Record interface {
 // podRecord is a pod in the encoding of protocol buffers, with the short forms of its UIDs.
 type podRecord string
 
-// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the length of the encoded metadata
-// as a varint, the metadata in the encoding of protocol buffers with the short forms of its UIDs, and status.networking as
-// JSON. Other fields are dropped.
+// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the metadata as packMeta encodes them,
+// and status.networking as JSON. Other fields are dropped.
 type endpointRecord string
 
-// pack returns the record of a pod or of a CiliumEndpoint. It returns any other object unchanged, such as a record or a
+// pack returns the record of a pod, a CiliumEndpoint or a FixedIP. It returns any other object unchanged, such as a record or a
 // DeletedFinalStateUnknown.
 func pack(obj any) (any, error) {
 	switch o := obj.(type) {
@@ -52,13 +53,18 @@ func pack(obj any) (any, error) {
 			return nil, fmt.Errorf("pack CiliumEndpoint %s/%s: %w", o.Namespace, o.Name, err)
 		}
 		return r, nil
+	case *v1alpha1.FixedIP:
+		r, err := packFixedIP(o)
+		if err != nil {
+			return nil, fmt.Errorf("pack FixedIP %s/%s: %w", o.Namespace, o.Name, err)
+		}
+		return r, nil
 	}
 	return obj, nil
 }
 
 func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
-	short := shortUIDs(e.ObjectMeta)
-	meta, err := short.Marshal()
+	data, err := packMeta(e.ObjectMeta)
 	if err != nil {
 		return "", err
 	}
@@ -66,8 +72,6 @@ func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
 	if err != nil {
 		return "", err
 	}
-	data := binary.AppendUvarint(nil, uint64(len(meta)))
-	data = append(data, meta...)
 	return endpointRecord(append(data, networking...)), nil
 }
 
@@ -93,28 +97,42 @@ func (r podRecord) Unpack() client.Object {
 
 func (r podRecord) GetObjectMeta() metav1.Object { return r.Unpack() }
 
-// split returns the encoded metadata and the encoded status.networking.
-func (r endpointRecord) split() (meta, networking []byte) {
-	data := []byte(r)
+func (r endpointRecord) Unpack() client.Object {
+	meta, networking := splitMeta([]byte(r))
+	e := &ciliumv2.CiliumEndpoint{ObjectMeta: unpackMeta(meta)}
+	utilruntime.Must(json.Unmarshal(networking, &e.Status.Networking))
+	return e
+}
+
+func (r endpointRecord) GetObjectMeta() metav1.Object {
+	meta, _ := splitMeta([]byte(r))
+	m := unpackMeta(meta)
+	return &m
+}
+
+// packMeta returns the length of the encoded metadata as a varint, and the metadata in the encoding of protocol buffers with the
+// short forms of its UIDs.
+func packMeta(m metav1.ObjectMeta) ([]byte, error) {
+	short := shortUIDs(m)
+	meta, err := short.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return append(binary.AppendUvarint(nil, uint64(len(meta))), meta...), nil
+}
+
+// splitMeta returns the encoded metadata at the beginning of data, and the rest of data.
+func splitMeta(data []byte) (meta, rest []byte) {
 	length, n := binary.Uvarint(data)
 	return data[n : n+int(length)], data[n+int(length):]
 }
 
-func (r endpointRecord) Unpack() client.Object {
-	meta, networking := r.split()
-	var e ciliumv2.CiliumEndpoint
-	utilruntime.Must(e.ObjectMeta.Unmarshal(meta))
-	convertUIDs(&e.ObjectMeta, longUID)
-	utilruntime.Must(json.Unmarshal(networking, &e.Status.Networking))
-	return &e
-}
-
-func (r endpointRecord) GetObjectMeta() metav1.Object {
-	meta, _ := r.split()
+// unpackMeta decodes metadata that packMeta has encoded.
+func unpackMeta(data []byte) metav1.ObjectMeta {
 	var m metav1.ObjectMeta
-	utilruntime.Must(m.Unmarshal(meta))
+	utilruntime.Must(m.Unmarshal(data))
 	convertUIDs(&m, longUID)
-	return &m
+	return m
 }
 
 // shortMark is the first byte of the short form of a UID. No text in UTF-8 contains it.

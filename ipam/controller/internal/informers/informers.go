@@ -4,8 +4,8 @@
 // Package informers defines which objects the controller watches and which of their fields its cache holds.
 //
 // The informers are those of client-go, run by controller-runtime's cache. Before an object is stored, a transform removes the
-// fields that the controller does not read, and package packed encodes pods and CiliumEndpoints: a large cluster has very many
-// of them. The package makes no decisions and reads no objects. If a decision needs another field, add the field to the
+// fields that the controller does not read, and package packed encodes pods, CiliumEndpoints and FixedIPs: a large cluster has
+// very many of them. The package makes no decisions and reads no objects. If a decision needs another field, add the field to the
 // transform of its kind.
 package informers
 
@@ -28,7 +28,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
-	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/packed"
 )
 
@@ -173,7 +172,6 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 // fixedIPTransform keeps everything except the managed fields, because the controller writes whole FixedIPs.
 var fixedIPTransform = transform(func(fip *v1alpha1.FixedIP) *v1alpha1.FixedIP {
 	fip.ManagedFields = nil
-	fixedips.ShareText(fip)
 	return fip
 })
 
