@@ -4,11 +4,11 @@
 package packed
 
 import (
-	"encoding/json"
+	"encoding/binary"
+	"time"
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -16,9 +16,10 @@ import (
 
 // fixedIPRecord is a complete FixedIP, because the controller writes whole FixedIPs.
 type fixedIPRecord struct {
-	// data is the metadata as packMeta encodes them, and spec and status as JSON, without the conditions.
-	data string
-	// conditions are the conditions of the status. As JSON they would be longer than everything else.
+	// meta is the metadata as packMeta encodes them, and rest contains the other fields except the conditions, as a writer
+	// encodes them.
+	meta, rest string
+	// conditions are the conditions of the status.
 	conditions []condition
 }
 
@@ -36,24 +37,26 @@ type conditionText struct {
 	reason, message    string
 }
 
-// fixedIPBody is the part of a FixedIP that a fixedIPRecord contains as JSON.
-type fixedIPBody struct {
-	Spec   v1alpha1.FixedIPSpec   `json:"spec"`
-	Status v1alpha1.FixedIPStatus `json:"status"`
-}
-
 func packFixedIP(f *v1alpha1.FixedIP) (fixedIPRecord, error) {
-	data, err := packMeta(f.ObjectMeta)
+	meta, err := packMeta(f.ObjectMeta)
 	if err != nil {
 		return fixedIPRecord{}, err
 	}
-	body := fixedIPBody{f.Spec, f.Status}
-	body.Status.Conditions = nil
-	text, err := json.Marshal(body)
-	if err != nil {
-		return fixedIPRecord{}, err
+	var w writer
+	for _, text := range texts(&f.Spec, &f.Status) {
+		w.text(*text)
 	}
-	r := fixedIPRecord{data: string(append(data, text...))}
+	w.number(f.Spec.Reclaim.TTLSeconds)
+	w.number(f.Status.ObservedGeneration)
+	var expires int64
+	if at := f.Status.ExpiresAt; at != nil {
+		expires = at.Unix()
+	}
+	w.number(expires)
+	for _, ip := range f.Spec.IPs {
+		w.text(ip)
+	}
+	r := fixedIPRecord{meta: string(meta), rest: string(w)}
 	if n := len(f.Status.Conditions); n > 0 {
 		r.conditions = make([]condition, n)
 	}
@@ -63,11 +66,21 @@ func packFixedIP(f *v1alpha1.FixedIP) (fixedIPRecord, error) {
 	return r, nil
 }
 
+// Unpack returns the FixedIP. Its texts refer to the memory of the record.
 func (r fixedIPRecord) Unpack() client.Object {
-	meta, text := splitMeta([]byte(r.data))
-	var body fixedIPBody
-	utilruntime.Must(json.Unmarshal(text, &body))
-	f := &v1alpha1.FixedIP{ObjectMeta: unpackMeta(meta), Spec: body.Spec, Status: body.Status}
+	meta, _ := splitMeta([]byte(r.meta))
+	f := &v1alpha1.FixedIP{ObjectMeta: unpackMeta(meta)}
+	in := reader(r.rest)
+	for _, text := range texts(&f.Spec, &f.Status) {
+		*text = in.text()
+	}
+	f.Spec.Reclaim.TTLSeconds, f.Status.ObservedGeneration = in.number(), in.number()
+	if expires := in.number(); expires != 0 {
+		f.Status.ExpiresAt = &metav1.Time{Time: time.Unix(expires, 0)}
+	}
+	for in != "" {
+		f.Spec.IPs = append(f.Spec.IPs, in.text())
+	}
 	if n := len(r.conditions); n > 0 {
 		f.Status.Conditions = make([]metav1.Condition, n)
 	}
@@ -81,7 +94,58 @@ func (r fixedIPRecord) Unpack() client.Object {
 }
 
 func (r fixedIPRecord) GetObjectMeta() metav1.Object {
-	meta, _ := splitMeta([]byte(r.data))
+	meta, _ := splitMeta([]byte(r.meta))
 	m := unpackMeta(meta)
 	return &m
+}
+
+// texts returns the fields of a spec and of a status that are texts, in the order in which a record contains them.
+func texts(spec *v1alpha1.FixedIPSpec, status *v1alpha1.FixedIPStatus) [14]*string {
+	return [...]*string{
+		&spec.NodeName, &spec.PodName, (*string)(&spec.AssignedTo), (*string)(&spec.Failover),
+		&spec.Owner.APIVersion, &spec.Owner.Kind, &spec.Owner.Name, (*string)(&spec.Owner.UID),
+		(*string)(&spec.Reclaim.WhenDeleted), (*string)(&spec.Reclaim.WhenScaled),
+		(*string)(&status.PodUID), &status.VacatedBy, (*string)(&status.MovableFor), (*string)(&status.MismatchPodUID),
+	}
+}
+
+// writer encodes texts and numbers one after another: the length of a text as a varint and the text, and a number as a varint.
+type writer []byte
+
+func (w *writer) text(t string) {
+	*w = append(binary.AppendUvarint(*w, uint64(len(t))), t...)
+}
+
+func (w *writer) number(n int64) { *w = binary.AppendVarint(*w, n) }
+
+// reader is the part of the result of a writer that has not been read yet.
+type reader string
+
+func (r *reader) text() string {
+	length := r.uvarint()
+	t := (*r)[:length]
+	*r = (*r)[length:]
+	return string(t)
+}
+
+// number decodes what binary.AppendVarint has encoded.
+func (r *reader) number() int64 {
+	u := r.uvarint()
+	n := int64(u >> 1)
+	if u&1 != 0 {
+		n = ^n
+	}
+	return n
+}
+
+// uvarint is binary.Uvarint for a text.
+func (r *reader) uvarint() (n uint64) {
+	for i, shift := 0, 0; ; i, shift = i+1, shift+7 {
+		b := (*r)[i]
+		n |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			*r = (*r)[i+1:]
+			return n
+		}
+	}
 }

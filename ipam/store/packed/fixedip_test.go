@@ -48,9 +48,9 @@ func fixedIP(name, node, ip string) *v1alpha1.FixedIP {
 func TestFixedIPRecord(t *testing.T) {
 	complete := fixedIP("web-0", "node-1", "10.0.1.10")
 	complete.ResourceVersion, complete.DeletionTimestamp = "17", &created
-	complete.Spec.Failover = v1alpha1.Migrate
+	complete.Spec.Failover, complete.Spec.Reclaim.TTLSeconds = v1alpha1.Migrate, 300
 	complete.Status.ExpiresAt, complete.Status.VacatedBy, complete.Status.MovableFor, complete.Status.MismatchPodUID = &created, "web-1", "uid-1", "uid-2"
-	for _, part := range []any{complete.Spec, complete.Status, complete.Status.Conditions[0]} {
+	for _, part := range []any{complete.Spec, complete.Spec.Owner, complete.Spec.Reclaim, complete.Status, complete.Status.Conditions[0]} {
 		v := reflect.ValueOf(part)
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() {
