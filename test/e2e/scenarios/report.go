@@ -84,7 +84,7 @@ func (o outcome) String() string {
 func (r results) String() string {
 	text := fmt.Sprintf("Cilium %s: %d of %d passed in %s\n", r.cilium, len(r.outcomes)-r.failures(), len(r.outcomes), r.took.Round(time.Second))
 	if len(r.leftOut) > 0 {
-		text += fmt.Sprintf("No time was left for %d scenarios: %s\n", len(r.leftOut), strings.Join(r.leftOut, ", "))
+		text += fmt.Sprintf("No time was left for %s\n", strings.Join(r.leftOut, ", "))
 	}
 	return text
 }
