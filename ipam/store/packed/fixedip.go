@@ -4,7 +4,6 @@
 package packed
 
 import (
-	"encoding/binary"
 	"time"
 	"unique"
 
@@ -16,7 +15,7 @@ import (
 
 // fixedIPRecord is a complete FixedIP, because the controller writes whole FixedIPs.
 type fixedIPRecord struct {
-	// meta is the metadata as packMeta encodes them, and rest contains the other fields except the conditions, as a writer
+	// meta is the metadata as packMeta encodes them, and rest contains the other fields except the conditions, as a Writer
 	// encodes them.
 	meta, rest string
 	// conditions are the conditions of the status.
@@ -42,19 +41,19 @@ func packFixedIP(f *v1alpha1.FixedIP) (fixedIPRecord, error) {
 	if err != nil {
 		return fixedIPRecord{}, err
 	}
-	var w writer
+	var w Writer
 	for _, text := range texts(&f.Spec, &f.Status) {
-		w.text(*text)
+		w.Text(*text)
 	}
-	w.number(f.Spec.Reclaim.TTLSeconds)
-	w.number(f.Status.ObservedGeneration)
+	w.Number(f.Spec.Reclaim.TTLSeconds)
+	w.Number(f.Status.ObservedGeneration)
 	var expires int64
 	if at := f.Status.ExpiresAt; at != nil {
 		expires = at.Unix()
 	}
-	w.number(expires)
+	w.Number(expires)
 	for _, ip := range f.Spec.IPs {
-		w.text(ip)
+		w.Text(ip)
 	}
 	r := fixedIPRecord{meta: string(meta), rest: string(w)}
 	if n := len(f.Status.Conditions); n > 0 {
@@ -68,18 +67,17 @@ func packFixedIP(f *v1alpha1.FixedIP) (fixedIPRecord, error) {
 
 // Unpack returns the FixedIP. Its texts refer to the memory of the record.
 func (r fixedIPRecord) Unpack() client.Object {
-	meta, _ := splitMeta([]byte(r.meta))
-	f := &v1alpha1.FixedIP{ObjectMeta: unpackMeta(meta)}
-	in := reader(r.rest)
+	f := &v1alpha1.FixedIP{ObjectMeta: unpackMeta(r.meta)}
+	in := Reader(r.rest)
 	for _, text := range texts(&f.Spec, &f.Status) {
-		*text = in.text()
+		*text = in.Text()
 	}
-	f.Spec.Reclaim.TTLSeconds, f.Status.ObservedGeneration = in.number(), in.number()
-	if expires := in.number(); expires != 0 {
+	f.Spec.Reclaim.TTLSeconds, f.Status.ObservedGeneration = in.Number(), in.Number()
+	if expires := in.Number(); expires != 0 {
 		f.Status.ExpiresAt = &metav1.Time{Time: time.Unix(expires, 0)}
 	}
 	for in != "" {
-		f.Spec.IPs = append(f.Spec.IPs, in.text())
+		f.Spec.IPs = append(f.Spec.IPs, in.Text())
 	}
 	if n := len(r.conditions); n > 0 {
 		f.Status.Conditions = make([]metav1.Condition, n)
@@ -94,8 +92,7 @@ func (r fixedIPRecord) Unpack() client.Object {
 }
 
 func (r fixedIPRecord) GetObjectMeta() metav1.Object {
-	meta, _ := splitMeta([]byte(r.meta))
-	m := unpackMeta(meta)
+	m := unpackMeta(r.meta)
 	return &m
 }
 
@@ -106,46 +103,5 @@ func texts(spec *v1alpha1.FixedIPSpec, status *v1alpha1.FixedIPStatus) [14]*stri
 		&spec.Owner.APIVersion, &spec.Owner.Kind, &spec.Owner.Name, (*string)(&spec.Owner.UID),
 		(*string)(&spec.Reclaim.WhenDeleted), (*string)(&spec.Reclaim.WhenScaled),
 		(*string)(&status.PodUID), &status.VacatedBy, (*string)(&status.MovableFor), (*string)(&status.MismatchPodUID),
-	}
-}
-
-// writer encodes texts and numbers one after another: the length of a text as a varint and the text, and a number as a varint.
-type writer []byte
-
-func (w *writer) text(t string) {
-	*w = append(binary.AppendUvarint(*w, uint64(len(t))), t...)
-}
-
-func (w *writer) number(n int64) { *w = binary.AppendVarint(*w, n) }
-
-// reader is the part of the result of a writer that has not been read yet.
-type reader string
-
-func (r *reader) text() string {
-	length := r.uvarint()
-	t := (*r)[:length]
-	*r = (*r)[length:]
-	return string(t)
-}
-
-// number decodes what binary.AppendVarint has encoded.
-func (r *reader) number() int64 {
-	u := r.uvarint()
-	n := int64(u >> 1)
-	if u&1 != 0 {
-		n = ^n
-	}
-	return n
-}
-
-// uvarint is binary.Uvarint for a text.
-func (r *reader) uvarint() (n uint64) {
-	for i, shift := 0, 0; ; i, shift = i+1, shift+7 {
-		b := (*r)[i]
-		n |= uint64(b&0x7f) << shift
-		if b < 0x80 {
-			*r = (*r)[i+1:]
-			return n
-		}
 	}
 }

@@ -4,7 +4,6 @@
 package packed
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -31,8 +30,8 @@ type Record interface {
 // podRecord is a pod in the encoding of protocol buffers, with the short forms of its UIDs.
 type podRecord string
 
-// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the metadata as packMeta encodes them,
-// and status.networking as JSON. Other fields are dropped.
+// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the metadata as packMeta encodes them, as
+// a text of a Writer, and status.networking as JSON. Other fields are dropped.
 type endpointRecord string
 
 // pack returns the record of a pod, a CiliumEndpoint or a FixedIP. It returns any other object unchanged, such as a record or a
@@ -64,7 +63,7 @@ func pack(obj any) (any, error) {
 }
 
 func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
-	data, err := packMeta(e.ObjectMeta)
+	meta, err := packMeta(e.ObjectMeta)
 	if err != nil {
 		return "", err
 	}
@@ -72,7 +71,9 @@ func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
 	if err != nil {
 		return "", err
 	}
-	return endpointRecord(append(data, networking...)), nil
+	var w Writer
+	w.Text(string(meta))
+	return endpointRecord(append(w, networking...)), nil
 }
 
 // unpack returns the object of a record, and any other object unchanged. pack has encoded every record in this
@@ -98,39 +99,28 @@ func (r podRecord) Unpack() client.Object {
 func (r podRecord) GetObjectMeta() metav1.Object { return r.Unpack() }
 
 func (r endpointRecord) Unpack() client.Object {
-	meta, networking := splitMeta([]byte(r))
-	e := &ciliumv2.CiliumEndpoint{ObjectMeta: unpackMeta(meta)}
-	utilruntime.Must(json.Unmarshal(networking, &e.Status.Networking))
+	networking := Reader(r)
+	e := &ciliumv2.CiliumEndpoint{ObjectMeta: unpackMeta(networking.Text())}
+	utilruntime.Must(json.Unmarshal([]byte(networking), &e.Status.Networking))
 	return e
 }
 
 func (r endpointRecord) GetObjectMeta() metav1.Object {
-	meta, _ := splitMeta([]byte(r))
-	m := unpackMeta(meta)
+	in := Reader(r)
+	m := unpackMeta(in.Text())
 	return &m
 }
 
-// packMeta returns the length of the encoded metadata as a varint, and the metadata in the encoding of protocol buffers with the
-// short forms of its UIDs.
+// packMeta returns the metadata in the encoding of protocol buffers with the short forms of its UIDs.
 func packMeta(m metav1.ObjectMeta) ([]byte, error) {
 	short := shortUIDs(m)
-	meta, err := short.Marshal()
-	if err != nil {
-		return nil, err
-	}
-	return append(binary.AppendUvarint(nil, uint64(len(meta))), meta...), nil
-}
-
-// splitMeta returns the encoded metadata at the beginning of data, and the rest of data.
-func splitMeta(data []byte) (meta, rest []byte) {
-	length, n := binary.Uvarint(data)
-	return data[n : n+int(length)], data[n+int(length):]
+	return short.Marshal()
 }
 
 // unpackMeta decodes metadata that packMeta has encoded.
-func unpackMeta(data []byte) metav1.ObjectMeta {
+func unpackMeta(data string) metav1.ObjectMeta {
 	var m metav1.ObjectMeta
-	utilruntime.Must(m.Unmarshal(data))
+	utilruntime.Must(m.Unmarshal([]byte(data)))
 	convertUIDs(&m, longUID)
 	return m
 }

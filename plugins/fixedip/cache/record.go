@@ -4,7 +4,6 @@
 package cache
 
 import (
-	"encoding/binary"
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +24,7 @@ type record struct {
 	// not being deleted.
 	created, deleted, generation int64
 	// texts contains the name, UID and resourceVersion, the name and UID of the owner, podName, vacatedBy, movableFor and the
-	// IPs: for each the length as a varint, and the text.
+	// IPs, as a packed.Writer encodes them.
 	texts string
 }
 
@@ -64,12 +63,11 @@ func pack(obj any) (any, error) {
 	if fip.DeletionTimestamp != nil {
 		r.deleted = fip.DeletionTimestamp.Unix()
 	}
-	var texts []byte
+	var texts packed.Writer
 	for _, text := range append([]string{
 		fip.Name, string(fip.UID), fip.ResourceVersion, fip.Spec.Owner.Name, string(fip.Spec.Owner.UID), fip.Spec.PodName, fip.Status.VacatedBy, string(fip.Status.MovableFor),
 	}, fip.Spec.IPs...) {
-		texts = binary.AppendUvarint(texts, uint64(len(text)))
-		texts = append(texts, text...)
+		texts.Text(text)
 	}
 	r.texts = string(texts)
 	return r, nil
@@ -77,41 +75,24 @@ func pack(obj any) (any, error) {
 
 // Unpack returns the FixedIP. Its texts refer to the memory of the record.
 func (r *record) Unpack() client.Object {
-	c, rest := r.common.Value(), r.texts
-	next := func() (text string) {
-		length, n := uvarint(rest)
-		text, rest = rest[n:n+length], rest[n+length:]
-		return text
-	}
+	c, in := r.common.Value(), packed.Reader(r.texts)
 	fip := &v1alpha1.FixedIP{}
 	fip.Namespace, fip.Generation, fip.CreationTimestamp = c.namespace, r.generation, metav1.Unix(r.created, 0)
 	if r.deleted != 0 {
 		deleted := metav1.Unix(r.deleted, 0)
 		fip.DeletionTimestamp = &deleted
 	}
-	fip.Name, fip.UID, fip.ResourceVersion = next(), types.UID(next()), next()
-	owner := v1alpha1.OwnerReference{APIVersion: c.apiVersion, Kind: c.kind, Name: next(), UID: types.UID(next())}
-	fip.Spec = v1alpha1.FixedIPSpec{NodeName: r.node.Value(), Owner: owner, AssignedTo: c.assignedTo, Reclaim: c.reclaim, Failover: c.failover, PodName: next()}
-	fip.Status.VacatedBy, fip.Status.MovableFor = next(), types.UID(next())
+	fip.Name, fip.UID, fip.ResourceVersion = in.Text(), types.UID(in.Text()), in.Text()
+	owner := v1alpha1.OwnerReference{APIVersion: c.apiVersion, Kind: c.kind, Name: in.Text(), UID: types.UID(in.Text())}
+	fip.Spec = v1alpha1.FixedIPSpec{NodeName: r.node.Value(), Owner: owner, AssignedTo: c.assignedTo, Reclaim: c.reclaim, Failover: c.failover, PodName: in.Text()}
+	fip.Status.VacatedBy, fip.Status.MovableFor = in.Text(), types.UID(in.Text())
 	if c.condition != "" {
 		fip.Status.Conditions = []metav1.Condition{{Type: c.condition, Status: c.status, Reason: c.reason}}
 	}
-	for rest != "" {
-		fip.Spec.IPs = append(fip.Spec.IPs, next())
+	for in != "" {
+		fip.Spec.IPs = append(fip.Spec.IPs, in.Text())
 	}
 	return fip
-}
-
-// uvarint is binary.Uvarint for a string.
-func uvarint(text string) (value, n int) {
-	for shift := 0; ; shift += 7 {
-		b := text[n]
-		n++
-		value |= int(b&0x7f) << shift
-		if b < 0x80 {
-			return value, n
-		}
-	}
 }
 
 // GetObjectMeta returns the metadata of the FixedIP.

@@ -48,6 +48,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, "controller: -dir is required: the work folder")
 		os.Exit(2)
 	}
+	if b.ending < 1 {
+		fmt.Fprintf(os.Stderr, "controller: -ending %d: must be at least 1\n", b.ending)
+		os.Exit(2)
+	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	size.Ordinary = *pods - size.Fixed
