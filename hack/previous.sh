@@ -16,7 +16,7 @@ if [ -e "$folder" ] && [ ! -e "$folder/Dockerfile" ] && [ -n "$(ls -A "$folder")
   echo "The folder $folder has other files than the source of a commit; remove it, or choose another folder." >&2
   exit 1
 fi
-# Keep what is built: go build finds out what has changed.
+# If the folder already has the source of this commit, keep it and its built programs.
 if [ "$(cat "$folder/.previous-commit" 2>/dev/null)" != "$hash" ]; then
   rm -rf "$folder"
   mkdir -p "$folder"

@@ -5,10 +5,10 @@
 // may import only itself and the parts above it:
 //
 //	api         API types
-//	core        decisions, as functions without client, clock, goroutine or context. The caller passes the
-//	            Kubernetes objects that a decision needs
+//	core        decisions, as functions that use no client, clock, goroutine or context. The caller passes
+//	            the Kubernetes objects that a decision needs
 //	store       reading and writing API objects. Only ciliumpool knows how a CiliumNode encodes a pool
-//	controller  controllers, on controller-runtime: they call core and perform its decisions
+//	controller  controllers, built on controller-runtime: they call core and perform its decisions
 //
 // Package scheme, which registers the API types, imports only api. Package version contains the version of fixedip for the
 // metrics, the plugin and the programs. The scheduler plugin (plugins/fixedip) imports all parts except controller, which

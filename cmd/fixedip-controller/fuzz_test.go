@@ -17,7 +17,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// newFlags returns the flags of the controller with their defaults, and a namespace for the Leases.
+// newFlags returns the options of the controller with their defaults and a namespace for the Leases, and the flags and aliases
+// that set the options.
 func newFlags() (*options, *pflag.FlagSet) {
 	o := &options{}
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -102,7 +103,7 @@ func usable(t *testing.T, cfg config.Config) {
 		}
 	}
 	if cfg.StrictNodes.Matches(labels.Set{}) && !strings.Contains(cfg.StrictNodes.String(), "!") && !strings.Contains(cfg.StrictNodes.String(), "notin") {
-		t.Errorf("StrictNodes %q selects nodes without labels", cfg.StrictNodes)
+		t.Errorf("StrictNodes %q selects nodes without labels, want a selector that does not", cfg.StrictNodes)
 	}
 	if errs := cfg.Validate(); len(errs) > 0 {
 		t.Errorf("the configuration was accepted, but Validate returns %v", errs)

@@ -206,8 +206,9 @@ func disableEndpointKeeper(ctx context.Context, live client.Client, cfg *ipamcon
 
 // startGCPercent and gcPercent are the growths of the heap, in percent, after which the garbage collector runs, unless
 // GOGC is set: startGCPercent applies until the caches are filled, gcPercent afterwards. Nearly all of the heap consists
-// of caches, which the controller keeps, so Go's default of 100 would double its memory. While the caches are filled,
-// most allocations become garbage at once, and the memory that the process gets then stays resident for a while.
+// of caches, which the controller keeps, so Go's default of 100 would double its memory. While the caches are being
+// filled, most allocations become garbage at once. The lower percentage limits the growth of the heap during that time:
+// memory that the process has obtained stays resident for a while.
 const (
 	startGCPercent = 25
 	gcPercent      = 50

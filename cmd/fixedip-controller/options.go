@@ -22,15 +22,14 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 )
 
-// options contains the values of the flags. The method config computes the fields of Config that do not have the value of a
-// flag.
+// options contains the values of the flags. The method config computes the fields of Config that no flag sets directly.
 type options struct {
 	config.Config
 	// file is the configuration in the file of --config, without defaults; the zero value if there is no file.
 	file       configuration.Configuration
 	configFile string
-	// ciliumConfig names the ConfigMap of Cilium, and cilium contains the settings in it. cilium is nil until they were
-	// read.
+	// ciliumConfig names the ConfigMap of Cilium, and cilium contains the settings in it. cilium is nil until the settings
+	// have been read.
 	ciliumConfig string
 	cilium       *configuration.CiliumSettings
 	kubeconfig   string
@@ -93,8 +92,9 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", "0", "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }
 
-// releaseDeletions is the value of Config.ReleaseDeletions: a node with 30 pods needs two rounds of requests. More
-// deletions at the same time would not end sooner, because the API server and etcd store them one after another.
+// releaseDeletions is the value of Config.ReleaseDeletions. With this value, releasing the FixedIPs of a node with 30 pods
+// takes two rounds of requests. A larger value would not be faster, because the API server and etcd store the deletions one
+// after another.
 const releaseDeletions = 16
 
 // config returns the complete Config. Without the settings of Cilium (o.cilium), the settings that depend on them are absent

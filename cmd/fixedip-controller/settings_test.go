@@ -325,7 +325,7 @@ func TestFlagsPrecedeTheFile(t *testing.T) {
 		}
 		settings, err := o.configuration(s.changed)
 		if err != nil {
-			t.Errorf("--%s: %v", f.flag, err)
+			t.Errorf("--%s: got error %v, want none", f.flag, err)
 			continue
 		}
 		if got := c.want(settings); got != c.is {

@@ -212,7 +212,7 @@ func (o *options) configuration(changed func(flag string) bool) (configuration.C
 }
 
 // located returns e, an error about a field, as an error that names the source of the value: the flag that has set the
-// field or, if no flag has, the field in the file. Without a file, it names the flag even if only its default applies.
+// field or, if no flag has, the field in the file. Without a file, the error names the flag even if only its default applies.
 func (o *options) located(e *field.Error, c configuration.Configuration, changed func(flag string) bool) error {
 	flag, inFile := "", e.Field
 	if strings.HasPrefix(e.Field, clusterPools) {
@@ -231,16 +231,16 @@ func (o *options) located(e *field.Error, c configuration.Configuration, changed
 	return fmt.Errorf("--config %s: %w", o.configFile, e)
 }
 
-// poolSource returns the source of the list of cluster pools, or of a field of one of them: the flag that has set it or, if
-// no flag has, its path in the file. The flags set the CIDRs or the mask sizes of all cluster pools of one family (see
-// setPools). path is the path in the configuration, and pools are its cluster pools.
+// poolSource returns the source of the value at path in the configuration: the flag that has set the value or, if no flag
+// has, its path in the file. The value is the list of cluster pools or a field of one of them. The flags set the CIDRs or
+// the mask sizes of all cluster pools of one family (see setPools). pools are the cluster pools of the configuration.
 func (o *options) poolSource(path string, pools []configuration.ClusterPool, changed func(flag string) bool) (flag, inFile string) {
 	// cidrs contains the families whose CIDRs a flag has set.
 	cidrs := map[address.Family]bool{address.IPv4: len(o.shared.ipv4CIDRs) > 0, address.IPv6: len(o.shared.ipv6CIDRs) > 0}
 	var i int
 	var name string
 	if n, _ := fmt.Sscanf(path, clusterPools+"[%d].%s", &i, &name); n < 2 {
-		// The error is about the list: it is empty, or must be empty.
+		// The error is about the list, which is empty but must not be, or must be empty but is not.
 		switch {
 		case cidrs[address.IPv4], o.configFile == "" && !cidrs[address.IPv6]:
 			return poolFlag(address.IPv4, "cidr"), ""

@@ -63,8 +63,8 @@ running pods keep running with their addresses. If the command fails, it scales 
 		cmd.Flags().AddFlag(all.Lookup(name))
 	}
 	logsapi.AddFlags(logging, cmd.Flags())
-	cmd.Flags().StringVar(&o.deployment, "deployment", "fixedip-controller", "Name of the Deployment of the controller, in --leader-election-namespace. Empty: you have stopped the controller yourself")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 4*time.Minute, "Maximum time for all of it, such as the pods of the controller to end")
+	cmd.Flags().StringVar(&o.deployment, "deployment", "fixedip-controller", "Name of the Deployment of the controller, in --leader-election-namespace. Set it to an empty value if you have stopped the controller yourself")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 4*time.Minute, "Maximum time for all steps, including the termination of the pods of the controller")
 	return cmd
 }
 

@@ -52,7 +52,7 @@ func TestPluginsOfSchedulerPlugins(t *testing.T) {
 		t.Errorf("plugins (-want +got): %s", diff)
 	}
 	if n := len(plugins()); n != len(want) {
-		t.Errorf("got %d registered plugins, want %d; if the lists agree, two plugins have the same name", n, len(want))
+		t.Errorf("got %d registered plugins, want %d; if the source of both schedulers lists the same plugins, two of them have the same name", n, len(want))
 	}
 }
 

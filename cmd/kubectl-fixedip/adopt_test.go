@@ -14,7 +14,7 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestAdoptCommand compares the output of adopt --preview.
+// TestAdoptCommand checks the output of adopt --preview, and its error if no selector is known.
 func TestAdoptCommand(t *testing.T) {
 	labelled := func(p *corev1.Pod) {
 		p.Labels, p.Spec.SchedulerName = map[string]string{"app": "web"}, "default-scheduler"

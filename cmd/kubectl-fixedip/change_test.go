@@ -16,13 +16,13 @@ import (
 	"fixedip.io/fixedip/ipam/core/explain"
 )
 
-// streamsFor returns streams with an input that is no terminal, and the buffers of the output and of the errors.
+// streamsFor returns streams with an input that is not a terminal, and the buffers of the output and of the errors.
 func streamsFor() (streams genericiooptions.IOStreams, out, errOut *strings.Builder) {
 	out, errOut = &strings.Builder{}, &strings.Builder{}
 	return genericiooptions.IOStreams{In: strings.NewReader(""), Out: out, ErrOut: errOut}, out, errOut
 }
 
-// result is what a command does: its output and the text of its error.
+// result contains the output of a command and the text of its error; Error is empty if the command succeeded.
 type result struct{ Out, ErrOut, Error string }
 
 func resultOf(out, errOut *strings.Builder, err error) result {
@@ -39,13 +39,13 @@ const source = configurationSource("fixedip-system/fixedip-config")
 func TestAnswer(t *testing.T) {
 	for answer, confirmed := range map[string]bool{"y\n": true, "Yes\n": true, "y": true, "n\n": false, "\n": false, "": false, "yep\n": false} {
 		if err := readAnswer(strings.NewReader(answer)); (err == nil) != confirmed || err != nil && !errors.Is(err, errDeclined) {
-			t.Errorf("answer %q: got the error %v, want a confirmation: %v", answer, err, confirmed)
+			t.Errorf("answer %q: got the error %v; confirmation wanted: %v", answer, err, confirmed)
 		}
 	}
 }
 
-// TestChangesWithoutClusterOrRights checks that every command that changes objects ends with one error and exit code 2, if Cilium and
-// fixedip are not installed, the user has no rights, or there is no API server.
+// TestChangesWithoutClusterOrRights checks that reserve, release, move and adopt end with one error and exit code 2 if Cilium
+// and fixedip are not installed, the user has no rights, or there is no API server.
 func TestChangesWithoutClusterOrRights(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
@@ -68,7 +68,7 @@ func TestChangesWithoutClusterOrRights(t *testing.T) {
 	}
 }
 
-// TestFlagsOfChanges checks the errors of arguments that are wrong.
+// TestFlagsOfChanges checks that invalid arguments cause an error that names the mistake, and exit code 2.
 func TestFlagsOfChanges(t *testing.T) {
 	for args, want := range map[string]string{
 		"reserve web-0":        "--ip: name at least one address",
@@ -92,7 +92,7 @@ func TestFlagsOfChanges(t *testing.T) {
 	}
 }
 
-// TestReportsAsJSON compares reports in YAML, which is made from the JSON.
+// TestReportsAsJSON checks the fields of reports in YAML, which the commands convert from JSON.
 func TestReportsAsJSON(t *testing.T) {
 	drain := drainReport{Node: "node-1", Pods: []explain.DrainedPod{{Pod: "db/web-0", IPs: []string{"10.0.1.6"}, Policy: "Wait", Waits: true, AfterEviction: "waits", Budgets: []string{"db/web"}}}, Report: listed(explain.Report{Waits: true})}
 	plan := explain.MovePlan{Report: listed(explain.Report{}), SetsPolicy: true, Steps: []string{"kubectl cordon node-1"}}

@@ -79,7 +79,7 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&fix, "fix", false, "Repair the problems that need no decision of a person: evict pods with a wrong address whose mismatch policy is Restart, delete wrong CiliumEndpoints and NodeSubnets that are left over, release leaked entries, correct resources of entries, withdraw release handshakes")
+	cmd.Flags().BoolVar(&fix, "fix", false, "Repair the problems for which no user has to decide: evict pods with a wrong address whose mismatch policy is Restart, delete wrong CiliumEndpoints and NodeSubnets that are left over, release leaked entries, correct resources of entries, withdraw release handshakes")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "With --fix: show the repairs, and change nothing")
 	cmd.Flags().StringVar(&mismatchPolicy, "mismatch-policy", "", "Mismatch policy of a pod if neither its workload nor the pod has the annotation "+identity.AnnotationOnMismatch+": Restart or Report; if empty, mismatchPolicy of the configuration, or Report if the configuration cannot be read")
 	cmd.Flags().DurationVar(&times.again, "recheck-after", times.again, "Time between the two readings")

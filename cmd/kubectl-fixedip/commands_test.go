@@ -34,7 +34,8 @@ func run(t *testing.T, server string, args ...string) (out, errOut string, code 
 	return stdout.String(), stderr.String(), code
 }
 
-// answering returns an API server that serves no kinds of Cilium and fixedip, and answers every other request with a status.
+// answering returns an API server that serves a few kinds of Kubernetes, and none of Cilium and fixedip. It answers requests
+// for its version and its kinds, and every other request with an error that has the given status code, reason and message.
 func answering(t *testing.T, code int, reason, message string) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -65,8 +66,8 @@ func answering(t *testing.T, code int, reason, message string) *httptest.Server 
 	return server
 }
 
-// TestWithoutClusterOrRights checks that every reading command ends with one error, without a panic, if Cilium and fixedip are not
-// installed, the user has no rights, or there is no API server.
+// TestWithoutClusterOrRights checks that the commands that read the cluster end with one error and exit code 2, and without a
+// panic, if Cilium and fixedip are not installed, the user has no rights, the API server fails, or there is no API server.
 func TestWithoutClusterOrRights(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
@@ -104,7 +105,7 @@ func TestWithoutClusterOrRights(t *testing.T) {
 	}
 }
 
-// TestFlags checks the errors of arguments that are wrong. No request is needed for them.
+// TestFlags checks that invalid arguments cause an error that names the mistake, and exit code 2, before any request is sent.
 func TestFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"get -o xml":               `--output: "xml" is not a format of this command; write json, yaml, wide or name`,
@@ -177,7 +178,7 @@ func TestCompletion(t *testing.T) {
 		"no such kind":                       {pods.URL, []string{"top", ""}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Flags that follow the words are part of the completed line, so the connection has to come first.
+			// Flags after the words would be part of the line to complete, so the flags of the connection come first.
 			config := filepath.Join(t.TempDir(), "kubeconfig")
 			if err := os.WriteFile(config, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
 				t.Fatal(err)

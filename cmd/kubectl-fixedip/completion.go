@@ -26,8 +26,8 @@ const completionTimeout = 3 * time.Second
 // namesOf returns the names that complete an argument.
 type namesOf func(ctx context.Context, c *cluster) ([]string, error)
 
-// podNames returns the names of the pods of the namespace, and those that its FixedIPs name, because a pod of a FixedIP
-// may be deleted.
+// podNames returns the names of the pods in the namespace and of the pods that its FixedIPs name, because the pod that a
+// FixedIP names may have been deleted.
 func podNames(ctx context.Context, c *cluster) ([]string, error) {
 	names, err := metadataNames(ctx, c, corev1.SchemeGroupVersion.String(), "PodList")
 	if err != nil {

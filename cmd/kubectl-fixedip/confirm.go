@@ -32,7 +32,7 @@ func (o *changes) addFlags(cmd *cobra.Command) {
 }
 
 // confirm asks question, and returns nil if the user confirms or --yes is set. The error matches errDeclined if the user
-// declines, or if the input is no terminal, so that the user cannot be asked.
+// declines, or cannot be asked because the input is not a terminal.
 func (o *changes) confirm(streams genericiooptions.IOStreams, question string) error {
 	switch {
 	case o.yes:

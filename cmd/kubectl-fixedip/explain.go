@@ -45,8 +45,8 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 		Short: "Explain where the address of a pod is, why the pod waits or its address is reserved, and what helps",
 		Long: `Explain where the address of a pod is, why the pod waits or its address is reserved, and what helps.
 
-The rights to read a namespace suffice: the report names what could not be read. Exit code 0: nothing is wrong. 1: the pod
-waits, or something is wrong. 2: the command failed.`,
+The rights to read a namespace suffice: the report names the objects that could not be read. Exit code 0: nothing is wrong.
+1: the pod waits, or something is wrong. 2: the command failed.`,
 		Args:              exactlyOne("name exactly one pod; the pod may already be deleted"),
 		ValidArgsFunction: completeOne(flags, podNames),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
@@ -113,8 +113,8 @@ func parseKinds(texts []string) (identity.Kinds, error) {
 	return identity.NewKinds(list...), nil
 }
 
-// inputs reads all objects that concern one pod. It leaves out objects that cannot be read, for example because of missing
-// rights, and names them in the result; it needs only the right to read pods of the namespace.
+// inputs reads all objects that concern one pod. It leaves out objects that are missing or that the user may not read, and
+// names them in the result. It needs only the right to read pods of the namespace.
 func (c *cluster) inputs(ctx context.Context, name string, names leases, source configurationSource) (explain.Inputs, error) {
 	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
 	var left omissions
@@ -212,8 +212,8 @@ func (c *cluster) ofPod(ctx context.Context, in *explain.Inputs, left *omissions
 	return err
 }
 
-// controllers returns a function that knows the controller of one ReplicaSet; nil if the ReplicaSet does not exist or
-// cannot be read.
+// controllers returns a function that returns the controller of one ReplicaSet; nil if the ReplicaSet does not exist or
+// the user may not read it.
 func (c *cluster) controllers(ctx context.Context, namespace, name string, left *omissions) (identity.Controllers, error) {
 	replicaSet := &metav1.PartialObjectMetadata{}
 	replicaSet.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
@@ -230,8 +230,8 @@ func (c *cluster) controllers(ctx context.Context, namespace, name string, left 
 	}, nil
 }
 
-// eventsOf reads the events of the pod, its FixedIP and its workload. It selects events by the names of these objects
-// only, so that events of other objects with the same names may be among them.
+// eventsOf reads the events of the pod, its FixedIP and its workload. It selects events only by the names of these objects,
+// so the result may contain events of other objects with the same names.
 func (c *cluster) eventsOf(ctx context.Context, in explain.Inputs, left *omissions) ([]corev1.Event, error) {
 	names := []string{in.Name}
 	if in.Record != nil {
@@ -255,7 +255,7 @@ func (c *cluster) eventsOf(ctx context.Context, in explain.Inputs, left *omissio
 	return found, nil
 }
 
-// volumes returns the persistent volumes of a pod. It leaves out volumes that are not bound yet or cannot be read.
+// volumes returns the persistent volumes of a pod. It leaves out volumes that are not bound yet or that the user may not read.
 func (c *cluster) volumes(ctx context.Context, pod *corev1.Pod, left *omissions) (found []explain.Volume, err error) {
 	for _, claim := range podutil.Claims(pod) {
 		pvc, err := get(ctx, c, pod.Namespace, claim, &corev1.PersistentVolumeClaim{})

@@ -75,7 +75,7 @@ func configMap(text string) *corev1.ConfigMap {
 
 const clusterPools = "subnets: {clusterPools: [{cidr: 10.0.0.0/16}]}\n"
 
-// TestExplainCommand compares the whole output of explain with different rights and configurations.
+// TestExplainCommand checks the whole output of explain for different objects, rights and configurations.
 func TestExplainCommand(t *testing.T) {
 	pool := pooled(map[string]string{"10.0.1.6": "db/web-0 db/StatefulSet/web"})
 	pod := func(scheduler string) *corev1.Pod {
@@ -183,13 +183,13 @@ Node:      node-1: ready; free IPv4 addresses: 253; subnets: 10.0.1.0/24; its ag
 				t.Errorf("explain (-want +got):\n%s", diff)
 			}
 			if problem != c.problem {
-				t.Errorf("the exit code is 1: %v, want %v", problem, c.problem)
+				t.Errorf("exit code is 1: got %v, want %v", problem, c.problem)
 			}
 		})
 	}
 }
 
-// TestIPCommand compares the whole output of ip.
+// TestIPCommand checks the whole output of ip for a user with all rights and for one with the rights of a namespace.
 func TestIPCommand(t *testing.T) {
 	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	pod := gen.Pod("web-0", gen.On("node-1", "10.0.1.6"), gen.Running, gen.Controlled("web", "1"))

@@ -136,7 +136,7 @@ func TestGetWithoutRights(t *testing.T) {
 	}
 }
 
-// TestUsedPercent checks that 0 and 100 percent mean that all addresses and no address are available.
+// TestUsedPercent checks that the result is 0 only if all addresses are available, and 100 only if none is.
 func TestUsedPercent(t *testing.T) {
 	for _, c := range []struct {
 		size, available int64

@@ -33,8 +33,8 @@ func ipCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IO
 		Long: `Show the pool entries, FixedIPs, pods and CiliumEndpoints that have an address, since when, and the events that mention
 it. The API server keeps events for an hour by default.
 
-The rights to read a namespace suffice: the report names what could not be read. Exit code 0: nothing is wrong. 1: two
-pods, FixedIPs or CiliumEndpoints have the address, or it is in the subnets of two nodes. 2: the command failed.`,
+The rights to read a namespace suffice: the report names the objects that could not be read. Exit code 0: nothing is wrong.
+1: two pods, FixedIPs or CiliumEndpoints have the address, or it is in the subnets of two nodes. 2: the command failed.`,
 		Args: exactlyOne("name exactly one address"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			if err := validFormat(output); err != nil {

@@ -50,7 +50,7 @@ func mapCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 		Long: `Draw the subnets of nodes, one character for each address and 64 in a row.
 
 Of an IPv4 subnet larger than a /22 and an IPv6 subnet larger than a /120, only rows with an address that is not free are
-drawn. Colour is used on a terminal if the environment variable NO_COLOR is not set. With --html the command prints a page
+drawn. Color is used on a terminal if the environment variable NO_COLOR is not set. With --html the command prints a page
 that needs no other file: kubectl fixedip map --html > map.html`,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			if err := validFormat(output); err != nil {

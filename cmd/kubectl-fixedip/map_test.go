@@ -58,7 +58,7 @@ func nodeMaps() (nodes []subnetmap.Node) {
 	return nodes
 }
 
-// TestMap compares the picture in all its forms with golden files.
+// TestMap compares the output of map, in each of its formats, with golden files.
 func TestMap(t *testing.T) {
 	for file, write := range map[string]func(*bytes.Buffer) error{
 		"map.txt":          func(b *bytes.Buffer) error { return writeMap(b, nodeMaps(), false) },
@@ -93,7 +93,7 @@ func TestMapPage(t *testing.T) {
 		t.Errorf("the page has %d scripts, want only its own", n)
 	}
 	if !strings.Contains(got, "&lt;script&gt;alert(1)&lt;/script&gt;") {
-		t.Error("the page does not show the owner text that is HTML")
+		t.Error("the page does not contain the owner text with escaped HTML")
 	}
 	cells, titled := len(regexp.MustCompile(`<td class="a `).FindAllString(got, -1)), len(regexp.MustCompile(`<td class="a \w+" title="[^"]+">[^<]`).FindAllString(got, -1))
 	if want := 256 + 256 + 256 + 128 + 64; cells != want || titled != want {

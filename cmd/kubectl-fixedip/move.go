@@ -62,8 +62,8 @@ Exit code 0: done. 1: the addresses or the subnet cannot move to the node. 2: th
 	return cmd
 }
 
-// move checks a move and, unless it is a dry run, sets the failover policy to Migrate if it is another one. It prints the
-// remaining steps.
+// move checks whether the addresses can move and, unless --dry-run is set, sets the failover policy to Migrate if another
+// policy applies. It prints the remaining steps.
 func (c *cluster) move(ctx context.Context, streams genericiooptions.IOStreams, name, to string, source configurationSource, o changes) error {
 	in, workload, err := c.moveInputs(ctx, name, to, source)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestMoveCommand compares the output of move, and checks the policy that it sets.
+// TestMoveCommand checks the output of move, and the failover policy that it sets.
 func TestMoveCommand(t *testing.T) {
 	const steps = `Next steps:
   kubectl cordon node-1
@@ -63,7 +63,7 @@ func TestMoveCommand(t *testing.T) {
 		},
 		"not allowed": {
 			to: "node-2", config: clusterPools, o: changes{yes: true},
-			want: result{Out: "! The configuration does not allow that an address leaves the subnet of its node: allowAddressMigration is false.\n  what helps: set allowAddressMigration to true if the routing of the cluster carries single addresses\n", Error: "problems found"},
+			want: result{Out: "! The configuration does not allow an address to leave the subnet of its node: allowAddressMigration is false.\n  what helps: set allowAddressMigration to true if the routing of the cluster carries single addresses\n", Error: "problems found"},
 		},
 		"already there": {to: "node-1", o: changes{yes: true}, want: result{Out: "- The pool of node node-1 already has 10.0.1.6.\n"}},
 	} {
@@ -100,7 +100,7 @@ func TestMoveCommand(t *testing.T) {
 	}
 }
 
-// TestMoveSubnetCommand compares the output of move subnet/CIDR, and checks the successor that it names.
+// TestMoveSubnetCommand checks the output of move subnet/CIDR, and the successor in the NodeSubnet afterwards.
 func TestMoveSubnetCommand(t *testing.T) {
 	const keeps = "- Node node-1 keeps the subnet 10.0.1.0/24 as long as it exists. When it is deleted, node node-2 gets the subnet at once, with all fixed addresses in it.\n"
 	for name, c := range map[string]struct {

@@ -57,7 +57,7 @@ func validFormat(output string, further ...string) error {
 
 func formatsOf(further []string) []string { return append([]string{inJSON, inYAML}, further...) }
 
-// enumerate returns at least two words as "a, b or c".
+// enumerate joins words as "a, b or c". There have to be at least two words.
 func enumerate(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]

@@ -30,7 +30,7 @@ func nameInto(names *[]string) func(runtime.Object) error {
 	}
 }
 
-// TestReleaseCommand compares the output of release, and checks what it deletes.
+// TestReleaseCommand checks the output of release, and which pods and FixedIPs exist afterwards.
 func TestReleaseCommand(t *testing.T) {
 	const plan = "FixedIP db/web-0: 10.0.1.6\n  Pod db/web-0 on node node-1 keeps 10.0.1.6 and runs on. When the pod is deleted, 10.0.1.6 is released; until then the FixedIP is in deletion.\n  StatefulSet web exists: the next pod web-0 gets another address.\n" +
 		"FixedIP db/web-1: 10.0.1.7\n  Pod db/web-1 does not exist. 10.0.1.7 is released, and available to other pods after the cooldown.\n  StatefulSet web exists: the next pod web-1 gets another address.\n"
@@ -39,7 +39,7 @@ func TestReleaseCommand(t *testing.T) {
 		restart bool
 		o       changes
 		want    result
-		// left are the pods and FixedIPs that exist afterwards.
+		// left contains the names of the pods, and then those of the FixedIPs, that exist afterwards.
 		left string
 	}{
 		"no terminal": {
@@ -123,7 +123,7 @@ func TestReleaseOfAnotherPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	plans[0].pod.UID = "uid-of-an-earlier-pod"
-	// The fake API server ignores the precondition.
+	// The fake API server ignores preconditions, so the interceptor checks the UID.
 	cluster.api = interceptor.NewClient(cluster.api.(client.WithWatch), interceptor.Funcs{Delete: func(ctx context.Context, api client.WithWatch, o client.Object, options ...client.DeleteOption) error {
 		var given client.DeleteOptions
 		given.ApplyOptions(options)

@@ -113,7 +113,7 @@ func TestGolden(t *testing.T) {
 	} {
 		var got bytes.Buffer
 		if err := write(&got); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got the error %v, want none", name, err)
 		}
 		path := filepath.Join("testdata", name+".txt")
 		if os.Getenv("UPDATE_GOLDEN") != "" {
@@ -131,7 +131,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// drainText writes what drain-check writes about inputs.
+// drainText writes the text that drain-check shows for the inputs.
 func drainText(out *bytes.Buffer, in explain.DrainInputs) error {
 	drained, report := explain.Drain(in)
 	return writeDrain(out, drainReport{Pods: drained, Report: report})

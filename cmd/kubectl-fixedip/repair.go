@@ -37,7 +37,7 @@ var errSkipped = errors.New("the repair was skipped")
 var errPodGone = fmt.Errorf("not evicted, because the pod that was checked no longer exists: %w", errSkipped)
 
 // repair performs the repairs of the problems, and returns the problems that remain. It writes the result of each repair
-// to log. It evicts at most one pod of each workload: another eviction is safe only after the first pod was replaced.
+// to log. It evicts at most one pod of each workload: another eviction is safe only after the first pod has been replaced.
 // policy is the mismatch policy if neither a pod nor its workload has an annotation. The error contains the errors of all
 // repairs that failed; a skipped repair is no error.
 func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Problem, policy identity.OnMismatch) (remaining []check.Problem, err error) {
@@ -234,7 +234,7 @@ func (c *cluster) release(ctx context.Context, r check.Repair) (done string, err
 	return fmt.Sprintf("released %s on node %s", r.Address, r.ReleaseOn), nil
 }
 
-// neededBy returns the object for which an entry may be needed; empty if there is none.
+// neededBy returns the kind and the name of an object for which the entry may be needed; empty if there is none.
 func (c *cluster) neededBy(ctx context.Context, r check.Repair) (string, error) {
 	namespace, name, _ := pool.SplitOwnerKey(r.Pod)
 	if pod, err := get(ctx, c, namespace, name, &corev1.Pod{}); err != nil || pod != nil {

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestFixAndDryRun plants faults, and checks the line of each repair, that a dry run changes nothing, and that no fault is
-// left after the repairs.
+// TestFixAndDryRun plants faults. It checks that a dry run changes no CiliumNode and no NodeSubnet, that check --fix logs one
+// line for each repair, and that no fault is left afterwards.
 func TestFixAndDryRun(t *testing.T) {
 	web := func() []client.Object {
 		pod := gen.Pod("web-0", gen.On("node-1", "10.0.1.6"), gen.Running, gen.Controlled("web", "1"))
@@ -101,7 +101,7 @@ func TestFixAndDryRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			if left := check.Run(objects); len(left) > 0 {
-				t.Errorf("problems after the repairs: %v", left)
+				t.Errorf("problems after the repairs: got %v, want none", left)
 			}
 		})
 	}

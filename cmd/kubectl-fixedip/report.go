@@ -128,7 +128,7 @@ func (r *report) failed(err error) bool {
 	return err != nil
 }
 
-// object adds a file with value, from which redact.Strip has removed everything that no report contains.
+// object adds a file with value. It first removes the values that no report may contain (see redact.Strip).
 func (r *report) object(path string, value any) {
 	encoded, err := json.Marshal(value)
 	var tree any

@@ -35,7 +35,7 @@ import (
 // secrets are texts in the cluster that reported returns. No redacted archive may contain them.
 var secrets = []string{"acme", "shop", "gpu-box", "cart", "10.0.1.", "10.0.0.0", "192.0.2.", "hunter2", "alice", "registry.example.com", "10-0-1-0", "tier-gold", "zone-x", "corp-lan", "victim"}
 
-// reported returns a cluster with logs, events and everything that a report has to hide.
+// reported returns a cluster whose objects, logs, events and errors contain the texts in secrets.
 func reported(t *testing.T) *cluster {
 	t.Helper()
 	kinds, err := scheme.New()
@@ -96,7 +96,8 @@ func merged(labels map[string]string, key, value string) map[string]string {
 	return out
 }
 
-// TestReport checks the files of a report, that relations stay visible, and that nothing that has to be hidden remains.
+// TestReport checks which files a report has, that one name has the same token in all files, and that no file except README.txt
+// contains one of the secrets.
 func TestReport(t *testing.T) {
 	r := reported(t).report(t.Context(), system, 0)
 	files, err := r.files(false)
@@ -132,29 +133,30 @@ func TestReport(t *testing.T) {
 	golden(t, "report-pods.yaml", files["objects/pods.yaml"])
 }
 
-// TestReportWithoutRedaction checks that --no-redact keeps names and addresses, and still neither values of environment variables
-// nor labels.
+// TestReportWithoutRedaction checks that a report with --no-redact contains names and addresses, but neither values of
+// environment variables nor labels of other programs.
 func TestReportWithoutRedaction(t *testing.T) {
 	files, err := reported(t).report(t.Context(), system, 0).files(true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := string(files["objects/fixedips.yaml"]); !strings.Contains(got, "acme-shop") || !strings.Contains(got, "10.0.1.254") {
-		t.Errorf("FixedIPs without names or addresses: %s", got)
+		t.Errorf("objects/fixedips.yaml lacks the namespace acme-shop or the address 10.0.1.254, want both: %s", got)
 	}
 	for path, content := range files {
 		for _, s := range []string{"hunter2", "customer"} {
 			if strings.Contains(string(content), s) {
-				t.Errorf("%s contains %q", path, s)
+				t.Errorf("%s contains %q, want no such text", path, s)
 			}
 		}
 	}
 	if !strings.Contains(string(files["README.txt"]), notRedacted) {
-		t.Error("README.txt does not say that names are kept")
+		t.Error("README.txt does not say that names are not replaced")
 	}
 }
 
-// TestReportGoesOn checks that a report has everything that can be read, and names what cannot.
+// TestReportGoesOn checks that a report contains the objects that can be read, and that errors.txt names the requests that
+// failed.
 func TestReportGoesOn(t *testing.T) {
 	world := reported(t)
 	broken := failing(t, world, &ciliumv2.CiliumNodeList{}, &meta.NoKindMatchError{})
@@ -173,7 +175,8 @@ func TestReportGoesOn(t *testing.T) {
 	}
 }
 
-// TestArchive checks the archive itself: it contains the files, is not readable for others, and replaces no file.
+// TestArchive checks that saveArchive writes all files, creates an archive that only the user can read, and does not overwrite
+// an existing file.
 func TestArchive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report.tar.gz")
 	files := map[string][]byte{"a.txt": []byte("one"), "logs/b.log": []byte("two")}
@@ -184,7 +187,7 @@ func TestArchive(t *testing.T) {
 		t.Errorf("got the error %v for a file that exists, want %v", err, os.ErrExist)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, error %v, want mode 0600", info.Mode(), err)
+		t.Errorf("got mode %v and error %v, want mode 0600", info.Mode(), err)
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -145,7 +145,7 @@ func (c *cluster) reserve(ctx context.Context, streams genericiooptions.IOStream
 	})
 }
 
-// reserveInputs reads the pools, the FixedIPs and the pods, as far as the user may read them, and adds the others to
+// reserveInputs reads the pools, the FixedIPs and the pods. It leaves out objects that the user may not read, and adds them to
 // left.
 func (c *cluster) reserveInputs(ctx context.Context, r reservation, left *omissions) (in explain.ReserveInputs, err error) {
 	in = explain.ReserveInputs{Owner: pool.OwnerKey(c.namespace, r.pod), Addrs: r.addrs}
@@ -172,8 +172,9 @@ func (c *cluster) reserveInputs(ctx context.Context, r reservation, left *omissi
 	return in, nil
 }
 
-// ownerFor returns the owner that the FixedIP of a reservation names. It returns an error if the name of the pod tells no
-// StatefulSet, or if the kind of the workload has slots or is not served.
+// ownerFor returns the owner that the FixedIP of a reservation names. It returns an error if no workload is given and the name
+// of the pod has no ordinal, or if the given workload is malformed, has slots, or is of a kind that the API server does not
+// serve.
 func (c *cluster) ownerFor(r reservation) (v1alpha1.OwnerReference, error) {
 	if r.barePod {
 		return v1alpha1.OwnerReference{APIVersion: "v1", Kind: identity.PodKind, Name: r.pod}, nil

@@ -14,7 +14,7 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestReserveCommand compares the output of reserve, and checks the FixedIP that it creates.
+// TestReserveCommand checks the output of reserve, and the FixedIP that it creates.
 func TestReserveCommand(t *testing.T) {
 	const next = `What happens next: the controller writes a pool entry for each address, and the pod gets the address when it is placed.
 A pod that already runs keeps its current addresses until it is deleted. To wait for the entries:
@@ -102,7 +102,7 @@ A pod that already runs keeps its current addresses until it is deleted. To wait
 			case c.created == nil && found != nil && c.r.pod != "web-0":
 				t.Errorf("FixedIP %s was created, want none", c.r.pod)
 			case c.created != nil && found == nil:
-				t.Errorf("FixedIP %s was not created", c.r.pod)
+				t.Errorf("FixedIP %s was not created, want it created", c.r.pod)
 			case c.created != nil:
 				if diff := cmp.Diff(*c.created, found.Spec); diff != "" {
 					t.Errorf("spec (-want +got):\n%s", diff)

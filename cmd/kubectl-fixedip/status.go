@@ -38,7 +38,7 @@ const (
 )
 
 // errNotReadable means that a part of the state could not be read, and that the rest has no problem.
-var errNotReadable = errors.New("the state is unknown, because not everything could be read")
+var errNotReadable = errors.New("the state is unknown, because the user may not read all objects")
 
 // installation contains the namespaces of fixedip and Cilium.
 type installation struct {
@@ -192,8 +192,8 @@ type reader struct {
 	failed error
 }
 
-// read records err, the result of a request for objects. A missing right becomes an Unread, a missing kind one of
-// MissingKinds, and the first other error failed. what is as for status.Unread.
+// read records err, the result of a request for objects. It adds a missing right to Unread and a missing kind to
+// MissingKinds, and stores the first other error in failed. what is as for status.Unread.
 func (r *reader) read(what string, err error) {
 	switch {
 	case err == nil:

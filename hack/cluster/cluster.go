@@ -56,8 +56,8 @@ type Binaries struct {
 
 // Options configure a cluster.
 type Options struct {
-	// Dir is the work folder: state, logs, kubeconfigs. A cluster that is started on the folder of an earlier one continues
-	// with its state.
+	// Dir is the work folder, which contains the state, logs and kubeconfigs. A cluster that is started in the folder of an
+	// earlier cluster continues with the state of that cluster.
 	Dir string
 	// Binaries are the programs.
 	Binaries Binaries
@@ -273,8 +273,8 @@ func (c *Cluster) Stop() {
 	c.stop((*Process).Terminate)
 }
 
-// Discard stops a cluster that is not started again. Unlike Stop, it kills the control plane instead of terminating it,
-// which would take some seconds.
+// Discard stops a cluster that will not be started again. Unlike Stop, it kills the control plane, because a termination of
+// the control plane takes some seconds.
 func (c *Cluster) Discard() {
 	c.stop(func(p *Process, _ context.Context) error { return p.Kill() })
 }

@@ -144,7 +144,7 @@ func stopGroup(dir string, names []string) error {
 	deadline := time.Now().Add(stopTimeout)
 	for name, fd := range open {
 		if err := waitPID(fd, deadline); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: wait until the process, which is killed now, has exited: %w", name, err))
+			errs = append(errs, fmt.Errorf("stop %s: the process did not exit after SIGTERM and is killed: %w", name, err))
 			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 				errs = append(errs, fmt.Errorf("kill %s: %w", name, err))
 			}

@@ -131,7 +131,8 @@ func (p *Process) PID() int {
 	return 0
 }
 
-// Exited returns a channel that is closed when the current run ends. It is closed already if the process does not run.
+// Exited returns a channel that is closed when the current run ends. If the process is not running, the channel is already
+// closed.
 func (p *Process) Exited() <-chan struct{} {
 	if r := p.current(); r != nil {
 		return r.exited

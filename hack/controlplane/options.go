@@ -68,7 +68,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 // Validate validates the options, makes dir absolute, and sets the default of etcdDir.
 func (o *options) Validate() error {
 	if o.dir == "" {
-		return errors.New("--dir is required: the work folder")
+		return errors.New("--dir, the work folder, is required")
 	}
 	abs, err := filepath.Abs(o.dir)
 	if err != nil {

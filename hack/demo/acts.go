@@ -177,8 +177,9 @@ func (d *demo) sameAddresses(ctx context.Context, uids map[string]string) error 
 	return nil
 }
 
-// awaitRunning waits until all pods run and have a FixedIP, prints the witness's rows for the namespace and returns
-// them. It does not count a pod whose UID is in before. Key of before: the pod name. Value: the UID of the old pod.
+// awaitRunning waits until all pods run and each of them has a FixedIP without a problem. It prints the witness's rows for the
+// namespace and returns them. It does not count a pod whose UID is in before. Key of before: the pod name. Value: the UID of
+// the old pod.
 func (d *demo) awaitRunning(ctx context.Context, before map[string]string) ([]witness.Row, error) {
 	began := time.Now()
 	rows, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool {

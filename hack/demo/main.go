@@ -36,7 +36,7 @@ func main() {
 	// The witness uses controller-runtime, which needs a logger.
 	ctrllog.SetLogger(logr.Discard())
 	if *dir == "" {
-		fmt.Fprintln(os.Stderr, "demo: -dir is required: the work folder")
+		fmt.Fprintln(os.Stderr, "demo: -dir, the work folder, is required")
 		os.Exit(2)
 	}
 	if *stop {

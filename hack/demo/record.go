@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// The ports of the metrics while they are recorded.
+	// The ports on which the programs serve metrics while the demo records them.
 	controllerPort, schedulerPort = 19470, 19259
 	// scrapeInterval is the interval between two reads of the metrics.
 	scrapeInterval = 5 * time.Second
@@ -36,7 +36,7 @@ type recording struct {
 	folder string
 }
 
-// start creates the folder, and reads the metrics in the background until ctx ends. It returns an error if the folder exists
+// start creates the folder, and records the metrics in the background until ctx ends. It returns an error if the folder exists
 // already. token is the token of a user who may read the metrics.
 func (r *recording) start(ctx context.Context, token string) error {
 	if err := os.Mkdir(r.folder, 0o755); err != nil {
@@ -53,7 +53,7 @@ func (r *recording) start(ctx context.Context, token string) error {
 				"controller": fmt.Sprintf("http://127.0.0.1:%d/metrics", controllerPort),
 				"scheduler":  fmt.Sprintf("https://127.0.0.1:%d/metrics", schedulerPort),
 			} {
-				// A program that was killed serves nothing until it runs again, as in a real cluster.
+				// Ignore the error: a killed program serves no metrics until it is restarted, as in a real cluster.
 				if text, err := scrape(ctx, api, url, token); err == nil {
 					err = os.WriteFile(filepath.Join(r.folder, fmt.Sprintf("%d-%s.txt", now.UnixMilli(), program)), text, 0o600)
 					if err != nil {

@@ -37,7 +37,7 @@ func Index(images []v1.Image, annotations map[string]string) (v1.ImageIndex, err
 	}
 	annotated, ok := mutate.Annotations(index, annotations).(v1.ImageIndex)
 	if !ok {
-		return nil, errors.New("set the annotations: the result is no image index")
+		return nil, errors.New("set the annotations: the result is not an image index")
 	}
 	return annotated, nil
 }

@@ -18,8 +18,8 @@ const (
 	// Registry and Version are those of the images of fixedip in docs/start/quickstart.md.
 	Registry = "registry.example.com"
 	Version  = "v0.1.0"
-	// Example is the image of manifests/examples. The image that Write makes has this name, and contains the program testpod,
-	// which listens on port 8080 as well.
+	// Example is the image of manifests/examples. Write gives this name to an image that contains the program testpod, which
+	// listens on port 8080 as the real image does.
 	Example = "nginxinc/nginx-unprivileged:1.29"
 )
 

@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package realcluster runs a cluster of real nodes on one Linux machine, as root: the control plane of package
-// cluster, and nodes that are namespaces with their own containerd, kubelet, cilium-agent and cilium-cni. Pods are
-// containers, and packets go through eBPF. The end-to-end tests and make cluster use it.
+// Package realcluster runs a cluster of real nodes on one Linux machine, as root: the control plane of package cluster, and
+// nodes that are namespaces with their own containerd, kubelet, cilium-agent and cilium-cni. Pods are containers, and packets
+// go through eBPF. The end-to-end tests, the tests of the documentation and make cluster use this package.
 //
 // Cluster embeds cluster.Cluster, which provides kubeconfigs, Apply and processes by name.
 //

@@ -205,7 +205,7 @@ func (h *hub) setMaster(port string, plugged bool) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("attach port %s of the hub to the bridge, or detach it: %w", port, err)
+			return fmt.Errorf("attach port %s of the hub to the bridge or detach it (attach: %t): %w", port, plugged, err)
 		}
 		return nil
 	})

@@ -37,7 +37,7 @@ const (
 // parts contains all parts in the order in which they are started.
 var parts = []Part{Containerd, Kubelet, Agent}
 
-// Node is a node: a set of namespaces and the programs in it.
+// Node is a node of the cluster: a set of namespaces and the programs that run in them.
 type Node struct {
 	Name    string
 	cluster *Cluster

@@ -185,8 +185,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// startHub starts the process that keeps the network namespace of the hub, and sets up the hub. It is called before the
-// control plane is started, which listens on an address of the hub's network.
+// startHub starts the process that keeps the network namespace of the hub, and sets up the hub. cluster.Start calls startHub
+// before it starts the control plane, because the control plane listens on an address of the hub's network.
 func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) error {
 	p, err := processes.Run(ctx, hubName, cluster.Program{
 		Bin: c.bin("fixedip-nodeinit"), AwaitReady: true, Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID,
@@ -198,8 +198,8 @@ func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) erro
 	return c.hub.setUp()
 }
 
-// createCiliumConfig creates the ConfigMap of Cilium, which our programs and kubectl fixedip read. The agents do not read
-// the ConfigMap: they have the same settings in files.
+// createCiliumConfig creates the ConfigMap of Cilium, which the programs of fixedip and kubectl fixedip read. The agents do not
+// read the ConfigMap: they have the same settings in files.
 func (c *Cluster) createCiliumConfig(ctx context.Context) error {
 	data, err := json.Marshal(&corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -209,7 +209,7 @@ func (c *Cluster) createCiliumConfig(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the ConfigMap of Cilium: %w", err)
 	}
-	// The API server creates the namespace a moment after its start.
+	// Apply the namespace kube-system too: the API server creates it only a moment after its start.
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + metav1.NamespaceSystem + "}\n---\n"
 	file := filepath.Join(c.options.Dir, "cilium-config.yaml")
 	if err := os.WriteFile(file, append([]byte(namespace), data...), 0o644); err != nil {
@@ -227,9 +227,9 @@ func (c *Cluster) startScheduler(ctx context.Context) error {
 	return err
 }
 
-// StartProduct starts our controller and scheduler as processes of the machine, with the rights of the manifests.
-// There is one of each, without leader election: a busy machine may stall for longer than a lease lasts, and a
-// process that loses its lease is not restarted. Tests find them with Process("fixedip-controller") and
+// StartProduct starts one controller and one scheduler of fixedip as processes of the machine, with the rights of the
+// manifests. Both run without leader election: a busy machine may stall for longer than a lease lasts, and a process that
+// loses its lease is not restarted. Tests find the processes with Process("fixedip-controller") and
 // Process("fixedip-scheduler").
 func StartProduct(_ context.Context, c *Cluster) error {
 	var pools []string

@@ -81,7 +81,7 @@ func events(files []source) []event {
 }
 
 // ofCall returns the event of a call Eventf(regarding, related, type, reason, action, note, …) or
-// warn(node, reason, action, note, …). It returns nil for other calls, and if the reason is no literal.
+// warn(node, reason, action, note, …). It returns nil for other calls, and if the reason is not a string literal.
 func ofCall(call *ast.CallExpr, part string) []event {
 	method, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
@@ -104,7 +104,7 @@ func ofCall(call *ast.CallExpr, part string) []event {
 	return []event{{reason, kind, formatOf(call.Args[at+2]), part}}
 }
 
-// ofMap returns an event for each value of a map whose values are literals.
+// ofMap returns an event for each string literal among the values of a map literal; nil for other expressions.
 func ofMap(e ast.Expr, part string) []event {
 	lit, ok := e.(*ast.CompositeLit)
 	if !ok {

@@ -44,7 +44,7 @@ func sources(root string) ([]source, error) {
 	return all, nil
 }
 
-// constant is a constant with a text as its value.
+// constant is a string constant of the file path. comment is its documentation on one line.
 type constant struct{ path, name, value, comment string }
 
 // constants returns the package-level string constants of the files.

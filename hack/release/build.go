@@ -104,8 +104,8 @@ func (r *release) archive(t target) string {
 	return fmt.Sprintf("%s_%s_%s_%s%s", t.program, r.version, t.os, t.arch, suffix)
 }
 
-// writePrograms writes an archive for each program and platform, with the licence. The programs of nodes are left out if
-// only the images are written.
+// writePrograms writes an archive with the license for each program and platform. Without the part programs, it writes only
+// the archives of the kubectl plugin: the scheduler and the controller may have been built only for the images.
 func (r *release) writePrograms() error {
 	for _, t := range r.targets() {
 		if t.program != kubectlPlugin && !r.has(partPrograms) {

@@ -14,8 +14,8 @@ import (
 	"fixedip.io/fixedip/hack/image"
 )
 
-// writeImages writes an archive with an OCI layout for each image of the Dockerfile. The image has a manifest for each
-// architecture. It returns a line for each image with its digest.
+// writeImages writes an archive with an OCI layout for each image of the Dockerfile. Each image has a manifest for each
+// architecture. writeImages returns one line for each image: its name, version and digest.
 func (r *release) writeImages() (digests []string, err error) {
 	file, err := os.Open("Dockerfile")
 	if err != nil {

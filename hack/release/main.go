@@ -41,11 +41,11 @@ type options struct {
 	ldflags string
 	// out is the folder for the files. It is replaced.
 	out string
-	// only are the parts to write; empty: all.
+	// only contains the parts to write; if it is empty, all parts are written.
 	only []string
 	// url is the address under which the files are published, without the version.
 	url string
-	// registry is the registry and folder of the images in install.yaml; empty: the images are on the nodes.
+	// registry is the registry and folder of the images in install.yaml. If it is empty, the nodes must have the images.
 	registry string
 }
 
@@ -159,7 +159,8 @@ func (r *release) has(part string) bool { return len(r.only) == 0 || slices.Cont
 // file returns the path of a file of the release.
 func (r *release) file(name string) string { return filepath.Join(r.files, name) }
 
-// checkOut returns an error if the folder for the release contains anything but an earlier release, because it is replaced.
+// checkOut returns an error if the folder out has files, but not those of an earlier release: run replaces the folder, and
+// must not delete other files. It recognizes an earlier release by the file SHA256SUMS.
 func checkOut(out string) error {
 	entries, err := os.ReadDir(out)
 	if errors.Is(err, os.ErrNotExist) {

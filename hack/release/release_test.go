@@ -155,7 +155,7 @@ func TestOut(t *testing.T) {
 		})
 	}
 	if err := checkOut(filepath.Join(t.TempDir(), "dist")); err != nil {
-		t.Errorf("a folder that does not exist: %v", err)
+		t.Errorf("a folder that does not exist: got error %v, want none", err)
 	}
 }
 
@@ -248,7 +248,8 @@ func describe(info os.FileInfo, name string, content []byte) string {
 	return fmt.Sprintf("%s %s %s %s", name, info.Mode(), info.ModTime().UTC().Format(time.RFC3339), content)
 }
 
-// TestRepack checks that the times in a chart that Helm has packed do not change the result.
+// TestRepack checks that repack returns equal archives for two archives that differ only in the times of their files, and
+// which mode and time the files get.
 func TestRepack(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "Chart.yaml")
@@ -269,7 +270,7 @@ func TestRepack(t *testing.T) {
 		results = append(results, data)
 	}
 	if !bytes.Equal(results[0], results[1]) {
-		t.Error("the results differ, want equal ones")
+		t.Error("the repacked archives differ, want equal archives")
 	}
 	if diff := cmp.Diff([]string{"a/Chart.yaml -rw-r--r-- 2026-01-02T03:04:06Z name: a"}, readTarGz(t, results[0])); diff != "" {
 		t.Errorf("files (-want +got): %s", diff)
@@ -342,7 +343,7 @@ func TestSBOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(*decoded.Components) != len(want) || len(*(*decoded.Dependencies)[0].Dependencies) != len(want) {
-		t.Errorf("got %d components and %+v after decoding, want %d", len(*decoded.Components), *decoded.Dependencies, len(want))
+		t.Errorf("got %d components and the dependencies %+v after decoding, want %d components and as many dependencies", len(*decoded.Components), *decoded.Dependencies, len(want))
 	}
 }
 

@@ -74,7 +74,7 @@ func entry(text, version string) (string, error) {
 			return found, nil
 		}
 	}
-	return "", fmt.Errorf("%s has no entry for %s: write the section \"## [%s] - DATE\" with what changed", changelog, version, number)
+	return "", fmt.Errorf("%s has no entry for %s: write the section \"## [%s] - DATE\" with the changes", changelog, version, number)
 }
 
 // section returns the text below the heading "## [name]" up to the next heading of that level or to the link definitions

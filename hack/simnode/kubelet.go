@@ -51,8 +51,8 @@ func keyOf(pod *corev1.Pod) podKey {
 // sandbox is the network of one pod.
 type sandbox struct {
 	ips []net.IP
-	// held contains the addresses of ips that are allocated in the allocator: no address of a pod on the host network, and
-	// no address that could not be restored.
+	// held contains the addresses of ips that are allocated in the allocator. It leaves out the addresses of a pod on the host
+	// network, and addresses whose restore failed.
 	held []net.IP
 	// started is the time at which the containers started.
 	started metav1.Time

@@ -58,7 +58,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.ipv6, "ipv6", o.ipv6, "Give pods IPv6 addresses.")
 	fs.DurationVar(&o.updateRate, "update-rate", o.updateRate, "Minimum interval between two reports of the agent, like --ipam-cilium-node-update-rate of a real agent.")
 	fs.DurationVar(&o.poolPoll, "pool-poll", o.poolPoll, "Interval at which the allocator checks whether the pool of a new node has enough entries; 5s in a real agent.")
-	fs.Int64Var(&o.maxPods, "max-pods", o.maxPods, "Number of pods that the node accepts.")
+	fs.Int64Var(&o.maxPods, "max-pods", o.maxPods, "Maximum number of pods on the node.")
 	fs.DurationVar(&o.sandboxDelay, "sandbox-delay", o.sandboxDelay, "Time from the bind of a pod to its first address request, in which a real kubelet creates the sandbox. If it is 0, the agent may not have seen a claim that was written just before the bind.")
 	fs.DurationVar(&o.sandboxRetry, "sandbox-retry", o.sandboxRetry, "Time until a failed address request is retried; 10-13s in a real kubelet.")
 	fs.DurationVar(&o.stopDelay, "stop-delay", o.stopDelay, "Time that containers take to stop, if the pod's grace period is not shorter.")

@@ -14,9 +14,9 @@ import (
 
 // suspicion is an apparent violation. It is cleared if the pod was bound while its address was being released, because
 // the deletion of its FixedIP had begun. The witness may see that deletion later than the violation, because watches of
-// different kinds are not synchronised.
+// different kinds are not synchronized.
 //
-// A cleared suspicion is no violation: the scheduler sees the state with a delay, so it may bind a pod to an address
+// A cleared suspicion is not a violation: the scheduler sees the state with a delay, so it may bind a pod to an address
 // that is being released. The pod then gets another address, and neither of the two addresses can belong to another
 // pod.
 //

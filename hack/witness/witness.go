@@ -56,7 +56,7 @@ type Witness struct {
 	// suspicions contains the suspicions about pods that ran with another address than their fixed address. Key:
 	// namespace/name of the pod.
 	suspicions map[string]suspicion
-	// tolerated contains the pods that may run with other addresses than their fixed addresses, see Tolerate. Key:
+	// tolerated contains the pods that may run with other addresses than their fixed addresses; see Tolerate. Key:
 	// namespace/name.
 	tolerated map[string]bool
 	// early contains the suspicions about pods that were bound before their claim.
@@ -66,7 +66,7 @@ type Witness struct {
 	// violations contains the violations in the order in which they were seen.
 	violations []string
 	history    history
-	// anyOrder is true if a claim may be written after its pod is bound, see AnyOrder.
+	// anyOrder is true if a claim may be written after its pod is bound; see AnyOrder.
 	anyOrder bool
 	// changed is closed and replaced at each event.
 	changed chan struct{}
@@ -238,7 +238,7 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 		return
 	}
 	// If an identity has no entry left, its next claim is a first placement again. If its entries were deleted with their
-	// CiliumNode and it has a FixedIP, the new entries on the node that inherits the subnet are no claim.
+	// CiliumNode and it has a FixedIP, the new entries on the node that inherits the subnet are not a claim.
 	for ip, e := range before.Spec.IPAM.Pool {
 		if gone && w.recorded(e.Owner) {
 			continue
@@ -396,8 +396,8 @@ func (w *Witness) Forgive(key string) {
 }
 
 // Tolerate allows the pod with this namespace/name to run with other addresses than its FixedIP reserves until end is
-// called. It is for tests in which the agent cannot see the entry: other tests that run at the same time would report the
-// violation.
+// called. It is for tests in which the agent cannot see the entry. Without Tolerate, other tests that share the witness at the
+// same time would report the violation.
 func (w *Witness) Tolerate(key string) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -68,7 +68,7 @@ func (e *events) deleting(record *v1alpha1.FixedIP, version int) {
 	e.w.seeRecord(record, false)
 }
 
-// TestViolations checks that the witness detects each kind of violation.
+// TestViolations checks for sequences of events which violation the witness reports, or that it reports none.
 func TestViolations(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(e *events)
@@ -193,7 +193,7 @@ func TestViolations(t *testing.T) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
 		}, "pod db/web-0 changed its address while it ran: 10.0.1.9, then 10.0.1.8"},
-		"the next pod of the name has another address": {func(e *events) {
+		"the next pod with the same name has another address": {func(e *events) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.record("web-0", "10.0.1.9")
 			e.pod("web-0", "2", "node-1", "10.0.1.8")
@@ -311,7 +311,7 @@ func TestWrongUses(t *testing.T) {
 			e := &events{w: blank()}
 			c.happens(e)
 			if got := fmt.Sprint(e.w.WrongUses()); got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
+				t.Errorf("got wrong uses %s, want %s", got, c.want)
 			}
 		})
 	}
@@ -324,6 +324,6 @@ func TestOffered(t *testing.T) {
 	e.node("node-1", "10.0.1.1", "db/web-0", "10.0.1.2", "health")
 	e.node("node-2", "10.0.2.1", "")
 	if got := fmt.Sprint(e.w.Offered("node-1")); got != "[10.0.1.1]" {
-		t.Errorf("got %s, want [10.0.1.1]", got)
+		t.Errorf("got offered addresses %s of node-1, want [10.0.1.1]", got)
 	}
 }

@@ -119,7 +119,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		Waiting: func() []metrics.WaitingPods {
 			counts, err := waits.Counts(ctx)
 			if err != nil {
-				mgr.GetLogger().Error(err, "Failed to count waiting pods")
+				mgr.GetLogger().Error(err, "Failed to count the waiting pods; the metrics of waiting pods are 0 in this scrape")
 			}
 			return counts
 		},

@@ -86,7 +86,7 @@ func (p *Plugin) nominate(ctx context.Context, state fwk.CycleState, s *stateDat
 }
 
 // feasible returns nodes that pass all filters for the pod. It stops soon after it has found enoughCandidates nodes.
-// refused is the text of the reasons for which other nodes were refused, each with the number of nodes.
+// refused lists the reasons why other nodes were refused, each with the number of nodes.
 func (p *Plugin) feasible(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (feasible []fwk.NodeInfo, refused string) {
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()

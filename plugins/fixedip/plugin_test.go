@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// profileOf is a framework with the given PostFilter plugins, in this order.
+// profileOf is a framework whose profile enables the plugins in postFilter, in this order, at PostFilter.
 type profileOf struct {
 	framework.Framework
 	postFilter []string

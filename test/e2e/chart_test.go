@@ -30,8 +30,8 @@ import (
 
 // TestChart checks the chart on nodes that do not become ready without fixedip. Pods have the same addresses whenever
 // they are replaced: after an upgrade that restarts fixedip, after a rollback, and after fixedip was uninstalled and
-// installed again. While fixedip is uninstalled, pods keep running and FixedIPs stay, but a namespace with a FixedIP can be
-// deleted. Every command of Helm succeeds, including the uninstall.
+// installed again. While fixedip is uninstalled, pods keep running, FixedIPs stay but have no finalizer, and a namespace
+// with a FixedIP can be deleted. Every command of Helm succeeds, including the uninstall.
 func TestChart(t *testing.T) {
 	i := installBy(t, func(o *realcluster.Options) {
 		o.Empty = true
@@ -94,7 +94,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// givenUp is a namespace that contains a FixedIP. The test deletes the namespace while fixedip is uninstalled.
+// givenUp is the name of a namespace that contains a FixedIP. The test deletes the namespace while fixedip is uninstalled.
 const givenUp = "given-up"
 
 // createGivenUp creates the namespace givenUp with a FixedIP, and waits until the controller has added its finalizer to the

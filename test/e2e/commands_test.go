@@ -31,9 +31,10 @@ import (
 var update = os.Getenv("UPDATE_GOLDEN") != ""
 
 // TestCommands runs every command of kubectl fixedip on a cluster where the chart is installed. It checks the exit codes,
-// and compares the output with files of testdata; report and mapPage check the output of report and map --html. Node node-1
-// runs web-0 and web-1, node node-2 runs db-0, all with fixed addresses; later db-0 waits while node-2 is cordoned. Values
-// that differ between runs, such as ages and versions, are replaced by names in angle brackets.
+// and compares the output with files of testdata; the methods report and mapPage check the output of the commands report and
+// map --html. The pods web-0 and web-1 run on node-1 and db-0 runs on node-2, all with fixed addresses; later db-0 waits
+// while node-2 is cordoned. Values that differ between runs, such as ages and versions, are replaced by names in angle
+// brackets.
 func TestCommands(t *testing.T) {
 	i := installBy(t, func(o *realcluster.Options) {
 		o.Empty = true
@@ -54,11 +55,11 @@ func TestCommands(t *testing.T) {
 	} else {
 		t.Fatalf("kubectl fixedip version --client: got exit code %d (error %v), want 0 and a version; output:\n%s", code, err, out)
 	}
-	// A new agent reports the addresses of its pods after some seconds.
+	// A FixedIP may become ready some seconds later than its pod.
 	c.kubectl("wait", "fixedips", "--all", "--for=condition=Ready", "--timeout=2m")
 
 	c.golden("version", 0, "version")
-	// The agents of this cluster are processes. There is no DaemonSet of Cilium, which status reports as a problem.
+	// The agents of this cluster are processes and not pods, so status reports a missing DaemonSet of Cilium as a problem.
 	c.golden("status", 1, "status")
 	c.golden("get", 0, "get")
 	c.golden("get-wide", 0, "get", "-A", "-o", "wide")
@@ -121,8 +122,9 @@ type commands struct {
 	names []string
 }
 
-// stableNames returns names that differ between runs, each followed by its replacement: the first three bytes of the
-// subnets of both nodes. The subnets are assigned in the order in which the nodes join.
+// stableNames returns the first three bytes of the subnets of both nodes, written as in an address and as in the name of a
+// NodeSubnet, each followed by its replacement. These bytes differ between runs, because subnets are assigned in the order
+// in which the nodes join.
 func (i installation) stableNames() []string {
 	i.t.Helper()
 	var names []string
@@ -162,7 +164,7 @@ func (c commands) addressOf(pod string) string {
 	return p.Status.PodIP
 }
 
-// free returns an address of a node that no pod has: the addresses in the middle of a subnet are taken last.
+// free returns an address that no pod has, from the subnet of a node: the addresses in the middle of a subnet are taken last.
 func (c commands) free(node string) []string { return []string{c.subnetPrefix(node) + "128"} }
 
 // awaitUnschedulable waits until the scheduler has found no node for a pod.
@@ -178,7 +180,7 @@ func (i installation) awaitUnschedulable(pod string) {
 	})
 }
 
-// kubectl runs kubectl, which has to succeed.
+// kubectl runs kubectl. The test fails unless the exit code is 0.
 func (c commands) kubectl(args ...string) {
 	c.t.Helper()
 	out, code, err := c.run(filepath.Join(bin, "fixedip-kubectl"), args...)
@@ -219,7 +221,7 @@ var variable = []struct {
 	{regexp.MustCompile(`(?m) +$`), ""},
 	// The node and the address of a pod of fixedip.
 	{regexp.MustCompile(`(fixedip-system  fixedip-\w+-<id>)  node-\d  198\.18(\.\d+){2}`), "$1  <node>  <address>"},
-	// The addresses at the beginning of a map: the node itself (N) has one of the first.
+	// The beginning of a map: the address of the node itself (N) is at a random place among the first addresses.
 	{regexp.MustCompile(`-[dN]{9}\.`), "-ddddNdddd."},
 }
 

@@ -205,7 +205,7 @@ func (i installation) logPods() {
 	}
 	for _, pod := range pods.Items {
 		log, err := i.api.CoreV1().Pods(system).GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(context.Background())
-		i.t.Logf("pod %s on %s, %+v: %v\n%s", pod.Name, pod.Spec.NodeName, pod.Status.ContainerStatuses, err, log[max(0, len(log)-3000):])
+		i.t.Logf("pod %s on node %s has the container statuses %+v; the end of its log (error %v):\n%s", pod.Name, pod.Spec.NodeName, pod.Status.ContainerStatuses, err, log[max(0, len(log)-3000):])
 	}
 }
 
@@ -292,8 +292,8 @@ func ofTestPods(sts *appsv1.StatefulSet) {
 	c.Image, c.ImagePullPolicy = layout.WebImage, corev1.PullNever
 }
 
-// web waits until the pods of the StatefulSet run, sends a request to each over the network, and returns them. Each pod in
-// before must have been replaced by a pod with the same address and node.
+// web waits until the pods of the StatefulSet web are ready and answer requests of their nodes, and returns the pods. Each
+// pod in before must have been replaced by a pod with the same address and node.
 func (i installation) web(before []*corev1.Pod) []*corev1.Pod {
 	i.t.Helper()
 	var pods []*corev1.Pod

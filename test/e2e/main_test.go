@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 // start starts a cluster and stops it at the end of the test. change changes the options; nil keeps the defaults. The
-// variable FIXEDIP_CILIUM is the minor version of Cilium; if it is not set, the default is used.
+// environment variable FIXEDIP_CILIUM sets the minor version of Cilium; if it is empty, the default is used.
 func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster {
 	t.Helper()
 	o := realcluster.Options{

@@ -17,9 +17,9 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// mapPage opens the page of kubectl fixedip map --html in a browser. It checks that the page shows each fixed address once
-// and loads no other resource, and that the script of the page does not fail. If update is true, it also writes the picture
-// of the documentation, docs/reference/map.png.
+// mapPage opens the page of kubectl fixedip map --html in a browser. It checks that the page shows the addresses of web-0,
+// web-1 and db-0 once each and loads no other resource, and that the script of the page does not fail. If update is true, it
+// also writes the picture of the documentation, docs/reference/map.png.
 func (c commands) mapPage() {
 	c.t.Helper()
 	page, code, err := c.run(filepath.Join(bin, "kubectl-fixedip"), "map", "--html")
@@ -39,7 +39,7 @@ func (c commands) mapPage() {
 			return text.includes("`+address+`") && text.includes("default/`+pod+`");
 		}).length`, &cells))
 		if cells != 1 {
-			c.t.Errorf("got %d cells of the page for %s with address %s, want 1", cells, pod, address)
+			c.t.Errorf("got %d cells of the page for pod %s with address %s, want 1", cells, pod, address)
 		}
 	}
 	if len(b.requests) > 0 {

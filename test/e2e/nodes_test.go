@@ -142,8 +142,8 @@ func (s *scene) awaitPodStatus(name string, condition func(*corev1.Pod) bool) *c
 	return pod
 }
 
-// answers waits until the pod answers requests of a node at each of its addresses. The first packets of a connection may be
-// lost until the agents know the pod.
+// answers waits until the pod has answered a request from a node at each address of the pod. The first packets of a
+// connection may be lost until the agents know the pod.
 func (s *scene) answers(from *realcluster.Node, pod *corev1.Pod) {
 	s.t.Helper()
 	for _, ip := range pod.Status.PodIPs {

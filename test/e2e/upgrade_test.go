@@ -26,8 +26,9 @@ import (
 var previous = os.Getenv("FIXEDIP_PREVIOUS")
 
 // TestUpgrade checks that no pod gets another address while fixedip is upgraded from the chart and the programs of an
-// earlier commit and back, and while a program of the earlier commit runs beside one of this commit. The pods of a
-// StatefulSet are replaced during and after each step.
+// earlier commit, while it is rolled back to them, and while a program of the earlier commit runs beside one of this commit.
+// The pods of a StatefulSet are replaced before, during and after the upgrade and the rollback, and while such a mixture of
+// programs runs.
 func TestUpgrade(t *testing.T) {
 	if previous == "" {
 		t.Skip("FIXEDIP_PREVIOUS is not set: run make test-upgrade")

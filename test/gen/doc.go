@@ -4,5 +4,6 @@
 // Package gen builds the objects of tests. Each builder returns a small valid object, named after its arguments, and applies
 // the changes of the test to it. A package of tests that needs the same change for all its objects wraps a builder.
 //
-// It imports only API types and the types of entries, so that the tests of all packages above ipam/core/pool can use it.
+// The package imports only API types and the types of pool entries, so that the tests of all packages above ipam/core/pool can
+// use it.
 package gen

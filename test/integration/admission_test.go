@@ -97,7 +97,8 @@ func TestAdmission(t *testing.T) {
 	e.part("text of the policy", (*env).policies)
 }
 
-// definitions checks that the CustomResourceDefinitions can be deleted only after a user has annotated them (finding R8).
+// definitions checks that the CustomResourceDefinitions can be deleted only after a user has annotated them (finding R8 in
+// docs/project/findings.md).
 func (e *env) definitions() {
 	for _, name := range []string{"fixedips.fixedip.io", "nodesubnets.fixedip.io"} {
 		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// boundTo binds all pods of a StatefulSet to a node without a scheduler.
+// boundTo sets spec.nodeName in the pod template of a StatefulSet, so that no scheduler places the pods.
 func boundTo(node string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.NodeName = node }
 }
@@ -38,8 +38,9 @@ func (e *env) awaitAllocated(name string, status metav1.ConditionStatus, message
 	})
 }
 
-// TestG10HandWrittenOwners checks owned entries that a user wrote into CiliumNodes. Their pods get the addresses, with
-// any scheduler and any resource in the entry, and the controller creates FixedIPs for the pods (G10).
+// TestG10HandWrittenOwners checks owned entries that a user wrote into CiliumNodes. The pods that the entries name get the
+// addresses, whichever scheduler places the pods and whatever resource the entries have, and the controller creates FixedIPs
+// for the pods (G10).
 func TestG10HandWrittenOwners(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})

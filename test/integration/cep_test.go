@@ -183,7 +183,7 @@ func TestG6CEPKeeper(t *testing.T) {
 
 	for name, r := range e.awaitRunning(nil, append(young, "witness-0")...) {
 		if r.UID != before[name].UID {
-			t.Errorf("pod %s was replaced", name)
+			t.Errorf("pod %s was replaced, want the same UID", name)
 		}
 	}
 	if p := e.witness.Pod(namespace, "plain"); p == nil || p.UID != plain.UID {

@@ -38,9 +38,9 @@ func (e *env) editorOfDefault() string {
 	return user
 }
 
-// TestKubectlChanges checks the commands that change addresses: a user with the rights of a namespace reserves an address
-// before its pod exists; the address moves to another node by the steps that move prints; after release the pod gets another
-// address; move names the successor of a subnet; and adopt previews which pods keep their addresses.
+// TestKubectlChanges checks the commands that change addresses: a user who has rights only in one namespace reserves an
+// address before its pod exists; the address moves to another node by the steps that move prints; after release the pod gets
+// another address; move names the successor of a subnet; and adopt previews which pods keep their addresses.
 func TestKubectlChanges(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"node-1", "node-2"}

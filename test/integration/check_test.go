@@ -36,7 +36,7 @@ func TestCheck(t *testing.T) {
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}))
 	other := e.awaitPods("other-0")["other-0"]
 	e.checkOutput([]string{"check", "--recheck-after=1s"}, "No problems found.")
-	// The controller would repair some faults.
+	// A running controller would repair some of the faults before check reports them.
 	e.must(e.controller.Terminate(within(t)))
 
 	e.agentless("left")
@@ -131,7 +131,7 @@ func (e *env) foundByCheck(user string, args ...string) []string {
 	return found
 }
 
-// patchCiliumNode applies a merge patch to a CiliumNode, to its status if the patch has only a status.
+// patchCiliumNode applies a merge patch to a CiliumNode. A patch that begins with the field status changes the status only.
 func (e *env) patchCiliumNode(name, patch string) {
 	e.t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}

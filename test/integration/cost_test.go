@@ -242,8 +242,9 @@ func (c *claims) round(round int) time.Duration {
 	return took
 }
 
-// claimable returns the highest unused address in the first subnet of the node that has no entry or a dynamic entry; the
-// zero Addr if there is none. In the guide's pools, every address of the subnet has an entry.
+// claimable returns the highest address of the node's first subnet that a claim can take: it is not in use, and has no entry
+// or a dynamic entry. claimable returns the zero Addr if there is none. In the guide's pools, every address of the subnet has
+// an entry.
 func claimable(n pool.NodePool) (found netip.Addr) {
 	for a := range address.Up(n.Subnets[0]) {
 		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Kind == pool.Dynamic) {

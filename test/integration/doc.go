@@ -79,7 +79,7 @@
 //	                                 TestSecureMetrics, TestMonitoringNamesExist, TestSettingsFollowCilium
 //	Crashes, two controllers         TestKilledAtEveryWrite, TestG7HighAvailability, TestG5SubnetManagement
 //	Failed writes of both programs   TestEveryWriteFails
-//	Random kills of all programs     TestKilledAtRandom
+//	Random kills of the programs     TestKilledAtRandom
 //	Linearizability                  TestEveryWriteFails, TestKilledAtRandom, and TestHistoryModel for the checker
 //	Rights                           TestG21Security, TestRightsAreUsed
 //	Tenants, admission               TestTenant, TestAdmission, TestClusterPoolsAreGuarded

@@ -108,7 +108,7 @@ func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 	e.must(err)
 	e.api, err = client.New(cfg, client.Options{Scheme: kinds})
 	e.must(err)
-	// The context of the test ends before the cleanup, and the witness has to watch until then.
+	// t.Context ends before the cleanup functions run. The witness has to watch while the test's own cleanup functions run, too.
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	e.witness, err = witness.Start(ctx, cfg)

@@ -62,8 +62,8 @@ func (e *env) checkMoved(before, after witness.Row) {
 	e.awaitRecord(after.Pod, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == after.Node })
 }
 
-// owners returns the owner of the entry of an address in each pool that has one. Key: the node. Value: the owner; empty for
-// a dynamic entry.
+// owners returns the owner of the entry of an address in the pool of each node. Nodes whose pools have no entry of the address
+// are left out. Key: the node. Value: the owner; empty for a dynamic entry.
 func (e *env) owners(nodes []string, address string) map[string]string {
 	found := map[string]string{}
 	for _, n := range nodes {
@@ -253,8 +253,8 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"node-1", "node-2", "node-3"}
 	e := start(t, options{nodes: nodes, controllerArgs: defaultPool, noScheduler: true})
-	// The gate counts patches of CiliumNodes down. It executes the patch that makes the counter zero and drops the answer, and
-	// it holds all later patches.
+	// The proxy decrements a counter with each patch of a CiliumNode. It executes the patch that makes the counter zero, but
+	// drops the response. That patch and all later patches get no answer.
 	var patches atomic.Int64
 	patches.Store(1 << 30)
 	arrived := make(chan struct{}, 64)

@@ -173,7 +173,7 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	return f.report(ctx, node.Name)
 }
 
-// report writes the first report of the agent of a node. From then on, the fakes answer probes of that agent.
+// report writes the first report of the agent of a node. From then on, the fakes answer the probes of that CiliumNode.
 func (f *fakes) report(ctx context.Context, node string) error {
 	f.mu.Lock()
 	f.agents[node] = true

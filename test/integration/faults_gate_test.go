@@ -146,10 +146,11 @@ func (g *faultGate) of(run string) gatedRun {
 	return state
 }
 
-// runIn finds the run that a path or a text names.
+// runIn matches the name of a run in the path or the body of a request.
 var runIn = regexp.MustCompile(`\brun\d+\b`)
 
-// subnetIn finds the name of a NodeSubnet in a path. Each run has other NodeSubnets.
+// subnetIn matches the name of a NodeSubnet in the path of a request. The name is replaced in descriptions of writes, because
+// each run has different NodeSubnets.
 var subnetIn = regexp.MustCompile(`/nodesubnets/[0-9a-f-]+`)
 
 func (g *faultGate) fails(program string, r *http.Request, body []byte) (failure, bool) {

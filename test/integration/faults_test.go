@@ -37,7 +37,7 @@ import (
 // runsAtOnce is the number of runs that are executed at once. They mostly wait.
 const runsAtOnce = 10
 
-// step is one action of a run. The state after it has to be the same in each run of the scenario.
+// step is one action of a run. The state after the action has to be the same in each run of the scenario.
 type step struct {
 	name string
 	does func(*faultRun) error
@@ -142,7 +142,7 @@ func (r *faultRun) cordon(name string, yes bool) error {
 	return r.patchNode(name, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))
 }
 
-// outOfService taints a node as out of service, as an administrator does if no pod runs there.
+// outOfService taints a node as out of service, as an administrator does after the node was shut down.
 func (r *faultRun) outOfService(name string) error {
 	return r.patchNode(name, fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, corev1.TaintNodeOutOfService))
 }
@@ -151,7 +151,8 @@ func (r *faultRun) patchNode(name, patch string) error {
 	return r.e.api.Patch(r.e.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.node(name)}}, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// lose removes a node for good, with its pods. The pod garbage collector would delete these within a minute.
+// lose removes a node for good, with its pods. It deletes the pods itself, because the pod garbage collector would do so only
+// after about a minute.
 func (r *faultRun) lose(name string) error {
 	ctx := r.e.t.Context()
 	r.nodes = slices.DeleteFunc(r.nodes, func(n string) bool { return n == name })
@@ -180,7 +181,7 @@ func (r *faultRun) through(wants []string) (states []string, err error) {
 			states = append(states, r.describe(r.e.witness.State(r.name)))
 			continue
 		}
-		// The other runs use the machine at the same time.
+		// The step gets three times the usual time, because the other runs use the machine at the same time.
 		step, cancel := context.WithTimeoutCause(ctx, 3*stepTimeout, errors.New("the state is not reached after "+(3*stepTimeout).String()))
 		_, err := r.e.witness.Await(step, r.name, func(rows []witness.Row) bool {
 			r.last = r.describe(rows)

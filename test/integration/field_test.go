@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// The tests of this file replay failures of similar systems that were reported in public, as the controller sees them.
+// The tests of this file replay publicly reported failures of similar systems, from the point of view of the controller.
 // docs/project/field-bugs.md lists all of these failures, including those that other tests replay.
 
 func annotatedWith(pairs ...string) func(*appsv1.StatefulSet) {
@@ -92,8 +92,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	e.part("F2", func(e *env) {
-		// A StatefulSet is scaled down and up faster than its address is released: the new pod gets the former or a new
-		// address. The witness checks that the pod runs with the address of its FixedIP, and that no other pod has it.
+		// A StatefulSet is scaled down and up before the address of the deleted pod is released: the new pod gets the former or
+		// a new address. The witness checks that the pod runs with the address of its FixedIP, and that no other pod has it.
 		e.create(statefulSet("f2", 2, placedByFakes, annotatedWith("fixedip.io/when-scaled", "Delete")))
 		now := e.awaitRunning(nil, names("f2", 2)...)
 		for range 8 {
@@ -270,7 +270,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	e.part("F15", func(e *env) {
-		// The node is gone before the TTL ends: the FixedIP still expires in time.
+		// The node is deleted before the TTL ends: the FixedIP still expires and is deleted.
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}, func() *ciliumv2.CiliumNode {
 			cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}
 			cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(15)}

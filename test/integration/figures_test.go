@@ -112,7 +112,7 @@ func TestG20Figures(t *testing.T) {
 		ip := fmt.Sprintf("10.60.0.%d", i)
 		entry, exists := full.Spec.IPAM.Pool[ip]
 		if owner := addresses[ip]; !exists || owner != "" && entry.Owner != "default/"+owner || owner == "" && entry.Owner != "" {
-			t.Errorf("%s is used by %q, but its entry (exists: %v) is %+v", ip, owner, exists, entry)
+			t.Errorf("IP %s is used by pod %q (empty: by none), and its entry (exists: %v) is %+v, want an entry for that pod, or a dynamic entry if no pod uses the IP", ip, owner, exists, entry)
 		}
 	}
 	if n := len(full.Spec.IPAM.Pool); n != 254 {

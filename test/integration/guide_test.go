@@ -58,8 +58,8 @@ func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *
 	return e
 }
 
-// placed returns a StatefulSet whose pods are bound to a node without a scheduler. To the controller they look like pods of
-// another scheduler. If node is empty, the pods wait for the default scheduler.
+// placed returns a StatefulSet whose pod template has node in spec.nodeName, so that no scheduler places the pods. To the
+// controller, the pods look like pods of another scheduler. If node is empty, the pods wait for the default scheduler.
 func placed(name, node string, replicas int32, labels map[string]string) *appsv1.StatefulSet {
 	return statefulSet(name, replicas, func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.SchedulerName = "default-scheduler"
@@ -241,7 +241,7 @@ func TestG13Exclusion(t *testing.T) {
 		`--labelSector={"matchLabels":{"tier":"db"}}`, "--excludeDbbranchPrefixs=test-,staging-",
 		"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0",
 	}, nil)
-	// branches contains the values of the label DBBranch. Key: the workload. Value: empty for no label.
+	// branches contains the values of the label DBBranch. Key: the workload. An empty value means that the pod has no such label.
 	branches := map[string]string{
 		"first": "test-1", "second": "staging-eu", "opted-in": "test-2",
 		"other": "release-1", "shorter": "test", "inside": "a-test-1", "capital": "Test-1", "none": "",
@@ -331,7 +331,7 @@ func TestG15GuideScenarios(t *testing.T) {
 	}
 }
 
-// TestG9AdoptMode checks that a controller that starts adopts the addresses of running pods without restarting them,
+// TestG9AdoptMode checks that a controller, when it starts, adopts the addresses of running pods without restarting the pods,
 // and that an annotation takes precedence over the selector (G9).
 func TestG9AdoptMode(t *testing.T) {
 	t.Parallel()
@@ -395,7 +395,7 @@ func TestG9AdoptMode(t *testing.T) {
 	e.await("check the pods that are not adopted", func(rows []witness.Row) bool {
 		for _, r := range rows {
 			if !slices.Contains(adopted, r.Pod) && len(r.State)+len(r.Entries) > 0 {
-				t.Errorf("pod %s was adopted: %+v", r.Pod, r)
+				t.Errorf("pod %s was adopted: got %+v, want neither a FixedIP nor entries", r.Pod, r)
 			}
 		}
 		return true

@@ -39,7 +39,8 @@ type call struct {
 	ended time.Time
 	// refused is true if the answer reports that nothing was written.
 	refused bool
-	// pool is the pool in the answer; nil if there was none. Key: the address. Value: the entry in the format of entryText.
+	// pool is the pool in the answer; nil if there was no answer, or one without a CiliumNode. Key: the address. Value: the
+	// entry in the format of entryText.
 	pool map[string]string
 }
 
@@ -172,7 +173,8 @@ func changesOf(patch []byte) (uid string, changes map[string]change) {
 	changes = map[string]change{}
 	for _, op := range ops {
 		var text string
-		// Our programs only test text values of fields.
+		// text stays empty if the value is not a string. Only tests of the UID, an owner or a resource use text, and their
+		// values are strings.
 		_ = json.Unmarshal(op.Value, &text)
 		if op.Op == "test" && op.Path == "/metadata/uid" {
 			uid = text
@@ -225,9 +227,9 @@ type outcome struct {
 	shown string
 }
 
-// entryModel models one entry of one pool with sequential operations. A write finds the tested entry and changes it,
-// and a read shows the entry. A write with an unknown outcome has been executed or not. Two claims of one address
-// cannot both succeed.
+// entryModel models one entry of one pool with sequential operations. A write can succeed only if the entry passes the tests
+// of the patch, and then changes the entry. A read shows the entry. A write with an unknown outcome may or may not have been
+// executed. So two claims of one address cannot both succeed.
 var entryModel = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{absent} },
 	Step: func(state, input, output any) []any {

@@ -41,8 +41,8 @@ func ofGroup(value string, labels ...string) string {
 	return "--labels=" + strings.Join(append(labels, "group="+value), ",")
 }
 
-// loseNode removes a node for good: its process, Node, CiliumNode and pods. The pod garbage collector would delete the pods
-// within a minute.
+// loseNode removes a node for good: its process, Node, CiliumNode and pods. It deletes the pods itself, because the pod garbage
+// collector would do so only after about a minute.
 func (e *env) loseNode(name string) {
 	e.t.Helper()
 	e.must(e.Process(name).Kill())

@@ -115,7 +115,8 @@ func TestBadSchedulerArgs(t *testing.T) {
 	}
 }
 
-// settingsFile writes a configuration file of both programs that ends with line, which may be empty. It returns the path.
+// settingsFile writes a configuration file for both programs and returns its path. line is YAML text at the end of the file; it
+// may be empty or have several lines.
 func settingsFile(t *testing.T, line string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "settings.yaml")
@@ -230,7 +231,7 @@ func lastLine(t *testing.T, program string, args []string, want string) {
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if got := lines[len(lines)-1]; got != want {
-		t.Errorf("the last line is\n%s\nwant\n%s", got, want)
+		t.Errorf("the last line of the output of %s is\n%s\nwant\n%s", program, got, want)
 	}
 	for _, line := range lines[:len(lines)-1] {
 		if !strings.HasPrefix(line, "I") && !strings.HasPrefix(line, "W") {

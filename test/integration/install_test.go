@@ -139,7 +139,7 @@ func (i installation) taint(name string) {
 	})
 }
 
-// untaint removes taints, as the operator of Cilium and the administrator of the control plane do.
+// untaint removes the taints that taint has added, as the Cilium operator and an administrator do.
 func (i installation) untaint(name string) {
 	i.t.Helper()
 	i.eventually("the taints of node "+name+" to be removed", func() bool {

@@ -124,7 +124,7 @@ func TestKubectlStatus(t *testing.T) {
 	e.exits("", 1, []string{"status"}, "Configuration: differs", "! The programs have different configurations. what helps: let both Deployments mount one ConfigMap")
 }
 
-// unpacked returns the files of an archive. Key: the path in its folder.
+// unpacked returns the contents of the files in an archive. Key: the path of the file below the top folder of the archive.
 func (e *env) unpacked(path string) map[string]string {
 	e.t.Helper()
 	file, err := os.Open(path)

@@ -26,8 +26,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// viewer is a user with the rights of manifests/user-rbac.yaml, and rights to read the other objects that the plugin
-// shows.
+// viewer is a user with the ClusterRole fixedip-viewer of manifests/user-rbac.yaml, and with rights to read pods, StatefulSets
+// and PodDisruptionBudgets.
 const viewer = "alice"
 
 func (e *env) bindViewer() {
@@ -88,8 +88,8 @@ func (e *env) checkOutput(args []string, texts ...string) {
 	}
 }
 
-// TestG16KubectlPlugin checks that the plugin shows the state and explains why a pod waits. For each of the four
-// cases of the guide it reports the cause and what helps (G16).
+// TestG16KubectlPlugin checks that the plugin shows the state of fixed addresses and nodes, and explains why a pod waits. For
+// each of the four cases of the guide, the plugin reports the cause and what helps (G16).
 func TestG16KubectlPlugin(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})

@@ -70,7 +70,7 @@ func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 			defer close(sent)
 			delayed.send()
 		}()
-		// This is deferred because the handler panics if either side closes the connection.
+		// The goroutine is stopped in a deferred function, because onward panics if either side closes the connection.
 		defer func() {
 			close(delayed.chunks)
 			<-sent

@@ -76,7 +76,7 @@ func TestNoLostWakeUps(t *testing.T) {
 	var slowest time.Duration
 	uid := ""
 	for range rounds {
-		// The pod exists and is not bound. When the address becomes available, the scheduler has refused the pod already in some
+		// The pod exists and is not bound. When the address becomes available, the scheduler has already refused the pod in some
 		// rounds, and is still scheduling it in others.
 		e.await("wait for the next pod to be created", func(rows []witness.Row) bool {
 			return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "web-0" && r.UID != "" && r.UID != uid && r.Node == "" })

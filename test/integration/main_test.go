@@ -21,7 +21,7 @@ import (
 // stepTimeout is the time limit of one step of a test. It is long enough for a slow machine.
 const stepTimeout = 90 * time.Second
 
-// testLease contains the leader election times of our programs. The duration is longer than a shared machine may stall,
+// testLease contains the leader election times of our programs. The duration is longer than the stalls of a shared machine,
 // because a program that loses its Lease exits and the tests do not restart it. A test that kills the leader waits for this
 // duration.
 var testLease = product.Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}

@@ -20,9 +20,10 @@ import (
 // setsPerNode is the number of StatefulSets for each node of TestMassRestart.
 const setsPerNode = 6
 
-// TestMassRestart (finding R11) deletes the pods of many StatefulSets at once while the controller is down for a moment
-// (field bug F4). It checks that each pod runs with its address again and that no address is shared, and logs the requests
-// of both programs. FIXEDIP_STATEFULSETS is the number of StatefulSets, each with one pod.
+// TestMassRestart deletes the pods of many StatefulSets at once while the controller is down for a moment. It replays failure
+// F4 of docs/project/field-bugs.md at a configurable scale (finding R11 in docs/project/findings.md). It checks that each
+// pod runs with its address again and that no address is shared, and logs the requests of both programs.
+// FIXEDIP_STATEFULSETS is the number of StatefulSets, each with one pod.
 func TestMassRestart(t *testing.T) {
 	sets := int(fromEnv(t, "FIXEDIP_STATEFULSETS", 60))
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -98,7 +99,7 @@ func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]wi
 	return found
 }
 
-// requestsSince counts the requests of an account since a time in the audit log, without watches. Key: verb and resource.
+// requestsSince counts the requests, except watches, of an account in the audit log since a time. Key: verb and resource.
 func (e *env) requestsSince(log, account string, since time.Time) map[string]int {
 	e.t.Helper()
 	count, seen := map[string]int{}, map[string]bool{}

@@ -24,7 +24,7 @@ import (
 
 var threeNodes = []string{"node-1", "node-2", "node-3"}
 
-// TestG1OwnerBinding checks that the scheduler writes owner and resource of an entry before it binds the pod, even
+// TestG1OwnerBinding checks that the scheduler writes the owner and the resource of an entry before it binds the pod, even
 // without a controller. The FixedIP is created when the controller is back (G1).
 func TestG1OwnerBinding(t *testing.T) {
 	t.Parallel()
@@ -161,8 +161,8 @@ func TestSubnetFull(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 3)...)
 	e.create(statefulSet("late", 1))
 	e.podMessage("late-0", "node(s) had no IPv4 address available for a pod with a fixed address")
-	// Field bug F11: although the subnet is full, a pod with a reservation runs again with its address, which the waiting pod
-	// does not get.
+	// Failure F11 of docs/project/field-bugs.md: although the subnet is full, a pod with a reservation runs again with its
+	// address, which the waiting pod does not get.
 	e.deletePods("web-1")
 	e.sameAddresses(before, e.awaitRunning(map[string]witness.Row{"web-1": before["web-1"]}, names("web", 3)...))
 
@@ -203,7 +203,7 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 		} else {
 			after[name] = e.awaitRunning(nil, name)[name]
 			if after[name].UID != r.UID {
-				t.Errorf("pod %s on the other node was replaced", name)
+				t.Errorf("pod %s on the other node was replaced, want the same UID", name)
 			}
 		}
 	}
@@ -247,7 +247,7 @@ func TestSubnetsFillEvenly(t *testing.T) {
 	}
 }
 
-// TestExplain checks that the message of a pod whose node cannot take it names the node and what helps.
+// TestExplain checks that the message of a pod whose home node is cordoned names that node and what helps.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})

@@ -49,7 +49,7 @@ func TestPools(t *testing.T) {
 	t.Run("two controllers never let two nodes inherit one subnet", e.racingInheritance)
 	t.Run("an inherited subnet that was not published is published for the same node", e.pausedInheritance)
 	t.Run("an address without a FixedIP that another node carries has a moved entry at its home node", e.unreservedMovedAddress)
-	t.Run("an inherited address that another node carries has a moved entry, and a move in progress is cancelled", e.inheritedEntries)
+	t.Run("an inherited address that another node carries has a moved entry, and a move in progress is canceled", e.inheritedEntries)
 }
 
 // ciliumNode creates a CiliumNode with the given subnets and a first report of the agent, but without a pool. It
@@ -132,8 +132,8 @@ func (e *env) racingPatches(t *testing.T) {
 // unknown is the lookup function of an empty cache of pools.
 func unknown(string) (pool.NodePool, bool) { return pool.NodePool{}, false }
 
-// writer returns a Writer. At the end of the test its context is cancelled, and the test waits until no write is in flight.
-// The tests of package ciliumpool check that a Writer leaks no goroutines.
+// writer returns a Writer. At the end of the test, the context of the Writer is canceled, and the test waits until no write is
+// in flight. The tests of package ciliumpool check that a Writer leaks no goroutines.
 func writer(t *testing.T, api ciliumpool.API, known func(string) (pool.NodePool, bool)) *ciliumpool.Writer {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(api), known)
@@ -470,7 +470,7 @@ func (e *env) returningNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if other.Subnets[0] == given.Subnets[0] {
-		t.Errorf("another node got %v, in which %s is reserved", other.Subnets, addr)
+		t.Errorf("node 'another' got the subnets %v, in which %s is reserved, want another subnet", other.Subnets, addr)
 	}
 	again, err := a.Assign(within(t), e.ciliumNode(t, "returns"), nil)
 	if err != nil {
@@ -482,6 +482,6 @@ func (e *env) returningNode(t *testing.T) {
 	}
 	want := pool.OwnedEntry(namespace, "mysql-0", "StatefulSet", "mysql")
 	if again.Subnets[0] != given.Subnets[0] || now.Entries[addr] != want || now.UID == before.UID {
-		t.Errorf("the node had %v and has %v after it joined again, want the same; the new pool is %v, want for %s the entry %v", given.Subnets, again.Subnets, now.Entries, addr, want)
+		t.Errorf("node 'returns' had the subnets %v and has %v after it joined again, want the same; its new pool is %v, want for %s the entry %v, and the CiliumNode must have another UID", given.Subnets, again.Subnets, now.Entries, addr, want)
 	}
 }

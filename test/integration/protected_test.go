@@ -15,7 +15,7 @@ import (
 )
 
 // TestNodesAreProtected checks that a Node has the annotations of autoscalers exactly while an address is reserved in
-// its subnets (finding R1). It also checks that the rights in the manifest are sufficient.
+// its subnets (finding R1 in docs/project/findings.md). It also checks that the rights in the manifest are sufficient.
 func TestNodesAreProtected(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{

@@ -37,8 +37,8 @@ type replacement struct {
 	mayRun []string
 }
 
-// TestNodesAreReplaced (finding R1) checks that a pod whose node is gone runs again with its address after the grace
-// period. It runs on a node that satisfies the constraints of the pod, without an action of an administrator.
+// TestNodesAreReplaced checks that a pod whose node is gone runs again with its address after the grace period (finding R1
+// in docs/project/findings.md). The pod runs on a node that satisfies its constraints, without an action of an administrator.
 func TestNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	grace := "5s"
@@ -98,7 +98,7 @@ func (e *env) replace(c replacement, gracePeriod time.Duration) time.Duration {
 		e.cordon(name, false)
 	}
 	if len(c.idle) > 0 {
-		// After this, the idle nodes have joined longer ago than the grace period.
+		// After this pause, the idle nodes have been in the cluster for longer than the grace period.
 		time.Sleep(gracePeriod + time.Second)
 	}
 

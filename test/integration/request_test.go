@@ -265,8 +265,8 @@ func TestRequestedAddressUnavailable(t *testing.T) {
 	})
 	e.delete(statefulSet("shares", 2))
 
-	// The addresses become available in four ways: the holder releases one, the request is corrected on the pod or on the
-	// StatefulSet, and a user removes an entry.
+	// Each of these changes lets the scheduler place one pod: the address of holder-0 is released, the request is corrected on a
+	// pod or on a StatefulSet, and a user removes an entry.
 	e.delete(statefulSet("holder", 1))
 	e.annotate(aPod("malformed-0"), ips, e.in("node-2", "60"))
 	e.annotate(statefulSet("outside", 1), ips, e.in("node-2", "61"))

@@ -44,7 +44,7 @@ func TestReservedBeforehand(t *testing.T) {
 	})
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic > 12 }))
 	if owner, ok := e.witness.Owner("node-1", due); ok && owner != "default/low-0" {
-		t.Errorf("%s, which is reserved for low-0, has an entry with the owner %q", due, owner)
+		t.Errorf("%s, which is reserved for low-0, has an entry with the owner %q, want no entry or the owner default/low-0", due, owner)
 	}
 	e.podMessage("wants-0", "requests "+requested+" (annotation fixedip.io/ips): IP "+requested+" on node node-1 belongs to pod default/never-0; request another address; this one becomes available when it has been released and its cooldown has ended")
 

@@ -120,7 +120,8 @@ func (e *env) may(account, text string) bool {
 	return review.Status.Allowed
 }
 
-// TestG21Security checks least privilege, network policies, that one controller writes at a time, and the audit trail (G21).
+// TestG21Security checks the rights of the programs, the network policies, that only the leader of two controllers writes, and
+// that managed fields and events show its writes (G21).
 func TestG21Security(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})

@@ -199,8 +199,8 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	}
 }
 
-// TestHandshakesOfOthers checks that a controller withdraws the release handshakes of another program in every state, and
-// that the pool keeps its entries.
+// TestHandshakesOfOthers checks that a restarted controller withdraws the release handshakes that another program started and
+// the agent answered, and that the pool then has as many dynamic entries as before.
 func TestHandshakesOfOthers(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})

@@ -103,9 +103,9 @@ func soakTime(t *testing.T) time.Duration {
 	return 2 * time.Minute
 }
 
-// TestSoak creates, scales, rolls, moves and deletes pods and workloads for FIXEDIP_SOAK, in one cluster with the race
-// detector and in one without it. It checks that no invariant is violated, and that all wanted pods run again after
-// each part. At the end, both programs may use only as much more resources than at the beginning as growth allows.
+// TestSoak creates, scales, rolls, moves and deletes pods and workloads for the duration FIXEDIP_SOAK, in one cluster with the
+// race detector and in one without it. It checks that no invariant is violated, that all wanted pods run again after each
+// part, and that the resources that both programs use have not grown beyond the bounds in growth.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	for name, plain := range map[string]bool{"detector": false, "plain": true} {

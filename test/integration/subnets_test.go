@@ -38,7 +38,7 @@ func (e *env) disjoint() map[string][]netip.Prefix {
 			all = append(all, assignment{subnet, cn.Name})
 		}
 	}
-	// If any subnets overlap, two neighbours in this order overlap.
+	// If any subnets overlap, two neighbors in this order overlap.
 	slices.SortFunc(all, func(a, b assignment) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
 	for i := 1; i < len(all); i++ {
 		if all[i].subnet.Overlaps(all[i-1].subnet) {

@@ -62,7 +62,7 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("the Deployment has %d replicas after the refusal, want 2", n)
 	}
 	if !e.finalized("web-0") || !e.protected("node-1") {
-		t.Error("the refused command removed a finalizer or an annotation")
+		t.Error("uninstall was refused, but FixedIP web-0 has no finalizer or node-1 no annotation, want both unchanged")
 	}
 
 	e.must(e.controller.Kill())

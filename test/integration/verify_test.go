@@ -63,7 +63,7 @@ func (e *env) awaitCondition(name, kind string, status metav1.ConditionStatus, r
 	})
 }
 
-// awaitEventOn waits for an event on an object whose note contains words.
+// awaitEventOn waits for an event on an object, with the reason and with a note that contains words.
 func (e *env) awaitEventOn(kind, name, reason, words string) {
 	e.t.Helper()
 	var have []string
@@ -196,8 +196,8 @@ func TestMismatch(t *testing.T) {
 	e.create(statefulSet("guarded", 1), statefulSet("many", 3), statefulSet("reported", 1, func(s *appsv1.StatefulSet) {
 		s.Annotations = map[string]string{"fixedip.io/mismatch-policy": "Report"}
 	}))
-	// before contains the first pod of each name. On a busy machine a pod is evicted before the next one of its StatefulSet
-	// runs.
+	// before contains the first running pod of each name. On a busy machine, a pod may be evicted before the next pod of its
+	// StatefulSet runs.
 	before := map[string]witness.Row{}
 	e.await("wait for a pod of each name to run", func(rows []witness.Row) bool {
 		for _, r := range rows {
@@ -259,7 +259,7 @@ func TestMismatch(t *testing.T) {
 		}
 	}
 
-	// The budget is deleted, and the other workload changes its policy.
+	// The budget is deleted, and the mismatch policy of StatefulSet reported is changed.
 	e.delete(budget)
 	e.annotate(statefulSet("reported", 1), "fixedip.io/mismatch-policy", "Restart")
 	e.deletePods("many-0")

@@ -48,9 +48,9 @@ func withVolume(s *appsv1.StatefulSet) {
 	}}}
 }
 
-// TestVolumeAndAddress (finding R2) checks that a first placement takes an address on the node of the volume, even if
-// the volume is bound only when the pod is placed. If the address and the volume of a pod are on different nodes, the
-// message of the pod reports that, and what helps.
+// TestVolumeAndAddress checks that a first placement takes an address on the node of the volume, even if the volume is bound
+// only when the pod is placed (finding R2 in docs/project/findings.md). If the address and the volume of a pod are on
+// different nodes, the message of the pod reports that, and what helps.
 func TestVolumeAndAddress(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -79,9 +79,9 @@ func TestVolumeAndAddress(t *testing.T) {
 	}
 }
 
-// TestVolumeInAZone (findings R1 and R2) checks which node inherits the subnet of a node that is gone: a node in the zone of
-// a waiting pod's volume, and not a node of another zone to which another waiting pod is nominated. As long as the node in
-// the zone is cordoned, the FixedIPs explain why no node inherits.
+// TestVolumeInAZone checks which node inherits the subnet of a node that is gone: a node in the zone of a waiting pod's
+// volume, and not a node of another zone to which another waiting pod is nominated (findings R1 and R2 in
+// docs/project/findings.md). As long as the node in the zone is cordoned, the FixedIPs explain why no node inherits.
 func TestVolumeInAZone(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"home", "far", "near"}

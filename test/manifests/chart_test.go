@@ -47,8 +47,8 @@ func helm(values string, args ...string) (string, error) {
 // clusterPool is the argument that sets the only value that the chart requires.
 const clusterPool = "--set=config.subnets.clusterPools[0].cidr=10.240.0.0/16,config.subnets.clusterPools[0].maskSize=24"
 
-// render returns the objects of the chart with the given values, as JSON or YAML, in a namespace. args are further
-// arguments of helm template.
+// render returns the objects of the chart for an installation in the namespace. values are the values of the chart, as JSON or
+// YAML. args are further arguments of helm template.
 func render(t *testing.T, namespace, values string, args ...string) installed {
 	t.Helper()
 	text, err := helm(values, append([]string{"template", "fixedip", chart, "--namespace", namespace, "--values", "-"}, args...)...)

@@ -22,29 +22,29 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestChartRefuses checks that the error for an invalid value names the field, and the value or the allowed values.
+// TestChartRefuses checks that Helm refuses invalid values of the chart with an error that names the field.
 func TestChartRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ values, want string }{
-		"no cluster pool":               {`{}`, "config.subnets.clusterPools is empty: write the pod CIDR of the cluster"},
-		"misspelt setting":              {`config: {subnets: {clusterPool: []}}`, "at '/config/subnets': additional properties 'clusterPool' not allowed"},
-		"misspelt value":                {`controler: {}`, "additional properties 'controler' not allowed"},
-		"unknown policy":                {`config: {failover: Never}`, "at '/config/failover': value must be one of 'Wait', 'Migrate', 'Reassign'"},
-		"no replica":                    {`scheduler: {replicas: 0}`, "at '/scheduler/replicas': minimum: got 0, want 1"},
-		"a grace period without a unit": {`config: {subnets: {orphanedGracePeriod: "30"}}`, "at '/config/subnets/orphanedGracePeriod'"},
+		"no cluster pool":                            {`{}`, "config.subnets.clusterPools is empty: write the pod CIDR of the cluster"},
+		"misspelled setting":                         {`config: {subnets: {clusterPool: []}}`, "at '/config/subnets': additional properties 'clusterPool' not allowed"},
+		"misspelled value":                           {`controler: {}`, "additional properties 'controler' not allowed"},
+		"unknown policy":                             {`config: {failover: Never}`, "at '/config/failover': value must be one of 'Wait', 'Migrate', 'Reassign'"},
+		"no replica":                                 {`scheduler: {replicas: 0}`, "at '/scheduler/replicas': minimum: got 0, want 1"},
+		"a grace period without a unit":              {`config: {subnets: {orphanedGracePeriod: "30"}}`, "at '/config/subnets/orphanedGracePeriod'"},
 		"cluster pools beside subnets of Kubernetes": {`config: {subnets: {source: Node, clusterPools: [{cidr: 10.240.0.0/16}]}}`, "config.subnets.clusterPools is not empty although config.subnets.source is Node"},
 		"migration that is not allowed":              {`config: {failover: Migrate, allowAddressMigration: false, subnets: {source: Node}}`, "config.failover is Migrate, but config.allowAddressMigration is false"},
 		"Cilium without a namespace":                 {`{config: {subnets: {source: Node}}, ciliumConfig: cilium-config}`, "at '/ciliumConfig'"},
 		"API server without a port":                  {`{config: {subnets: {source: Node}}, apiServer: {host: 192.0.2.1}}`, "apiServer needs both host and port"},
 		"pool that is too small":                     {`config: {pools: {minFree: 1}}`, "at '/config/pools/minFree': minimum: got 1, want 2"},
-		"misspelt selector":                          {`config: {adoption: {podSelector: {matchLables: {a: b}}}}`, "additional properties 'matchLables' not allowed"},
+		"misspelled selector":                        {`config: {adoption: {podSelector: {matchLables: {a: b}}}}`, "additional properties 'matchLables' not allowed"},
 		"unknown size":                               {`size: huge`, "at '/size': value must be one of 'small', 'medium', 'large'"},
 		"toleration of an unknown effect":            {`tolerations: [{key: a, effect: Never}]`, "at '/tolerations/0/effect'"},
-		"misspelt resources":                         {`controller: {resources: {request: {cpu: 1}}}`, "additional properties 'request' not allowed"},
+		"misspelled resources":                       {`controller: {resources: {request: {cpu: 1}}}`, "additional properties 'request' not allowed"},
 		"dashboard that is a name":                   {`monitoring: {dashboard: fixedip}`, "at '/monitoring/dashboard': got string, want boolean"},
 		"workload without an identity":               {`config: {workloads: [{apiGroup: apps, kind: Deployment}]}`, "at '/config/workloads/0': missing property 'identity'"},
 	} {
 		if _, err := helm(c.values, "template", "fixedip", chart, "--values", "-"); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want an error that contains %q", name, err, c.want)
+			t.Errorf("%s: got error %v, want one that contains %q", name, err, c.want)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("scheduler.yaml lacks profile one or profile two:\n%s", text)
 			}
 		}},
-		"unusual texts": {"config: {schedulerNames: [\"123\"]}\nrbac: {workloadResources: [{apiGroup: \"*\", resource: \"*\"}]}\nscheduler: {burst: 1000000, qps: 5e5}", func(t *testing.T, objects installed) {
+		"values that YAML can misread": {"config: {schedulerNames: [\"123\"]}\nrbac: {workloadResources: [{apiGroup: \"*\", resource: \"*\"}]}\nscheduler: {burst: 1000000, qps: 5e5}", func(t *testing.T, objects installed) {
 			text := configMap(t, objects)["scheduler.yaml"]
 			var file struct {
 				ClientConnection struct{ QPS, Burst int }
@@ -115,7 +115,7 @@ func TestChartValues(t *testing.T) {
 				t.Error("ClusterRole fixedip-scheduler does not grant the configured right")
 			}
 		}},
-		"protection from autoscalers that ends keeps the right": {`config: {protectNodesFrom: []}`, func(t *testing.T, objects installed) {
+		"no protection from autoscalers keeps the right": {`config: {protectNodesFrom: []}`, func(t *testing.T, objects installed) {
 			if !grants(t, objects, "fixedip-controller", "patch", "", "nodes") {
 				t.Error("ClusterRole fixedip-controller does not grant the right to patch nodes, so the controller cannot remove its annotations")
 			}
@@ -124,7 +124,7 @@ func TestChartValues(t *testing.T) {
 			for _, d := range deployments(t, objects) {
 				c := d.Spec.Template.Spec.Containers[0]
 				if d.Spec.Template.Spec.HostNetwork || c.LivenessProbe.HTTPGet.Host != "" || slices.ContainsFunc(c.Args, func(a string) bool { return strings.Contains(a, "127.0.0.1") }) {
-					t.Errorf("Deployment %s: got host network %v, probe %v and arguments %q, want a program that the kubelet reaches in its own network", d.Name, d.Spec.Template.Spec.HostNetwork, c.LivenessProbe, c.Args)
+					t.Errorf("Deployment %s: got host network %v, probe %v and arguments %q, want no host network, and a probe and arguments without the loopback address", d.Name, d.Spec.Template.Spec.HostNetwork, c.LivenessProbe, c.Args)
 				}
 			}
 		}},

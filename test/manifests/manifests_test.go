@@ -151,7 +151,7 @@ func TestConfigurationIsFound(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(with, status.ConfigMapsOf(controllers, nil)); diff != "" || len(controllers) != 1 || len(with) != 1 {
-			t.Errorf("%s: the ConfigMaps with a configuration and those of the controllers (-with +mounted): %s", name, diff)
+			t.Errorf("%s: got %d controllers and %d ConfigMaps with a configuration, want one of each; ConfigMaps with a configuration and those of the controllers (-want +got): %s", name, len(controllers), len(with), diff)
 		}
 	}
 }
@@ -352,7 +352,7 @@ func TestDocumentedInstallation(t *testing.T) {
 			}
 			address := configMaps[c.EnvFrom[0].ConfigMapRef.Name].Data
 			if configured := address["KUBERNETES_SERVICE_HOST"] != "" && address["KUBERNETES_SERVICE_PORT"] != ""; configured != uncommented {
-				t.Errorf("Deployment %s: got the address %v of the API server; it must have a host and a port: %v", d.Name, address, uncommented)
+				t.Errorf("Deployment %s: got the address %v of the API server, want one with host and port: %t", d.Name, address, uncommented)
 			}
 			mounted := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data
 			if got := mounted["config.yaml"]; got != files["config.yaml"] {

@@ -90,7 +90,7 @@ func TestSettingsAreSaidOnce(t *testing.T) {
 				}
 			}
 			if !slices.Equal(profiles, read.SchedulerNames) {
-				t.Errorf("%s: the profiles are %q, and schedulerNames is %q", name, profiles, read.SchedulerNames)
+				t.Errorf("%s: got the profiles %q in scheduler.yaml, want the schedulerNames %q of the configuration", name, profiles, read.SchedulerNames)
 			}
 		}
 	}

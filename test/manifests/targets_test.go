@@ -50,7 +50,7 @@ func declared(pattern *regexp.Regexp, text string) sets.Set[string] {
 	return names
 }
 
-// TestMakeUses checks how commands are found in a document.
+// TestMakeUses checks which targets and variables makeUses finds in a text.
 func TestMakeUses(t *testing.T) {
 	for name, c := range map[string]struct{ text, targets, variables string }{
 		"code span":             {"Run `make e2e CILIUM=1.20 RUN='a b'` first.", "e2e", "CILIUM RUN"},

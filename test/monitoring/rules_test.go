@@ -27,7 +27,7 @@ type rule struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// readRules returns the alerts, and their groups as YAML in the format of a file for Prometheus.
+// readRules returns the alerts, and their groups as a YAML document in the format of a rule file of Prometheus.
 func readRules(t *testing.T) (rules []rule, groups []byte) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(manifests, "rules.yaml"))
@@ -73,7 +73,7 @@ func promtool(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
-// series are the values of time series, one value each minute, in the notation of promtool: "1x180" is 1 at the beginning
+// series contains the values of time series, one value each minute, in the notation of promtool: "1x180" is 1 at the beginning
 // and 180 times after that, "0+2x180" grows by 2 each minute, and "_x60" is no value for 60 minutes. Key: the name and the
 // labels.
 type series map[string]string
@@ -86,7 +86,7 @@ func (s series) with(changes series) series {
 	return all
 }
 
-// churn are the metrics of three hours in a busy cluster in which nothing is wrong. Pods are created and deleted all the
+// churn contains the metrics of three hours in a busy cluster in which nothing is wrong. Pods are created and deleted all the
 // time. At each moment a FixedIP is being deleted, a pod waits and a claim has no FixedIP yet, but none of them for long. A
 // controller and the leading scheduler are replaced, one rollout changes the configuration and the version, and one cluster
 // pool is used up while another has room.
@@ -226,7 +226,7 @@ var silent = map[string]series{
 		`fixedip_pod_address_duration_seconds_bucket{le="4"}`: `9x180`, `fixedip_pod_address_duration_seconds_bucket{le="64"}`: `9x180`,
 		`fixedip_pod_address_duration_seconds_bucket{le="512"}`: `9x180`, `fixedip_pod_address_duration_seconds_bucket{le="+Inf"}`: `9x180`,
 	},
-	"a few conflicts between few writes": {
+	"few writes, half of them conflicts": {
 		`fixedip_pool_writes_total{result="applied"}`: `0+1x180`, `fixedip_pool_writes_total{result="conflict"}`: `0+1x180`,
 	},
 	"a long resync period": {

@@ -100,8 +100,9 @@ func definesTest(t *testing.T, folder, test string) bool {
 	return false
 }
 
-// metricNames returns the names of the metrics of both programs, from the golden file of the controller's metrics and from
-// the test of the scheduler's metrics. The tests of these packages check that the programs serve the metrics. Value: true.
+// metricNames returns the names of the metrics of both programs. Key: the name. Value: true. It reads the golden file of the
+// controller's metrics and the test of the scheduler's metrics, whose packages check that the programs serve the metrics. It adds
+// three metrics of the scheduler for which the test has no TYPE line.
 func metricNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{"fixedip_claim_duration_seconds": true, "fixedip_oldest_unplaced_pod_seconds": true, "fixedip_migrations_total": true}

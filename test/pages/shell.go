@@ -54,7 +54,7 @@ func (s Shell) Run(ctx context.Context, step Step) error {
 	}
 }
 
-// run runs a text with bash, which stops at the first error. It returns the output of bash, also if bash fails.
+// run runs a script with bash, which stops at the first error. It returns the output of bash, even if bash fails.
 func (s Shell) run(ctx context.Context, text string) (string, error) {
 	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", text)
 	command.Dir, command.Env = s.Dir, s.Env

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command dashboard draws the Grafana dashboard as an SVG from metrics that make dashboard has recorded. It evaluates the
-// queries of the panels with the engine of Prometheus, so that a panel without data means a wrong query.
+// queries of the panels with the query engine of Prometheus, so the picture shows a query for a metric that does not exist as a
+// panel without data.
 package main
 
 import (

@@ -97,10 +97,10 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// CiliumVersion returns the version of Cilium with its patch, such as v1.19.4.
+// CiliumVersion returns the full version of Cilium, such as v1.19.4.
 func (o Options) CiliumVersion() string { return ciliumVersions[o.Cilium] }
 
-// KubernetesVersion returns the version of Kubernetes with its patch, such as v1.34.9.
+// KubernetesVersion returns the full version of Kubernetes, such as v1.34.9.
 func (o Options) KubernetesVersion() string { return kubernetesVersions[o.Kubernetes] }
 
 // KubernetesPrograms returns the folder of the control plane and the kubelet; bin is the folder of all programs.

@@ -87,8 +87,8 @@ func run(ctx context.Context, o *options) error {
 	}
 }
 
-// reap waits for every child that exited, so that no zombie remains. Process 1 is the parent of all orphans, such as
-// the shims of containerd.
+// reap collects the exit status of every child that has exited, so that no zombie remains. Process 1 is the parent of all
+// orphans, such as the shims of containerd.
 func reap() {
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)

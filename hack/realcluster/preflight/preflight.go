@@ -79,8 +79,8 @@ func kernelVersion() string {
 	return ""
 }
 
-// cgroups checks the cgroup controllers that the kubelet and runc need, in both cgroup versions. It describes the missing
-// controllers; the result is empty if all are available.
+// cgroups checks whether the cgroup controllers that the kubelet and runc need are available, in version 1 or version 2 of
+// cgroups. It describes the missing controllers; the result is empty if none is missing.
 func cgroups() string {
 	const root = "/sys/fs/cgroup"
 	have := func(controller string) bool {

@@ -30,8 +30,8 @@ import (
 const (
 	// overdue is the default of Service.AnswerTimeout.
 	overdue = 2 * time.Minute
-	// remembered is the time for which an answer is stored: a caller that judges the evidence again after pods have changed
-	// needs no further barrier.
+	// remembered is the time for which an answer is stored, so that a caller that judges the evidence again after pods have
+	// changed needs no other barrier.
 	remembered = 10 * time.Minute
 )
 

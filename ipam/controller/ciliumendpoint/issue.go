@@ -38,7 +38,7 @@ const (
 	Missing Issue = "Missing"
 )
 
-// explanations contains the reason, in events, why the CiliumEndpoint of a pod was removed. Key: the issue.
+// explanations contains the texts with which events explain why the CiliumEndpoint of a pod was removed. Key: the issue.
 var explanations = map[Issue]string{
 	Stuck:        "its deletion did not end",
 	Stale:        "it belonged to a former pod with the same name",

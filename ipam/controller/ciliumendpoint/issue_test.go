@@ -68,8 +68,8 @@ func TestDiagnose(t *testing.T) {
 		endpoint *ciliumv2.CiliumEndpoint
 		pod      *corev1.Pod
 		want     Issue
-		// after is the expected time from now until the issue is due. The issue is first seen now; deletionTimestamp, if it is
-		// set, is now too.
+		// after is the expected time from now until the issue is due. The issue is first seen now, and the deletionTimestamp of
+		// a CiliumEndpoint that is being deleted is now too.
 		after time.Duration
 	}{
 		"no CiliumEndpoint, no pod":                                {},

@@ -46,7 +46,7 @@ type Keeper struct {
 	seen map[client.ObjectKey]issue
 	// missing is the number of known issues that are reported as missing CiliumEndpoints.
 	missing int
-	// paused is the last result of pause.
+	// paused is true while evictions are paused because too many CiliumEndpoints are missing: see pause and remember.
 	paused bool
 }
 
@@ -124,7 +124,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		err = k.treat(ctx, found, cep, pod)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
-		klog.FromContext(ctx).V(3).Info("CiliumEndpoint has changed in the meantime", "issue", found, "err", err)
+		klog.FromContext(ctx).V(3).Info("The CiliumEndpoint has changed since it was read; retrying", "issue", found, "err", err)
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
 	if err != nil {
@@ -171,7 +171,8 @@ func (k *Keeper) remember(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEnd
 		k.missing--
 		metrics.EndpointsMissingNow.Dec()
 		if k.missing <= fewMissing {
-			// Confirm also ends the pause, but it may not be called for any of the remaining pods.
+			// Confirm also ends the pause, but is called only when package conformance is about to act on one of the remaining
+			// pods.
 			k.paused = false
 			metrics.EndpointEvictionsPaused.Set(0)
 		}

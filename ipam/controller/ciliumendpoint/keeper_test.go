@@ -175,8 +175,8 @@ func TestPodReplacedBetweenReads(t *testing.T) {
 }
 
 // TestMissingIsReportedInAnEvent checks that an event reports a pod without a CiliumEndpoint. The model found such pods whose
-// FixedIP was being released: package conformance does not evict them, and no event reported that other nodes did not know
-// their IPs.
+// FixedIP was being released: package conformance does not evict them, and no event reported that their IPs were unknown to
+// other nodes.
 func TestMissingIsReportedInAnEvent(t *testing.T) {
 	api := newClient(t, pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")).Build()
 	k, recorder := newKeeper(t, api, api, "web-0")
@@ -189,7 +189,7 @@ func TestMissingIsReportedInAnEvent(t *testing.T) {
 	// The model also found this case: no pod of the node has a CiliumEndpoint, so that the pod is not evicted. The event is the
 	// only report of the problem.
 	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no CiliumEndpoint names an IP of node n in status.networking.node; its Cilium agent may have just started, or may be configured to create no CiliumEndpoints; check the cilium pod of the node" {
-		t.Errorf("no pod of the node has a CiliumEndpoint: got missing = %v, blocker %q and error %v", missing, blocker, err)
+		t.Errorf("no pod of the node has a CiliumEndpoint: got missing = %v, blocker %q and error %v; want true and the blocker that no CiliumEndpoint names an IP of the node", missing, blocker, err)
 	}
 }
 

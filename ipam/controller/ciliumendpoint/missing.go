@@ -27,8 +27,9 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// agentTaint is the prefix of the key of the taint that Cilium's operator puts on a node whose agent does not run. The
-// whole key is configurable (agent-not-ready-taint-key in the ConfigMap of Cilium); this is the default.
+// agentTaint is the default key of the taint that Cilium's operator puts on a node whose agent does not run. A key that only
+// begins with agentTaint counts as well. If agent-not-ready-taint-key in the ConfigMap of Cilium sets any other key,
+// evictionBlocker does not recognize the taint.
 const agentTaint = "node.cilium.io/agent-not-ready"
 
 // agentPods selects the pods of the Cilium agent, by the label that every installation of Cilium sets.
@@ -70,7 +71,7 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 	return is.missing && is.pod == pod.UID
 }
 
-// Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and returns the reason why the pod may not
+// Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and returns the reason why the pod must not
 // be evicted for that. If missing is true and blocker is empty, the pod may be evicted: not too many CiliumEndpoints are
 // missing, the node is ready, and the agent of the node runs, reports the IPs of the pod as used and creates
 // CiliumEndpoints. missing is false if Cilium creates no CiliumEndpoints.
@@ -166,10 +167,10 @@ func tooManyMissing(missing, total int) bool {
 	return missing > fewMissing && missing > total/perMissing
 }
 
-// evictionBlocker returns the reason why a pod may not be evicted for its missing CiliumEndpoint, or an empty string if the pod
+// evictionBlocker returns the reason why a pod must not be evicted for its missing CiliumEndpoint, or an empty string if the pod
 // may be evicted. A restart helps only if the agent works: otherwise the next pod has no network at all. All arguments were
 // read from the API server. node and cn are nil if they do not exist. agents contains the pods of the Cilium agent on the
-// node; it is empty if the agent does not run as a labelled pod.
+// node; it is empty if the agent does not run as a labeled pod.
 func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode, agents []corev1.Pod) string {
 	name := pod.Spec.NodeName
 	switch {

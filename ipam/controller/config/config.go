@@ -51,8 +51,8 @@ type Config struct {
 	Watermark nodepool.Watermark
 	// StrictNodes selects the nodes whose pools have no dynamic entries. The scheduler needs the same value.
 	StrictNodes labels.Selector
-	// WritesPerMinute is the maximum number of writes to one CiliumNode in any minute. Writes that undo a change or restore an
-	// entry count, but the limit does not delay them.
+	// WritesPerMinute is the maximum number of writes to one CiliumNode in any minute. The limit includes the writes that undo
+	// a change or restore an entry, but does not delay these writes.
 	WritesPerMinute int
 	// StripManagedFields is true if the controller removes the managedFields of CiliumNodes.
 	StripManagedFields bool
@@ -137,7 +137,7 @@ func (c Config) Validate() field.ErrorList {
 	check(slices.Contains(metrics.PerNodeValues, c.MetricsPerNode), "metrics-per-node", c.MetricsPerNode, fmt.Sprintf("must be one of %v", metrics.PerNodeValues))
 	check(c.Cooldown >= 0, "address-cooldown", c.Cooldown.String(), "must not be negative")
 	check(!slices.Contains(c.Adoption.ExcludeDBBranch, ""), "exclude-dbbranch-prefixes", "", "must not be empty: every label begins with the empty prefix")
-	check(c.FinalizerDeadline > 0, "force-finalize-after", c.FinalizerDeadline.String(), "must be more than 0, so that the release has time")
+	check(c.FinalizerDeadline > 0, "force-finalize-after", c.FinalizerDeadline.String(), "must be more than 0, so that there is time to release the addresses")
 	check(c.ResyncPeriod >= time.Second, "resync-period", c.ResyncPeriod.String(), "must be at least 1s")
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the environment variable POD_NAMESPACE"))

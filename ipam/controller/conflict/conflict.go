@@ -134,7 +134,7 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported 
 		if !reported && !known {
 			c, err := r.users(ctx, a)
 			if err != nil {
-				klog.FromContext(ctx).Error(err, "Failed to list the pods and FixedIPs that have an IP", "address", a)
+				klog.FromContext(ctx).Error(err, "Failed to list the pods and FixedIPs that have an IP; the IP is checked again", "address", a)
 			}
 			if err == nil && len(c.conflicts("")) == 0 {
 				continue

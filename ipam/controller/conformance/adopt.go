@@ -131,8 +131,8 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 
 // own writes owned entries for the IPs that the pod runs with. The FixedIP controller then creates the FixedIP, as
 // for every claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a
-// FixedIP in a cache would not. own returns adoptionError if the IPs cannot become fixed addresses of the pod. While
-// the evidence does not show that no other pod has the IPs, own returns errNotReported, gather.ErrAsked or a
+// FixedIP in a cache would not. own returns adoptionError if the IPs cannot become fixed addresses of the pod. Until
+// the evidence shows that no other pod has the IPs, own returns errNotReported, gather.ErrAsked or a
 // gather.NotProvedError. dynamic is true if the IPs may have dynamic entries, which are withdrawn first (see
 // conformance.AdoptionBlocker).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
@@ -191,9 +191,9 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	return nil
 }
 
-// unusedUnreserved returns the addresses of the entries that a pod got as an unreserved pod, that it does not run
-// with and that its agent does not report as used. These entries have to be put into cooldown before the pod gets
-// other entries: a pool must not give a pod two addresses of one family.
+// unusedUnreserved returns the addresses that a pod got as an unreserved pod and that are unused: neither in ips, the IPs
+// that the pod runs with, nor reported as used by the agent. Their entries have to be put into cooldown before the pod
+// gets other entries: a pool must not give a pod two addresses of one family.
 func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused []netip.Addr) {
 	for a, e := range n.Entries {
 		if e.OwnedBy(owner) && e.IsUnreserved() && !n.InUse(a) && !slices.Contains(ips, a) {

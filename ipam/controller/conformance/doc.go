@@ -12,6 +12,6 @@
 //     pod of our scheduler has lost, or evicts that pod.
 //
 // A decision from the caches is made again from the API server before a pool is written or a pod is evicted. The
-// package may not write the spec of a FixedIP. It gives an IP only to a pod that runs with the IP, or that was bound
+// package must not write the spec of a FixedIP. It gives an IP only to a pod that runs with the IP, or that was bound
 // because of a pool entry of that IP.
 package conformance

@@ -41,7 +41,7 @@ type evictStage struct {
 	clock   *clocktesting.FakeClock
 	evictor *Controller
 	evicted []string
-	// during is called while an eviction is under way; its error is the response of the API server. It may be nil.
+	// during, if it is not nil, is called while an eviction is under way; its error is the response of the API server.
 	during func() error
 }
 
@@ -140,7 +140,7 @@ func TestBudget(t *testing.T) {
 	s.want("b-0, after the restart of a-0 is done", later, 0, err, "a-0", "a-0", "b-0")
 	s.clock.Step(6 * time.Minute)
 	later, err = s.evict("c", "c-0", true)
-	s.want("c-0, after the restart of the other replica has timed out", later, 0, err, "a-0", "a-0", "b-0", "c-0")
+	s.want("c-0, after the restart of other-0 has timed out", later, 0, err, "a-0", "a-0", "b-0", "c-0")
 }
 
 func TestBlockedByBudget(t *testing.T) {
@@ -203,7 +203,7 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	later, err = s.evict("db", "db-1", true)
 	s.want("db-1 when db-0 is ready", later, 0, err, "db-0", "web-0", "db-1")
 
-	// The eviction of a pod that is not ready takes no ready member from its workload.
+	// Evicting a pod that is not ready leaves the number of ready members of the workload unchanged.
 	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "db-1"})
 	set("db-0", false)
 	set("db-1", false)

@@ -35,9 +35,10 @@ import (
 // a pod from the objects: our scheduler bound the pod, and the pod has neither an entry nor a FixedIP with an IP.
 
 // lost reports whether a pod that our scheduler placed, and that is bound and not stopping, has neither an owned
-// entry nor a FixedIP with an IP, or runs with an IP of a family of which it has neither. An entry that the pod got on
-// its node as an unreserved pod does not count. The entries of an unfinished move do not count either, because a pod is
-// bound only after the move. While a FixedIP of the pod is being deleted, lost returns false.
+// entry nor a FixedIP with an IP. It also returns true if the pod has one of them, but runs with an IP of a family in which
+// neither an owned entry nor the FixedIP has an address. An entry that the pod got on its node as an unreserved pod does not
+// count. The entries of an unfinished move do not count either, because a pod is bound only after the move. While a FixedIP
+// of the pod is being deleted, lost returns false.
 func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 		return false, nil
@@ -142,8 +143,8 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 }
 
 // ownOtherFamilies writes owned entries for the IPs that a pod runs with in the families in which the pod has no fixed
-// address. The claim of the pod in these families was lost with its pool before the FixedIP recorded it, because a user had
-// created the FixedIP with addresses of the other families only.
+// address. This is necessary if a user created the FixedIP with addresses of the other families only, and the pool with the
+// claim of the pod was lost before the FixedIP recorded the claimed addresses.
 func (c *Controller) ownOtherFamilies(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, may func(netip.Addr) bool) error {
 	if len(ips) == 0 {
 		return nil

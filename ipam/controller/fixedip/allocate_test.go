@@ -99,8 +99,8 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 
 // TestDeletedDuringAllocation checks that a FixedIP that is deleted while its entries are written keeps its finalizer
 // until the entries are released: the ledger contains the controller's own write before the watch shows it. Otherwise
-// the entry of the deleted FixedIP would stay in the pool, and the pod would wait for the node with that entry for
-// ever.
+// the entry of the deleted FixedIP would stay in the pool, and the next pod of that name would wait forever for the
+// node with that entry.
 func TestDeletedDuringAllocation(t *testing.T) {
 	record := controllertest.Record(3, false)
 	workload := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](4)}}

@@ -43,8 +43,8 @@ const (
 	// parallelFinishes is the maximum number of finalizers that are removed at the same time. These writes are the most
 	// expensive ones for a deleted workload and would delay the releases on other nodes. No release waits for them.
 	parallelFinishes = 4
-	// whileFinishing is the time until the next try of a request that waits in line to remove a finalizer. Usually finishes
-	// queues the request earlier.
+	// whileFinishing is the time until the next try of a request that waits in line to remove a finalizer. Usually the request
+	// is queued earlier: see finishes.
 	whileFinishing = 15 * time.Second
 	// whileRefused is the time until the next try to create a FixedIP that was refused: no event reports that a quota has
 	// room again.
@@ -206,7 +206,7 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 	var notProved *gather.NotProvedError
 	switch {
 	case errors.Is(err, gather.ErrSuperseded), apierrors.IsConflict(err):
-		log.V(3).Info("Action superseded", "err", err)
+		log.V(3).Info("State changed since the decision; retrying", "err", err)
 		return source.AfterConflict, nil
 	case errors.Is(err, errBusy):
 		return whileFinishing, nil
@@ -248,7 +248,7 @@ func (c *Controller) ofSlot(record *v1alpha1.FixedIP) []ctrl.Request {
 	return SlotRequest(c.Kinds, identity.Resource(record.Namespace, o.GroupKind(), o.Name))
 }
 
-// ofPod returns the requests for the identity of a pod and for the workload whose slot it holds.
+// ofPod returns the requests for the identity of a pod and for the workload whose slot the pod holds.
 func (c *Controller) ofPod(ctx context.Context, obj client.Object) []ctrl.Request {
 	pod := obj.(*corev1.Pod)
 	key := pool.OwnerKey(pod.Namespace, pod.Name)
@@ -287,7 +287,7 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl
 }
 
 // OfNode returns requests for the identities with a reserved address whose home is the node, but for which the pool of the
-// node has no owned entry: the entry can be written if the node has just appeared, has other subnets, or if its agent has just
+// node has no owned entry: the entry can be written if the node has just appeared or got other subnets, or if its agent has just
 // reported or released an address. OfNode returns nil until PoolsSeen returns true, because the resync queues all identities at
 // the start.
 func (c *Controller) OfNode(node string) []ctrl.Request {

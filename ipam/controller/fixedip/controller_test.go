@@ -222,8 +222,8 @@ func TestRequeueAfterFence(t *testing.T) {
 }
 
 // TestReleaseEntriesWithPod checks that a pod that runs with another address does not prevent the release of the entries of
-// its name: a scheduler may have claimed them for a former pod. An owned entry that the state does not have is not released: a
-// move to the node has been completed meanwhile.
+// its name: a scheduler may have claimed them for a former pod. An owned entry that is missing in the state stays, because a move
+// to the node has been completed meanwhile.
 func TestReleaseEntriesWithPod(t *testing.T) {
 	onOtherNode := controllertest.Pod(0)
 	onOtherNode.Spec.NodeName = "another"
@@ -305,7 +305,7 @@ func (s *stage) released() {
 	s.Ledger.SetNode(node.With(node.Release("db/web-0", nil, controllertest.Begin)))
 }
 
-// releaseInFlight releases the address of pod 0. It calls check when the release is written and in the ledger, and not
+// releaseInFlight releases the address of pod 0. It calls check when the release is written and in the ledger, but not
 // confirmed yet.
 func (s *stage) releaseInFlight(check func()) {
 	s.t.Helper()

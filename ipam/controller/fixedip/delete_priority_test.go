@@ -17,7 +17,8 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// TestDeletedFirst checks that the queue returns the request for a deleted pod first, even if it was queued before.
+// TestDeletedFirst checks that the queue returns the request for a deleted pod first, even if an earlier event has already queued
+// the same request with priority 0.
 func TestDeletedFirst(t *testing.T) {
 	of := func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}

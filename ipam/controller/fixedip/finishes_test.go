@@ -12,8 +12,8 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 )
 
-// TestFinishes checks that requests wait in line: each of them gets its turn once, in order, although begin is called twice
-// for each of them before its turn, and never more than parallelFinishes remove a finalizer at the same time.
+// TestFinishes checks that requests wait in line: each of them gets its turn once and in order, although begin is called twice
+// for it before its turn. At most parallelFinishes requests remove a finalizer at the same time.
 func TestFinishes(t *testing.T) {
 	var f finishes
 	request := func(i int) ctrl.Request { return source.ForOwner(fmt.Sprintf("db/web-%d", i))[0] }

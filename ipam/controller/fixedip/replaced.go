@@ -13,14 +13,15 @@ import (
 )
 
 // replacedFor is the maximum time for which a version counts as replaced. If the API server is restored from a backup, the
-// cache may show that version for ever.
+// cache may show that version forever.
 const replacedFor = 30 * time.Second
 
 // replaced stores the versions of FixedIPs that this controller has replaced by a write, until the cache shows a later version.
-// A decision from such a version would repeat the write, and the API server would refuse it with a conflict. That happens at
-// restarts of pods: the event of the pod's IPs arrives soon after the write for its binding. The zero value is ready to use.
+// A decision from such a version would repeat the write, and the API server would refuse it with a conflict. This would be
+// frequent when pods restart: the event that shows the IPs of a pod arrives soon after the write that follows its binding. The
+// zero value is ready to use.
 type replaced struct {
-	// versions has the namespace/name of the FixedIP as the key. The value is a version.
+	// versions contains the last replaced version of each FixedIP. Key: namespace/name. Value: a version.
 	versions sync.Map
 }
 
@@ -37,8 +38,8 @@ func (r *replaced) add(before, after *v1alpha1.FixedIP, now time.Time) {
 	}
 }
 
-// has reports whether the FixedIP has the version that was replaced, and less than replacedFor ago. If the FixedIP has
-// another version, or that time is over, has deletes the stored version. record may be nil.
+// has reports whether the FixedIP has the stored version, and this version was replaced less than replacedFor ago. If the
+// FixedIP has another version, or that time is over, has deletes the stored version. record may be nil.
 func (r *replaced) has(record *v1alpha1.FixedIP, now time.Time) bool {
 	if record == nil {
 		return false

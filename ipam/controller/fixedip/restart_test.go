@@ -121,8 +121,8 @@ func TestWritesOfARestart(t *testing.T) {
 	}
 }
 
-// TestReplacedVersionExpires checks that a FixedIP does not count as replaced for longer than replacedFor, if the cache never
-// shows the write.
+// TestReplacedVersionExpires checks that a FixedIP counts as replaced for at most replacedFor, even if the cache never shows
+// the write.
 func TestReplacedVersionExpires(t *testing.T) {
 	before, after := controllertest.Record(0, false), controllertest.Record(0, false)
 	before.ResourceVersion, after.ResourceVersion = "1", "2"
@@ -133,7 +133,7 @@ func TestReplacedVersionExpires(t *testing.T) {
 		want          bool
 	}{
 		"just written":              {written: after, seen: before, want: true},
-		"later":                     {written: after, seen: before, after: replacedFor - time.Second, want: true},
+		"just before replacedFor":   {written: after, seen: before, after: replacedFor - time.Second, want: true},
 		"after replacedFor":         {written: after, seen: before, after: replacedFor},
 		"the cache shows the write": {written: after, seen: after},
 		"the write changed nothing": {written: before, seen: before},

@@ -300,7 +300,7 @@ func (c *collection) node(n pool.NodePool, f address.Family, strict bool, s *sum
 func (c *collection) waiting() {
 	counts, oldest := map[nodeutil.NodeState]int{}, map[nodeutil.NodeState]float64{}
 	waiting := c.Waiting()
-	// waiting may contain nodes that are gone, which c.perNode does not count.
+	// waiting may contain nodes that no longer exist; c.perNode was decided without these nodes.
 	perNode := c.perNode && c.PerNode.serves(len(waiting))
 	for _, on := range waiting {
 		counts[on.State] += on.Pods

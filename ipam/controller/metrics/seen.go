@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// unrecordedSince contains the claims without a FixedIP. The ledger does not know since when a claim has none.
+// unrecordedSince contains the claims without a FixedIP. The ledger does not store the time since which a claim has had none.
 var unrecordedSince seen
 
 // seen remembers when it first observed each of a changing set of keys. The zero value is empty and ready for use.

@@ -17,7 +17,7 @@
 //	requeue     at State.NextCheck, or when it is time to ask; Nodes, pods and the ledger cause all other passes
 //	            (Reconciler.Setup)
 //
-// The package may not change entries that an identity owns: those belong to the scheduler and to the controllers
+// The package must not change entries that an identity owns: those belong to the scheduler and to the controllers
 // fixedip, release and conformance. Subnets belong to the package subnet, which calls Reconciler.FirstEntries for the
 // entries of a new pool. ipam/core/nodepool makes all decisions about entries. The package stores in memory only
 // state that a new replica does not need (memory.go): since when first reports are pending, which addresses this process has

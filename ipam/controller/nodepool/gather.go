@@ -67,8 +67,8 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	}) {
 		s.Gone[e.Owner] = true
 	}
-	// Read a Node that is not in the cache from the API server: if the pool was filled although the node is strict, it
-	// would have to be emptied again.
+	// Read a Node that is not in the cache from the API server. Otherwise the pool of a strict node could be filled, and would
+	// have to be emptied again.
 	node, err := index.Node(ctx, r.Cached, n.Name, r.Live)
 	if err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ func (r slowReader) List(ctx context.Context, list client.ObjectList, opts ...cl
 }
 
 // TestCooldownEndsDuringReconcile checks that a node is reconciled again at once if a cooldown ends during a pass. The
-// cooldown is not over when the pass begins, so that the pass makes no edit, and its end is in the past when the pass ends.
+// cooldown is not over when the pass begins, so that the pass makes no edit. When the pass ends, the cooldown is over.
 func TestCooldownEndsDuringReconcile(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}

@@ -5,6 +5,6 @@
 // FixedIPs.
 //
 // An admission policy cannot read a file, and the cluster pools are in the configuration file. The active controller copies
-// them, so that they are written once, in the configuration. It reads the ConfigMap every minute, so that it needs no right
-// to watch ConfigMaps, and writes only if the CIDRs differ.
+// them into the ConfigMap, so that users have to write them only once, in the configuration. It reads the ConfigMap every minute
+// instead of watching it, so that it needs no right to watch ConfigMaps, and writes only if the CIDRs differ.
 package poolguard

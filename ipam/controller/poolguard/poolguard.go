@@ -27,7 +27,7 @@ const (
 	// everything allows each address. It is the value if Kubernetes assigns the subnets, because the controller does not know
 	// from which CIDRs Kubernetes takes them.
 	everything = "0.0.0.0/0,::/0"
-	// interval is the time after which a change of the ConfigMap by another client is undone.
+	// interval is the time between two calls of Sync. A change of the ConfigMap by another client is undone within this time.
 	interval = time.Minute
 )
 
@@ -43,8 +43,8 @@ type Guard struct {
 // NeedLeaderElection returns true: only the active controller writes.
 func (g *Guard) NeedLeaderElection() bool { return true }
 
-// Start writes the ConfigMap, and again whenever it differs, until ctx ends. If a write fails, Start logs the error, unless
-// it is the same as the last one, and tries again after interval. Without the ConfigMap, the policy refuses nothing.
+// Start calls Sync at once, and again after each interval until ctx ends. If Sync fails, Start logs the error, unless it is the
+// same as the last one. Without the ConfigMap, the policy refuses nothing.
 func (g *Guard) Start(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithName("poolguard")
 	last := ""
@@ -58,7 +58,7 @@ func (g *Guard) Start(ctx context.Context) error {
 	return nil
 }
 
-// Sync writes the CIDRs if the ConfigMap differs. Each write has a precondition. It returns nil if another client was faster.
+// Sync writes the CIDRs if the ConfigMap differs. Each write has a precondition. Sync returns nil if another client was faster.
 func (g *Guard) Sync(ctx context.Context) error {
 	want := cidrs(g.ClusterPools)
 	var cm corev1.ConfigMap

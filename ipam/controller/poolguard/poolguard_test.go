@@ -20,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// TestSync checks what is written for a ConfigMap that is missing, equal or changed, and what happens if another client is
-// faster or the controller lacks a right.
+// TestSync checks the writes of Sync for a ConfigMap that is missing, equal or changed, and the result of Sync if another client
+// is faster or the controller lacks a right.
 func TestSync(t *testing.T) {
 	pools := []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.240.0.0/16"), MaskSize: 24}, {CIDR: netip.MustParsePrefix("fd00:240::/48"), MaskSize: 120}}
 	const both = "10.240.0.0/16,fd00:240::/48"

@@ -147,8 +147,8 @@ func (c *Controller) expected(ctx context.Context, key client.ObjectKey) (bool, 
 	return err != nil || w != nil && !w.Excludes(key.Name), nil
 }
 
-// releaseBatch releases the addresses on a node of those identities for which the second decision, from the objects that
-// nodeReader returns, is to release them too.
+// releaseBatch decides about the identities again, from the objects that nodeReader returns. It releases the addresses that an
+// identity has on the node if the decision is still to release them.
 func (c *Controller) releaseBatch(ctx context.Context, node string, identities []client.ObjectKey) error {
 	objects := nodeReader{Reader: c.Cached, live: c.Live, node: node}
 	calls, callCtx := errgroup.WithContext(ctx)

@@ -15,12 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Clear removes the annotations that fixedip has set from all Nodes. No controller may be active. An error names each Node
-// that keeps its annotations.
+// Clear removes from all Nodes the annotations that fixedip has set. The caller has to make sure that no controller is active,
+// because a controller would set them again. An error names each Node that keeps its annotations.
 func Clear(ctx context.Context, c client.Client) error {
 	var nodes corev1.NodeList
 	if err := c.List(ctx, &nodes); err != nil {
-		return fmt.Errorf("list the Nodes with scale-down annotations: %w", err)
+		return fmt.Errorf("list the Nodes to remove their scale-down annotations: %w", err)
 	}
 	var errs []error
 	for i := range nodes.Items {
@@ -31,7 +31,7 @@ func Clear(ctx context.Context, c client.Client) error {
 	return errors.Join(errs...)
 }
 
-// clearNode removes the annotations that fixedip has set from a Node. It reads the Node again after a conflict.
+// clearNode removes from a Node the annotations that fixedip has set. It reads the Node again after a conflict.
 func clearNode(ctx context.Context, c client.Client, node *corev1.Node) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		cleared := node.DeepCopy()

@@ -115,7 +115,8 @@ func (s *scene) stoppedJoin(name string, stops func(verb string, o any) bool) {
 	}
 }
 
-// TestResumedJoin checks that another controller completes a join if the first controller stopped at any request of the join.
+// TestResumedJoin checks that another controller completes a join if the first controller created the NodeSubnet and stopped at
+// any later request of the join.
 func TestResumedJoin(t *testing.T) {
 	for _, stop := range []string{"list *v1alpha1.NodeSubnetList", "list *v1.PodList", "patch *v2.CiliumNode", "update status *v1alpha1.NodeSubnet"} {
 		t.Run(stop, func(t *testing.T) {

@@ -150,8 +150,8 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 	return ""
 }
 
-// violated returns a description of a violation of the invariants by the subnets of nodes; empty: there is none. It deletes
-// the subnets of nodes that are gone from the map before, and adds the current subnets to the map.
+// violated returns a description of a violation of the invariants by the subnets of nodes; empty: there is none. It removes
+// the subnets of deleted nodes from before, and adds the current subnets to before.
 func (s *scene) violated(before map[string]string) string {
 	exists := map[string]bool{}
 	for _, name := range s.nodeNames() {

@@ -163,7 +163,7 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 }
 
 // pendingAfter is the age at which a claim whose subnet is in no CiliumNode gets conditions with reason Pending. Usually the
-// subnet is assigned before, and the claim gets its conditions with one write.
+// subnet is assigned earlier, and the claim gets its conditions with one write.
 const pendingAfter = 10 * time.Second
 
 // recordPending sets the conditions of the claims whose subnets are in no CiliumNode yet. It enqueues a node if the

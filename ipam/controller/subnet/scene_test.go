@@ -96,8 +96,8 @@ func node(name string, change ...func(*corev1.Node)) *corev1.Node {
 	return gen.Node(name, append([]func(*corev1.Node){joined}, change...)...)
 }
 
-// counting returns a client for one controller, which counts its requests. before is called with each request; if it returns an
-// error, the request fails with that error. before may be nil.
+// counting returns a client for one controller. The client counts its requests in s.requests. before is called with each request;
+// if it returns an error, the request fails with that error. before may be nil.
 func (s *scene) counting(before func(verb string, o any) error) client.WithWatch {
 	return s.countingOver(s.api, before)
 }

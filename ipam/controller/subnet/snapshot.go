@@ -181,9 +181,9 @@ func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) 
 	return pods, nil
 }
 
-// addRecords adds the FixedIPs whose condition may have to change: those with an address in no node's subnet, those in
-// overlapping subnets, and those whose condition SubnetAvailable is False. It returns the addresses of the first group that
-// have no home node.
+// addRecords adds the FixedIPs whose condition may have to change: those with an address in no node's subnet, those with
+// an address in overlapping subnets, and those whose condition SubnetAvailable is False. It returns the addresses of the first
+// group that have no home node.
 func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (reserved []reservation.Address, err error) {
 	var list v1alpha1.FixedIPList
 	if err := c.Cached.List(ctx, &list, client.MatchingFields{unavailableIndex: "true"}); err != nil {

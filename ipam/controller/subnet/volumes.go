@@ -35,7 +35,7 @@ type podVolumes struct {
 }
 
 // limitingVolumes returns the volumes that limit the choice of the node that inherits an orphan: those of the waiting pods
-// that may not leave the node of their addresses (Rules.Pinned). The controller does not watch volumes: it needs only the
+// that must not leave the node of their addresses (Rules.Pinned). The controller does not watch volumes: it needs only the
 // volumes of pods that wait for an orphaned subnet, and only when a node is about to inherit that subnet. The volumes of a
 // pod are read once a minute at most.
 func (c *Controller) limitingVolumes(ctx context.Context, o subnetplan.OrphanedSubnets) ([]subnetplan.Volume, error) {

@@ -52,10 +52,10 @@ type Uninstall struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// Run stops the controller and removes what only a controller would remove. If it fails before all finalizers are removed,
-// it scales the Deployment back to its former number of replicas and returns the error. If it cannot remove annotations of
-// Nodes, it logs the error and succeeds. ctx limits the total time, including the time until the pods of the controller have
-// ended.
+// Run stops the controller, and removes its finalizers from FixedIPs and its annotations from Nodes. If Run fails before all
+// finalizers are removed, it scales the Deployment back to its former number of replicas and returns the error. If Run cannot
+// remove annotations of Nodes, it logs the error and succeeds. ctx limits the total time, including the time until the pods of
+// the controller have ended.
 func (u *Uninstall) Run(ctx context.Context) (err error) {
 	replicas, err := u.scale(ctx, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func (u *Uninstall) Run(ctx context.Context) (err error) {
 		klog.FromContext(ctx).Info("No FixedIP has the finalizer of the controller any more; the FixedIPs and the pools stay", "finalizersRemoved", n)
 		if err := scaledown.Clear(ctx, u.Client); err != nil {
 			// The annotations block no deletion, and a user can remove them.
-			klog.FromContext(ctx).Error(err, "Nodes keep annotations for autoscalers; to remove them, run kubectl annotate node NODE NAME- for each NAME that the annotation of the node lists, and for the annotation itself", "annotation", scaledown.ListOfOurs)
+			klog.FromContext(ctx).Error(err, "Failed to remove the annotations for autoscalers from some Nodes; to remove them, run kubectl annotate node NODE NAME- for each NAME in the annotation that lists them, and for that annotation itself", "annotation", scaledown.ListOfOurs)
 		}
 		return nil
 	})
@@ -109,8 +109,8 @@ func (u *Uninstall) scale(ctx context.Context, to int32) (former int32, err erro
 	return former, nil
 }
 
-// asLeader waits until it is the leader among the controllers, so that none of them is active, and calls act. The context of
-// act ends if the Lease is lost.
+// asLeader waits until this process is the leader among the controllers, so that none of them is active, and calls act. The
+// context of act ends if the Lease is lost.
 func (u *Uninstall) asLeader(ctx context.Context, act func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -27,7 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// TestRun checks what Run removes and what it keeps, and that the controller is started again if Run fails.
+// TestRun checks which finalizers and annotations Run removes, and that Run starts the controller again if it fails.
 func TestRun(t *testing.T) {
 	const autoscaler = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 	refused := errors.New("refused")

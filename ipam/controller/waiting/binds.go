@@ -22,8 +22,8 @@ import (
 // maxBinds is the maximum number of bound pods without an address whose times are measured.
 const maxBinds = 10_000
 
-// binds measures the time between two changes of a pod that the watch shows, the bind and an address in the status. It uses
-// the clock of this process, and no timestamps of the API server. The zero value is empty and ready for use.
+// binds measures the time from the watch event that shows the bind of a pod to the one that shows an address in its status. It
+// uses the clock of this process, and no timestamps of the API server. The zero value is empty and ready for use.
 type binds struct {
 	mu sync.Mutex
 	// at contains the time at which the watch showed that a pod was bound. Key: the UID of the pod. It has at most maxBinds
@@ -54,7 +54,7 @@ func (b *binds) changed(before, after *corev1.Pod, now time.Time) (took time.Dur
 	return now.Sub(at), podutil.Runs(after)
 }
 
-// bindHandler passes each change of a pod to binds, before another handler gets it.
+// bindHandler passes each update and deletion of a pod to binds, before EventHandler gets the event.
 type bindHandler struct {
 	handler.EventHandler
 	c *Controller

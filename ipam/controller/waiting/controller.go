@@ -128,7 +128,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: recheckInterval}, nil
 }
 
-// describe returns the note of the event. It names the pods and the state of the node, and says what helps.
+// describe returns the note of the event: the names of the pods, the state of the node, and the remedy.
 func describe(pods []*corev1.Pod, node *corev1.Node) string {
 	var first []string
 	for _, pod := range pods[:min(maxNames, len(pods))] {
@@ -175,7 +175,7 @@ func (c *Controller) waiting(ctx context.Context) (map[string][]*corev1.Pod, err
 
 // nodeOf returns the node for which a pod waits: the node whose pool has an entry for the pod or, if no pool has one, the node
 // that its FixedIP names. It returns an empty string if the pod has neither an entry nor a FixedIP, or no entry and a FixedIP
-// that is a slot or is being deleted.
+// that is for a slot or is being deleted.
 func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (string, error) {
 	if held := c.Ledger.Held(keyOf(pod)); len(held) > 0 {
 		return held[0].Node, nil

@@ -154,9 +154,9 @@ func ParseSubnet(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// Ends returns the first and the last address of a subnet that a pod may have. The network and broadcast addresses of
-// IPv4 and the subnet-router anycast address of IPv6 (RFC 4291, 2.6.1) are excluded. Subnets that are too small for
-// that (/31, /32, /127, /128) keep all their addresses.
+// Ends returns the first and the last address that a pod may have in a subnet. The network and broadcast addresses of
+// IPv4 and the subnet-router anycast address of IPv6 (RFC 4291, 2.6.1) are excluded. In subnets that are too small for
+// that (/31, /32, /127, /128), a pod may have any address.
 func Ends(p netip.Prefix) (first, last netip.Addr) {
 	first, last = p.Masked().Addr(), netipx.PrefixLastIP(p)
 	if Of(first).Bits()-p.Bits() < 2 {
@@ -169,7 +169,7 @@ func Ends(p netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// Usable reports whether a is an address of the subnet that a pod may have.
+// Usable reports whether a is in the subnet and is one of the addresses that a pod may have there.
 func Usable(p netip.Prefix, a netip.Addr) bool {
 	first, last := Ends(p)
 	return a.BitLen() == first.BitLen() && !a.Less(first) && !last.Less(a)
@@ -273,7 +273,7 @@ func Union(prefixes []netip.Prefix) *netipx.IPSet {
 	return set
 }
 
-// free returns the part of the pool that is not taken.
+// free returns the addresses of the cluster pool that are not taken.
 func (p ClusterPool) free(taken *netipx.IPSet) *netipx.IPSet {
 	var b netipx.IPSetBuilder
 	b.AddPrefix(p.CIDR)
@@ -282,8 +282,8 @@ func (p ClusterPool) free(taken *netipx.IPSet) *netipx.IPSet {
 	return set
 }
 
-// Subnets returns the number of subnets of the mask size in the cluster pool. The result is a float64 for the same reason as
-// that of FreeSubnets.
+// Subnets returns the number of subnets of the mask size in the cluster pool. The result is a float64 because an IPv6 cluster
+// pool may have more subnets than an integer can count.
 func (p ClusterPool) Subnets() float64 { return math.Ldexp(1, p.MaskSize-p.CIDR.Bits()) }
 
 // FreeSubnets returns the number of free subnets of the mask size. The result is a float64 because an IPv6 cluster pool may

@@ -103,7 +103,7 @@ func TestUp(t *testing.T) {
 			}
 		}
 		if address.Usable(p, up[0].Prev()) || address.Usable(p, up[len(up)-1].Next()) {
-			t.Fatalf("Up(%s) does not visit an address below %s or above %s, which is usable", p, up[0], up[len(up)-1])
+			t.Fatalf("Up(%s) visits %s to %s, but the address before or after that range is usable too", p, up[0], up[len(up)-1])
 		}
 	})
 }
@@ -150,11 +150,11 @@ func TestCarve(t *testing.T) {
 		}
 		for {
 			if left := pool.FreeSubnets(address.Union(taken)); left != float64(free) {
-				t.Fatalf("FreeSubnets returns %v, want %d", left, free)
+				t.Fatalf("FreeSubnets of %s with mask size %d returns %v while %v are taken, want %d", pool.CIDR, pool.MaskSize, left, taken, free)
 			}
 			subnet, ok := address.Carve([]address.ClusterPool{pool}, address.IPv4, address.Union(taken))
 			if ok != (free > 0) {
-				t.Fatalf("Carve found a subnet: %v; free subnets: %d", ok, free)
+				t.Fatalf("Carve found a subnet: %v, want %v, because %d subnets are free", ok, free > 0, free)
 			}
 			if !ok {
 				return
@@ -197,12 +197,12 @@ func TestSubnetOf(t *testing.T) {
 		taken []netip.Prefix
 		want  string
 	}{
-		"free subnet":                       {"10.1.7.9", []netip.Prefix{prefix("10.1.6.0/24")}, "10.1.7.0/24"},
-		"free IPv6 subnet":                  {"fd00::1:0:0:0:5", nil, "fd00:0:0:1::/64"},
-		"taken":                             {"10.1.7.9", []netip.Prefix{prefix("10.1.0.0/20")}, "invalid Prefix"},
-		"in no cluster pool":                {"10.2.7.9", nil, "invalid Prefix"},
-		"part of the subnet is taken":       {"10.1.7.9", []netip.Prefix{prefix("10.1.7.128/25"), prefix("10.1.7.64/26")}, "10.1.7.0/26"},
-		"the neighbouring address is taken": {"10.1.7.9", []netip.Prefix{prefix("10.1.7.8/32")}, "10.1.7.9/32"},
+		"free subnet":                      {"10.1.7.9", []netip.Prefix{prefix("10.1.6.0/24")}, "10.1.7.0/24"},
+		"free IPv6 subnet":                 {"fd00::1:0:0:0:5", nil, "fd00:0:0:1::/64"},
+		"taken":                            {"10.1.7.9", []netip.Prefix{prefix("10.1.0.0/20")}, "invalid Prefix"},
+		"in no cluster pool":               {"10.2.7.9", nil, "invalid Prefix"},
+		"part of the subnet is taken":      {"10.1.7.9", []netip.Prefix{prefix("10.1.7.128/25"), prefix("10.1.7.64/26")}, "10.1.7.0/26"},
+		"the neighboring address is taken": {"10.1.7.9", []netip.Prefix{prefix("10.1.7.8/32")}, "10.1.7.9/32"},
 	} {
 		got, ok := address.SubnetOf(pools, netip.MustParseAddr(c.addr), address.Union(c.taken))
 		if got.String() != c.want || ok != got.IsValid() {
@@ -233,7 +233,7 @@ func BenchmarkCarve(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, ok := address.Carve(pools, address.IPv4, address.Union(taken[subnets])); !ok {
-					b.Fatal("Carve found no free subnet")
+					b.Fatalf("Carve found no free subnet while %d are taken, want one", len(taken[subnets]))
 				}
 			}
 		})

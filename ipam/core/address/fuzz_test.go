@@ -33,7 +33,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzParseSubnet checks that the usable addresses of a subnet are in the subnet, and match Size and Ends.
+// FuzzParseSubnet checks that ParseSubnet returns the CIDR of the text, that Ends, Usable and Up agree on which addresses
+// of the subnet are usable, and that Size returns their number.
 func FuzzParseSubnet(f *testing.F) {
 	for _, seed := range []string{"10.240.0.0/16", "fd00:240::/48", "10.240.0.1/16", "10.0.0.0/31", "10.0.0.7/32", "0.0.0.0/0", "::/0", "::/80", "fd00::/127", "::ffff:10.0.0.0/120", "10.0.0.0/033", "10.0.0.0", "FD00::/64"} {
 		f.Add(seed)
@@ -75,8 +76,9 @@ func FuzzParseSubnet(f *testing.F) {
 	})
 }
 
-// FuzzClusterPool checks that the subnets of a valid cluster pool are in the CIDR of the pool, have the mask size and do not
-// overlap taken subnets.
+// FuzzClusterPool checks that Carve finds a subnet if and only if FreeSubnets counts one, and that the subnets that Carve and
+// SubnetOf return are in the CIDR of the cluster pool and do not overlap the taken subnet. Errors of Validate have to name the
+// mask size.
 func FuzzClusterPool(f *testing.F) {
 	f.Add("10.240.0.0/16", 24, "10.240.0.0/24")
 	f.Add("10.240.0.0/16", 33, "10.240.0.0/17")

@@ -128,12 +128,12 @@ type AddressUse struct {
 	Why string
 }
 
-// Judge returns whether the pod owner can take the address a of the node. If owner is empty, a is Clear only if no pod at
-// all uses it. pods are the pods that are bound to the node; they have to be read after the agent answered.
+// Judge decides whether the pod that owner names can take the address a of the node. If owner is empty, a is Clear only if
+// no pod at all uses it. pods are the pods that are bound to the node; they have to be read after the agent answered.
 //
 // A pod other than owner uses a in three cases: the agent reports a as used by that pod; the status of the pod contains a,
-// which the agent may have lost (Cilium facts 13 and 30); or the entry of a names the pod, because a pod that was bound a
-// moment ago gets a from the agent without another write.
+// even if the agent does not report a as used (Cilium facts 13 and 30); or the entry of a names the pod, because a pod that
+// was bound a moment ago gets a from the agent without another write.
 //
 // A pod that has not reported an address may have any address that the pool offered when the pod started. While there is
 // such a pod, a is Unknown, unless the pool has another address of the family of a for that pod, or a is certainly not the

@@ -127,7 +127,7 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := agentview.Evidence{Node: "node-1", Entries: row.entries, Used: row.used}
 			if got := e.Judge(address, row.owner, row.pods); got != row.want {
-				t.Errorf("got %+v, want %+v", got, row.want)
+				t.Errorf("Judge(%s, %q) returns %+v, want %+v", address, row.owner, got, row.want)
 			}
 		})
 	}

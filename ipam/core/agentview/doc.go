@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agentview decides what the controller knows of a Cilium agent: whether the agent has seen a pool entry, and which
-// addresses of its node are in use. The controller asks the agent instead of waiting for a time after which the agent should
-// have reported.
+// Package agentview derives two facts from the reports of a Cilium agent: whether the agent has processed a change of the
+// pool, and which addresses of its node are in use. The controller asks the agent for a report instead of waiting for a time
+// after which the agent should have reported.
 //
 // # The agent barrier
 //
@@ -39,8 +39,8 @@
 // agent allocates the addresses of the node itself after it has restored the last endpoint. An answer without an address of
 // the node itself is therefore Incomplete, and a later report completes it. No request has to be repeated: if the agent
 // restarts, a write conflicts or labels change, the answer is delayed and not lost. An agent that is stopped or disconnected
-// does not answer, and waiting longer proves nothing. An agent without a pool ignores the probe; its next report for another
-// reason, for example the end of a pod, is the answer.
+// does not answer, and waiting longer proves nothing. While the CiliumNode has no pool, the agent ignores the probe; its next
+// report for another reason, for example because a pod ended, is the answer.
 //
 // # What this package may not do
 //

@@ -28,8 +28,8 @@ type version struct {
 	// withdrawn means that the entry is offered to no pod; otherwise it is dynamic.
 	withdrawn bool
 	noPool    bool
-	// usedPod, usedRouter and probe are true if status.ipam.used has the address, the router and the probe. key is true if
-	// release-ips has the probe.
+	// usedPod, usedRouter and probe are true if status.ipam.used contains the address, the address of the router and the
+	// probe, respectively. key is true if status.ipam.release-ips contains the probe.
 	usedPod, usedRouter, probe, key bool
 	// metadata is true if the write that made this version changed the metadata.
 	metadata bool
@@ -41,7 +41,7 @@ func (v version) sameContent(w version) bool {
 	return v == w
 }
 
-// report is a status update that the agent has begun and not finished. The zero value means none.
+// report is a status update that the agent has begun and not finished. The zero value means that there is none.
 type report struct {
 	step int8 // 0: there is no report, 1: the CiliumNode is copied, 2: the allocators are copied too
 	ver  int8
@@ -112,7 +112,7 @@ func (s state) write(change func(*version)) state {
 	v.metadata = false
 	change(&v)
 	if v == s.versions[s.last] {
-		return s // The API server makes no version of a write that changes nothing.
+		return s // The API server creates no new version for a write that changes nothing.
 	}
 	s.last++
 	s.versions[s.last] = v
@@ -284,7 +284,7 @@ func (p protocol) judge(s state, read int8) (state, bool) {
 // explored is the result of an exploration.
 type explored struct {
 	states int
-	// broken is a state in which the address was judged clear and a pod has it; nil: none.
+	// broken is a state in which the address was judged Clear and a pod has it; nil: none.
 	broken *state
 	// stuck is a state from which no sequence of undisturbed steps leads to an answer; nil: none.
 	stuck *state

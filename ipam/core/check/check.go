@@ -47,7 +47,7 @@ type Objects struct {
 // Kind is the kind of a problem.
 type Kind string
 
-// The kinds of problems in which two pods have one address or may get one.
+// The kinds of problems in which two pods have the same address, or may get the same address.
 const (
 	// SharedAddress means that two pods run with one address.
 	SharedAddress Kind = "SharedAddress"
@@ -59,19 +59,19 @@ const (
 	OverlappingSubnets Kind = "OverlappingSubnets"
 	// OtherOwner means that the pool entry of a reserved address belongs to another pod.
 	OtherOwner Kind = "OtherOwner"
-	// OtherUser means that an agent has given an address to another existing pod than the one that the pool entry names.
+	// OtherUser means that an agent has given an address to a pod that exists and is not the pod that the pool entry names.
 	OtherUser Kind = "OtherUser"
 )
 
 // The kinds of problems in which a pod does not have its address, or cannot get it.
 const (
-	// WrongAddress means that a pod runs with another address than its FixedIP reserves.
+	// WrongAddress means that a pod runs with an address that differs from the one that its FixedIP reserves.
 	WrongAddress Kind = "WrongAddress"
 	// MissingEntry means that no pool has the entry of a reserved address.
 	MissingEntry Kind = "MissingEntry"
 	// MissingSubnet means that no node has the subnet of a reserved address, or that two nodes have it.
 	MissingSubnet Kind = "MissingSubnet"
-	// WrongEndpoint means that a pod has other addresses than its CiliumEndpoint.
+	// WrongEndpoint means that a CiliumEndpoint has addresses, but lacks an address of its pod.
 	WrongEndpoint Kind = "WrongEndpoint"
 	// MissingEndpoint means that a pod has no CiliumEndpoint although other pods have one.
 	MissingEndpoint Kind = "MissingEndpoint"
@@ -82,7 +82,7 @@ const (
 	// LeakedEntry means that a pool entry belongs to a pod that does not exist and for which no FixedIP reserves the
 	// address.
 	LeakedEntry Kind = "LeakedEntry"
-	// StuckRelease means that a FixedIP or a cooldown should have ended long ago.
+	// StuckRelease means that a cooldown, or the deletion of a FixedIP, has lasted longer than Objects.StuckAfter.
 	StuckRelease Kind = "StuckRelease"
 	// StuckHandshake means that a release handshake does not end.
 	StuckHandshake Kind = "StuckHandshake"
@@ -112,16 +112,16 @@ type Repair struct {
 	// Workload is the workload of the FixedIP or the pool entry, "namespace/Kind/name". Only one pod of a workload is
 	// evicted at a time.
 	Workload string `json:"workload,omitempty"`
-	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty if no entry has to.
+	// ReleaseOn is the node in whose pool the entry of Address has to be released; empty for other repairs.
 	ReleaseOn string `json:"releaseOn,omitempty"`
-	// RewriteOn is the node in whose pool the resource of the entry of Address has to be written again for the FixedIP,
-	// which keeps the address for the same pod; empty if none has to.
+	// RewriteOn is the node in whose pool the entry of Address has a resource that cannot be read. The repair writes the
+	// resource again from the FixedIP that reserves the address for the same pod. Empty for other repairs.
 	RewriteOn string     `json:"rewriteOn,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
 	// Handshake is the handshake that has to be withdrawn; nil: none.
 	Handshake *HandshakeRepair `json:"handshake,omitempty"`
-	// DeleteSubnet is the name of the NodeSubnet that has to be deleted; empty if none has to. UID and ResourceVersion are
-	// those of the NodeSubnet.
+	// DeleteSubnet is the name of the NodeSubnet that has to be deleted; empty for other repairs. UID and ResourceVersion
+	// are those of the NodeSubnet.
 	DeleteSubnet string `json:"deleteSubnet,omitempty"`
 }
 
@@ -141,12 +141,13 @@ type Problem struct {
 	Text   string `json:"text"`
 	// Help is advice on how to end the problem.
 	Help string `json:"help"`
-	// Repair ends the problem; nil if the problem cannot be repaired without a decision of a person or of the controller.
+	// Repair ends the problem; nil if a user or the controller has to decide how to end the problem.
 	Repair *Repair `json:"repair,omitempty"`
 }
 
-// DefaultStuckAfter is the age after which a release counts as stuck. The controller removes the finalizer of a FixedIP
-// after 10 minutes at the latest, and a running agent reports every 15 s, both by default.
+// DefaultStuckAfter is the default of Objects.StuckAfter. It is longer than a release normally takes: by default, the
+// controller removes the finalizer of a FixedIP 10 minutes after the deletion unless its pod may still use the addresses,
+// and an agent reports a change within 15 s.
 const DefaultStuckAfter = 15 * time.Minute
 
 // Run returns the problems of a cluster, sorted by object and kind.

@@ -63,14 +63,14 @@ func (c *cluster) run(name, node, ip string) {
 	c.Endpoints = append(c.Endpoints, Endpoint{Pod: gen.Namespace + "/" + name, UID: types.UID(name), ResourceVersion: "7", Addrs: []netip.Addr{netip.MustParseAddr(ip)}})
 }
 
-// orphan adds the NodeSubnet of a node that does not exist, which has been orphaned for a time.
+// orphan adds a NodeSubnet whose node does not exist and which has been orphaned for the duration since.
 func (c *cluster) orphan(cidr string, since time.Duration) {
 	ns := v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: cidr, NodeName: "node-9"}, Status: v1alpha1.NodeSubnetStatus{OrphanedSince: &metav1.Time{Time: now.Add(-since)}}}
 	ns.Name, ns.UID, ns.ResourceVersion = "orphan", "uid-orphan", "8"
 	c.NodeSubnets = append(c.NodeSubnets, ns)
 }
 
-// entry sets an entry of node-1 with a resource that fixedip would not write.
+// entry sets the pool entry of ip on node-1, and its resource text.
 func (c *cluster) entry(ip string, e pool.Entry, resource string) {
 	n := c.pools["node-1"]
 	n.Entries[netip.MustParseAddr(ip)] = e
@@ -96,7 +96,8 @@ func (c *cluster) problems() []Problem {
 	return Run(c.Objects)
 }
 
-// TestRun plants one fault at a time into a cluster without a problem.
+// TestRun makes one change at a time to a cluster without a problem, and checks which problems Run reports, and that each of
+// them has advice.
 func TestRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		plant func(*cluster)

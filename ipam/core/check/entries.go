@@ -48,7 +48,8 @@ func malformedText(e pool.Entry, resource string) string {
 	return ""
 }
 
-// rewrite returns the repair of a malformed owned entry that a FixedIP reserves for the same pod; nil for any other entry.
+// rewrite returns the repair of a malformed owned entry whose address a FixedIP reserves for the same pod. It returns nil for
+// any other entry.
 func (s *scan) rewrite(n pool.NodePool, a netip.Addr) *Repair {
 	e := n.Entries[a]
 	if e.Kind != pool.Owned || s.reservedFor(e.Owner, a) == nil {
@@ -80,8 +81,8 @@ func RecordedEntry(f *v1alpha1.FixedIP) pool.Entry {
 	return identity.Identity{Namespace: f.Namespace, PodName: f.Spec.PodName, Owner: identity.OwnerOf(f), Slot: f.Spec.AssignedTo == v1alpha1.Slot}.Entry()
 }
 
-// checkHandshakes reports the release handshakes of a node. fixedip starts none, and the controller withdraws those of other programs
-// at once, so one that two readings show is stuck.
+// checkHandshakes reports the release handshakes of a node. fixedip starts none, and the controller withdraws those of other
+// programs at once, so a handshake that two readings show is stuck.
 func (s *scan) checkHandshakes(n pool.NodePool, object string) {
 	for _, a := range slices.SortedFunc(maps.Keys(n.Handshakes), netip.Addr.Compare) {
 		state := n.Handshakes[a]

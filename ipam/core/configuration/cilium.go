@@ -20,7 +20,7 @@ const (
 	ciliumDisableCRD = "disable-endpoint-crd"
 )
 
-// The values of settings of Cilium that fixedip compares.
+// Values of Cilium settings that fixedip looks for.
 const (
 	// IPAMModeCRD is the only IPAM mode of Cilium that fixedip works with.
 	IPAMModeCRD   = "crd"
@@ -61,8 +61,9 @@ func (s CiliumSettings) reportInterval() time.Duration {
 }
 
 // AnswerTimeout returns the time without an answer after which an agent counts as not answering: two minutes, or eight
-// report intervals if that is longer. An agent answers within one report interval, within two if its report conflicts with
-// another write of the CiliumNode, and it reads the CiliumNode when it starts.
+// report intervals if that is longer. A running agent answers within one report interval, or within two if its report
+// conflicts with another write of the CiliumNode. The rest of the time is for an agent that restarts: it reads the CiliumNode
+// when it starts, and then answers too.
 func (s CiliumSettings) AnswerTimeout() time.Duration {
 	return max(2*time.Minute, 8*s.reportInterval())
 }
@@ -73,8 +74,8 @@ func (s CiliumSettings) FirstReportTimeout() time.Duration {
 	return 30*time.Second + 2*s.reportInterval()
 }
 
-// AdaptTo sets the settings that are absent and depend on those of Cilium. Call it after Complete and before Validate: both
-// programs have to come to the same values, which Hash covers.
+// AdaptTo sets absent settings whose defaults depend on the settings of Cilium. Call it after Complete and before Validate.
+// Hash covers the values that AdaptTo sets, so both programs have to read the same settings of Cilium.
 func (c *Configuration) AdaptTo(s CiliumSettings) {
 	if c.AllowAddressMigration == nil {
 		// A tunnel carries the packets of each single address to the node that has it. With native routing, only the subnets

@@ -40,9 +40,9 @@ func TestCiliumSettings(t *testing.T) {
 			data:   map[string]string{"ipam-cilium-node-update-rate": "often", "disable-endpoint-crd": "perhaps"},
 			answer: 2 * time.Minute, firstReport: time.Minute,
 		},
-		"a negative interval":         {data: map[string]string{"ipam-cilium-node-update-rate": "-1s"}, answer: 2 * time.Minute, firstReport: time.Minute},
-		"without CiliumEndpoints":     {data: map[string]string{"disable-endpoint-crd": "true"}, want: configuration.CiliumSettings{EndpointsDisabled: true}, answer: 2 * time.Minute, firstReport: time.Minute},
-		"another IPAM mode, natively": {data: map[string]string{"ipam": "cluster-pool", "routing-mode": "native"}, want: configuration.CiliumSettings{IPAMMode: "cluster-pool", RoutingMode: "native"}, answer: 2 * time.Minute, firstReport: time.Minute},
+		"a negative interval":       {data: map[string]string{"ipam-cilium-node-update-rate": "-1s"}, answer: 2 * time.Minute, firstReport: time.Minute},
+		"without CiliumEndpoints":   {data: map[string]string{"disable-endpoint-crd": "true"}, want: configuration.CiliumSettings{EndpointsDisabled: true}, answer: 2 * time.Minute, firstReport: time.Minute},
+		"another IPAM mode, native": {data: map[string]string{"ipam": "cluster-pool", "routing-mode": "native"}, want: configuration.CiliumSettings{IPAMMode: "cluster-pool", RoutingMode: "native"}, answer: 2 * time.Minute, firstReport: time.Minute},
 	} {
 		got := configuration.CiliumSettingsOf(c.data)
 		if diff := cmp.Diff(c.want, got); diff != "" {
@@ -100,7 +100,7 @@ func TestHashOfEffectiveValues(t *testing.T) {
 		return h
 	}
 	if got, want := hash("", "tunnel"), hash("allowAddressMigration: true\n", "native"); got != want {
-		t.Errorf("got hash %s in tunnel mode, want %s, as of a file with the same effect", got, want)
+		t.Errorf("got hash %s in tunnel mode, want %s, the hash of a file with the same effect", got, want)
 	}
 	if one, other := hash("", "tunnel"), hash("", ""); one == other {
 		t.Errorf("got hash %s whether or not the routing mode is known, want different hashes", one)

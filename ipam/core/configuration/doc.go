@@ -7,5 +7,5 @@
 // FixedIPArgs. The controller's older flags set the same fields, and take precedence over the file. Settings of one program
 // only, such as timeouts, are flags of the controller or fields of FixedIPArgs.
 //
-// The package decodes, completes and validates. It reads no file.
+// The package decodes, completes and validates a configuration. The caller reads the file.
 package configuration

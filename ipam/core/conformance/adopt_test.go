@@ -67,8 +67,8 @@ func TestAdoptionBlocker(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries map[string]pool.Entry
 		used    map[string]string
-		// adopted is the expected reason if dynamic is true, as for adoption; restored is the expected reason if it is
-		// false, as for a pod of our scheduler. Empty: the pod keeps the IP.
+		// adopted is the expected reason if the argument dynamic is true, as for adoption; restored is the expected reason if
+		// dynamic is false, as for a pod of our scheduler. Empty: the pod keeps the IP.
 		adopted, restored pool.Reason
 	}{
 		"dynamic entry": {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": "db/mysql-0"}, restored: dynamic},

@@ -23,7 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// PodState contains a pod and the facts from which Decide decides about the pod.
+// PodState is the input of Decide: a pod, and the facts on which the action for the pod depends.
 type PodState struct {
 	// Pod is the pod; nil if it does not exist.
 	Pod *corev1.Pod
@@ -38,7 +38,7 @@ type PodState struct {
 	// whose pool has its IPs.
 	Ours bool
 	// Returns are the nodes, except that of the pod, whose pools have entries for the pod and which can run it. The
-	// scheduler places the next pod there. Empty unless Ours is true.
+	// scheduler places the next pod on one of them. Empty unless Ours is true.
 	Returns []string
 	// BarePod is true if no controller creates the pod again. A bare pod is never evicted.
 	BarePod bool
@@ -145,7 +145,7 @@ func Decide(s PodState) Action {
 		if !reported {
 			return Action{}
 		}
-		return Action{Type: SetCondition, Condition: asReserved(metav1.ConditionTrue, ReasonAsReserved, fmt.Sprintf("Pod %s/%s runs with no IP that differs from the reserved IP of the same family", s.Pod.Namespace, s.Pod.Name), s.Now)}
+		return Action{Type: SetCondition, Condition: asReserved(metav1.ConditionTrue, ReasonAsReserved, fmt.Sprintf("In every family in which pod %s/%s has an IP and a reserved IP, the two are the same", s.Pod.Namespace, s.Pod.Name), s.Now)}
 	}
 	// A condition about an earlier pod with this name does not apply to this pod.
 	reported = reported && s.FixedIP.Status.MismatchPodUID == s.Pod.UID
@@ -249,9 +249,9 @@ func find(s PodState) finding {
 	return f
 }
 
-// locateEntry looks for the entry of the first of ips that has no entry for the pod in the pool of the pod's node. where is
-// the end of a sentence about that entry; it is empty if the pool of the pod's node has the entries of all ips. If where is
-// not empty, returns reports whether the next pod gets the IP.
+// locateEntry describes where the entry of a reserved IP is if the pool of the pod's node does not have it. If several of ips
+// have no entry there, locateEntry describes the first. where is the end of a sentence; it is empty if the pool of the pod's
+// node has entries that give all ips to the pod. If where is not empty, returns reports whether the next pod gets the IP.
 func locateEntry(s PodState, ips []netip.Addr) (where string, returns bool) {
 	here := s.Pod.Spec.NodeName
 	missing := slices.DeleteFunc(slices.Clone(ips), func(a netip.Addr) bool { return holds(s, here, a) })
@@ -293,10 +293,10 @@ func AdoptableIPs(pod *corev1.Pod, ipv4Only bool) []netip.Addr {
 	return slices.DeleteFunc(podutil.IPs(pod), func(a netip.Addr) bool { return ipv4Only && address.Of(a) != address.IPv4 })
 }
 
-// MissingReserved returns the addresses that pool entries (held) or the FixedIP (reserved) give to an identity and that its
-// pod runs without, in those families of which the pod has an address. has are the addresses of the pod. The caller must not
-// adopt the addresses in has in place of the missing ones. node is a node whose pool has a missing address; it is empty if
-// no pool has one.
+// MissingReserved returns the reserved addresses of an identity that its pod does not have, although the pod has another
+// address of the same family. held contains the addresses that pool entries reserve, reserved those that the FixedIP
+// reserves, and has those of the pod. The caller must not adopt an address in has in place of a missing one. node is a node
+// whose pool has a missing address; it is empty if no pool has one.
 func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address, has []netip.Addr) (node string, missing []netip.Addr) {
 	lacks := func(a netip.Addr) bool {
 		return !slices.Contains(has, a) && slices.ContainsFunc(has, func(b netip.Addr) bool { return address.Of(a) == address.Of(b) })
@@ -330,7 +330,7 @@ func OtherFamilies(has, fixed []netip.Addr) []netip.Addr {
 // A pod keeps an IP whose entry it owns. It also keeps an IP that is in a subnet of the node and that the agent does not
 // report for another owner, in these cases:
 //   - The IP has no entry.
-//   - The IP is in cooldown after a release from this pod: the agent had not seen the release.
+//   - The IP is in cooldown after a release from this pod: the agent had not seen the release when the pod started.
 //   - dynamic is true, and the entry is dynamic or is a cooldown that names no pod, because the IP was withdrawn. This is
 //     adoption, the one exception to the rule that a fixed address is never a dynamic entry (ADR 0004).
 func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic bool) *pool.Blocker {
@@ -352,8 +352,8 @@ func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dy
 // RestoreReleased returns the edits that restore the released entries of a pod. The pod was bound to the node because the
 // pool had these entries, and they were released nevertheless. In each family in which the pod has no entry, it restores the
 // entry that was released last, if the address is in a subnet of the node, in no release handshake and not in use by another
-// pod. may reports whether the pod may have an IP. No other pod can have had an IP in this cooldown since the release, and
-// an agent that has seen the restored entry gives the pod no other IP.
+// pod. may reports whether the pod may have an IP. No other pod can have had that IP since its release, and an agent that
+// has seen the restored entry gives the pod no other IP.
 func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr) bool) []pool.EntryChange {
 	var edits []pool.EntryChange
 	for _, f := range address.Families {

@@ -77,7 +77,7 @@ func TestDecide(t *testing.T) {
 		noEndpoint = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so other nodes may not reach it"
 		barePod    = "; the pod is not evicted, because it is a bare pod; delete the pod and create it again"
 		reportOnly = "; its mismatch policy is Report, so the pod is not evicted; delete the pod, or set the annotation fixedip.io/mismatch-policy of its workload to Restart"
-		asReserved = "Pod db/mysql-0 runs with no IP that differs from the reserved IP of the same family"
+		asReserved = "In every family in which pod db/mysql-0 has an IP and a reserved IP, the two are the same"
 	)
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	both := []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}
@@ -203,11 +203,11 @@ func TestSetAsReserved(t *testing.T) {
 	wrong := metav1.Condition{Type: "AsReserved", Status: metav1.ConditionFalse, Reason: "x", LastTransitionTime: metav1.NewTime(now)}
 	conformance.SetAsReserved(&status, wrong, podOn("node-1"))
 	if diff := cmp.Diff(v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{other, wrong}, MismatchPodUID: "uid-mysql-0"}, status); diff != "" {
-		t.Errorf("status (-want +got): %s", diff)
+		t.Errorf("status with a mismatch (-want +got): %s", diff)
 	}
 	right := metav1.Condition{Type: "AsReserved", Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
 	conformance.SetAsReserved(&status, right, podOn("node-1"))
 	if diff := cmp.Diff(v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{other, right}}, status); diff != "" {
-		t.Errorf("status (-want +got): %s", diff)
+		t.Errorf("status without a mismatch (-want +got): %s", diff)
 	}
 }

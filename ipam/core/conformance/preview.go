@@ -57,7 +57,7 @@ type AdoptionOutcome string
 const (
 	// Adopted means that the IPs that the pod runs with become its fixed addresses, without a restart.
 	Adopted AdoptionOutcome = "Adopted"
-	// AlreadyFixed means that the pod has fixed addresses.
+	// AlreadyFixed means that the pod has a FixedIP with addresses, and does not run with other IPs.
 	AlreadyFixed AdoptionOutcome = "AlreadyFixed"
 	// AdoptedLater means that the pod is selected and does not run with an IP that can be adopted yet.
 	AdoptedLater AdoptionOutcome = "AdoptedLater"
@@ -79,8 +79,8 @@ type AdoptedPod struct {
 }
 
 // PreviewAdoption returns the outcome that the adoption in.Adoption would have for each of in.Pods, sorted by pod. It uses
-// the functions from which the controller decides, but assumes that each pod has the IPs in its status, which only the agent
-// of the node can confirm.
+// the same functions as the controller, but assumes that each pod has the IPs in its status, which only the agent of the
+// node can confirm.
 func PreviewAdoption(in AdoptionInputs) []AdoptedPod {
 	// users contains the pods that run with each IP. Key: the IP. Value: the pods, "namespace/name".
 	users := map[netip.Addr][]string{}

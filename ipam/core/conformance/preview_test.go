@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestPreviewAdoption checks the outcome for pod db/web-0, which the selector app=web selects, in a cluster that a row
-// changes.
+// TestPreviewAdoption checks the outcome for pod db/web-0, which the selector app=web selects, after one change of the
+// cluster in each case.
 func TestPreviewAdoption(t *testing.T) {
 	web := netip.MustParseAddr("10.0.1.6")
 	type state struct {
@@ -94,7 +94,7 @@ func TestPreviewAdoption(t *testing.T) {
 			s.AllPods = append(s.AllPods, s.Pods...)
 			got := conformance.PreviewAdoption(s.AdoptionInputs)
 			if len(got) != 1 {
-				t.Fatalf("got %d pods, want 1", len(got))
+				t.Fatalf("PreviewAdoption returns the outcome of %d pods, want 1", len(got))
 			}
 			if diff := cmp.Diff([2]string{string(c.outcome), c.reason}, [2]string{string(got[0].Outcome), got[0].Reason}); diff != "" {
 				t.Errorf("outcome and reason (-want +got): %s", diff)

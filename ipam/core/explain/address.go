@@ -42,9 +42,9 @@ type AddressInputs struct {
 // complete reports whether every object that may have the address was read.
 func (in AddressInputs) complete() bool { return len(in.NotRead) == 0 }
 
-// Address reports the use of an address, and since when it is used: the node whose subnet contains the address, its pool
-// entries, the FixedIPs that reserve it, the pods that run with it, the CiliumEndpoints that have it, and its users
-// according to the agents. A finding reports a conflict about the address, or that the address has no user.
+// Address reports which objects have an address, and since when: the node whose subnet contains the address, its pool
+// entries, the FixedIPs that reserve it, the pods that run with it, the CiliumEndpoints that have it, and the owners for which
+// the agents report it as used. A finding reports a conflict about the address, or that no pod has it.
 func Address(in AddressInputs) Report {
 	var r Report
 	r.fact("Address", "%s", in.Addr)
@@ -148,7 +148,7 @@ func entryText(e pool.Entry, now time.Time) string {
 			text += " after the release from pod " + e.Pod
 		}
 		if e.Since != 0 {
-			text += fmt.Sprintf(", for %s", duration.HumanDuration(now.Sub(e.SinceTime())))
+			text += fmt.Sprintf(", begun %s ago", duration.HumanDuration(now.Sub(e.SinceTime())))
 		}
 		return text
 	case pool.Moved:

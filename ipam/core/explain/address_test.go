@@ -102,7 +102,7 @@ func TestAddress(t *testing.T) {
 		"in cooldown": {
 			explain.AddressInputs{Pools: pools("10.0.1.0/24", map[string]pool.Entry{"10.0.1.6": pool.CooldownEntry("db/old-0", at.Add(-20*time.Second))})},
 			explain.Report{
-				Facts:    []explain.Fact{address, {What: "Entry", Is: "node node-1: cooldown after the release from pod db/old-0, for 20s"}, subnet},
+				Facts:    []explain.Fact{address, {What: "Entry", Is: "node node-1: cooldown after the release from pod db/old-0, begun 20s ago"}, subnet},
 				Findings: []explain.Finding{{Text: "No pod has 10.0.1.6, and no FixedIP reserves it"}},
 			},
 		},

@@ -65,8 +65,8 @@ type DrainedPod struct {
 }
 
 // Drain returns the pods of a node that have fixed addresses, with the result of an eviction, sorted by pod. The Report
-// names the PodDisruptionBudgets of these pods at which a drain would stop. Drain leaves out the pods that a drain does
-// not evict, those of DaemonSets and static pods, and pods that have ended or have opted out of fixed addresses.
+// names the PodDisruptionBudgets of these pods at which a drain would stop. Drain leaves out the pods that a drain does not
+// evict (pods of DaemonSets and static pods), and pods that have ended or have opted out of fixed addresses.
 func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	var r Report
 	if len(in.NotRead) > 0 {

@@ -150,11 +150,11 @@ func TestDrain(t *testing.T) {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false), Nodes: alone},
 			[]explain.DrainedPod{row("mysql-0", "Reassign", "waits, because no other node is ready and not cordoned")}, []explain.Finding{{Text: one}},
 		},
-		"Reassign, and another node has room": {
+		"Reassign, and another node has a free address": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false), Nodes: nodes, Pools: pools("10.0.2.0/24", nil)},
 			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if a node can take the pod")}, []explain.Finding{{Text: stays}},
 		},
-		"Reassign, and no other node has room": {
+		"Reassign, and no other node has a free address": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false), Nodes: nodes, Pools: full},
 			[]explain.DrainedPod{row("mysql-0", "Reassign", "waits, because no other node that can take the pod has a free address")}, []explain.Finding{{Text: one}},
 		},

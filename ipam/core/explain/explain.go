@@ -82,8 +82,8 @@ type Finding struct {
 	Help string `json:"help,omitempty"`
 }
 
-// Report is the result of Explain, Address, Drain, Reserve and MoveSubnet. Of the facts, Drain and Reserve report only
-// the objects that could not be read, and MoveSubnet none.
+// Report is the result of Explain, Address, Reserve and MoveSubnet, and a part of the results of Drain and Move. The only
+// fact that Drain, Reserve and Move report is which objects could not be read. MoveSubnet reports no facts.
 type Report struct {
 	Facts    []Fact    `json:"facts,omitempty"`
 	Findings []Finding `json:"findings"`
@@ -103,7 +103,7 @@ type HistoryEvent struct {
 	Message string `json:"message"`
 }
 
-// HasProblem reports whether something is wrong or waits.
+// HasProblem reports whether a finding is wrong or Waits is true.
 func (r Report) HasProblem() bool {
 	return r.Waits || slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Wrong })
 }
@@ -174,7 +174,7 @@ type explanation struct {
 
 // findReserved sets reserved and owner. Pool entries take precedence over the FixedIP, as in the scheduler. If several
 // pools have entries, those of the pod's own node come first, because its agent obeys them, unless the FixedIP names
-// other addresses; then those of the node that the FixedIP names.
+// other addresses. The entries of the node that the FixedIP names come second.
 func (e *explanation) findReserved() {
 	weight := func(h ledger.NodeAddresses) int {
 		switch {

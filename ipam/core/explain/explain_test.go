@@ -315,7 +315,7 @@ func TestFindings(t *testing.T) {
 				{Type: "Allocated", Status: metav1.ConditionFalse, Reason: "OwnedByPod", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
 				{Type: "AsReserved", Status: metav1.ConditionTrue, Reason: "AsReserved", Message: "the pod runs with the reserved IPs"},
 				{Type: "Exclusive", Status: metav1.ConditionFalse, Reason: "Shared", Message: "web/web-0 has 10.0.1.6", LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}},
-				// Ready repeats the first of them.
+				// Ready repeats the reason of Allocated, so Explain does not report the condition Ready.
 				{Type: "Ready", Status: metav1.ConditionFalse, Reason: "OwnedByPod", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
 			}
 		}, []explain.Finding{

@@ -27,7 +27,8 @@ func event(kind, name string, uid types.UID, reason, message string, ago time.Du
 	}
 }
 
-// TestKubernetes compares whole reports about pods that Kubernetes does not create, place, start or evict.
+// TestKubernetes compares whole reports about pods that Kubernetes does not create, place, start or evict, and about a pod
+// with a slot whose workload kind is configured.
 func TestKubernetes(t *testing.T) {
 	const quota = `create Pod mysql-0 in StatefulSet mysql failed error: pods "mysql-0" is forbidden: exceeded quota: small, requested: pods=1, used: pods=3, limited: pods=3`
 	poolFact := explain.Fact{What: "Pool", Is: "node node-1 has an entry for 10.0.1.6"}
@@ -213,7 +214,7 @@ func TestNamespaceRights(t *testing.T) {
 				t.Errorf("report (-want +got): %s", diff)
 			}
 			if got.HasProblem() != (c.want.Waits || name == "no object has the name" || name == "runs with another address on another node") {
-				t.Errorf("HasProblem returned %v, want the opposite", got.HasProblem())
+				t.Errorf("HasProblem returns %v, want %v", got.HasProblem(), !got.HasProblem())
 			}
 		})
 	}

@@ -51,8 +51,8 @@ type MovePlan struct {
 	Steps []string `json:"steps,omitempty"`
 }
 
-// Move reports whether the addresses of a FixedIP can move to a node, and the steps. No component moves an address on
-// request: the scheduler moves it when it places a pod whose node cannot take it (ADR 0022, 0038).
+// Move reports whether the addresses of a FixedIP can move to a node, and the steps of the move. No component moves an
+// address on request: the scheduler moves it when it places a pod whose node cannot take it (ADR 0022, 0038).
 func Move(in MoveInputs) (plan MovePlan) {
 	r, f := &plan.Report, in.Record
 	target, from := in.Nodes[in.To], f.Spec.NodeName
@@ -85,7 +85,7 @@ func Move(in MoveInputs) (plan MovePlan) {
 		r.wrong("check the cilium pod of the node", "Node %s has no pool, or its agent has not reported yet which addresses are in use", in.To)
 	}
 	if in.MigrationAllowed != nil && !*in.MigrationAllowed {
-		r.wrong("set allowAddressMigration to true if the routing of the cluster carries single addresses", "The configuration does not allow that an address leaves the subnet of its node: allowAddressMigration is false")
+		r.wrong("set allowAddressMigration to true if the routing of the cluster carries single addresses", "The configuration does not allow an address to leave the subnet of its node: allowAddressMigration is false")
 	}
 	if _, err := in.Pools.HomeOf(owner, addrs); err != nil {
 		r.wrong("", "The pod cannot take its addresses to another node: %v", err)

@@ -56,7 +56,7 @@ func TestMove(t *testing.T) {
 			},
 			explain.MovePlan{Steps: []string{chooses, "kubectl -n db get pod mysql-0 -o wide --watch"}},
 		},
-		"the address is there": {
+		"the pool of the node already has the address": {
 			func(w *world, _ *explain.MoveInputs) { w.Record.Spec.NodeName = "node-2" },
 			explain.MovePlan{Report: explain.Report{Findings: []explain.Finding{ok("The pool of node node-2 already has 10.0.1.6")}}},
 		},
@@ -79,13 +79,13 @@ func TestMove(t *testing.T) {
 		},
 		"the configuration does not allow it": {
 			func(_ *world, in *explain.MoveInputs) { in.MigrationAllowed = ptr.To(false) },
-			problem("The configuration does not allow that an address leaves the subnet of its node: allowAddressMigration is false", "set allowAddressMigration to true if the routing of the cluster carries single addresses"),
+			problem("The configuration does not allow an address to leave the subnet of its node: allowAddressMigration is false", "set allowAddressMigration to true if the routing of the cluster carries single addresses"),
 		},
-		"a volume": {
+		"the node cannot use a volume": {
 			func(w *world, _ *explain.MoveInputs) { w.volumeIn("a") },
 			problem("Volume pv-1 (claim data-mysql-0) cannot be used on node node-2", "choose a node that can use the volume"),
 		},
-		"the affinity of the pod": {
+		"the affinity of the pod excludes the node": {
 			func(w *world, _ *explain.MoveInputs) { w.Pod.Spec.NodeSelector = map[string]string{"disk": "fast"} },
 			problem("The node affinity of pod mysql-0 excludes node node-2", "change spec.nodeSelector or spec.affinity in the pod template"),
 		},
@@ -199,7 +199,7 @@ func TestRelease(t *testing.T) {
 		"no pod and no workload":          {func(w *world) { w.deletePod(); w.Workload = nil }, false, []string{"Pod db/mysql-0 does not exist. 10.0.1.6 is released, and available to other pods after the cooldown."}},
 		"the workload is unknown":         {func(w *world) { w.Workload, w.Unread = nil, "forbidden" }, true, []string{"Pod db/mysql-0 on node node-1 is deleted. When it has stopped, 10.0.1.6 is released.", "Whether StatefulSet mysql exists is unknown: forbidden."}},
 		"the workload has opted out":      {func(w *world) { w.deletePod(); w.Workload.HostNetwork = true }, false, []string{"Pod db/mysql-0 does not exist. 10.0.1.6 is released, and available to other pods after the cooldown."}},
-		"a slot":                          {func(w *world) { w.ofDeployment(); w.deletePod() }, false, []string{"Pod db/mysql-0 does not exist. 10.0.1.6 is released, and available to other pods after the cooldown.", "Deployment web has one slot less; its next pod without a slot gets another address."}},
+		"a slot":                          {func(w *world) { w.ofDeployment(); w.deletePod() }, false, []string{"Pod db/mysql-0 does not exist. 10.0.1.6 is released, and available to other pods after the cooldown.", "Deployment web has one slot fewer; its next pod without a slot gets another address."}},
 		"a bare pod is restarted":         {func(w *world) { w.Record.Spec.Owner.Kind, w.Workload = identity.PodKind, nil }, true, []string{"Pod db/mysql-0 on node node-1 is deleted. When it has stopped, 10.0.1.6 is released.", "Pod db/mysql-0 is not created again, because it has no controller."}},
 		"is being deleted, without addresses": {func(w *world) {
 			w.Record.DeletionTimestamp, w.Record.Spec.IPs, w.Workload = &metav1.Time{Time: now}, nil, nil

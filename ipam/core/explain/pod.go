@@ -227,7 +227,7 @@ func (e *explanation) releaseCommand() string {
 	return fmt.Sprintf("kubectl -n %s delete fixedip %s", e.Namespace, e.Record.Name)
 }
 
-// returnHelp returns the advice for a pod that is on another node than its address.
+// returnHelp returns the advice for a pod that is bound to a node other than the one that has its address.
 func (e *explanation) returnHelp() string {
 	switch {
 	case e.owner == "" && e.unpooled:
@@ -330,7 +330,7 @@ func (e *explanation) ownerNode(what string) {
 	case node.Spec.Unschedulable:
 		help = "kubectl uncordon " + e.owner
 	}
-	// If the policy is empty, the default of the scheduler applies, which is unknown here.
+	// If the policy is empty, the policy of the configuration applies, which is unknown here.
 	var failover v1alpha1.Failover
 	if e.Record != nil {
 		failover = e.Record.Spec.Failover

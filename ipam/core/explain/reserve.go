@@ -34,12 +34,12 @@ type ReserveInputs struct {
 	NotRead []string
 }
 
-// transient are the reasons why an address is not available that do not require another address: the controller reserves
-// the address when the reason has ended.
+// transient contains the reasons for which an address is only temporarily unavailable: the controller reserves the address
+// when the reason has ended.
 var transient = []pool.Reason{pool.DynamicEntry, pool.CoolingDown, pool.NotReported, pool.Releasing, pool.ClaimInFlight, pool.SubnetNotFound, pool.SubnetOverlap, pool.Moving}
 
-// Reserve reports whether a FixedIP can reserve addresses for a pod. Each Finding that is Wrong is a reason why the
-// FixedIP cannot. The other findings name the pool that gets the entry of an address, or the reason why the reservation
+// Reserve reports whether a FixedIP can reserve addresses for a pod. Each Finding that is Wrong is a reason why the FixedIP
+// cannot reserve them. The other findings name the pool that gets the entry of an address, or the reason why the reservation
 // waits.
 func Reserve(in ReserveInputs) Report {
 	var r Report
@@ -85,7 +85,8 @@ func Reserve(in ReserveInputs) Report {
 	return r
 }
 
-// podText returns the text for a pod in messages for the users of another pod, requester.
+// podText returns the text that names a pod in a message to the users of another pod, requester. It does not show the name of
+// a pod in another namespace.
 func podText(pod, requester string) string {
 	if shown := pool.RedactOwner(pod, requester); shown != pod {
 		return shown
@@ -113,7 +114,7 @@ type ReleaseInputs struct {
 	RestartPod bool
 }
 
-// Release returns what happens if a FixedIP is deleted, as sentences.
+// Release returns the effects of deleting a FixedIP, as sentences.
 func Release(in ReleaseInputs) (effects []string) {
 	add := func(text string, args ...any) { effects = append(effects, fmt.Sprintf(text, args...)) }
 	f := in.Record
@@ -145,7 +146,7 @@ func Release(in ReleaseInputs) (effects []string) {
 	case in.Unread != "":
 		add("Whether %s %s exists is unknown: %s.", f.Spec.Owner.Kind, f.Spec.Owner.Name, in.Unread)
 	case in.Workload != nil && f.Spec.AssignedTo == v1alpha1.Slot:
-		add("%s %s has one slot less; its next pod without a slot gets another address.", f.Spec.Owner.Kind, f.Spec.Owner.Name)
+		add("%s %s has one slot fewer; its next pod without a slot gets another address.", f.Spec.Owner.Kind, f.Spec.Owner.Name)
 	case in.Workload != nil && !in.Workload.OptsOut():
 		add("%s %s exists: the next pod %s gets another address.", f.Spec.Owner.Kind, f.Spec.Owner.Name, f.Spec.PodName)
 	}

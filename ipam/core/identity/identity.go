@@ -92,11 +92,12 @@ func (i Identity) Entry() pool.Entry {
 	return pool.OwnedEntry(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
-// Controllers is a function that returns the controller of an object; by is nil if the object has none. The object controls
-// a pod and is usually a ReplicaSet. seen is false if no object with that name and UID is known.
+// Controllers is a function that returns the controller of a ReplicaSet; by is nil if the ReplicaSet has none. of is the owner
+// reference of a pod that names the ReplicaSet. seen is false if no ReplicaSet with that name and UID is known.
 type Controllers func(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, seen bool)
 
-// NoControllers is a Controllers function that knows no object. It is for callers that ignore pods with slots.
+// NoControllers is a Controllers function that knows no ReplicaSet. It is for callers that do not need the identities of pods
+// with slots.
 func NoControllers(string, metav1.OwnerReference) (by *metav1.OwnerReference, seen bool) {
 	return nil, false
 }

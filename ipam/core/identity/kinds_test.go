@@ -111,7 +111,7 @@ func TestLabelledKinds(t *testing.T) {
 	}
 }
 
-// TestExcludes checks which pod names are outside the replicas of a workload, also with reserved ordinals (finding C8
+// TestExcludes checks which pod names are outside the replicas of a workload, with and without reserved ordinals (finding C8
 // in docs/project/findings.md).
 func TestExcludes(t *testing.T) {
 	three := ptr.To[int32](3)

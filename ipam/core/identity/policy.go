@@ -39,8 +39,8 @@ func ParseFailover(word string) (v1alpha1.Failover, error) {
 	return "", fmt.Errorf("%q is not a failover policy; write Wait, Migrate or Reassign", word)
 }
 
-// AnnotationOnMismatch on a workload or on its pods is the policy for pods that run with another address than their
-// fixed address: "Restart" or "Report".
+// AnnotationOnMismatch on a workload or on its pods is the policy for pods that do not run with their fixed address or have no
+// CiliumEndpoint: "Restart" or "Report".
 const AnnotationOnMismatch = "fixedip.io/mismatch-policy"
 
 // OnMismatch is the policy for a pod with a mismatch.
@@ -63,8 +63,8 @@ func ParseOnMismatch(s string) (OnMismatch, error) {
 }
 
 // MismatchPolicy returns the policy from the annotations of a workload or, if they have none, from those of its pod. If
-// neither has one, it returns the argument otherwise. For an invalid annotation it returns Report and an error: a typo must
-// not restart pods.
+// neither has one, it returns the value of the parameter otherwise. For an invalid annotation it returns Report and an error,
+// so that a typo does not restart pods.
 func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMismatch, error) {
 	v, ok := annotation(AnnotationOnMismatch, workload, pod)
 	if !ok {

@@ -220,7 +220,7 @@ func LabelledKinds(label string) (kinds []schema.GroupKind) {
 }
 
 // ParseKind parses a kind as written in a flag: Kind.group=Identity or Kind.group=Identity:Enabled, such as
-// Deployment.apps=Slot. The result has to pass ValidateKinds.
+// Deployment.apps=Slot. It does not check the parts: callers check the result with ValidateKinds.
 func ParseKind(text string) (Kind, error) {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok || name == "" || value == "" {

@@ -99,7 +99,7 @@ func BenchmarkNodes(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			if !l.HasAvailable(names[i%benchNodes], address.IPv4) {
-				b.Fatal("a node has no free address")
+				b.Fatalf("HasAvailable(%s) returns false, want true", names[i%benchNodes])
 			}
 		}
 	})
@@ -107,7 +107,7 @@ func BenchmarkNodes(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			if l.FreeShare(names[i%benchNodes], address.IPv4) <= 0 {
-				b.Fatal("a node has no free address")
+				b.Fatalf("FreeShare(%s) returns 0, want more", names[i%benchNodes])
 			}
 		}
 	})

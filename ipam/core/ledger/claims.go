@@ -203,7 +203,7 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 }
 
 // chooseUnreserved returns an address in each family for a pod without a fixed address: that of its entry on the node, or
-// else an unused one of prefer, or else the one that pool.NodePool.Lowest returns.
+// else the first unused address in prefer, or else the address that pool.NodePool.Lowest returns.
 func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, prefer []netip.Addr, taken func(netip.Addr) bool) ([]netip.Addr, error) {
 	var chosen []netip.Addr
 	for _, f := range families {
@@ -229,8 +229,8 @@ func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, 
 }
 
 // ClaimUnreserved returns the edits that write the claim of a pod without a fixed address into a pool that may be newer
-// than that of the ledger. An address that is no longer unused is replaced by one that neither a FixedIP reserves nor
-// another pod has claimed.
+// than that of the ledger. If an address of the claim has been taken in the meantime, ClaimUnreserved replaces it with a free
+// address that is neither reserved by a FixedIP nor claimed by another pod.
 func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]pool.EntryChange, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -290,8 +290,9 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	return nil
 }
 
-// blocker returns the reason why owner can't claim an address on a node; nil if owner can. An address in a claim in flight
-// is not available, even if its entry belongs to owner. from is the owner whose entries the claim takes over; empty: none.
+// blocker returns the reason why owner can't claim an address on a node; nil if owner can claim it. An address in a claim in
+// flight is not available, even if its entry belongs to owner. from is the owner whose entries the claim takes over; empty:
+// none.
 func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocker {
 	_, exists := n.pool.Entries[a]
 	takesOver := func(e pool.Entry) bool { return from != "" && e.OwnedBy(from) }

@@ -18,7 +18,7 @@ func TestOfferedTwice(t *testing.T) {
 		nodes []pool.NodePool
 		// removed is a node that is removed after all nodes were set; empty: none.
 		removed string
-		// of is the argument of OfferedTwice, want its result. Offering must return nodes a and b for each address.
+		// of is the argument of OfferedTwice, want its result. For each address in want, Offering must return nodes a and b.
 		of   string
 		want []string
 	}{

@@ -43,7 +43,7 @@ func (m *model) decides(name string) bool {
 	return ok
 }
 
-// free returns the addresses of a node that a claim may choose: claimable ones that no FixedIP reserves.
+// free returns the addresses of a node that a claim may choose: claimable addresses that no FixedIP reserves.
 func (m *model) free(name string, f address.Family) []netip.Addr {
 	var free []netip.Addr
 	for _, s := range m.nodes[name].Subnets {
@@ -148,7 +148,7 @@ func (m *model) compareMoves(t *rapid.T, l *ledger.Ledger, owner string) {
 			got = append(got, fmt.Sprint("moved ", a, x.Home, x.At, !known || released))
 		}
 		if x.Fenced != all || x.Used != used {
-			t.Fatalf("got %+v, want Fenced %v and Used %v", x, all, used)
+			t.Fatalf("Moved(%s): got %+v, want Fenced %v and Used %v", owner, x, all, used)
 		}
 	}
 	for _, h := range l.MoveTargets(owner) {
@@ -207,7 +207,7 @@ func (m *model) compareFreed(t *rapid.T, got []string, before, after []netip.Add
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Fatalf("got freed nodes %v, want %v", got, want)
+		t.Fatalf("reserved addresses changed from %v to %v: got freed nodes %v, want %v", before, after, got, want)
 	}
 }
 
@@ -405,7 +405,7 @@ func TestModel(t *testing.T) {
 				if err != nil {
 					short := func(f address.Family) bool { return len(m.free(name, f)) == 0 }
 					if _, overlaps := l.OverlapsWith(name); !overlaps && !slices.ContainsFunc(families, short) {
-						t.Fatalf("got error %v, want success, since the node has free addresses", err)
+						t.Fatalf("claim of %s on %s in %v: got error %v, want success, because the node has free addresses", owner, name, families, err)
 					}
 					return
 				}
@@ -453,7 +453,7 @@ func TestModel(t *testing.T) {
 				}
 				m.compareRequest(t, l, drawRequest(t))
 				if got := l.Size().Claims; got != len(m.claims) {
-					t.Fatalf("got %d claims, want %d", got, len(m.claims))
+					t.Fatalf("got %d claims in flight, want %d", got, len(m.claims))
 				}
 				for _, a := range modelReserved {
 					_, want := m.reservationOf(a)

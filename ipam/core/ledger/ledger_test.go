@@ -156,7 +156,7 @@ func TestHomeAndOverlaps(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.1.0/29", nil))
 	if home, ok := l.Home(addr("10.0.1.3")); !ok || home != "node-1" {
-		t.Fatalf("got home %q, %v, want node-1", home, ok)
+		t.Fatalf("Home(10.0.1.3) returns %q, %v; want node-1", home, ok)
 	}
 	if home, ok := l.Home(addr("10.0.9.3")); ok {
 		t.Fatalf("got home %q for an address in no subnet, want none", home)
@@ -195,7 +195,7 @@ func TestNodeChangeOwners(t *testing.T) {
 		{nil, []string{"db/stays-0"}},
 	} {
 		if got := l.SetNode(node("n", "10.0.1.0/29", step.entries)); !slices.Equal(got.Owners, step.want) {
-			t.Errorf("got owners %v, want %v", got.Owners, step.want)
+			t.Errorf("after SetNode with entries %v: got owners %v, want %v", step.entries, got.Owners, step.want)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func TestReplaceReservation(t *testing.T) {
 			t.Errorf("%s: got freed nodes %v and Available %v, want %v and %v", step.what, freed, available, step.freed, step.available)
 		}
 	}
-	// The older FixedIP takes precedence, independent of the order of the events.
+	// The older FixedIP takes precedence, whatever the order of the events.
 	l.SetReservation(reserve("db/young", "db/young-0", 9, "10.0.1.6"))
 	l.SetReservation(reserve("db/old", "db/old-0", 8, "10.0.1.6"))
 	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/old-0", Node: "n1", Addrs: []netip.Addr{addr("10.0.1.6")}}, Families: v4}); err != nil {
@@ -148,9 +148,9 @@ func TestReservations(t *testing.T) {
 	l.SetNode(node("m", "10.0.9.0/24", map[string]pool.Entry{"10.0.9.9": pool.OwnedEntry("db", "new-0", "StatefulSet", "new")}))
 	claims, others := l.Unrecorded()
 	if want := []string{"db/new-0"}; !slices.Equal(claims, want) {
-		t.Errorf("got unrecorded pods with claims %v, want %v", claims, want)
+		t.Errorf("Unrecorded returns claims %v, want %v", claims, want)
 	}
 	if want := []string{"db/by-hand"}; !slices.Equal(others, want) {
-		t.Errorf("got unrecorded pods with entries that no claim has written %v, want %v", others, want)
+		t.Errorf("Unrecorded returns others %v, want %v", others, want)
 	}
 }

@@ -47,7 +47,7 @@ func TestSlots(t *testing.T) {
 	used.User, used.Claimed = "db/old-0", true
 	check("after a takeover and a release", slot("web-x", "m", "10.0.2.6"), used)
 	if want := []string{"db/Deployment/shop", "db/Deployment/web"}; !slices.Equal(change.Workloads, want) {
-		t.Errorf("got workloads of the change %v, want %v", change.Workloads, want)
+		t.Errorf("got workloads %v of the change, want %v", change.Workloads, want)
 	}
 	l.RemoveNode("n")
 	l.RemoveNode("m")

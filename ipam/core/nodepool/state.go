@@ -27,8 +27,8 @@ type State struct {
 	Strict bool
 	// Capacity is the maximum number of pods on the node.
 	Capacity int64
-	// NoNode is true if there is no Node. NotReady is true if the Node exists and is not ready: its agent may not report
-	// which addresses are in use.
+	// NoNode is true if there is no Node. NotReady is true if the Node exists and is not ready: its agent may be unable to
+	// report which addresses are in use.
 	NoNode, NotReady bool
 	// ReadySince is the time at which the Node became ready; zero if it is not known or if there is no Node.
 	ReadySince time.Time
@@ -41,9 +41,9 @@ type State struct {
 	PodIPs []netip.Addr
 	// Pods are the pods of a strict node that have IPs or need some, except those whose entries a FixedIP defines.
 	Pods []PodAddresses
-	// Held reports whether a pod on the node has an address. Reserved reports whether a FixedIP reserves an address.
-	// OnOtherNode reports whether the home of an address is this node and the pool or the agent of another node still has
-	// it.
+	// Held reports whether a pod on the node has an address. Reserved reports whether a FixedIP reserves an address. OnOtherNode
+	// reports whether this node is the home of an address and another node still has the address, in its pool or in the report
+	// of its agent.
 	Held, Reserved, OnOtherNode func(netip.Addr) bool
 	// Acknowledged reports whether the agent has acknowledged the cooldown entry of an address and does not report the
 	// address as used. If the Node is gone, it returns true for every address. A call may request a barrier.
@@ -96,7 +96,8 @@ func (s *State) Edits(n pool.NodePool) []pool.EntryChange {
 	}
 	n = n.With(edits)
 	for _, f := range address.Families {
-		// An agent has to acknowledge a withdrawal. It does not if its node is not ready or does not exist.
+		// No entry is withdrawn on a node that is not ready or does not exist, because its agent would not acknowledge the
+		// withdrawal.
 		if !s.NotReady && !s.NoNode {
 			surplus := Surplus(n, f, s.watermark(n, f), s.Now, s.Held, s.Reserved)
 			edits, n = append(edits, surplus...), n.With(surplus)
@@ -243,9 +244,9 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 }
 
 // minFenceCooldown is the minimum cooldown of an address on a node that is not its home. Until the home has released the
-// address, this cooldown prevents a move of the address to the node (see pool.Move). The FixedIP controller checks the address
-// one second after it has written the entry. Cooldowns count whole seconds, so that a cooldown of less than two seconds could
-// end before that check, and the entry would be written and removed forever.
+// address, this cooldown prevents a move of the address to the node (see pool.Move). The FixedIP controller checks the
+// address one second after it has written the entry. Cooldowns count whole seconds, so a cooldown of less than two seconds
+// could end before that check, and the entry would be written and removed again and again.
 const minFenceCooldown = 5 * time.Second
 
 // restoreDeadline returns the time before which a cooldown must not end because a pod with the name of the previous

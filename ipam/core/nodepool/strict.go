@@ -75,9 +75,9 @@ type strict struct {
 	short          int
 }
 
-// ensureEntry adds an entry for an owner that has no entry. It replaces a dynamic entry whose address the agent reports as used
-// by the owner and for which has returns true. If the agent reports no dynamic entry for the owner and fresh is true, it adds
-// an entry for the lowest free address, or increments short if there is no free address.
+// ensureEntry adds an entry for an owner that has no entry. It replaces a dynamic entry if the agent reports the address as
+// used by the owner and has(address) is true. If the agent reports no dynamic entry as used by the owner and fresh is true,
+// ensureEntry adds an entry for the lowest free address; if there is no free address, it increments short.
 func (s *strict) ensureEntry(owner string, entry pool.Entry, has func(netip.Addr) bool, fresh bool) {
 	if _, ok := s.n.HasEntry(owner, s.family); ok {
 		return

@@ -69,11 +69,11 @@ func TestStrict(t *testing.T) {
 			pods: []nodepool.PodAddresses{pod("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
 		"turned strict: no entry for the router before the agent has reported": {
 			node: unreported(node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}))},
-		"only the agent reports the address: an earlier pod of the name may have it": {
+		"only the agent reports the address: an earlier pod with that name may have it": {
 			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.4": "db/web"}), pods: []nodepool.PodAddresses{pod("web")}},
 		"only the status has the address: the agent has not reported it yet": {
 			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.1": "router"}), pods: []nodepool.PodAddresses{pod("web", "10.0.1.4")}},
-		"an earlier pod of the name has another address": {
+		"an earlier pod with that name has another address": {
 			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}, "10.0.1.5": {}})), map[string]string{"10.0.1.4": "db/web", "10.0.1.5": "db/web"}),
 			pods: []nodepool.PodAddresses{pod("web", "10.0.1.5")}, want: map[string]pool.Entry{"10.0.1.5": web}},
 		"a pod runs with an address that has no entry": {

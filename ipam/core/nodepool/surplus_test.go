@@ -128,9 +128,9 @@ func (a *agent) offered() []netip.Addr {
 	return offered
 }
 
-// controller makes the next write of a controller. believed is the node in the cache of that controller, which may be outdated. A
-// write has an effect only if its preconditions hold for the actual node, like a patch with tests. The result is false if the
-// controller had nothing to write and asked nothing.
+// controller makes the next write of a controller. believed is the node in the cache of that controller, which may be
+// outdated. A write has an effect only if its preconditions hold for the actual node, like a patch with tests. controller
+// returns false if there was nothing to write and the controller waits for no evidence.
 func (a *agent) controller(believed pool.NodePool, w nodepool.Watermark) bool {
 	s := nodepool.State{
 		Now: time.Unix(1000, 0), Watermark: w, Cooldown: time.Minute, Live: true, Held: never, Reserved: never, OnOtherNode: never,
@@ -164,7 +164,7 @@ func (a *agent) controller(believed pool.NodePool, w nodepool.Watermark) bool {
 	return len(edits) > 0 || a.asked
 }
 
-// converge runs agent and controller in turn until the controller has nothing to write.
+// converge runs agent and controller in turn until the controller has nothing to write and waits for no evidence.
 func (a *agent) converge(t *rapid.T, w nodepool.Watermark) {
 	for range 20 {
 		a.watch()
@@ -174,12 +174,12 @@ func (a *agent) converge(t *rapid.T, w nodepool.Watermark) {
 			return
 		}
 	}
-	t.Fatalf("the controller still writes after 20 rounds: %+v", *a.api)
+	t.Fatalf("the controller still writes or waits for evidence after 20 rounds, want it to finish: %+v", *a.api)
 }
 
-// TestPoolModel checks that every address that a pod has keeps an entry, so that a restarted agent can restore it, for random orders
-// of events and with views of agent and controller that may be old. It also checks that the pool of an undisturbed node reaches its
-// watermark and keeps it.
+// TestPoolModel checks that every address that a pod has keeps an entry, so that a restarted agent can restore it, for random
+// orders of events and with views of agent and controller that may be old. It also checks that the pool of an undisturbed
+// node reaches its watermark, and that pods that start and stop within half of the excess then cause no write.
 func TestPoolModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		router := map[netip.Addr]string{addr("10.0.1.30"): "router"}

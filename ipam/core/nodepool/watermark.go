@@ -88,7 +88,7 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, reserved func(n
 // returns no edits.
 //
 // The agent may have given a free address to a pod without having reported that yet. So the entry is not removed, but
-// replaced by pool.WithdrawnEntry: no pod gets the address any more, and a pod that has it keeps it, also if the agent
+// replaced by pool.WithdrawnEntry: no pod gets the address any more, and a pod that has it keeps it, even if the agent
 // restarts (Cilium fact 27). Once the agent has acknowledged the withdrawal, ExpireCooldowns removes the entry. If a pod has
 // the address, ExpireCooldowns makes the entry dynamic again.
 func Surplus(n pool.NodePool, f address.Family, w Watermark, now time.Time, held, reserved func(netip.Addr) bool) []pool.EntryChange {

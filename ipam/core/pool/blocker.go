@@ -95,8 +95,8 @@ type Blocker struct {
 // Is reports whether target is ErrTaken.
 func (b *Blocker) Is(target error) bool { return target == ErrTaken }
 
-// Error returns a description of the problem that names the object. It redacts the owners of other namespaces than that
-// of Requester.
+// Error returns a description of the problem that names the object. It redacts the pods and FixedIPs of namespaces other than
+// that of Requester.
 func (b *Blocker) Error() string {
 	text := problems[b.Reason]
 	switch {
@@ -189,11 +189,10 @@ func (b *Blocker) pod() string {
 	return userText(b.Who, b.Requester)
 }
 
-// UnknownUser is the value of reclaim.AddressHome.User for an address that the agent reports as used without an owner.
+// UnknownUser stands for the owner of an address that the agent reports as used without an owner.
 const UnknownUser = "(unknown)"
 
-// userText returns the text for the owner that has an address, redacted if it is a pod of another namespace than
-// requester.
+// userText returns the text for the owner that has an address. It redacts a pod of a namespace other than that of requester.
 func userText(owner, requester string) string {
 	switch shown := RedactOwner(owner, requester); {
 	case owner == "" || owner == UnknownUser:

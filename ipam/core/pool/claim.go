@@ -68,7 +68,7 @@ func (n NodePool) Release(owner string, addrs []netip.Addr, at time.Time) []Entr
 
 // TakeOver returns the edits that write entry for all addrs of a slot, or no edit and the Blocker if that is not possible.
 // from is the former holder, a pod of the same workload that has stopped. An address whose entry does not belong to from is
-// claimed (see Claim). An address that the agent reports as used by another pod than the owner of entry is refused, because
+// claimed (see Claim). An address that the agent reports as used by a pod other than the owner of entry is refused, because
 // the agent would assign it twice. If the agent does not report an address as used, the edit of that address sets
 // RequireUnused.
 func (n NodePool) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]EntryChange, error) {

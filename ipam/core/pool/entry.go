@@ -164,9 +164,9 @@ func IsPodKey(owner string) bool {
 	return ok
 }
 
-// RedactOwner returns owner, or a neutral phrase if owner is a pod of another namespace than the pod requester. If requester
-// is not a pod, it returns owner. The users of requester's namespace see the text. They must not find out which pod of
-// another namespace has an address by requesting that address.
+// RedactOwner returns owner, or a neutral phrase if owner and requester are pods of different namespaces. The users of
+// requester's namespace see the text. They must not find out which pod of another namespace has an address by requesting that
+// address.
 func RedactOwner(owner, requester string) string {
 	namespace, _, pod := SplitOwnerKey(owner)
 	own, _, isPod := SplitOwnerKey(requester)

@@ -13,8 +13,8 @@ import (
 var (
 	// ErrOldPodRunning means that the former pod of the addresses may still run with them.
 	ErrOldPodRunning = errors.New("the former pod may still use the address")
-	// ErrUndecided means that a pool, usually that of the home, does not have the entry that a step of a move relies on, or
-	// that the addresses have no home, or no longer the one that the move began with.
+	// ErrUndecided means that a step of a move is not possible: a pool, usually that of the home, lacks the entry that the step
+	// relies on, or the addresses no longer have the home that the move began with.
 	ErrUndecided = errors.New("the move cannot continue")
 )
 
@@ -44,9 +44,9 @@ type Move struct {
 	Entry Entry
 	// Addrs are the addresses, at most one of each family. All have the same home.
 	Addrs []netip.Addr
-	// Home is the home node of the addresses, From the node whose pool has them now, To the node that gets them. From
-	// and To are equal if a move to To that was interrupted after CommitAtHome is completed, or if a later move away
-	// from To that was interrupted after MarkLeaving is cancelled.
+	// Home is the home node of the addresses, From the node whose pool has them now, To the node that gets them. From and To are
+	// equal in two cases: the writer completes a move to To that was interrupted after CommitAtHome, or cancels a move away from
+	// To that was interrupted after MarkLeaving.
 	Home, From, To string
 	// Down is true if From is a fenced node: no pod runs there, whatever its agent reported last. If Down is false,
 	// evidence from the agent shows that the former pod has stopped (see package agentview).
@@ -254,9 +254,9 @@ func (n NodePool) FenceTarget(owner string, addrs []netip.Addr, at time.Time) []
 }
 
 // ReturnHome returns the edits that write a Cooldown entry for each of addrs whose entry in n is LeavingEntry(from, owner). n
-// is the pool of the home node. Other entries are not changed. The move to the node from must be fenced before: its pool
-// has the Cooldown entries of FenceTarget, or it has no CiliumNode. Write the edits only if the whole spec of the home
-// node's CiliumNode has not changed since before the fence was observed.
+// is the pool of the home node. Other entries are not changed. Call ReturnHome only after the move to the node named by from
+// was fenced: the pool of that node has the Cooldown entries of FenceTarget, or that node has no CiliumNode. Write the edits
+// only if the whole spec of the home node's CiliumNode has not changed since before the fence was observed.
 func (n NodePool) ReturnHome(owner, from string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for _, a := range addrs {

@@ -119,8 +119,8 @@ func TestMoveSteps(t *testing.T) {
 	}
 }
 
-// TestMoveErrors checks the messages of a step that finds another entry than it relies on. They do not name another
-// pod, which may be in another namespace.
+// TestMoveErrors checks the errors of CheckCommitted if the home does not have the expected entry or subnet. They must not
+// name another pod, which may be in another namespace.
 func TestMoveErrors(t *testing.T) {
 	a := addr("10.0.1.9")
 	m := pool.Move{Owner: "db/mysql-0", Entry: pool.ForOwner("db/mysql-0"), Addrs: []netip.Addr{a}, Home: "h", From: "s", To: "t"}

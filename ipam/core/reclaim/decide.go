@@ -152,8 +152,8 @@ var active = []rule{
 		return v.watchBlockers(Action{Type: ReplaceRecord})
 	})},
 	{"superseded", func(v *evaluation) (Action, bool) {
-		// Which claim counts is certain only after the pod is bound. If the node of the pod has no entry for the pod,
-		// its CiliumNode may have been deleted, and the entries on other nodes may be the only ones left.
+		// Until the pod is bound, it is not certain which claim counts. If the node of the pod has no entry for the pod, its
+		// CiliumNode may have been deleted, and the entries on other nodes may be the only ones left.
 		if !v.isHeld || v.node != v.spec.NodeName {
 			return Action{}, false
 		}
@@ -211,7 +211,7 @@ var deleting = []rule{
 		// before they have left that node.
 		a := v.untilOverdue()
 		a.At = earliest(a.At, v.Now.Add(recheckInterval))
-		a.Why = fmt.Sprintf("IP %s may be in use on another node than home node %s, which has no CiliumNode with the subnet of the IP; release is blocked until the Cilium agent of node %s has created the CiliumNode and the controller has assigned the subnet to it; after --force-finalize-after the FixedIP is removed all the same; check the cilium pod of that node", strings.Join(v.Record.Spec.IPs, ", "), v.HomeMissing, v.HomeMissing)
+		a.Why = fmt.Sprintf("IP %s may be in use on a node other than its home node %s, which has no CiliumNode with the subnet of the IP; release is blocked until the Cilium agent of node %s has created the CiliumNode and the controller has assigned the subnet to it; when the time of --force-finalize-after is over, the FixedIP is removed anyway; check the cilium pod of that node", strings.Join(v.Record.Spec.IPs, ", "), v.HomeMissing, v.HomeMissing)
 		return a
 	})},
 	{"done", when(func(v *evaluation) bool { return v.node == "" || v.replaced() }, finish)},

@@ -47,7 +47,7 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return gen.FixedIP("mysql-0", append([]func(*v1alpha1.FixedIP){inUse}, change...)...)
 }
 
-// reservedRecord returns a FixedIP in state Reserved with the reclaim policy p, and with status.expiresAt if expires is
+// reservedRecord returns a FixedIP that no pod uses, with the reclaim policy p, and with status.expiresAt if expires is
 // given.
 func reservedRecord(p v1alpha1.ReclaimPolicy, expires ...time.Time) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
@@ -216,7 +216,7 @@ func TestDecide(t *testing.T) {
 		"status is written for the first pod": {
 			reclaim.State{Record: record(unfinished), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0"}}},
-		"state becomes Reserved: the pod was deleted, and no home is known": {
+		"status.podUID is cleared: the pod was deleted, and no home is known": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{MovableFor: "uid-mysql-0"}}},
 		"owner UID is updated: the workload was created again": {
@@ -344,7 +344,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
 				r.Status = v1alpha1.FixedIPStatus{MovableFor: "uid-mysql-0"}
 			}), HomeMissing: "node-1", Workload: gone},
-			reclaim.Action{At: now.Add(10 * time.Second), Why: "IP 10.0.1.6 may be in use on another node than home node node-1, which has no CiliumNode with the subnet of the IP; release is blocked until the Cilium agent of node node-1 has created the CiliumNode and the controller has assigned the subnet to it; after --force-finalize-after the FixedIP is removed all the same; check the cilium pod of that node"}},
+			reclaim.Action{At: now.Add(10 * time.Second), Why: "IP 10.0.1.6 may be in use on a node other than its home node node-1, which has no CiliumNode with the subnet of the IP; release is blocked until the Cilium agent of node node-1 has created the CiliumNode and the controller has assigned the subnet to it; when the time of --force-finalize-after is over, the FixedIP is removed anyway; check the cilium pod of that node"}},
 		"deleted: the move target is released before the Moved entry": {
 			reclaim.State{Record: record(deleting), Moved: movedTo("node-2"), MoveTargets: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},

@@ -44,10 +44,10 @@
 //	  expiring           the addresses are about to be released: report the time of the release
 //	  reassigned         the policy is Reassign, and the pod has entries for other addresses on its node and runs with
 //	                     none of the recorded ones: replace the FixedIP
-//	  superseded         the pod is bound to the recorded node, which has its entries, and entries on other nodes are of
+//	  superseded         the pod is bound to the recorded node, which has its entries, and other nodes have entries of
 //	                     other claims or moves: release the entries on the other nodes
 //	  unused entries     the pool of the pod's node has entries for other addresses, in place of the recorded ones or in
-//	                     addition to them, and the pod runs with none of these others: release them
+//	                     addition to them, and the pod runs with none of these other addresses: release them
 //	  unused move        a move is prepared, and the pod runs without the addresses of the move or opted out: release
 //	                     the move target
 //	  report             report the status

@@ -201,8 +201,8 @@ func (v *evaluation) releaseAll() Action {
 	return a
 }
 
-// withoutOwnMoves returns the state without the Moved entries of the recorded addresses: these remain as long as the
-// FixedIP.
+// withoutOwnMoves returns the state without the Moved entries of the recorded addresses: these remain as long as the FixedIP
+// exists.
 func (v *evaluation) withoutOwnMoves() State {
 	s := v.State
 	s.Moved = slices.DeleteFunc(slices.Clone(s.Moved), func(m ledger.RemoteAddresses) bool {
@@ -227,15 +227,15 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 	return Action{}, false
 }
 
-// unexpected returns the release of entries for other addresses than the recorded ones: those of a claim whose pod was
-// deleted before it ran, or of an adoption whose pod was deleted meanwhile. Without the release the next pod would get
+// unexpected returns the release of entries for addresses other than the recorded ones: the entries of a claim whose pod was
+// deleted before it ran, or of an adoption whose pod was deleted in the meantime. Without the release the next pod would get
 // the other addresses. ok is false if no such entry can be released.
 //
-// A bound pod may rely on such entries: see the rule "unused entries". The scheduler places a waiting pod on the node that has
-// entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the
+// A bound pod may rely on such entries: see the rule "unused entries". The scheduler places a waiting pod on the node that
+// has entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the
 // other entries. If the scheduler has found no node for the pod, no claim is in flight, and the pod may wait forever, for
-// example because its volume is on the node of the other entries: they are released at once. A pod that opts out counts as
-// no pod.
+// example because its volume is on the node of the other entries: they are released at once. A pod that is not bound and opts
+// out is ignored.
 func (v *evaluation) unexpected() (a Action, ok bool) {
 	waits := v.Pod != nil && !identity.OptsOut(v.Pod)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {

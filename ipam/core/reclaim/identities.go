@@ -42,11 +42,10 @@ func Slots(records []v1alpha1.FixedIP, entries []ledger.Slot) []State {
 	return slots
 }
 
-// Surplus reports for each slot whether the workload no longer needs it. The workload needs one slot for each replica and
-// for each pod that an update may add (Surge): otherwise an update would release an address and claim another with each
-// pod. Only slots without a pod are surplus: first those that are about to expire, then those with the lowest addresses,
-// which were claimed last. A slot whose FixedIP is being deleted does not count. A workload without Replicas needs all
-// slots.
+// Surplus reports for each slot whether the workload no longer needs it. The workload needs one slot for each replica and for
+// each pod that an update may add (Surge): otherwise an update would release one address and claim another for each pod. Only
+// slots without a pod are surplus: first those that are about to expire, then those with the lowest addresses, which were
+// claimed last. A slot whose FixedIP is being deleted does not count. A workload without Replicas needs all slots.
 func Surplus(slots []State, w identity.Workload) []bool {
 	surplus := make([]bool, len(slots))
 	if w.Replicas == nil {
@@ -101,11 +100,12 @@ func podOf(owner string) string {
 // controls the pod or, if there is no pod, the StatefulSet that the name of the pod implies. The result has no UID, and the
 // workload may not exist.
 //
-// A pod without a controller is its own workload. So is the pod that a BarePodEntry names, if no pod has that name.
+// A pod without a controller is its own workload. If no pod exists, the result for a BarePodEntry is the pod that the entry
+// names.
 //
-// ok is false if a FixedIP must not be created: pods of other controllers do not return under the same name, an
-// Unreserved entry is for one pod only, and no workload follows from a name without an ordinal. The controller does not
-// change entries for which ok is false.
+// ok is false if a FixedIP must not be created: pods of other controllers do not return under the same name, an Unreserved
+// entry is for one pod only, and the name of a pod without an ordinal implies no workload. The controller does not change
+// entries for which ok is false.
 func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
 	kind, name, _ := entry.WorkloadRef()
 	_, numbered := identity.Ordinal(podName, name)

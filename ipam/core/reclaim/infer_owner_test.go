@@ -81,7 +81,7 @@ func TestClaimOfABarePod(t *testing.T) {
 	}
 }
 
-// TestEntryOfAUser checks that an entry that a user wrote before the workload exists is not released, and that it is
+// TestEntryOfAUser checks that an entry that a user wrote before the workload existed is not released, and that it is
 // recorded when its pod runs.
 func TestEntryOfAUser(t *testing.T) {
 	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone, OwnerInferred: true}

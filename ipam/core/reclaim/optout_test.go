@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// unschedulable returns the pod with the condition that the scheduler has found no node for it.
+// unschedulable adds the condition that a scheduler has found no node for the pod, and returns the pod.
 func unschedulable(pod *corev1.Pod) *corev1.Pod {
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 	return pod
@@ -137,11 +137,11 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 	}
 }
 
-// TestBriefGap checks that a FixedIP is no longer reported as in use only if its pod has been gone for Gap, so that a
-// restart of the pod costs one write of the status.
+// TestBriefGap checks that a FixedIP is reported as in use until its pod has been gone for Gap, so that a restart of the pod
+// costs one write of the status.
 func TestBriefGap(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
-	// No home is known in these rows, so that status.movableFor names the pod: it may be away from home.
+	// No home is known in these rows, so status.movableFor names the pod, which may have run on a node other than the home.
 	reserve := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{MovableFor: "uid-mysql-0"}}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP

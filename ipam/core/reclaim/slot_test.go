@@ -88,7 +88,7 @@ func TestDecideSlot(t *testing.T) {
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 
 		"nothing to do": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopExists}, "shop-x", reclaim.Action{}},
-		"state becomes Reserved: the pod was deleted": {reclaim.State{Record: slotRecord(), Held: mine, Workload: shopExists}, "shop-x",
+		"status.podUID is cleared: the pod was deleted": {reclaim.State{Record: slotRecord(), Held: mine, Workload: shopExists}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{}}},
 		"pod deleted: the agent must confirm that the address is unused": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: shopExists}, "shop-x",
 			reclaim.Action{Type: reclaim.Vacate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}, Status: v1alpha1.FixedIPStatus{VacatedBy: "shop-x"}}},
@@ -100,7 +100,7 @@ func TestDecideSlot(t *testing.T) {
 			reclaim.Action{}},
 		"takeover: the spec names the new holder": {reclaim.State{Record: slotRecord(vacated), Held: mine, Pod: replica("shop-y", ""), Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: takenOver}},
-		"takeover: state becomes InUse, the new pod is bound": {reclaim.State{Record: slotRecord(vacated, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: shopExists}, "shop-y",
+		"takeover: status.podUID is set, the new pod is bound": {reclaim.State{Record: slotRecord(vacated, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: shopExists}, "shop-y",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{PodUID: "uid-shop-y"}}},
 		"owner UID is updated: the workload was created again": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: reclaim.Workload{OwnerReference: other.Owner, Exists: true}}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: other}},

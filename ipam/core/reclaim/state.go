@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// State is everything that is known of one identity: a pod name together with its workload, a bare pod, or a slot.
+// State is everything that is known about one identity: a pod name together with its workload, a bare pod, or a slot.
 type State struct {
 	// Record is the FixedIP; nil: there is none.
 	Record *v1alpha1.FixedIP
@@ -37,7 +37,7 @@ type State struct {
 	Reported []netip.Addr
 	// Pod is the pod named Holder; nil: it does not exist. A terminal pod of a slot is nil too.
 	Pod *corev1.Pod
-	// Idle is the time since which no bound pod of the identity was observed; zero if a pod is bound, if there is no
+	// Idle is the time since which no bound pod of the identity has been observed; zero if a pod is bound, if there is no
 	// FixedIP, and for a slot.
 	Idle time.Time
 	// Workload is the owner of the identity, as the FixedIP or the entries name it.
@@ -57,8 +57,8 @@ type State struct {
 	HomeMissing string
 	// Now is the time of the decision.
 	Now time.Time
-	// Deadline is the time after its deletion for which a FixedIP waits for blockers, moves, a missing home, and a pod that
-	// may run with the addresses without entries; 0: it waits without a limit.
+	// Deadline limits how long a FixedIP waits after its deletion because of a blocker, a move, a missing home, or a pod that
+	// may run with the addresses although its node has no entry for them; 0: no limit.
 	Deadline time.Duration
 }
 

@@ -33,8 +33,8 @@ var public = map[string]bool{
 	"fixedip.io": true, "cilium.io": true, "router": true, "health": true, "ingress": true, "bare-pod": true, "true": true, "false": true, "null": true,
 }
 
-// word is a text that may be a name or an address: labels that are joined by dashes, dots and colons and, for a CIDR, a slash with a
-// number.
+// word matches a text that may be a name or an address: labels that are joined by dashes, dots and colons and, for a CIDR, a
+// slash with a number.
 var word = regexp.MustCompile(`[0-9A-Za-z:]+(?:[-.:]+[0-9A-Za-z:]+)*(?:/[0-9]{1,3}\b)?`)
 
 // Redactor replaces names and addresses. Create it with New. It is not safe for concurrent use.
@@ -43,8 +43,8 @@ type Redactor struct {
 	// each kind of token.
 	names   map[string]string
 	numbers map[string]int
-	// subnets are the prefixes whose addresses are written relative to them. The tokens of an address and of a CIDR without its
-	// length are in addrs.
+	// subnets are the prefixes whose addresses are written relative to them. addrs contains the tokens of addresses. Key: the
+	// address; for a CIDR, the part before the slash.
 	subnets []netip.Prefix
 	addrs   map[netip.Addr]string
 }
@@ -68,8 +68,8 @@ func (r *Redactor) token(kind string) string {
 	return fmt.Sprintf("%s-%d", kind, r.numbers[kind])
 }
 
-// Add gives names a token of the kind, which replaces them. It leaves out names that every cluster has, such as
-// kube-system, and names that were added or kept before.
+// Add gives each name a token of the kind. The token then replaces the name in texts. Add leaves out names that every cluster
+// has, such as kube-system, and names that were added or kept before.
 func (r *Redactor) Add(kind Kind, names ...string) {
 	for _, name := range names {
 		if _, known := r.names[name]; !known && name != "" && !public[name] {
@@ -126,8 +126,8 @@ func (r *Redactor) Learn(text string) {
 // qualified matches a namespace and a name, separated by a slash.
 var qualified = regexp.MustCompile(`\b([a-z0-9][-a-z0-9]*)/([a-z0-9][-a-z0-9.]*)`)
 
-// learn adds the names in namespace/name, namespace/Kind/name or name. It leaves out parts that are no names of objects,
-// such as the kind, and addresses and numbers.
+// learn adds the names in namespace/name, namespace/Kind/name or name. It leaves out addresses, numbers, and parts that are
+// not names of objects, such as the kind.
 func (r *Redactor) learn(kind Kind, value string) {
 	parts := strings.Split(strings.TrimRight(value, ".:"), "/")
 	for i, part := range parts {
@@ -158,19 +158,19 @@ func (r *Redactor) Text(text string) string {
 	return word.ReplaceAllStringFunc(text, r.word)
 }
 
-// word returns the replacement of a text that word matches.
+// word returns the replacement of a text that the regular expression word matches.
 func (r *Redactor) word(w string) string {
 	if replaced, ok := r.addr(w); ok {
 		return replaced
 	}
-	// A slash with a number belongs to a name, such as namespace/0.
+	// The text is not a CIDR: the slash and the number belong to a name, such as namespace/0.
 	if head, rest, ok := strings.Cut(w, "/"); ok {
 		return r.word(head) + "/" + r.word(rest)
 	}
 	if token, ok := r.names[w]; ok {
 		return token
 	}
-	// A port, a sentence that ends here, or a key and a value without a space.
+	// The colon precedes a port, separates a key from a value, or ends a part of a sentence.
 	if i := strings.LastIndex(w, ":"); i >= 0 {
 		return r.word(w[:i]) + ":" + r.word(w[i+1:])
 	}
@@ -182,7 +182,8 @@ func (r *Redactor) word(w string) string {
 }
 
 // dashed returns the replacement of a name whose parts between dashes contain known names, such as the name of a pod of a
-// ReplicaSet, or IPv4 addresses, such as web-10-240-1-5 or 10-240-1-0-24. The longest known name at a place counts.
+// ReplicaSet, or IPv4 addresses, such as web-10-240-1-5 or 10-240-1-0-24. If several known names begin at the same part, the
+// longest one is replaced.
 func (r *Redactor) dashed(w string) string {
 	parts := strings.Split(w, "-")
 	var found []string
@@ -193,7 +194,7 @@ func (r *Redactor) dashed(w string) string {
 	return strings.Join(found, "-")
 }
 
-// part returns the replacement of the first of some parts of a name, and the number of parts that it replaces.
+// part returns the replacement of one or more parts at the beginning of parts, and the number of these parts.
 func (r *Redactor) part(parts []string) (token string, n int) {
 	for n := len(parts); n > 0; n-- {
 		if token, ok := r.names[strings.Join(parts[:n], "-")]; ok {
@@ -235,8 +236,8 @@ func (r *Redactor) addr(w string) (token string, ok bool) {
 	return "", false
 }
 
-// tokenOf returns the token of an address. An address in a known subnet is written relative to the subnet, if it is one
-// of the first 65,536 of the subnet: the distance of a later one may reveal the interface identifier of a host.
+// tokenOf returns the token of an address. An address in a known subnet is written relative to the subnet, if it is one of
+// the first 65,536 of the subnet: the offset of a later address may reveal the interface identifier of a host.
 func (r *Redactor) tokenOf(a netip.Addr) string {
 	if token, ok := r.addrs[a]; ok {
 		return token

@@ -94,14 +94,14 @@ func TestLearn(t *testing.T) {
 		for _, s := range secrets {
 			for _, w := range strings.FieldsFunc(got, func(c rune) bool { return strings.ContainsRune(` "/=,:;{}`, c) }) {
 				if w == s {
-					t.Errorf("%q still contains %q: %q", line, s, got)
+					t.Errorf("the redacted text of %q still contains %q: %q", line, s, got)
 				}
 			}
 		}
 	}
 }
 
-// TestKnownWords checks that learning does not replace words that are no names.
+// TestKnownWords checks that Learn leaves out words that only look like names: public words, addresses, numbers and verbs.
 func TestKnownWords(t *testing.T) {
 	r := redactor()
 	line := `{"owner":"router","name":"default","object":{"apiVersion":"v1"},"node":"10.240.1.7","pod":"12","msg":"the node is gone, and the pod waits"}`

@@ -26,7 +26,7 @@ func decoded(t *testing.T, text string) (tree any) {
 	return tree
 }
 
-// TestTree checks the whole of a stripped and redacted object.
+// TestTree checks the complete result of Strip and Tree, and that the original object is not changed.
 func TestTree(t *testing.T) {
 	tree := decoded(t, `
 apiVersion: web/v1

@@ -39,7 +39,7 @@ func written(t *testing.T, elements []string) *netipx.IPSet {
 	}
 	set, err := b.IPSet()
 	if err != nil {
-		t.Fatalf("the package parses %q, which is no list of addresses: %v", elements, err)
+		t.Fatalf("the package parses %q, which is not a list of addresses: %v", elements, err)
 	}
 	return set
 }
@@ -144,7 +144,7 @@ func FuzzParseJSON(f *testing.F) {
 		}
 		var elements []string
 		if err := json.Unmarshal([]byte(list), &elements); err != nil {
-			t.Fatalf("ParseJSON accepts %q, which is no JSON list of strings: %v", list, err)
+			t.Fatalf("ParseJSON accepts %q, which is not a JSON list of strings: %v", list, err)
 		}
 		checkAddresses(t, got, written(t, elements))
 	})

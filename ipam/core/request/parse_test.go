@@ -139,8 +139,8 @@ func drawElement(t *rapid.T) (text string, want []netip.Addr) {
 	}
 }
 
-// TestAddresses compares the methods of Addresses with a list of every single address, and checks that lists with a repeated
-// address are refused.
+// TestAddresses compares the results of the methods of Addresses with a plain list of all requested addresses, and checks
+// that Parse refuses lists with a repeated address.
 func TestAddresses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var texts []string

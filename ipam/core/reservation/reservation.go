@@ -46,7 +46,7 @@ const (
 	Unseen State = ""
 	// Reserved means that the addresses are reserved and no pod uses them.
 	Reserved State = "Reserved"
-	// InUse means that a pod bound to the node uses the addresses.
+	// InUse means that a pod that is bound to a node uses the addresses.
 	InUse State = "InUse"
 	// Releasing means that the FixedIP is being deleted. Its addresses are released when the pod is gone.
 	Releasing State = "Releasing"

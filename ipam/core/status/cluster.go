@@ -36,7 +36,7 @@ type Pools struct {
 	WithoutSubnet []string `json:"withoutSubnet,omitempty"`
 	Overlapping   []string `json:"overlapping,omitempty"`
 	Unreported    []string `json:"unreported,omitempty"`
-	// Families are the numbers of addresses of each family of which a node has a subnet.
+	// Families contains one element for each family in which at least one node has a subnet.
 	Families []Family `json:"families"`
 }
 
@@ -48,7 +48,7 @@ type Family struct {
 	// are at most math.MaxInt64.
 	Size      int64 `json:"size"`
 	Available int64 `json:"available"`
-	// Full are the names of the nodes with a subnet of the family and without an available address.
+	// Full are the names of the nodes that have a subnet of the family but no available address in it.
 	Full []string `json:"full,omitempty"`
 }
 
@@ -174,7 +174,7 @@ func (j *judge) fixedIPs() {
 		c.Reasons[ready.Reason]++
 	}
 	if len(c.NotReady) > 0 {
-		j.problem("kubectl describe fixedip shows the conditions, and kubectl fixedip explain POD what helps", "FixedIPs are not ready: %s", some(c.NotReady))
+		j.problem("kubectl describe fixedip shows the conditions, and kubectl fixedip explain POD shows what helps", "FixedIPs are not ready: %s", some(c.NotReady))
 	}
 	if len(unvisited) > 0 {
 		j.problem("look at the logs of "+Controller, "The controller has not reconciled FixedIPs: %s", some(unvisited))

@@ -4,6 +4,6 @@
 // Package status judges the state of an installation: both programs, their configuration and leaders, Cilium, the pools of the
 // nodes, and the FixedIPs.
 //
-// It is pure: the caller reads the objects and says which of them could not be read. An object that could not be read is never
-// judged as healthy. Contradictions between objects are the subject of package check.
+// It is pure: the caller reads the objects and reports which of them could not be read. An object that could not be read is
+// never judged as healthy. Contradictions between objects are the subject of package check.
 package status

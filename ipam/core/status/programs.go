@@ -21,7 +21,8 @@ type Program struct {
 	Name string `json:"name"`
 	// Namespace is that of the Deployment; empty if there is no Deployment.
 	Namespace string `json:"namespace,omitempty"`
-	// Desired, Updated and Ready are numbers of replicas: desired, with the current template of the Deployment, and ready.
+	// Desired is the desired number of replicas. Updated is the number of replicas with the current template of the Deployment,
+	// and Ready the number of ready replicas.
 	Desired int32 `json:"desired"`
 	Updated int32 `json:"updated"`
 	Ready   int32 `json:"ready"`
@@ -29,13 +30,13 @@ type Program struct {
 	// state.
 	Image   string `json:"image,omitempty"`
 	Version string `json:"version,omitempty"`
-	// Leader is the identity that holds the Lease; empty if there is none or it is unknown.
+	// Leader is spec.holderIdentity of the Lease; empty if no replica holds the Lease or the Lease could not be read.
 	Leader string `json:"leader,omitempty"`
 	// LeaderSince is the time at which the leader acquired the Lease; nil if it is unknown.
 	LeaderSince *time.Time `json:"leaderSince,omitempty"`
 }
 
-// Configuration says whether both programs have the same settings.
+// Configuration describes whether both programs have the same settings.
 type Configuration struct {
 	// State is Same, Differs or Unknown.
 	State string `json:"state"`
@@ -97,7 +98,7 @@ func (j *judge) program(p *Program, d *appsv1.Deployment) {
 		j.problem("kubectl -n "+d.Namespace+" scale deployment "+d.Name+" --replicas=2", "Deployment %s/%s has no replicas", d.Namespace, d.Name)
 		return
 	case d.Status.ObservedGeneration < d.Generation:
-		j.problem("wait; if it stays so, check kube-controller-manager", "Kubernetes has not acted on the last change of Deployment %s/%s yet", d.Namespace, d.Name)
+		j.problem("wait; if the problem remains, check kube-controller-manager", "Kubernetes has not acted on the last change of Deployment %s/%s yet", d.Namespace, d.Name)
 	case p.Updated < p.Desired:
 		j.problem("wait, or look at the pods: "+logs, "The update of %s is not complete: %d of %d replicas have the current template", p.Name, p.Updated, p.Desired)
 	case p.Ready < p.Desired:
@@ -133,7 +134,7 @@ func container(spec *corev1.PodSpec, name string) *corev1.Container {
 	return nil
 }
 
-// versionOf returns the tag of an image; otherwise if the image has none.
+// versionOf returns the tag of an image, or the argument otherwise if the image has no tag.
 func versionOf(image, otherwise string) string {
 	image, _, _ = strings.Cut(image, "@")
 	name := image[strings.LastIndex(image, "/")+1:]
@@ -154,7 +155,7 @@ func (in Inputs) LeaseOf(d *appsv1.Deployment) (namespace, name string, elects b
 			}
 		}
 		if cm := in.ConfigMaps[d.Namespace+"/"+configMapOf(&d.Spec.Template.Spec)]; cm != nil {
-			// The scheduler does not start with a file that cannot be decoded; the defaults apply here.
+			// A scheduler does not start if its file cannot be decoded. The defaults are used here then.
 			_ = yaml.Unmarshal([]byte(cm.Data[schedulerFile]), &file)
 		}
 		e := file.LeaderElection
@@ -212,13 +213,14 @@ func ConfigMapsOf(deployments []appsv1.Deployment, pods []corev1.Pod) (names []s
 	return slices.Compact(names)
 }
 
-// configuration compares the configuration of both programs, and that of their pods with that of their Deployments.
+// configuration compares the configurations of both programs with each other, and the configuration of each pod with that of
+// its Deployment.
 func (j *judge) configuration() {
 	j.Configuration.State = Unknown
 	if len(j.in.Deployments) == 0 || !j.reads(Configurations) {
 		return
 	}
-	// The programs use the same defaults if they cannot read the settings of Cilium.
+	// If the settings of Cilium are not known, the zero value results in the defaults that the programs use in that case.
 	var cilium configuration.CiliumSettings
 	if j.in.CiliumConfig != nil {
 		cilium = configuration.CiliumSettingsOf(j.in.CiliumConfig.Data)
@@ -254,12 +256,12 @@ func (j *judge) configuration() {
 		j.problem("let both Deployments mount one ConfigMap", "The programs have different configurations")
 	}
 	if len(j.Configuration.Outdated) > 0 {
-		j.problem("kubectl rollout restart both Deployments, unless an update is in progress", "Pods have started before the last change of their configuration: %s", some(j.Configuration.Outdated))
+		j.problem("restart both Deployments with kubectl rollout restart, unless an update is in progress", "Pods started before the last change of their configuration: %s", some(j.Configuration.Outdated))
 	}
 }
 
-// outdated adds the pods of a Deployment with another configuration than its template has. A pod has one if it mounts another
-// ConfigMap, its checksum differs, or the ConfigMap was written after the program started.
+// outdated adds the pods of a Deployment whose configuration differs from that of its template: pods that mount another
+// ConfigMap or have another checksum, and pods whose program started before the last change of the ConfigMap.
 func (j *judge) outdated(d *appsv1.Deployment, configMap string) {
 	changed := lastChange(j.in.ConfigMaps[d.Namespace+"/"+configMap])
 	for i := range j.in.Pods {
@@ -288,7 +290,7 @@ func startOf(p *corev1.Pod, program string) time.Time {
 	return time.Time{}
 }
 
-// lastChange returns the time of the last write of data of a ConfigMap, as far as managedFields tells it; zero: unknown.
+// lastChange returns the time of the last write of the data of a ConfigMap according to its managedFields; zero: unknown.
 func lastChange(cm *corev1.ConfigMap) (last time.Time) {
 	for _, m := range cm.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.Raw), `"f:data"`) && m.Time.After(last) {

@@ -115,7 +115,7 @@ func TestHealthy(t *testing.T) {
 		Problems:      []status.Problem{},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(got.Configuration.Hash) != 12 {
-		t.Errorf("hash %q, report (-want +got): %s", got.Configuration.Hash, diff)
+		t.Errorf("got hash %q, want one of 12 characters; report (-want +got): %s", got.Configuration.Hash, diff)
 	}
 }
 
@@ -175,15 +175,15 @@ func TestProblems(t *testing.T) {
 		"a pod has another ConfigMap": {func(in *status.Inputs) {
 			in.Pods[0].Spec = *in.Pods[0].Spec.DeepCopy()
 			in.Pods[0].Spec.Volumes[0].ConfigMap.Name = "older"
-		}, []string{"Pods have started before the last change of their configuration: fixedip-system/fixedip-controller-1"}},
+		}, []string{"Pods started before the last change of their configuration: fixedip-system/fixedip-controller-1"}},
 		"a pod has another checksum": {func(in *status.Inputs) { in.Pods[1].Annotations["checksum/config"] = "0" },
-			[]string{"Pods have started before the last change of their configuration: fixedip-system/fixedip-scheduler-1"}},
+			[]string{"Pods started before the last change of their configuration: fixedip-system/fixedip-scheduler-1"}},
 		"the ConfigMap was edited": {func(in *status.Inputs) { configMap(in).ManagedFields[0].Time = &metav1.Time{Time: now} },
-			[]string{"Pods have started before the last change of their configuration: fixedip-system/fixedip-controller-1, fixedip-system/fixedip-scheduler-1"}},
+			[]string{"Pods started before the last change of their configuration: fixedip-system/fixedip-controller-1, fixedip-system/fixedip-scheduler-1"}},
 		"the ConfigMap was edited, and a program has restarted": {func(in *status.Inputs) {
 			configMap(in).ManagedFields[0].Time = &metav1.Time{Time: now.Add(-time.Minute)}
 			in.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: status.Controller, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Time{Time: now}}}}}
-		}, []string{"Pods have started before the last change of their configuration: fixedip-system/fixedip-scheduler-1"}},
+		}, []string{"Pods started before the last change of their configuration: fixedip-system/fixedip-scheduler-1"}},
 		"another IPAM mode": {func(in *status.Inputs) { in.CiliumConfig.Data["ipam"] = "cluster-pool" }, []string{`The IPAM mode of Cilium is "cluster-pool"`}},
 		"no Cilium": {func(in *status.Inputs) {
 			in.CiliumConfig, in.Agents, in.Pools, in.MissingKinds = nil, nil, nil, []string{status.CiliumNodes}
@@ -227,13 +227,13 @@ func TestProblems(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" || r.Healthy != (len(c.want) == 0) {
-				t.Errorf("healthy: %v; problems (-want +got): %s", r.Healthy, diff)
+				t.Errorf("got healthy %v, want %v; problems (-want +got): %s", r.Healthy, len(c.want) == 0, diff)
 			}
 		})
 	}
 }
 
-// TestNotReadable checks that objects that cannot be read are neither judged as missing nor as healthy.
+// TestNotReadable checks that objects that cannot be read are judged neither as missing nor as healthy.
 func TestNotReadable(t *testing.T) {
 	for what, change := range map[string]func(in *status.Inputs){
 		status.Deployments:    func(in *status.Inputs) { in.Deployments = nil },
@@ -250,7 +250,7 @@ func TestNotReadable(t *testing.T) {
 			in.Unread = []status.Unread{{What: what, Why: "forbidden"}}
 			change(&in)
 			if r := status.Of(in); r.Healthy || len(r.Problems) > 0 || len(r.NotReadable) != 1 {
-				t.Errorf("got healthy %v, the problems %v and %v as not readable, want no problem and not healthy", r.Healthy, r.Problems, r.NotReadable)
+				t.Errorf("got healthy %v, problems %v and not readable %v; want healthy false, no problem and one kind that is not readable", r.Healthy, r.Problems, r.NotReadable)
 			}
 		})
 	}

@@ -17,9 +17,9 @@ import (
 // RowLength is the number of addresses in a row. Rows begin at multiples of RowLength, counted from the network address.
 const RowLength = 64
 
-// wholeUpTo is the largest number of addresses of a subnet of which all rows are described: an IPv4 /22 and an IPv6 /120. Of
-// a larger subnet, only the rows with an address that the pool, the agent or a FixedIP names are described. Key: the number
-// of bits of an address of the family.
+// wholeUpTo is the maximum number of addresses of a subnet whose rows are all described: an IPv4 /22 or an IPv6 /120. In a
+// larger subnet, only the rows that contain an address named by the pool, the agent or a FixedIP are described. Key: the
+// number of bits of an address of the family.
 var wholeUpTo = map[int]int64{32: 1 << 10, 128: 1 << 8}
 
 // Cell is one address of a subnet, as the map shows it.

@@ -146,7 +146,7 @@ func TestSymbols(t *testing.T) {
 	seen := map[byte]subnetmap.State{}
 	for _, d := range subnetmap.States {
 		if other, ok := seen[d.Symbol]; ok {
-			t.Errorf("the states %s and %s have the symbol %c", d.State, other, d.Symbol)
+			t.Errorf("the states %s and %s have the same symbol %c, want different symbols", d.State, other, d.Symbol)
 		}
 		seen[d.Symbol] = d.State
 		if d.State.Describe() != d || d.Text == "" {

@@ -23,16 +23,17 @@ type MoveTarget struct {
 }
 
 // Reserve returns the entries for reserved addresses that the pool n of a node must contain as soon as the node has the
-// subnets. Key: the address. reserved are the reserved addresses. others are the pools of all nodes, read after the former
-// pool of the subnets was gone, so that no pool decides about the addresses now; the pool of the node itself is ignored.
+// subnets. Key: the address. reserved are the addresses that FixedIPs reserve. others are the pools of all nodes, read after
+// the former pool of the subnets was gone, so that no pool decides about the addresses now; the pool of the node itself is
+// ignored.
 //
 // If another pool has an allocatable entry for an address, the address gets a moved entry that names that node, whichever pod
 // the address is reserved for. An address whose pod runs on another node gets a moved entry too: the CiliumNode of that node
 // may have been lost. runningOn contains these nodes. Key: the address.
 //
-// A move-target entry in another pool means that the address was about to move there when its home was lost. The address
-// must not arrive there after its home has an entry for it again. announced contains these entries. The caller must remove
-// them first and then read the pools again, since an address may have arrived meanwhile.
+// A move-target entry in another pool means that the address was about to move there when its home was lost. The address must
+// not arrive there after its home has an entry for it again. announced contains these entries. The caller must remove them
+// first and then read the pools again, since an address may have arrived in the meantime.
 //
 // If n is the only pool with an allocatable entry for an address in the subnets, entries does not contain the address:
 // the entry in n remains, and the address is at home from then on.
@@ -80,7 +81,7 @@ type Running struct {
 	// Reserved are the addresses that a FixedIP reserves for the pod. Another address of the pod is fixed only if Reserved has
 	// none of its family: the claim for that family was lost before the FixedIP recorded it.
 	Reserved []netip.Addr
-	// IPv4Only is true if IPv6 addresses that no FixedIP reserves are not fixed.
+	// IPv4Only is true if an IPv6 address of the pod is fixed only when a FixedIP reserves it.
 	IPv4Only bool
 	// Dedicated is the entry for addresses that are not fixed, if the node is strict.
 	Dedicated pool.Entry

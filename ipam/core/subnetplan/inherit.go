@@ -105,9 +105,9 @@ func (o OrphanedSubnets) Chosen(h CandidateNode) bool {
 // mayInherit reports whether a node may inherit an orphan now. If not, at is the time from which it may; zero if that depends
 // on an event.
 //
-// An orphan without a NodeSubnet is not inherited, nor is one in whose subnets no FixedIP reserves an address. If the orphan has
-// a Candidate, only that node may inherit. A chosen node may inherit at once. Any other node that has subnets must be
-// ready. If the policy is Inherit, these nodes may inherit after the grace period:
+// An orphan is inherited only if it has a NodeSubnet and a FixedIP reserves an address in its subnets. If the orphan has a
+// Candidate, only that node may inherit. A chosen node may inherit at once. Any other node that has subnets must be ready. If
+// the policy is Inherit, these nodes may inherit after the grace period:
 //   - a node to which the scheduler has nominated one of the waiting pods;
 //   - a node without subnets, which runs no pods yet, if no pod waits or if its labels and taints admit one of the waiting
 //     pods;
@@ -138,8 +138,8 @@ func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok
 	return true, time.Time{}
 }
 
-// fits reports whether the waiting pods and the time at which the node joined allow the node to inherit an orphan by policy
-// Inherit.
+// fits reports whether the waiting pods and the time at which the node joined allow the node to inherit an orphan under the
+// policy Inherit.
 func (r Rules) fits(o OrphanedSubnets, h CandidateNode) bool {
 	switch {
 	case o.nominated(h.Name) > 0:
@@ -224,8 +224,8 @@ func (r Rules) migrates(o OrphanedSubnets) bool {
 	})
 }
 
-// ExpiredReservations returns the reserved addresses of an orphan whose FixedIPs have to be deleted now by policy Free. If it
-// is too early, at is the time of the deletion.
+// ExpiredReservations returns the reserved addresses of an orphan whose FixedIPs have to be deleted now under the policy
+// Free. If it is too early, at is the time of the deletion.
 func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (expired []reservation.Address, at time.Time) {
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}

@@ -26,9 +26,8 @@ type Subnet struct {
 	Previous string
 	// Successor is the node that the administrator named to inherit the subnet; empty if there is none.
 	Successor string
-	// OrphanedSince is the time at which the controller first observed that the subnet has no node; zero if it has not
-	// observed that. In an inherited subnet, OrphanedSince stays set until Node has inherited all subnets of Previous that
-	// are needed.
+	// OrphanedSince is the time at which the controller first observed that the subnet has no node; zero if it has not observed
+	// that. For an inherited subnet, OrphanedSince stays set until Node has inherited all subnets of Previous that are needed.
 	OrphanedSince time.Time
 	// Constraints are the zone, region, node pool and taints of Node; nil if they are not recorded.
 	Constraints *v1alpha1.NodeConstraints
@@ -84,7 +83,7 @@ func CIDRs(subnets []Subnet) []netip.Prefix {
 
 // Clash returns a subnet in all that does not allow a new claim: a subnet that overlaps the claim or, if perFamily is true,
 // another subnet of the node in the same family. The claim itself does not count. Each controller creates its claim before it
-// lists all claims, so that the controller with the later of two claims always sees the earlier one. If both controllers see
+// lists all claims, so that the controller with the later of two claims always sees the earlier one. If each controller sees
 // the claim of the other, both withdraw their claims.
 func Clash(claim Subnet, all []Subnet, perFamily bool) (clash Subnet, found bool) {
 	for _, s := range all {
@@ -97,7 +96,7 @@ func Clash(claim Subnet, all []Subnet, perFamily bool) (clash Subnet, found bool
 	return Subnet{}, false
 }
 
-// Lacking returns the families with a cluster pool in which a node has no subnet. has are the subnets of the node.
+// Lacking returns the families that have a cluster pool, but in which a node has no subnet. has are the subnets of the node.
 func Lacking(pools []address.ClusterPool, has []netip.Prefix) []address.Family {
 	var lacking []address.Family
 	for _, f := range address.Families {

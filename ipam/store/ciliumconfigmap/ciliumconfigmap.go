@@ -72,7 +72,7 @@ func Read(ctx context.Context, get Getter, key types.NamespacedName) (configurat
 	case unknown != nil:
 		klog.FromContext(ctx).Info("The configuration of Cilium cannot be read; defaults apply to the settings that depend on it", "configMap", key, "err", unknown)
 	default:
-		klog.FromContext(ctx).Info("Configuration of Cilium read", "configMap", key, "ipam", s.IPAMMode, "routingMode", s.RoutingMode, "reportInterval", s.ReportInterval)
+		klog.FromContext(ctx).Info("Read the configuration of Cilium", "configMap", key, "ipam", s.IPAMMode, "routingMode", s.RoutingMode, "reportInterval", s.ReportInterval)
 	}
 	return s, nil
 }

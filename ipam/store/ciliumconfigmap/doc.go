@@ -3,6 +3,6 @@
 
 // Package ciliumconfigmap reads the settings of Cilium that fixedip depends on from Cilium's ConfigMap.
 //
-// The controller reads the ConfigMap when it starts, and the scheduler if a setting depends on it. Package configuration
-// decides what the settings mean.
+// The controller always reads the ConfigMap when it starts. The scheduler reads it only if its configuration leaves out a
+// setting whose default depends on Cilium. Package configuration decides what the settings mean.
 package ciliumconfigmap

@@ -21,7 +21,7 @@ const confirmTries = 4
 
 // ErrUndone means that edits of a change were written, not confirmed, and undone. The caller has to decide again from the
 // new state.
-var ErrUndone = errors.New("the change was undone, at least in part, because the cluster has changed meanwhile")
+var ErrUndone = errors.New("the change was undone, at least in part, because the cluster has changed in the meantime")
 
 // Change is a request that takes an entry from a pod, or gives an entry to a pod that already runs with the address of that
 // entry.
@@ -40,7 +40,7 @@ type Change struct {
 // Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly the edits that were written and
 // not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. The error matches
 // ErrUndone if any edit was undone. An edit that has to be undone also counts as undone if another client has changed its
-// entry since the write. If the CiliumNode does not exist any more at the undo, Apply returns no edits and ErrGone.
+// entry since the write. If the CiliumNode no longer exists when the edits are undone, Apply returns no edits and ErrGone.
 //
 // If the process dies between the write of a release and its confirmation, a cooldown entry that names the previous owner
 // remains. The same can happen if the outcome of the last try of the write is unknown. The controller restores the entry for

@@ -81,7 +81,7 @@ func TestFromCiliumNode(t *testing.T) {
 		}
 		got.Malformed = nil
 		if diff := cmp.Diff(want, got, compareAddrs, comparePrefixes); diff != "" {
-			t.Errorf("%s (-want +got): %s", from, diff)
+			t.Errorf("%s pool (-want +got): %s", from, diff)
 		}
 	}
 }

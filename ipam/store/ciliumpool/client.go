@@ -86,9 +86,10 @@ func isPatchTestFailure(err error) bool {
 }
 
 // ChangeEntries applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write.
-// It returns ErrChanged if the CiliumNode was replaced, or if its subnets or an edited entry have changed, since n was read;
-// if requireUnchangedSpec is true, also if any other part of the spec has changed. After ErrChanged, ErrGone and ErrRefused
-// nothing was written; after any other error the edits may have been written.
+// It returns ErrChanged if the CiliumNode was replaced, or if its subnets or an edited entry have changed, since n was read,
+// or if the agent reports the address of an edit with RequireUnused as used. If requireUnchangedSpec is true, it also returns
+// ErrChanged if any other part of the spec has changed. After ErrChanged, ErrGone and ErrRefused nothing was written; after
+// any other error the edits may have been written.
 func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, requireUnchangedSpec bool) (pool.NodePool, error) {
 	return p.patch(ctx, n, types.JSONPatchType, encode(n, nil, edits, requireUnchangedSpec, p.StripManagedFields && n.Tracked), false)
 }

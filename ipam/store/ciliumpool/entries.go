@@ -30,8 +30,8 @@ const (
 	moveTargetOwner = "fixedip.io/move-target"
 )
 
-// The resource of a marker is a list of fields, separated by ";": a word, or a key and a value. Unknown fields are ignored,
-// so that later versions may add some. The agent does not read resources (Cilium fact 1).
+// The resource of a marker is a list of fields, separated by ";". Each field is a word, or a key and a value joined by "=".
+// Unknown fields are ignored, so that later versions may add some. The agent does not read resources (Cilium fact 1).
 const (
 	sinceField   = "since"
 	ownerField   = "owner"
@@ -155,7 +155,7 @@ func podKey(text string) string {
 	return text
 }
 
-// parseTime returns a time in RFC 3339 format as Unix seconds. It returns 0, which counts as long ago, if text is no such
+// parseTime returns a time in RFC 3339 format as Unix seconds. It returns 0, which counts as long ago, if text is not such a
 // time.
 func parseTime(text string) int64 {
 	at, err := time.Parse(time.RFC3339, text)
@@ -228,8 +228,8 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 	return n
 }
 
-// subnets parses podCIDRs. Of subnets that overlap it returns only the largest, because the addresses of the smaller
-// ones would be counted and assigned twice. malformed describes all other elements.
+// subnets parses podCIDRs. Of overlapping subnets, it returns only the largest, because the addresses of the smaller ones
+// would be counted and assigned twice. malformed describes all other elements.
 func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
 	for _, s := range podCIDRs {
 		subnet, err := netip.ParsePrefix(s)

@@ -55,7 +55,7 @@ func FuzzCiliumNode(f *testing.F) {
 			world.checkEdits(t, what, edits)
 			after := applied(t, what, cn, encode(n, nil, edits, variant%2 == 0, false))
 			if diff := cmp.Diff(n.With(edits).Entries, after.Entries, compareAddrs); diff != "" {
-				t.Errorf("%s: the patch has another result than planned (-want +got): %s", what, diff)
+				t.Errorf("%s: the result of the patch differs from the plan (-want +got): %s", what, diff)
 			}
 		}
 		if withdrawn := n.Withdrawable(); len(withdrawn) > 0 {
@@ -65,7 +65,7 @@ func FuzzCiliumNode(f *testing.F) {
 			}
 			after := applied(t, "WithdrawHandshakes", cn, encodeWithdrawal(n, withdrawn))
 			if diff := cmp.Diff(want, after.Handshakes, compareAddrs, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("WithdrawHandshakes: the patch has another result than planned (-want +got): %s", diff)
+				t.Errorf("WithdrawHandshakes: the result of the patch differs from the plan (-want +got): %s", diff)
 			}
 		}
 		world.checkClaims(t)

@@ -62,9 +62,9 @@ func TestWithdrawHandshakes(t *testing.T) {
 	}
 }
 
-// TestEditUnlisted checks that an edit with RequireUnused is written only while the agent does not report the address as
+// TestRequireUnused checks that an edit with RequireUnused is written only while the agent does not report the address as
 // used, whether or not status.ipam.used exists.
-func TestEditUnlisted(t *testing.T) {
+func TestRequireUnused(t *testing.T) {
 	using := func(used ...string) *ciliumv2.CiliumNode {
 		return ciliumNode(func(cn *ciliumv2.CiliumNode) {
 			cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {Owner: "db/web-x"}}

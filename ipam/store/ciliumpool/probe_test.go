@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func TestAsk(t *testing.T) {
+func TestWriteProbe(t *testing.T) {
 	const probe, old = "100::2", "100::1"
 	reported := func(change ...func(*ciliumv2.CiliumNode)) *ciliumv2.CiliumNode {
 		cn := ciliumNode(change...)

@@ -29,9 +29,9 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// WriteRequest is a request for a change of the pool of one node. Decide returns the edits of the current pool that fulfil
-// the request: none if the pool fulfils it already, an error if the request can't be fulfilled. Decide may be called
-// several times, and must decide from its argument alone.
+// WriteRequest is a request for a change of the pool of one node. Decide returns the edits of the current pool that fulfill
+// the request: none if the pool fulfills it already, an error if the request can't be fulfilled. Decide may be called several
+// times, and must decide from its argument alone.
 type WriteRequest struct {
 	Node   string
 	Decide func(n pool.NodePool) ([]pool.EntryChange, error)
@@ -246,7 +246,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool
 		// The next try needs the current pool: a test has failed, or the write may have been applied although its response was
 		// lost.
 		known = false
-		logger.V(2).Info("Write of the pool failed", "try", try+1, "requests", len(batch), "err", err)
+		logger.V(2).Info("Failed to write the pool", "try", try+1, "requests", len(batch), "err", err)
 	}
 	finish(batch, fmt.Errorf("write to CiliumNode %s failed in %d tries and may have been applied nevertheless: %w", node, writeTries, err))
 	return pool.NodePool{}, false
@@ -288,7 +288,7 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 }
 
 // decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests that
-// can't be fulfilled, and those that the pool fulfils already. A request that only the edits of earlier requests fulfil
+// can't be fulfilled, and those that the pool fulfills already. A request that only the edits of earlier requests fulfill
 // stays open: they may not be written. Requests with WithdrawHandshakes or StripManagedFields stay open even without edits.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {

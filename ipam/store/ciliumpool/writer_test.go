@@ -76,9 +76,9 @@ func only(when bool, err error) error {
 	return nil
 }
 
-// TestWriterSameRequestTwice checks that a request which an earlier request of its batch fulfils gets the result of the
-// patch. A scheduler that had no connection for a while may have several requests for the claim of one pod, and must not
-// bind the pod if the patch is lost. The model found this with seed 3.
+// TestWriterSameRequestTwice checks that a request which an earlier request of its batch fulfills gets the result of the
+// patch. A scheduler that had no connection for a while may have several requests for the claim of one pod, and must not bind
+// the pod if the patch is lost. The model found this with seed 3.
 func TestWriterSameRequestTwice(t *testing.T) {
 	for name, fail := range map[string]func(n int) (error, bool){
 		"the patch is written": nil,

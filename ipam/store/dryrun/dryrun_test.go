@@ -109,7 +109,7 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: s.status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(object)), Request: r}, nil
 }
 
-// passed records the body of a request that the guard has sent.
+// passed records the body of a request that the round tripper of Wrap forwards.
 type passed struct{ body string }
 
 func (p *passed) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -131,7 +131,7 @@ func TestGuard(t *testing.T) {
 		"a dry run":                           {method: http.MethodPost, query: "?dryRun=All", body: "{}", passes: true},
 		"a patch":                             {method: http.MethodPatch, query: "?fieldManager=x", body: "[]"},
 		"a deletion":                          {method: http.MethodDelete},
-		"a deletion whose body is no dry run": {method: http.MethodDelete, query: "?dryRun=All", body: `{"kind":"DeleteOptions"}`},
+		"a deletion whose body has no dryRun": {method: http.MethodDelete, query: "?dryRun=All", body: `{"kind":"DeleteOptions"}`},
 		"a dry deletion by its body":          {method: http.MethodDelete, body: deletion, passes: true},
 		"a dry deletion by its query":         {method: http.MethodDelete, query: "?dryRun=All", passes: true},
 	} {

@@ -20,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
-// ReservationOf returns the reservation of a FixedIP. A FixedIP that is being deleted reserves its addresses until it does
-// not exist any more, because the controller releases the addresses before that.
+// ReservationOf returns the reservation of a FixedIP. A FixedIP that is being deleted reserves its addresses until it no
+// longer exists, because the controller releases the addresses before that.
 func ReservationOf(fip *v1alpha1.FixedIP) ledger.Reservation {
 	r := ledger.Reservation{
 		Record: fip.Namespace + "/" + fip.Name,

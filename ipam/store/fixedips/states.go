@@ -65,7 +65,7 @@ func (p *States) change(before, after *v1alpha1.FixedIP) {
 	if reason := conformance.Mismatch(after); reason != "" {
 		m := mismatch{reason: reason, pod: after.Status.PodUID, since: conformance.MismatchSince(after)}
 		if known.pod == m.pod && !known.since.IsZero() {
-			// Each new reason or message changes lastTransitionTime, and the pod runs with the mismatch since the first.
+			// Each new reason or message changes lastTransitionTime, but the pod has had the mismatch since the first one.
 			m.since = known.since
 		}
 		p.mismatched[after.UID] = m

@@ -1,12 +1,12 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packed has informers that store objects in a packed form. NewInformer packs pods, CiliumEndpoints and FixedIPs.
-// NewInformerWith packs objects with a function of its caller.
+// Package packed provides informers that store objects in a packed form. NewInformer packs pods, CiliumEndpoints and
+// FixedIPs. NewInformerWith packs objects with a function of its caller.
 //
-// An empty corev1.Pod takes more than a kilobyte of memory, and the cache needs few of its fields. A large cluster
-// has 150,000 pods, as many CiliumEndpoints and 50,000 FixedIPs. The informer therefore encodes each object when it receives it, and
-// decodes it for each reader and each event handler. Readers and event handlers get objects of the API type, and may
+// An empty corev1.Pod takes more than a kilobyte of memory, and the cache needs few of its fields. A large cluster has
+// 150,000 pods, as many CiliumEndpoints and 50,000 FixedIPs. The informer therefore encodes each object when it receives it,
+// and decodes it for each reader and each event handler. Readers and event handlers get objects of the API type, and may
 // change them.
 //
 // An index by field supports only lists over all namespaces, whatever the kind of the objects. controller-runtime would also

@@ -15,8 +15,8 @@ import (
 
 // fixedIPRecord is a complete FixedIP, because the controller writes whole FixedIPs.
 type fixedIPRecord struct {
-	// meta is the metadata as packMeta encodes them, and rest contains the other fields except the conditions, as a Writer
-	// encodes them.
+	// meta is the metadata as packMeta encodes it, and rest contains the other fields except the conditions, as a Writer encodes
+	// them.
 	meta, rest string
 	// conditions are the conditions of the status.
 	conditions []condition
@@ -96,7 +96,7 @@ func (r fixedIPRecord) GetObjectMeta() metav1.Object {
 	return &m
 }
 
-// texts returns the fields of a spec and of a status that are texts, in the order in which a record contains them.
+// texts returns pointers to the text fields of a spec and a status, in the order in which a record contains these fields.
 func texts(spec *v1alpha1.FixedIPSpec, status *v1alpha1.FixedIPStatus) [14]*string {
 	return [...]*string{
 		&spec.NodeName, &spec.PodName, (*string)(&spec.AssignedTo), (*string)(&spec.Failover),

@@ -82,7 +82,7 @@ func TestFixedIPRecord(t *testing.T) {
 	}
 }
 
-// decodedFixedIP returns the FixedIP number i of BenchmarkStore, as it comes from a watch: no text is shared.
+// decodedFixedIP returns FixedIP number i of a benchmark, decoded as from a watch: it shares no text with other objects.
 func decodedFixedIP(i int) *v1alpha1.FixedIP {
 	data, _ := json.Marshal(fixedIP(fmt.Sprintf("web-%05d", i), fmt.Sprintf("node-%d", i/10), fmt.Sprintf("10.1.%d.%d", i/250, i%250)))
 	var f v1alpha1.FixedIP

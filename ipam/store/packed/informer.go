@@ -148,8 +148,8 @@ func (i indexer) Index(name string, obj any) ([]any, error) {
 	return unpackAll(found), err
 }
 
-// ByIndex implements cache.Indexer. It returns an error for a field in one namespace, because the index has no such value.
-// If packs is true, it looks at the keys of all objects to find those of a namespace.
+// ByIndex implements cache.Indexer. It returns an error for a field value in one namespace, because the index contains no
+// such values. If packs is true, ByIndex searches the keys of all objects for those of a namespace.
 func (i indexer) ByIndex(name, value string) ([]any, error) {
 	if i.packs && name == cache.NamespaceIndex {
 		return i.inNamespace(value)

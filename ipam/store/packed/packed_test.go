@@ -276,7 +276,8 @@ func stored(i cache.SharedIndexInformer, of client.Object) any {
 	return obj
 }
 
-// BenchmarkStore reports the memory that an informer needs for each object, with indexes by namespace and node.
+// BenchmarkStore reports the memory that an informer needs for each object. Each informer is created with indexes by
+// namespace and node.
 func BenchmarkStore(b *testing.B) {
 	const objects = 20_000
 	for _, kind := range []struct {

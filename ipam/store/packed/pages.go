@@ -20,10 +20,10 @@ const pageSize = 1000
 
 // pages lists objects in pages and transforms each page before it requests the next one. Without pages, the text of all
 // objects and the complete decoded objects are in memory at the same time. For tens of thousands of FixedIPs that is ten
-// times the memory of the records, and a program does not return it to the system for a long time.
+// times the memory of the records, and a program returns this memory to the system only after a long time.
 type pages struct {
 	cache.ListerWatcher
-	// transform is the transform of the informer; nil until SetTransform.
+	// transform is the transform of the informer; nil until SetTransform is called.
 	transform cache.TransformFunc
 }
 
@@ -38,7 +38,7 @@ func (p *pages) ListWithContext(ctx context.Context, o metav1.ListOptions) (runt
 	for {
 		page, err := from.ListWithContext(ctx, o)
 		if err != nil {
-			// client-go decides by the type of the error, and names the kind of the objects.
+			// The error is not wrapped: client-go decides by its type, and adds the kind of the objects to the message.
 			return nil, err
 		}
 		of, err := meta.ListAccessor(page)

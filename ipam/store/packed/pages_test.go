@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// TestPages checks that an informer with pages gets all objects of all pages, and that a page which fails makes it list all
-// pages again.
+// TestPages checks that an informer with pages gets all objects of all pages, and that the informer lists all pages again
+// after the request for a page failed.
 func TestPages(t *testing.T) {
 	const objects = 2*pageSize + 1
 	for name, failures := range map[string]int{"no failure": 0, "the second page fails once": 1} {
@@ -62,7 +62,7 @@ func TestPages(t *testing.T) {
 				t.Errorf("got %d objects, want %d", got, objects)
 			}
 			if got := i.LastSyncResourceVersion(); got != "5" {
-				t.Errorf("got resourceVersion %q of the list, want that of the pages, 5", got)
+				t.Errorf("got resourceVersion %q, want 5, the resourceVersion of the pages", got)
 			}
 			for _, obj := range i.GetStore().List() {
 				if f := obj.(*v1alpha1.FixedIP); len(f.Labels) > 0 {

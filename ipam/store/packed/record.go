@@ -30,8 +30,8 @@ type Record interface {
 // podRecord is a pod in the encoding of protocol buffers, with the short forms of its UIDs.
 type podRecord string
 
-// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the metadata as packMeta encodes them, as
-// a text of a Writer, and status.networking as JSON. Other fields are dropped.
+// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the metadata as packMeta encodes
+// it, as a text of a Writer, and status.networking as JSON. Other fields are dropped.
 type endpointRecord string
 
 // pack returns the record of a pod, a CiliumEndpoint or a FixedIP. It returns any other object unchanged, such as a record or a
@@ -76,9 +76,9 @@ func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
 	return endpointRecord(append(w, networking...)), nil
 }
 
-// unpack returns the object of a record, and any other object unchanged. pack has encoded every record in this
-// process, so an error of the decoder would be a bug of this package. In that case unpack panics: if it left the object
-// out, the controller could release the addresses of that object.
+// unpack returns the object of a record, also of a record in a DeletedFinalStateUnknown. It returns any other object
+// unchanged. Every record was encoded in this process, so an error of the decoder would be a bug. In that case Unpack panics:
+// if the object were left out, the controller could release its addresses.
 func unpack(obj any) any {
 	switch o := obj.(type) {
 	case Record:

@@ -42,7 +42,7 @@ func Check(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewI
 	err := wait.PollUntilContextTimeout(ctx, time.Second, settle, true, func(ctx context.Context) (done bool, err error) {
 		found, err := lacking(ctx, api, mapper, needs)
 		if err != nil && len(missing) > 0 {
-			// The last complete answer counts: a request that the time limit ends is no answer.
+			// The last complete answer counts: a request that the time limit ends is not an answer.
 			return false, nil
 		}
 		missing = found

@@ -74,7 +74,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// bubble runs a subtest in which time passes as soon as nothing else happens.
+// bubble runs a subtest with a fake clock, which advances when all goroutines of the subtest are blocked.
 func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }

@@ -109,7 +109,7 @@ func (s *Store) Start(ctx context.Context) error {
 // NeedLeaderElection returns false: a replica that becomes leader has the workloads already.
 func (s *Store) NeedLeaderElection() bool { return false }
 
-// watch waits for the API of a kind and watches it until ctx ends.
+// watch waits for the API of a kind, and then watches the workloads of that kind until ctx ends.
 func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	logger := klog.FromContext(ctx).WithValues("kind", gk)
 	var mapping *meta.RESTMapping
@@ -296,8 +296,9 @@ func described(o metav1.Object, gvk schema.GroupVersionKind) *workloadObject {
 // Decode converts an unstructured workload of any kind.
 func Decode(o *unstructured.Unstructured) *identity.Workload { return &fromUnstructured(o).workload }
 
-// fromUnstructured reads the fields of any kind that have the same path as in a StatefulSet or a Deployment, and the paths
-// in surges. A field of an unexpected type counts as absent; for spec.reserveOrdinals it sets Uncounted.
+// fromUnstructured reads the fields of any kind that have the same path as in a StatefulSet or a Deployment, and the paths in
+// surges. A field of an unexpected type counts as absent. If spec.reserveOrdinals is invalid, fromUnstructured sets
+// Uncounted.
 func fromUnstructured(o *unstructured.Unstructured) *workloadObject {
 	s := described(o, o.GroupVersionKind())
 	s.workload.Template, _, _ = unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")

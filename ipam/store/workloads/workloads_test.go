@@ -72,7 +72,7 @@ func TestDecode(t *testing.T) {
 			}},
 		"invalid reserved ordinals": {
 			fields{"replicas": int64(3), "reserveOrdinals": []any{int64(1), "odd"}}, func(w *identity.Workload) { w.Replicas, w.Uncounted = ptr.To[int32](3), true }},
-		"reserved ordinals that are no list": {
+		"reserved ordinals that are not a list": {
 			fields{"replicas": int64(3), "reserveOrdinals": int64(1)}, func(w *identity.Workload) { w.Replicas, w.Uncounted = ptr.To[int32](3), true }},
 		"negative numbers": {
 			fields{"replicas": int64(-1), "ordinals": fields{"start": int64(-1)}, "strategy": fields{"rollingUpdate": fields{"maxSurge": "-10%"}}}, func(*identity.Workload) {}},
@@ -86,7 +86,7 @@ func TestDecode(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got.workload); diff != "" {
-			t.Errorf("%s: (-want +got): %s", name, diff)
+			t.Errorf("%s: workload (-want +got): %s", name, diff)
 		}
 	}
 }

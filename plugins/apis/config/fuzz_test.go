@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// FuzzFixedIPArgs decodes any text as arguments in the scheduler's configuration file. It checks that errors name the
-// invalid field, that arguments that pass the validation are usable, and that encoding and decoding do not change
-// these.
+// FuzzFixedIPArgs decodes any text as arguments in the scheduler's configuration file. It checks that errors of the decoder
+// have a text, that errors of the validation name the invalid field, that valid arguments are usable, and that encoding
+// and decoding valid arguments does not change them.
 func FuzzFixedIPArgs(f *testing.F) {
 	for _, seed := range []string{
 		"{}", "configuration: /etc/fixedip/config.yaml", "configuration: ''", "configuration: [a]", "ciliumConfig: cilium/config", "ciliumConfig: a", "claimTimeout: 0s", "claimTimeout: 1h", "claimTimeout: soon", "claimQPS: -1", "claimQPS: 1e39", "claimQPS: .nan", "claimBurst: 4294967296",

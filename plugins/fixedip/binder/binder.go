@@ -250,8 +250,9 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 		// A new node neither corrects an invalid annotation nor makes a workload known.
 		return false
 	case !fixed:
-		// For an unreserved pod, the plugin refuses a node only if its pool has an entry for the name of the pod that the pod
-		// must not use (blockedNode), or if the node is strict and has no free address. This node may have neither problem.
+		// The plugin refuses a node for an unreserved pod only in two cases: the pool has an entry for the name of the pod,
+		// which the pod must not use (blockedNode), or the node is strict and has no free address. The new or changed node may
+		// be in neither case.
 		return true
 	}
 	r, err := b.reservationOf(context.Background(), id)

@@ -65,12 +65,12 @@ func TestClaimThatWasReplaced(t *testing.T) {
 	s.nodes["home"].Generation, s.nodes["home"].ResourceVersion = 2, "2"
 	claim, err := a.binder.Cache.Ledger.Assume("pod-1", ledger.ClaimRequest{Claim: ledger.Claim{Owner: movedOwner, Node: "home"}, Families: []address.Family{address.IPv4, address.IPv6}})
 	if err != nil || !a.binder.Cache.Ledger.IsClaimed(claim) {
-		t.Fatalf("claim %v, error %v; want a claim that the cache shows in the pool", claim, err)
+		t.Fatalf("Assume returned claim %v and error %v, want a claim whose entries the cache shows in the pool", claim, err)
 	}
 	if err := a.binder.claim(ctx, &Plan{id: movedID}, claim); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("claim returned error %v, want %v", err, pool.ErrTaken)
 	}
 	if a.binder.Cache.Ledger.IsClaimed(claim) {
-		t.Error("the cache still shows the entries of the claim")
+		t.Error("the cache still shows the entries of the claim, want the entries at the API server")
 	}
 }

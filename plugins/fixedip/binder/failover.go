@@ -152,7 +152,8 @@ func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover,
 }
 
 // wakeOnOwnNode returns the causes for which a pod that waits for the node of its reservation is requeued: a change of
-// the reservation, of the workload, of that node, or of the home node of the addresses, or of which node is the home node.
+// the reservation, the workload, that node or the home node of the addresses, and a change that makes another node their
+// home node.
 func (b *Binder) wakeOnOwnNode(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).And(metrics.Node, p.reservation.node).AndHome(p.reservation.addrs...)
 	for _, a := range p.reservation.addrs {

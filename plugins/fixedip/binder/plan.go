@@ -248,8 +248,9 @@ func (b *Binder) Score(p *Plan, node string) float64 {
 // requests reports whether the plan has requested addresses.
 func (p *Plan) requests() bool { return len(p.requested.Families()) > 0 }
 
-// requestOf returns the addresses that a pod requests; the zero value if it requests none. The workload has to be known: it
-// may have the annotation, and defines the first ordinal. Errors are shown in the events of the pod.
+// requestOf returns the addresses that a pod requests; the zero value if it requests none. The workload has to be known,
+// because its annotations may request addresses, and because it defines the first ordinal. Errors are shown in the events of
+// the pod.
 func (b *Binder) requestOf(pod *corev1.Pod, id identity.Identity) (request.Requested, error) {
 	workload, err := b.workloadOf(id)
 	if err != nil {
@@ -319,8 +320,8 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	return p, nil
 }
 
-// fitsRequested returns nil if the node has a free address in each family: one of the requested addresses in a family of
-// which the pod requests some, any address otherwise.
+// fitsRequested returns nil if the node has a free address in each family. In a family in which the pod requests addresses,
+// one of the requested addresses has to be free.
 func (b *Binder) fitsRequested(p *Plan, node string) error {
 	for _, f := range b.families {
 		requests := len(p.requested.Ranges(f)) > 0

@@ -70,7 +70,7 @@ type actor struct {
 	binder *Binder
 	// dies is the number of patches that are still applied before the process dies; negative: the process does not die.
 	dies int
-	// turn lets one request through; nil: requests do not wait.
+	// turn lets one request through for each value that is sent to it; nil: requests do not wait.
 	turn    chan struct{}
 	waiting bool
 	// late contains the changes that the watch of the actor has not shown yet.
@@ -208,7 +208,7 @@ func (s *pools) checkOffers() {
 	}
 }
 
-// goTo plans the pod for a node from the actor's ledger, and moves the addresses there as PreBind does.
+// goTo makes a plan for the pod from the actor's ledger, and moves the addresses to the node as PreBind does.
 func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
 	r := a.binder.fromPools(a.binder.Cache.Ledger.Held(movedOwner), a.binder.Cache.Ledger.Moved(movedOwner), "", nil)
 	p := &Plan{id: movedID, uid: pod.UID, reservation: r}
@@ -286,7 +286,8 @@ func (s *pools) note(line string) {
 	s.log = append(s.log, line)
 }
 
-// expire removes cooldown entries as the controller does, with a cooldown of 0 and agents that acknowledge at once.
+// expire removes the cooldown entries of nodes a and b as the controller does, with a cooldown of 0 and agents that
+// acknowledge at once.
 func (a *actor) expire(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.binder.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {

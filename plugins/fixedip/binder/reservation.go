@@ -214,8 +214,8 @@ func containsAll(addrs, wanted []netip.Addr) bool {
 // controller judges whether such a pod has stopped. The binder reads the result from the status of the FixedIP: vacatedBy
 // for a slot, movableFor for addresses that may move to another node.
 
-// usedByOthers returns a Refusal while another pod may use addresses that the pool of a node gives to the pod; nil if
-// no other pod may.
+// usedByOthers returns a Refusal if another pod may use one of the addresses that the pool of a node gives to the pod; nil
+// otherwise.
 func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) *Refusal {
 	owner := pool.OwnerKey(pod.Namespace, pod.Name)
 	wake := requeue.On(metrics.Owner, owner).And(metrics.Node, node)
@@ -301,8 +301,8 @@ func (b *Binder) mayLeave(ctx context.Context, p *Plan) (down bool, err error) {
 }
 
 // lives reports whether a pod exists and is not being deleted; terminating reports whether it is being deleted. Both are
-// false for a pod that has ended, because the scheduler's watch leaves out such pods. If owner is no pod, or the read
-// fails, lives is true.
+// false for a pod that has ended, because the scheduler's watch leaves out such pods. If owner does not name a pod, or the
+// read fails, lives is true.
 func (b *Binder) lives(owner string) (lives, terminating bool) {
 	namespace, name, ok := pool.SplitOwnerKey(owner)
 	if !ok {

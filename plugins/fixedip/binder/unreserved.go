@@ -167,8 +167,8 @@ func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 
 // confirmOptedOut reads the pool of the node from the API server if the pod opted out. If the pool has entries for the
 // pod's name, these must be exactly those that the cache shows, and no other pod may use their addresses; otherwise
-// confirmOptedOut returns a *LostError. An entry may have been written for the former pod of the name. If the pool
-// cannot be read, confirmOptedOut returns nil: the pod is bound, and the controller corrects a mismatch later.
+// confirmOptedOut returns a *LostError, because an entry may have been written for the former pod of the name. If the
+// pool cannot be read, confirmOptedOut returns nil: the pod is bound, and the controller corrects a mismatch later.
 func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
 	if !p.optedOut {
 		return nil

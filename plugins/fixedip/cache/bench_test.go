@@ -69,7 +69,7 @@ func BenchmarkCiliumNodeEvent(b *testing.B) {
 				c.PoolChanged(n.Name, c.Ledger.SetNode(n))
 			}
 			if (events > 0) != event.notified {
-				b.Errorf("got %d events for the queue, want any: %t", events, event.notified)
+				b.Errorf("got %d events for the queue; events wanted: %t", events, event.notified)
 			}
 		})
 	}

@@ -178,8 +178,8 @@ func (c *Cache) Notify(e requeue.Event) {
 	}
 }
 
-// PoolChanged notifies the subscribers of a change of a node's pool, unless no waiting pod can depend on the change.
-// Most new versions of a CiliumNode are such changes: reports of the agent about dynamic addresses.
+// PoolChanged notifies the subscribers of a change of a node's pool if a waiting pod may depend on the change. Most new
+// versions of a CiliumNode notify no subscriber, because only the use of dynamic addresses has changed in them.
 func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 	if !change.Appeared && len(change.Subnets) == 0 && !change.Entries && !change.Fixed && change.Freed == 0 {
 		return
@@ -247,7 +247,7 @@ func (c *Cache) FixedIPsOf(workload string) ([]v1alpha1.FixedIP, error) {
 }
 
 // newMapper returns a RESTMapper for the kinds CiliumNode and FixedIP. With a RESTMapper that uses discovery, the scheduler
-// would not start if the API server is not reachable or a CRD is not installed yet.
+// could not start while the API server is unreachable or a CRD is not installed.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{ciliumv2.SchemeGroupVersion, v1alpha1.GroupVersion})
 	m.Add(ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CNKindDefinition), meta.RESTScopeRoot)

@@ -21,7 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/packed"
 )
 
-// benchFixedIP returns FixedIP i of a StatefulSet with three pods, as the API server returns it.
+// benchFixedIP returns the FixedIP with number i, as the API server returns it. The FixedIPs 3n, 3n+1 and 3n+2 belong to the
+// pods of one StatefulSet.
 func benchFixedIP(i int) *v1alpha1.FixedIP {
 	workload, now := fmt.Sprintf("mysql-%d", i/3), metav1.Unix(1_750_000_000, 0)
 	name := fmt.Sprintf("%s-%d", workload, i%3)
@@ -43,8 +44,8 @@ func benchFixedIP(i int) *v1alpha1.FixedIP {
 	}
 }
 
-// TestRecord checks that a FixedIP which was packed and unpacked is the same as before, and that the two do not share memory
-// that a caller may change.
+// TestRecord checks that a FixedIP is the same after it was packed and unpacked, and that a caller that changes an unpacked
+// FixedIP does not change the record.
 func TestRecord(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.FixedIP){
 		"IPv4":                    func(*v1alpha1.FixedIP) {},
@@ -81,7 +82,7 @@ func TestRecord(t *testing.T) {
 			first.Spec.IPs[i] = "changed"
 		}
 		if diff := cmp.Diff(trimmed, any(r.(packed.Record).Unpack())); diff != "" {
-			t.Errorf("%s: FixedIP that was unpacked after a caller changed its copy (-want +got):\n%s", name, diff)
+			t.Errorf("%s: FixedIP that was unpacked after a caller had changed another copy (-want +got):\n%s", name, diff)
 		}
 	}
 	if got, err := pack(&metav1.Status{}); err != nil || cmp.Diff(any(&metav1.Status{}), got) != "" {
@@ -110,7 +111,7 @@ func TestSlotsOf(t *testing.T) {
 	}
 }
 
-// BenchmarkStore measures the live heap of each FixedIP in the cache, without the ledger.
+// BenchmarkStore measures how much of the live heap one FixedIP in the cache takes, with its indexes and without the ledger.
 func BenchmarkStore(b *testing.B) {
 	const objects = 20_000
 	same := func(obj any) (any, error) { return obj, nil }
@@ -177,7 +178,7 @@ func BenchmarkUnpack(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if r.(packed.Record).Unpack().GetName() == "" {
-			b.Fatal("the name is missing")
+			b.Fatal("the unpacked FixedIP has no name")
 		}
 	}
 }

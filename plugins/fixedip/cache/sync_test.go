@@ -40,7 +40,7 @@ func TestSyncOnlyInformer(t *testing.T) {
 		for _, seen := range []*atomic.Bool{&nodes, &records} {
 			synctest.Wait()
 			if waited.Load() {
-				t.Errorf("WaitForCacheSync returned before all watches of the cache have synced: %v", c.Synced())
+				t.Errorf("WaitForCacheSync returned before all watches of the cache had synced: %v", c.Synced())
 			}
 			seen.Store(true)
 		}

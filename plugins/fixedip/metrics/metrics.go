@@ -41,7 +41,7 @@ const (
 	Failed Result = "error"
 )
 
-// Cause is the reason why a waiting pod was put back into the scheduling queue.
+// Cause is a reason for which a waiting pod is put back into the scheduling queue.
 type Cause string
 
 const (
@@ -125,9 +125,9 @@ type Unplaced struct {
 	Oldest time.Time
 }
 
-// Awaited are the causes by which waiting pods are counted. A pod that waits for several counts for the first of them: a pod
-// whose address is on a node waits for the node and also for a change of its reservation. Annotation stands for pods
-// that only a change of their annotations can help.
+// Awaited are the causes by which waiting pods are counted. A pod that waits for several causes counts for the first of them.
+// For example, a pod whose address is on a node waits for the node and also for a change of its reservation, and counts for
+// Node. Annotation stands for pods that only a change of their annotations can help.
 var Awaited = []Cause{Quota, Slot, FreeAddress, Node, Workload, Owner, Annotation}
 
 // AddQueue adds a queue of waiting pods to the gauges of unplaced pods. counts returns the pods in the queue. Key: the cause

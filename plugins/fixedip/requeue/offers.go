@@ -67,8 +67,8 @@ func (q *Queue) enqueueFreeAddress(e Event, in window) {
 	}
 	add(anyFreeAddress, e.Freed)
 	add(carriedFreeAddress, AllFreeAddresses)
-	// A requested address may become free while another one is taken, so that the number of free addresses does not
-	// grow. If several become free, the claim of the first pod is the event that requeues the next.
+	// A requested address may become free while another one is taken. The number of free addresses does not grow then, so
+	// at least one pod is requeued. If more addresses became free, the claim of that pod is the event that requeues the next.
 	add(requestedFreeAddress, max(1, e.Freed))
 }
 
@@ -87,8 +87,8 @@ func (q *Queue) process() bool {
 	return true
 }
 
-// offerFreeAddress requeues pods that the free addresses of a node help, in the order of their arrival, and at most t.count
-// pods.
+// offerFreeAddress requeues at most t.count of the pods that the free addresses of a node help, in the order of their
+// arrival.
 func (q *Queue) offerFreeAddress(t task) {
 	for _, w := range q.candidates(t.by, t.window) {
 		if t.count == 0 {

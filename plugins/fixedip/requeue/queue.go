@@ -99,7 +99,8 @@ func newQueue(cached toolscache.Store, domain Domain, activate func(map[string]*
 // Wait returns when the queue has stopped. Call it after the context of New has ended.
 func (q *Queue) Wait() { q.served.Wait() }
 
-// Now returns the moment of the last event. Call it before the decision reads the cluster, and pass the result to Add.
+// Now returns the moment of the last event. Call Now before reading the cache for a decision about a pod, and pass the result
+// to Add.
 func (q *Queue) Now() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -217,8 +218,8 @@ func (q *Queue) activateLater(pod *corev1.Pod) {
 	q.activated[pod.Namespace+"/"+pod.Name] = pod
 }
 
-// unlock releases mu, and then activates the pods that were requeued under mu, because the scheduling queue has a lock
-// of its own.
+// unlock releases mu, and then activates the pods that were requeued under mu. It does not activate them under mu, because
+// activation takes the lock of the scheduling queue.
 func (q *Queue) unlock() {
 	woken := q.activated
 	q.activated = nil
@@ -242,7 +243,8 @@ func (q *Queue) Retry(pod *corev1.Pod) {
 	q.activateLater(pod)
 }
 
-// Unplaced returns the pods in the queue by the cause that they wait for, one of metrics.Awaited.
+// Unplaced returns the number of pods in the queue, and the creation time of the oldest, for each cause that pods wait for.
+// If a pod waits for several causes, it counts for the one that comes first in metrics.Awaited.
 func (q *Queue) Unplaced() map[metrics.Cause]metrics.Unplaced {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -265,7 +267,7 @@ func (q *Queue) Unplaced() map[metrics.Cause]metrics.Unplaced {
 	return all
 }
 
-// Remove forgets a pod that has an address now, or is deleted.
+// Remove forgets a pod that has an address now or was deleted.
 func (q *Queue) Remove(uid types.UID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

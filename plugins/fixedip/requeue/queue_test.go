@@ -29,7 +29,7 @@ type cluster struct {
 	// unfit contains the pods that cannot run on a node. Key: "pod/node". full contains the nodes without a free address.
 	unfit, full map[string]bool
 	slots       FreeSlots
-	// evaluations counts the calls of each method.
+	// evaluations counts the calls of each method of Domain. Key: the name of the method.
 	evaluations map[string]int
 	// activations contains the pods that were activated since the last call of expect. Timers add pods, too.
 	activations struct {
@@ -118,7 +118,7 @@ func TestEachCauseWakes(t *testing.T) {
 		"slots":    {Keys: Keys(metrics.Slot, "db/Deployment/web"), Searching: true},
 		"free":     {FreeAddress: &FreeAddress{}},
 		"carried":  {FreeAddress: &FreeAddress{Carried: []netip.Addr{addr}}},
-		// This pod can run on node-2 only: see unfit below.
+		// This pod can run neither on node-1 nor on node-9: see unfit below.
 		"requested": {FreeAddress: &FreeAddress{Requested: request.Exactly(addr)}},
 	}
 	for name, tc := range map[string]struct {
@@ -316,8 +316,8 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 }
 
 // TestRequestedAddressWakes checks that a pod that requests an address is requeued when this address becomes free, even
-// if the number of free addresses of the node does not grow. No other change of the node requeues the pod. One event
-// requeues one pod, because the claim of the first pod causes the event that requeues the next.
+// if the number of free addresses of the node does not grow. No other change of the node requeues the pod. If the number does
+// not grow, one event requeues only one pod, because the claim of the first pod causes the event that requeues the next.
 func TestRequestedAddressWakes(t *testing.T) {
 	c := newCluster()
 	on := WakeOn{FreeAddress: &FreeAddress{Requested: request.Exactly(netip.MustParseAddr("10.0.1.9"))}}

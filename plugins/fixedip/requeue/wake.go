@@ -53,7 +53,7 @@ func (w WakeOn) And(cause metrics.Cause, names ...string) WakeOn {
 	return w
 }
 
-// anySubnet is the key of pods that any change of the subnets of any node may help.
+// anySubnet is the key of pods that wait for a change of the subnets of any node.
 var anySubnet = Key{Cause: metrics.Node, Name: "*"}
 
 // AndAnySubnet returns w with a further cause: the subnets of any node change.

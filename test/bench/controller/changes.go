@@ -144,9 +144,9 @@ func (b *bench) restart(ctx context.Context, s *step) error {
 }
 
 // release deletes StatefulSets with pods on at most releaseNodes nodes. As in a real cluster, all pods are terminating
-// before the first one ends. Pods end on b.ending nodes at the same time, and on each of them one after another. release
-// measures for each address the time from the end of the last pod of its node until its entry does not name its pod any
-// more; 0 if the entry changed before that end.
+// before the first one ends. Pods end on b.ending nodes at the same time, and on each of these nodes one after another. For
+// the address of each pod, release measures the time from the end of the last pod of the node until the pool entry no longer
+// names the pod; 0 if the entry changed before that end.
 func (b *bench) release(ctx context.Context, s *step) error {
 	began := time.Now()
 	var pods []world.Place
@@ -247,8 +247,8 @@ func (b *bench) release(ctx context.Context, s *step) error {
 
 // endPods removes the pods of a node and their CiliumEndpoints as the kubelet and the agent would: the pods one after
 // another, and at the same time the CiliumEndpoints one after another. Then it removes the addresses of all pods from
-// status.ipam.used in one patch, because an agent reports at most once per second. It sets gone to the time at which the
-// last pod was removed.
+// status.ipam.used in one patch, because one report of an agent contains all changes since the previous report. It sets gone
+// to the time at which the last pod was removed.
 func (b *bench) endPods(ctx context.Context, name string, pods []world.Place, gone *time.Time) error {
 	if len(pods) == 0 {
 		return nil

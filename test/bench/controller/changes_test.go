@@ -5,7 +5,8 @@ package main
 
 import "testing"
 
-// TestWritesPerNode checks that only writes of the spec of CiliumNodes count, for the nodes that a step changes.
+// TestWritesPerNode checks that WritesPerNode is the number of writes of CiliumNodes, without writes of their status, divided
+// by the number of nodes that the step changes.
 func TestWritesPerNode(t *testing.T) {
 	writes := map[string]int{"PATCH ciliumnodes": 3, "PUT ciliumnodes": 1, "PATCH ciliumnodes/status": 5, "PUT fixedips": 7}
 	for name, c := range map[string]struct {

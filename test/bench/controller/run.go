@@ -115,7 +115,8 @@ func (b *bench) run(ctx context.Context) error {
 		{"joined", b.joining == 0 || b.adopted, b.join},
 		{"restarted", b.restarted == 0 || b.adopted, b.restart},
 		{"idle", b.idle == 0, b.rest},
-		// Afterwards the controller is not idle: no agents run that would answer its barriers for the released addresses.
+		// This step is the last one, because the controller does not become idle after it: no agents run that would answer
+		// its barriers for the released addresses.
 		{"released", b.released == 0 || b.adopted, b.release},
 	} {
 		if s.skip {

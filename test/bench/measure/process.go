@@ -15,7 +15,8 @@ import (
 // Mebibyte is 1 MiB in bytes.
 const Mebibyte = 1 << 20
 
-// clockTick is the unit of CPU times in /proc, USER_HZ. It is 10 ms on every architecture that Go supports.
+// clockTick is the unit of CPU times in /proc: one second divided by USER_HZ, which is 100 on every architecture that Go
+// supports.
 const clockTick = 10 * time.Millisecond
 
 // Process contains the memory of a process at one moment, in bytes, and its CPU time so far.

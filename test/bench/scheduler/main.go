@@ -35,7 +35,7 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 5, "number of rounds")
 	flag.IntVar(&b.qps, "qps", 500, "maximum number of requests per second of a scheduler")
 	flag.BoolVar(&b.reports, "reports", false, "simulate agents: write status.ipam of each CiliumNode every 15 s")
-	arms := flag.String("arms", "", "names of the arms to run, separated by commas; if empty, all, or with -limits those that have a limit")
+	arms := flag.String("arms", "", "names of the arms to run, separated by commas; if empty, all, or with -limits those that the limits need")
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs")
 	flag.StringVar(&b.dir, "dir", "", "work folder; it is emptied first")
 	flag.StringVar(&b.manifests, "manifests", "manifests", "folder of the manifests")

@@ -91,7 +91,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestMissedLimits checks that only the figures that miss their limits, and their arms, are measured again.
+// TestMissedLimits checks that check returns only the limits that are missed, and armsOf only the arms that these limits
+// need. Only these arms run again.
 func TestMissedLimits(t *testing.T) {
 	r := rounds([2]float64{100, 50})
 	r.Results = append(r.Results, result{Arm: "C", PerSecond: 200, Requests: map[string]float64{"PATCH ciliumnodes": 0.5, "POST pods/binding": 1}})

@@ -32,7 +32,7 @@ const armLabel = "bench.fixedip.io/arm"
 // manyPods is the number of running pods above which the API server has to save memory, on a machine with 24 GiB.
 const manyPods = 50_000
 
-// eventsInterval is the time without new events after which the API server has all events of an arm, and eventsTimeout the
+// eventsInterval is the time without new events after which the events of an arm count as complete, and eventsTimeout the
 // longest time to wait for that.
 const (
 	eventsInterval = 500 * time.Millisecond

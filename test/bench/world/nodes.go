@@ -56,7 +56,7 @@ func (w *World) NewNode(i int) *corev1.Node {
 	return node
 }
 
-// NewCiliumNode returns a CiliumNode as the agent of a new node creates it, without a subnet and a pool.
+// NewCiliumNode returns a CiliumNode as the agent of a new node creates it, without a subnet or a pool.
 func (w *World) NewCiliumNode(i int, node types.UID) *ciliumv2.CiliumNode {
 	cn := w.CiliumNode(i)
 	cn.UID, cn.CreationTimestamp, cn.Generation, cn.OwnerReferences[0].UID = "", metav1.Time{}, 0, node

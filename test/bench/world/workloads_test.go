@@ -33,7 +33,7 @@ func TestFixedIPs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := w.state(t, p)
 			if a := reclaim.Decide(s); a.Type != reclaim.Nothing || !a.At.IsZero() {
-				t.Errorf("got action %q of rule %q at %v with the status %+v, want none", a.Type, a.Rule, a.At, a.Status)
+				t.Errorf("FixedIP %s: got action %q of rule %q at %v with the status %+v, want none", p.Name, a.Type, a.Rule, a.At, a.Status)
 			}
 			seeded := s.Record.Status
 			s.Record.Status = v1alpha1.FixedIPStatus{}

@@ -3,7 +3,7 @@
 
 // Command barrier tests the agent barrier of package agentview with unmodified Cilium agents on real nodes. While it
 // asks the agents, it creates and deletes pods and disturbs the agents. It compares each answer with the containers of
-// the node:
+// the node. For example:
 //
 //	barrier -cilium 1.19 -update-rate 15s -nodes 4 -barriers 70
 //
@@ -129,8 +129,8 @@ func appendResult(o options, r result) error {
 	return nil
 }
 
-// clusterOptions returns the options of the cluster. No program of fixedip runs on the cluster. The start of the cluster
-// calls product instead of starting them; product makes the lab write the pools.
+// clusterOptions returns the options of the cluster. No program of fixedip runs on the cluster: instead of starting these
+// programs, realcluster.Start calls product, which makes the lab write the pools.
 func (o options) clusterOptions(product func(context.Context, *realcluster.Cluster) error) (realcluster.Options, error) {
 	source, err := filepath.Abs(o.source)
 	if err != nil {

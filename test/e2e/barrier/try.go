@@ -37,7 +37,7 @@ type result struct {
 	// from that write if it is later, to the answer; 0 if the answer came before the disturbance was over.
 	Latency, After time.Duration
 	// Writes counts the writes of a probe, Conflicts the attempts that failed because the CiliumNode had changed, and
-	// Versions the reads of the CiliumNode while waiting for the answer.
+	// Versions the reads of the CiliumNode between the write and the answer.
 	Writes, Conflicts, Versions int
 	Answered                    bool
 	// Last is the last state of the barrier before Complete. Incomplete and NoPool are true if the barrier was in that state
@@ -59,7 +59,7 @@ type attempt struct {
 	withdrawn []netip.Addr
 	barrier   agentview.Barrier
 	asked     time.Time
-	// evidence and at are set when answered is closed, if Answered is true.
+	// evidence is the answer and at its time. Both are set before answered is closed, if Answered is true.
 	evidence agentview.Evidence
 	at       time.Time
 	answered chan struct{}

@@ -18,7 +18,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Scenarios about the addresses that pods get: requested addresses, entries written by hand, the last free address.
+// Scenarios about the addresses that pods get: requested addresses, entries written by hand, the last free address, adoption,
+// and many unreserved pods.
 
 // unusedAddresses returns n addresses of each family that have no entry in the pool of a node, from the upper half of its
 // subnets.
@@ -48,7 +49,7 @@ func (s *scene) unusedAddresses(ctx context.Context, node string, n int) (v4, v6
 		}
 	}
 	if len(v4) < n || len(v6) < n {
-		return nil, nil, fmt.Errorf("node %s does not have %d addresses of each family without an entry in its subnets %v", node, n, cn.Spec.IPAM.PodCIDRs)
+		return nil, nil, fmt.Errorf("node %s has fewer than %d IPv4 or IPv6 addresses without a pool entry in the upper half of its subnets %v", node, n, cn.Spec.IPAM.PodCIDRs)
 	}
 	return v4, v6, nil
 }
@@ -135,7 +136,7 @@ func lastAddress(ctx context.Context, s *scene) error {
 }
 
 // fill creates FixedIPs for all IPv4 addresses of a node that have no entry, except one, and returns that address. It waits
-// until the others have entries.
+// until each of these FixedIPs has its entry.
 func (s *scene) fill(ctx context.Context, node string) (string, error) {
 	var cn ciliumv2.CiliumNode
 	// Addresses of an earlier scenario may be in cooldown, and would become free while this scenario runs.

@@ -131,8 +131,8 @@ type pair struct {
 	address string
 }
 
-// pairs returns the pairs of control pods: pods with fixed addresses on different nodes in both directions, and unreserved
-// pods to another unreserved pod and to a pod with a fixed address, in both families.
+// pairs returns the pairs of control pods to ping, each in both families: the two pods with fixed addresses in both
+// directions, one unreserved pod to the other, and each of these two to fixed-0.
 func (b *controlPods) pairs() []pair {
 	var list []pair
 	add := func(from, to string) {

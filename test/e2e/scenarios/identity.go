@@ -47,7 +47,7 @@ func (s *scene) awaitSet(ctx context.Context, set string, replicas int) (identit
 	return all, err
 }
 
-// awaitReplaced returns when the pods in replaced were replaced and all pods in before are whole again (see whole). It
+// awaitReplaced returns when the pods in replaced have been replaced and all pods in before are whole again (see whole). It
 // returns an error if a pod has other addresses than before, or was replaced although it is not in replaced.
 func (s *scene) awaitReplaced(ctx context.Context, before identities, replaced ...string) (identities, error) {
 	after := identities{}

@@ -25,8 +25,7 @@ const scenarioTimeout = 10 * time.Minute
 // pairTime is an upper limit of the time that the scenario ratioScenario needs for one pair of replacements.
 const pairTime = 5 * time.Second
 
-// timeout returns the time limit of the scenario. ratioScenario needs more time than the others: pairs is the number
-// of its measurements.
+// timeout returns the time limit of the scenario. The limit of ratioScenario grows with pairs, the value of the flag -pairs.
 func (s scenario) timeout(pairs int) time.Duration {
 	if s.name == ratioScenario {
 		return scenarioTimeout + time.Duration(secondLook*pairs)*pairTime
@@ -66,7 +65,7 @@ func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool,
 
 // chosen returns the selected scenarios with these needs for the pass with or without kills. The pass with kills has
 // only scenarios that allow kills. With killsOnly, the pass without kills has only scenarios that do not allow kills.
-// With native routing, scenarios that need a tunnel are left out, and without pairs the one that measures them.
+// With native routing, scenarios that need a tunnel are left out. If the flag -pairs is 0, ratioScenario is left out.
 func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	var list []scenario
 	for _, n := range needs {

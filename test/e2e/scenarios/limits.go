@@ -68,8 +68,8 @@ func quotaReached(ctx context.Context, s *scene) error {
 	return err
 }
 
-// volume gives a pod a local volume on the third node. The pod may also run on another node, but the volume is usable only
-// on the third.
+// volume gives a pod a local volume on the third node. The template of the pod also allows another node, on which the volume
+// cannot be used.
 func volume(ctx context.Context, s *scene) error {
 	path := "/var/lib/volume-" + s.namespace
 	if _, err := s.cluster.Node(victimNode).Run(ctx, "mkdir", "-p", path); err != nil {

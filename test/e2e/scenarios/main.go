@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command e2e runs fixedip on clusters of real nodes: unmodified kubelets, containerd and Cilium, our programs installed
-// as users install them, and pods that answer HTTP through eBPF. It runs the scenarios of this folder and reports for each
-// whether its expectation held.
+// as users install them, and pods that answer HTTP requests through eBPF. It runs the scenarios of this folder and reports
+// for each scenario whether its expectation held.
 //
 //	e2e -cilium 1.19                          one version
 //	e2e -cilium 1.18,1.19,1.20 -table FILE    one after the other, and a table of the results
@@ -208,7 +208,8 @@ func (t target) String() string {
 	return text
 }
 
-// whole reports whether the run is complete: no scenario is left out, and scenarios that allow kills also run with kills.
+// whole reports whether the run is complete: no flag leaves out a scenario, except -routing, and scenarios that allow kills
+// also run with kills.
 func (o options) whole() bool {
 	return o.kills == killsToo && o.only.String() == "" && o.pairs > 0 && o.limit == 0
 }

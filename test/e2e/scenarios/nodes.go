@@ -244,8 +244,8 @@ func (s *scene) drainBegun(ctx context.Context, w workload) (identities, error) 
 	return before, eventually(ctx, func() error { return s.evict(ctx, before.names()[0]) })
 }
 
-// nodeRemoved removes a node permanently, and no new node joins: a node that joined at the start inherits its subnet.
-// At the end, the removed node is reinstalled and joins again under its name.
+// nodeRemoved removes a node, and no new node joins: a node that joined at the start inherits the subnet of the removed
+// node. At the end, the removed node is reinstalled and joins again under its name.
 func nodeRemoved(ctx context.Context, s *scene) error {
 	old, _, err := s.joinedNode(ctx)
 	if err != nil {

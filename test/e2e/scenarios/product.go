@@ -142,7 +142,7 @@ func (t *trial) killProduct(ctx context.Context) error {
 	errs := make([]error, len(pods))
 	for i, pod := range pods {
 		wg.Go(func() {
-			// A container that does not run does not have to be killed.
+			// ctr reports "not found" for a container that has exited meanwhile.
 			if err := t.killContainer(ctx, &pod); err != nil && !strings.Contains(err.Error(), "not found") {
 				errs[i] = err
 			}

@@ -35,9 +35,9 @@ type replacement struct{ created, bound, ready time.Duration }
 // that differ only in their scheduler. The StatefulSets take turns, because pods that start together delay each other.
 //
 // The kubelet looks at its containers once per second. If rounds followed one another directly, they would always
-// begin at the same phase of that second, and a few milliseconds could become a second. So the starts of rounds are
-// spread evenly over the second. Pods that have just started take a second longer to stop, because their kubelet is
-// busy. By the next turn of their StatefulSet, the kubelet is idle again.
+// begin at the same phase of that second, and a difference of a few milliseconds could become a difference of a second. So
+// the starts of rounds are spread evenly over the second. Pods that have just started take a second longer to stop, because
+// their kubelet is busy. By the next turn of their StatefulSet, the kubelet is idle again.
 func ratio(ctx context.Context, s *scene) error {
 	for name, scheduler := range map[string]string{"ours": ourScheduler, "stock": stockScheduler} {
 		w := workload{name: name, replicas: ratioReplicas, scheduler: scheduler, nodes: []string{calmNode}}

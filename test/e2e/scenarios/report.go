@@ -58,7 +58,7 @@ func (r results) failures() int {
 }
 
 // passed reports whether no outcome is a failure. It is false if no scenario ran and only the checks throughout have an
-// outcome, as with a misspelt -run.
+// outcome, as with a misspelled -run.
 func (r results) passed() bool { return r.failures() == 0 && len(r.outcomes) > 1 }
 
 func (o outcome) String() string {

@@ -154,7 +154,7 @@ func (t *trial) leaveOut(name string) {
 	t.results.leftOut = append(t.results.leftOut, name)
 }
 
-// progress prints a step of the cluster until the first scenario starts.
+// progress prints a log line of the cluster. It prints nothing after the scenarios have started.
 func (t *trial) progress(format string, args ...any) {
 	if t.running.Load() {
 		return

@@ -50,7 +50,7 @@ var scenarios = []scenario{
 	{"burst of 60", "60 unreserved pods start on one node, and pods with fixed addresses there keep their addresses", burst, wholeCluster, true, false},
 	{"migrated and back", "the pod keeps its addresses when it moves to another node and back", migratedAndBack, wholeCluster, true, true},
 	{"agent restarted", "pods that are replaced during the restart have the same addresses", agentRestarted, wholeCluster, true, false},
-	{"agent restarted ten times", "the router and the health endpoint keep their addresses", agentRestartedOften, wholeCluster, false, false},
+	{"agent restarted ten times", "the addresses of the node itself, such as that of its router, stay the same", agentRestartedOften, wholeCluster, false, false},
 	{"CiliumNode deleted", "pods on the node keep their addresses, and no other pod gets one of these", ciliumNodeDeleted, wholeCluster, true, false},
 	{"API server restarted", "pods that are replaced during the restart have the same addresses", apiServerRestarted, wholeCluster, true, false},
 

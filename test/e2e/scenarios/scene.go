@@ -29,7 +29,8 @@ type scenario struct {
 	needs  need
 	// kills is true if the scenario may also run while our programs are killed; see killMode.
 	kills bool
-	// tunnel is true if an address is carried by a node other than its home node, to which native routing has no route.
+	// tunnel is true if the scenario moves an address to a node other than its home node. Native routing has no route to such
+	// an address.
 	tunnel bool
 }
 
@@ -91,9 +92,9 @@ func (s *scene) open(ctx context.Context) error {
 	return nil
 }
 
-// close deletes the namespace and waits until it is gone, so that the next scenario finds free addresses.
+// close uncordons the nodes, deletes the namespace, and waits until it is gone, so that the next scenario finds free addresses.
 func (s *scene) close(ctx context.Context) error {
-	// Restore the nodes, even if the scenario failed.
+	// Uncordon the nodes, even if the scenario failed.
 	for _, name := range s.cordoned {
 		if err := s.uncordon(ctx, name); client.IgnoreNotFound(err) != nil {
 			return err
@@ -119,7 +120,7 @@ func (s *scene) create(ctx context.Context, obj client.Object) error {
 	return nil
 }
 
-// remove deletes an object of the namespace and returns when it is gone.
+// remove deletes an object and returns when it is gone.
 func (s *scene) remove(ctx context.Context, obj client.Object, options ...client.DeleteOption) error {
 	if err := client.IgnoreNotFound(s.api.Delete(ctx, obj, options...)); err != nil {
 		return fmt.Errorf("delete %T %s: %w", obj, obj.GetName(), err)

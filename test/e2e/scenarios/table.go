@@ -93,7 +93,7 @@ func (r results) save(o options) error {
 }
 
 // lastRuns returns the summaries of the last complete runs, in the order of profiles and, within a profile, of versions.
-// Runs of optional profiles may be missing; it returns an error if a run of the first profile is missing.
+// Runs of optional profiles may be missing; lastRuns returns an error if a run of the first profile is missing.
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
 	for i, p := range profiles {

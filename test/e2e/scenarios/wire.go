@@ -29,7 +29,7 @@ import (
 // sandbox is the network sandbox of a pod, as containerd and the kernel show it.
 type sandbox struct {
 	node string
-	// id is the id of the sandbox in containerd.
+	// id is the ID of the sandbox in containerd.
 	id             string
 	namespace, pod string
 	uid            string

@@ -31,8 +31,8 @@ type workload struct {
 	annotations, podAnnotations map[string]string
 	// labels are set on the pods.
 	labels map[string]string
-	// cpu is the CPU request of each pod; 10m if empty. A pod without a request gets a 500th of the CPU share of any other
-	// program, and cannot answer on a busy machine.
+	// cpu is the CPU request of each pod; 10m if empty. A pod without a request has the minimum CPU share, and may not be
+	// able to answer on a busy machine.
 	cpu string
 	// evictAtOnce is true if pods are evicted from a node as soon as the node is not ready, instead of after 5 minutes.
 	evictAtOnce bool

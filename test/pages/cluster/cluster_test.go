@@ -77,7 +77,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// site is a cluster on which the first commands of the quickstart have installed fixedip.
+// site is a cluster on which the Helm command of the quickstart has installed fixedip.
 type site struct {
 	cluster *realcluster.Cluster
 	// dir contains the work folder of the cluster, the programs that pages run, and a kubeconfig for each namespace.
@@ -181,7 +181,7 @@ func remove(t *testing.T, shell pages.Shell, namespace string) {
 	defer cancel()
 	command := "kubectl delete deployments,statefulsets,pods,fixedips --all --wait=false && kubectl delete namespace " + namespace + " --timeout=4m"
 	if err := shell.Run(ctx, pages.Step{Command: command}); err != nil {
-		t.Errorf("delete the namespace of the test: %v", err)
+		t.Errorf("delete namespace %s of the test: %v", namespace, err)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// rolledOut waits until all pods of the workloads of the namespace are ready.
+// rolledOut is a command that waits until all pods of the workloads of the namespace are ready.
 const rolledOut = "for w in $(kubectl get statefulsets,deployments -o name); do kubectl rollout status $w --timeout=4m; done"
 
 // awaitReady waits until count pods of the namespace are ready, and no pod is being deleted. It does not use the status of

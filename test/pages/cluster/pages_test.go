@@ -15,9 +15,9 @@ import (
 	"fixedip.io/fixedip/test/pages"
 )
 
-// TestPages runs the commands of every page of docs/start and docs/tasks, in the order of the page and in a namespace of
-// the page. The variable FIXEDIP_PAGES is a regular expression for the names of pages and examples; if it is empty, all of
-// them run.
+// TestPages runs the commands of every page of docs/start and docs/tasks, in the order of the page. Each page has its own
+// namespace. The environment variable FIXEDIP_PAGES is a regular expression that selects pages and examples by name; if it is
+// empty, all of them run.
 func TestPages(t *testing.T) {
 	all, err := pages.Documents(root)
 	must(t, err)

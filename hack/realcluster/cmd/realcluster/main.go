@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command realcluster starts and stops a cluster of real nodes on this machine, see package realcluster.
+// Command realcluster starts and stops a cluster of real nodes on this machine; see package realcluster.
 //
 //	realcluster up     starts a cluster, replaces an earlier one, and returns when it is ready
 //	realcluster down   stops the cluster and deletes its work folder

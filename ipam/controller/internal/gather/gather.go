@@ -183,7 +183,6 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	} else {
 		s.Workload.Failover = &failover
 	}
-	// The annotations of the pod do not count for Workload.OptsOut: the next pod with this name may have others.
 	s.RequestsIPs = s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 	return s, true, nil
 }
@@ -221,8 +220,8 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 				return nil, err
 			}
 			if s.Pod != nil && podutil.IsTerminal(s.Pod) {
-				// A terminal pod, such as one that the kubelet has evicted, may exist for long but does not run
-				// again: its slot is free.
+				// A terminal pod, such as one that the kubelet has evicted, may exist for a long time but does
+				// not run again: its slot is free.
 				s.Pod = nil
 			}
 		}
@@ -244,6 +243,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 // describe reports that in an event and leaves w.Reclaim nil.
 func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.Exists, w.UID, w.APIVersion = true, found.UID, found.APIVersion
+	// The annotations of existing pods do not count here: the next pod of the identity may have others.
 	w.OptsOut = found.OptsOut()
 	policy, err := identity.Reclaim(identity.DefaultReclaim(), found.Annotations, found.Template)
 	if err != nil {

@@ -25,8 +25,8 @@ type Agents interface {
 // ErrAsked is the error of Prove while the agent has not answered.
 var ErrAsked = errors.New("the agent has not answered yet")
 
-// NotProvedError is the error of Prove if the answer or the last report of the agent, or the pods on the node, do not show
-// that no other pod uses the addresses. The evidence may become sufficient without an event.
+// NotProvedError is the error of Prove if another pod or the node itself may use the addresses, according to the answer or the
+// last report of the agent, or to the pods on the node. The evidence may become sufficient without an event.
 type NotProvedError struct {
 	Why string
 	// Answered is the time at which the agent answered; the current time if the agent reports one of the addresses as used.

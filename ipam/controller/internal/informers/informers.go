@@ -144,8 +144,8 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 		}
 		keepAnnotations(&trimmed.ObjectMeta, pod.Annotations, annotationDomains)
 		if podutil.IsUnschedulable(pod) {
-			// These fields show which node can run the pod, and so may inherit the orphaned subnet of the pod's
-			// address.
+			// These fields show which node can run the pod. If the subnet of the pod's address is orphaned, that node may
+			// inherit the subnet.
 			trimmed.Status.Conditions = []corev1.PodCondition{{
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(podutil.UnschedulableSince(pod)),
 			}}

@@ -160,7 +160,7 @@ func TestInitialList(t *testing.T) {
 			})
 
 			if !pods.WaitForCacheSync(ctx) {
-				t.Fatal("the cache has not synced")
+				t.Fatal("the cache did not sync within a minute")
 			}
 			var got corev1.PodList
 			if err := pods.List(ctx, &got); err != nil {

@@ -24,7 +24,7 @@ type Recorder struct{ events.EventRecorder }
 func (r Recorder) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
 	text := fmt.Sprintf(note, args...)
 	if len(text) > maxNote {
-		// The cut may be inside of a character of several bytes.
+		// The cut may be in the middle of a character that has several bytes.
 		text = strings.ToValidUTF8(text[:maxNote-len(cut)], "") + cut
 	}
 	r.EventRecorder.Eventf(regarding, related, eventType, reason, action, "%s", text)

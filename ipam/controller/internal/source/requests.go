@@ -5,7 +5,7 @@
 // of every identity (Resync). It also has predicates for watches, which leave out the events that Requests and Resync cover,
 // and it creates the queues.
 //
-// It may not read an object or decide the action of a controller for a request.
+// It must not read an object or decide the action of a controller for a request.
 package source
 
 import (
