@@ -163,11 +163,11 @@ func (c *cluster) addObjects(ctx context.Context, r *report) {
 		r.subnets = append(r.subnets, n.Subnets...)
 		r.name(redact.Node, n.Name)
 		for _, e := range n.Entries {
-			r.owner(e.Owner)
-			r.owner(e.Pod)
+			r.owner(e.Owner())
+			r.owner(e.Pod())
 			_, workload, _ := e.WorkloadRef()
 			r.name(redact.Workload, workload)
-			r.name(redact.Node, e.Node)
+			r.name(redact.Node, e.Node())
 		}
 		for _, owner := range n.Used {
 			r.owner(owner)

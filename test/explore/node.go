@@ -155,7 +155,7 @@ func (a agent) next(name int8) []int8 {
 		case s == 0:
 		case s.entry().OwnedBy(owners[name]):
 			owned = append(owned, int8(i))
-		case s.entry().Owner == "" && s.entry().Kind == 0 && a.allocated[i] == none:
+		case s.entry().Owner() == "" && s.entry().Kind == 0 && a.allocated[i] == none:
 			free = append(free, int8(i))
 		}
 	}

@@ -222,7 +222,7 @@ func initial(sc scope) state {
 		s.nodes[homes[a]].entries[a] = intern(pool.Entry{})
 	}
 	for _, a := range sc.nodeOwned {
-		s.nodes[homes[a]].entries[a] = intern(pool.Entry{Kind: pool.NodeOwned, Owner: "router"})
+		s.nodes[homes[a]].entries[a] = intern(pool.ForOwner("router"))
 	}
 	for n := range s.agents {
 		s.agents[n].seen = s.nodes[n].entries

@@ -276,7 +276,7 @@ func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
 	var chosen netip.Addr
 	err := f.writer.Write(ctx, ciliumpool.WriteRequest{Node: node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		for a, e := range n.Entries {
-			if e.Owner == entry.Owner {
+			if e.Owner() == entry.Owner() {
 				chosen = a
 				return nil, nil
 			}

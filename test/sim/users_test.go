@@ -155,7 +155,7 @@ func (w *world) movedFrom(pod *corev1.Pod) *machine {
 			continue
 		}
 		for _, e := range ciliumpool.FromCiliumNode(cn).Entries {
-			if e.Kind == pool.Moved && e.Node == pod.Spec.NodeName && e.Pod == keyOf(pod) {
+			if e.Kind == pool.Moved && e.Node() == pod.Spec.NodeName && e.Pod() == keyOf(pod) {
 				return m
 			}
 		}

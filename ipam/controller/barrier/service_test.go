@@ -354,7 +354,7 @@ func TestService(t *testing.T) {
 			w.want("a", false)
 			w.reconcile()
 			w.answer()
-			w.node.Generation, w.node.Entries = 4, map[netip.Addr]pool.Entry{a: {Owner: "db/mysql-0"}}
+			w.node.Generation, w.node.Entries = 4, map[netip.Addr]pool.Entry{a: pool.ForOwner("db/mysql-0")}
 			w.reconcile()
 			evidence, _ := w.s.Ask("n", "a", func() {})
 			if want := (map[netip.Addr]pool.Entry{a: {}}); evidence.Generation != 3 || !reflect.DeepEqual(evidence.Entries, want) {

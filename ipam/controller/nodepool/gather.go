@@ -65,7 +65,7 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 		needed, err := r.needsEntry(ctx, r.Cached, n.Name, namespace, name)
 		return err != nil || needed
 	}) {
-		s.Gone[e.Owner] = true
+		s.Gone[e.Owner()] = true
 	}
 	// Read a Node that is not in the cache from the API server. Otherwise the pool of a strict node could be filled, and would
 	// have to be emptied again.

@@ -225,7 +225,7 @@ func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, 
 			}
 			return slices.DeleteFunc(removed, func(e pool.EntryChange) bool {
 				return !slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
-					return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner && !podutil.IsTerminal(&pod)
+					return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner() && !podutil.IsTerminal(&pod)
 				})
 			}), nil
 		},

@@ -328,7 +328,7 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 			if err != nil {
 				return nil, err
 			}
-			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return !reliesOn(pods[e.From.Owner], node, e) }), nil
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return !reliesOn(pods[e.From.Owner()], node, e) }), nil
 		},
 	})
 	metrics.Released(metrics.Deleted, len(released))

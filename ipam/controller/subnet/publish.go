@@ -156,7 +156,7 @@ func (c *Controller) movedAway(ctx context.Context, node string, reserved []rese
 	// alive contains the nodes that FixedIPs name. Key: the node. Value: whether the node exists.
 	alive := map[string]bool{}
 	for _, k := range reserved {
-		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
+		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner())
 		key := client.ObjectKey{Namespace: namespace, Name: name}
 		pod, err := index.Get[corev1.Pod](ctx, c.Cached, key)
 		if err != nil {
@@ -194,17 +194,17 @@ func (c *Controller) movedAway(ctx context.Context, node string, reserved []rese
 func (c *Controller) movedTo(ctx context.Context, node string, others []pool.NodePool) (moved []subnetplan.Running, err error) {
 	for _, home := range others {
 		for addr, e := range home.Entries {
-			if e.Kind != pool.Moved || e.Node != node || e.Leaving {
+			if e.Kind != pool.Moved || e.Node() != node || e.Leaving {
 				continue
 			}
-			namespace, name, _ := pool.SplitOwnerKey(e.Pod)
+			namespace, name, _ := pool.SplitOwnerKey(e.Pod())
 			record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKey{Namespace: namespace, Name: name})
 			if err != nil {
 				return nil, err
 			}
 			if record != nil && slices.Contains(record.Spec.IPs, addr.String()) {
 				entry := reservation.EntryOf(record)
-				moved = append(moved, subnetplan.Running{Owner: e.Pod, Addrs: []netip.Addr{addr}, Fixed: &entry, Reserved: []netip.Addr{addr}})
+				moved = append(moved, subnetplan.Running{Owner: e.Pod(), Addrs: []netip.Addr{addr}, Fixed: &entry, Reserved: []netip.Addr{addr}})
 			}
 		}
 	}

@@ -162,7 +162,7 @@ func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) 
 	// byOwner contains each pod once, even if the pod has addresses of both families. Key: the owner text of its entries.
 	byOwner := map[string]*corev1.Pod{}
 	for _, k := range o.Reserved {
-		namespace, name, ok := pool.SplitOwnerKey(k.Entry.Owner)
+		namespace, name, ok := pool.SplitOwnerKey(k.Entry.Owner())
 		if !ok {
 			continue
 		}
@@ -171,7 +171,7 @@ func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) 
 			return nil, err
 		}
 		if podutil.IsUnschedulable(pod) {
-			byOwner[k.Entry.Owner] = pod
+			byOwner[k.Entry.Owner()] = pod
 		}
 	}
 	var pods []*corev1.Pod

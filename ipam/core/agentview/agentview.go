@@ -153,7 +153,7 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 		case p.Stopped || p.Owner == owner:
 		case slices.Contains(p.Addrs, a):
 			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s on node %s has IP %s in its status", p.Owner, e.Node, a)}
-		case exists && entry.Owner == p.Owner:
+		case exists && entry.Owner() == p.Owner:
 			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has an entry that gives IP %s to that pod", p.Owner, e.Node, a)}
 		}
 	}

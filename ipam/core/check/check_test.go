@@ -176,7 +176,7 @@ func TestRun(t *testing.T) {
 		},
 		"a user has reserved an address for a pod that does not exist": {
 			plant: func(c *cluster) {
-				c.pools["node-1"].Entries[netip.MustParseAddr("10.0.1.9")] = pool.Entry{Kind: pool.Owned, Owner: "db/later-0"}
+				c.pools["node-1"].Entries[netip.MustParseAddr("10.0.1.9")] = pool.ForOwner("db/later-0")
 			},
 		},
 		"the entry of a reserved address is missing": {
@@ -244,7 +244,7 @@ func TestRun(t *testing.T) {
 		"another program uses an owner without a slash": {plant: func(c *cluster) { c.entry("10.0.1.9", pool.ForOwner("virtual-machine"), "") }},
 		"the resource of a reserved entry cannot be read": {
 			plant: func(c *cluster) {
-				c.entry("10.0.1.6", pool.Entry{Kind: pool.Owned, Owner: "db/web-0"}, "db/StatefulSet")
+				c.entry("10.0.1.6", pool.ForOwner("db/web-0"), "db/StatefulSet")
 			},
 			want: []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.6 cannot be read: the resource "db/StatefulSet" is not namespace/Kind/name`, Repair: &Repair{Pod: "db/web-0", RewriteOn: "node-1", Address: netip.MustParseAddr("10.0.1.6")}}},
 		},
@@ -258,11 +258,11 @@ func TestRun(t *testing.T) {
 			c.entry("10.0.1.6", pool.OwnedEntry("db", "web-0", "StatefulSet", "web"), "db/StatefulSet/web;later=1")
 		}},
 		"the resource of a moved entry names no pod": {
-			plant: func(c *cluster) { c.entry("10.0.1.7", pool.Entry{Kind: pool.Moved, Node: "node-2"}, "node=node-2") },
+			plant: func(c *cluster) { c.entry("10.0.1.7", pool.MovedEntry("node-2", ""), "node=node-2") },
 			want:  []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.1.7 cannot be read: the resource "node=node-2" does not name the node that carries the address and its pod`}},
 		},
 		"the resource of a move-target names no pod": {
-			plant: func(c *cluster) { c.entry("10.0.2.99", pool.Entry{Kind: pool.MoveTarget}, "") },
+			plant: func(c *cluster) { c.entry("10.0.2.99", pool.MoveTargetEntry(""), "") },
 			want:  []Problem{{Kind: Malformed, Object: "CiliumNode node-1", Text: `The entry of 10.0.2.99 cannot be read: the resource "" does not name the pod whose address is about to arrive`}},
 		},
 		"the resource of a cooldown has no time": {

@@ -26,24 +26,24 @@ const markerPrefix = "fixedip.io/"
 // a slash is a text that a user may write.
 func malformedText(e pool.Entry, resource string) string {
 	switch {
-	case e.Kind == pool.Foreign && strings.HasPrefix(e.Owner, markerPrefix):
-		return fmt.Sprintf("this version knows no owner %q", e.Owner)
-	case e.Kind == pool.Foreign && strings.Contains(e.Owner, "/"):
-		return fmt.Sprintf("the owner %q is not namespace/pod", e.Owner)
-	case e.Kind == pool.Moved && (e.Node == "" || e.Pod == ""):
+	case e.Kind == pool.Foreign && strings.HasPrefix(e.Owner(), markerPrefix):
+		return fmt.Sprintf("this version knows no owner %q", e.Owner())
+	case e.Kind == pool.Foreign && strings.Contains(e.Owner(), "/"):
+		return fmt.Sprintf("the owner %q is not namespace/pod", e.Owner())
+	case e.Kind == pool.Moved && (e.Node() == "" || e.Pod() == ""):
 		return fmt.Sprintf("the resource %q does not name the node that carries the address and its pod", resource)
-	case e.Kind == pool.MoveTarget && e.Pod == "":
+	case e.Kind == pool.MoveTarget && e.Pod() == "":
 		return fmt.Sprintf("the resource %q does not name the pod whose address is about to arrive", resource)
-	case e.Kind == pool.Cooldown && e.Since == 0 && resource != "":
+	case e.Kind == pool.Cooldown && e.Since() == 0 && resource != "":
 		return fmt.Sprintf("the resource %q does not say since when the address cools down", resource)
 	case e.Kind != pool.Owned:
 		return ""
 	case e.Purpose == pool.UnknownPurpose && strings.Contains(resource, "/"):
 		return fmt.Sprintf("the resource %q is not namespace/Kind/name", resource)
 	}
-	namespace, _, _ := pool.SplitOwnerKey(e.Owner)
+	namespace, _, _ := pool.SplitOwnerKey(e.Owner())
 	if e.Purpose == pool.ForWorkload && resource != "" && !strings.HasPrefix(resource, namespace+"/") {
-		return fmt.Sprintf("the resource %q names another namespace than the owner %s", resource, e.Owner)
+		return fmt.Sprintf("the resource %q names another namespace than the owner %s", resource, e.Owner())
 	}
 	return ""
 }
@@ -52,10 +52,10 @@ func malformedText(e pool.Entry, resource string) string {
 // any other entry.
 func (s *scan) rewrite(n pool.NodePool, a netip.Addr) *Repair {
 	e := n.Entries[a]
-	if e.Kind != pool.Owned || s.reservedFor(e.Owner, a) == nil {
+	if e.Kind != pool.Owned || s.reservedFor(e.Owner(), a) == nil {
 		return nil
 	}
-	return &Repair{Pod: e.Owner, RewriteOn: n.Name, Address: a}
+	return &Repair{Pod: e.Owner(), RewriteOn: n.Name, Address: a}
 }
 
 func (s *scan) malformedHelp(n pool.NodePool, a netip.Addr) string {

@@ -39,9 +39,9 @@ func (s *scan) checkFixedIPs() {
 			}
 			first[a] = name
 			switch node, e, exists := s.entryOf(a); {
-			case exists && e.Owner != "" && e.Owner != pod:
-				s.add(OtherOwner, object, "delete the FixedIP and then its pod: the next pod gets another address", nil, "The entry of %s in the pool of node %s belongs to %s", a, node, e.Owner)
-			case exists && e.Owner == pod:
+			case exists && e.Owner() != "" && e.Owner() != pod:
+				s.add(OtherOwner, object, "delete the FixedIP and then its pod: the next pod gets another address", nil, "The entry of %s in the pool of node %s belongs to %s", a, node, e.Owner())
+			case exists && e.Owner() == pod:
 			default:
 				if home, ok := s.homeOf(a); ok {
 					s.add(MissingEntry, object, "look at the condition Allocated of the FixedIP: it names what blocks the address", nil, "No entry gives %s to pod %s; the home of the address is node %s", a, pod, home)

@@ -370,7 +370,7 @@ func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr)
 			continue
 		}
 		latest := slices.MaxFunc(released, func(a, b netip.Addr) int {
-			return cmp.Or(cmp.Compare(n.Entries[a].Since, n.Entries[b].Since), b.Compare(a))
+			return cmp.Or(cmp.Compare(n.Entries[a].Since(), n.Entries[b].Since()), b.Compare(a))
 		})
 		edits = append(edits, n.Set(latest, id.Entry()))
 	}

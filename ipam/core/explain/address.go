@@ -144,23 +144,23 @@ func entryText(e pool.Entry, now time.Time) string {
 		return "dynamic: for any pod of the node"
 	case pool.Cooldown:
 		text := "cooldown"
-		if e.Pod != "" {
-			text += " after the release from pod " + e.Pod
+		if e.Pod() != "" {
+			text += " after the release from pod " + e.Pod()
 		}
-		if e.Since != 0 {
+		if e.Since() != 0 {
 			text += fmt.Sprintf(", begun %s ago", duration.HumanDuration(now.Sub(e.SinceTime())))
 		}
 		return text
 	case pool.Moved:
-		return fmt.Sprintf("moved: the pool of node %s carries the address of pod %s", cmp.Or(e.Node, "(unknown)"), cmp.Or(e.Pod, "(unknown)"))
+		return fmt.Sprintf("moved: the pool of node %s carries the address of pod %s", cmp.Or(e.Node(), "(unknown)"), cmp.Or(e.Pod(), "(unknown)"))
 	case pool.MoveTarget:
-		return fmt.Sprintf("move-target: the address of pod %s is about to arrive from another node", cmp.Or(e.Pod, "(unknown)"))
+		return fmt.Sprintf("move-target: the address of pod %s is about to arrive from another node", cmp.Or(e.Pod(), "(unknown)"))
 	case pool.NodeOwned:
-		return "node-owned: " + e.Owner
+		return "node-owned: " + e.Owner()
 	case pool.Foreign:
-		return fmt.Sprintf("foreign: owner %q, written by a person or another program; fixedip never changes it", e.Owner)
+		return fmt.Sprintf("foreign: owner %q, written by a person or another program; fixedip never changes it", e.Owner())
 	}
-	text := "owned by " + e.Owner
+	text := "owned by " + e.Owner()
 	if kind, name, ok := e.WorkloadRef(); ok && !e.IsUnreserved() {
 		text += fmt.Sprintf(" (%s %s)", kind, name)
 	}

@@ -299,8 +299,8 @@ func entryChanges(before, after pool.NodePool) (owners, workloads []string) {
 				continue
 			}
 			pods.Insert(owner)
-			if e.Workload != "" {
-				found.Insert(e.Workload)
+			if e.Workload() != "" {
+				found.Insert(e.Workload())
 			}
 		}
 	}
@@ -319,11 +319,11 @@ func reports(before, after pool.NodePool) (fixed bool, workloads, owners []strin
 			return
 		}
 		fixed = true
-		if e.Workload != "" {
-			found.Insert(e.Workload)
+		if e.Workload() != "" {
+			found.Insert(e.Workload())
 		}
 		if e.Kind == pool.Owned {
-			pods.Insert(e.Owner)
+			pods.Insert(e.Owner())
 		}
 	}
 	differs(before.Used, after.Used, note)

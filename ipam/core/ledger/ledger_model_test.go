@@ -129,11 +129,11 @@ func (m *model) compareMoves(t *rapid.T, l *ledger.Ledger, owner string) {
 	var want, got []string
 	for name, n := range m.nodes {
 		for a, e := range n.Entries {
-			if e.Kind == pool.Moved && e.Pod == owner {
-				there, known := m.nodes[e.Node]
-				want = append(want, fmt.Sprint("moved ", a, name, e.Node, !known || there.Entries[a].Kind == pool.Cooldown))
+			if e.Kind == pool.Moved && e.Pod() == owner {
+				there, known := m.nodes[e.Node()]
+				want = append(want, fmt.Sprint("moved ", a, name, e.Node(), !known || there.Entries[a].Kind == pool.Cooldown))
 			}
-			if e.Kind == pool.MoveTarget && e.Pod == owner {
+			if e.Kind == pool.MoveTarget && e.Pod() == owner {
 				want = append(want, fmt.Sprint("move target ", a, name))
 			}
 		}

@@ -102,18 +102,18 @@ func (l *Ledger) indexEntry(name string, a netip.Addr, e pool.Entry, add bool) {
 	case owner != "":
 		in.remove(owner, name)
 	}
-	if e.Workload == "" {
+	if e.Workload() == "" {
 		return
 	}
-	if l.workloads[e.Workload] == nil {
-		l.workloads[e.Workload] = map[string]int{}
+	if l.workloads[e.Workload()] == nil {
+		l.workloads[e.Workload()] = map[string]int{}
 	}
-	owners := l.workloads[e.Workload]
-	if owners[e.Owner] += count; owners[e.Owner] == 0 {
-		delete(owners, e.Owner)
+	owners := l.workloads[e.Workload()]
+	if owners[e.Owner()] += count; owners[e.Owner()] == 0 {
+		delete(owners, e.Owner())
 	}
 	if len(owners) == 0 {
-		delete(l.workloads, e.Workload)
+		delete(l.workloads, e.Workload())
 	}
 }
 
@@ -144,7 +144,7 @@ func (l *Ledger) Moved(owner string) []RemoteAddresses {
 		n, _ := l.node(home)
 		for _, a := range h.Addrs {
 			e := n.pool.Entries[a]
-			at, leaves := e.Node, e.Leaving
+			at, leaves := e.Node(), e.Leaving
 			i := slices.IndexFunc(out, func(x RemoteAddresses) bool { return x.Home == home && x.At == at && x.Leaving == leaves })
 			if i < 0 {
 				i, out = len(out), append(out, RemoteAddresses{Home: home, At: at, Leaving: leaves, Generation: n.pool.Generation, Fenced: true})
@@ -194,7 +194,7 @@ func (l *Ledger) Slots(workload string) []Slot {
 			}
 			s := Slot{Owner: owner, NodeAddresses: NodeAddresses{Node: h.Node}}
 			for _, a := range h.Addrs {
-				if n.pool.Entries[a].Workload != workload {
+				if n.pool.Entries[a].Workload() != workload {
 					continue
 				}
 				s.Addrs = append(s.Addrs, a)
@@ -273,7 +273,7 @@ func (l *Ledger) OwnersOn(name string) []string {
 	found := sets.New[string]()
 	for _, e := range n.pool.Entries {
 		if e.Kind == pool.Owned {
-			found.Insert(e.Owner)
+			found.Insert(e.Owner())
 		}
 	}
 	return sets.List(found)

@@ -156,7 +156,7 @@ func (s *State) watermark(n pool.NodePool, f address.Family) Watermark {
 func withoutEntry(n pool.NodePool, owners []string) int {
 	has := map[string]bool{}
 	for _, e := range n.Entries {
-		has[e.Owner] = true
+		has[e.Owner()] = true
 	}
 	count := 0
 	for _, o := range owners {
@@ -232,7 +232,7 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 		case n.InUse(a):
 			// With a cooldown of 0 there is nothing to restart, and each write would lead to the next.
 			if s.Cooldown > 0 {
-				edits = append(edits, n.Set(a, pool.CooldownEntry(e.Pod, s.Now)))
+				edits = append(edits, n.Set(a, pool.CooldownEntry(e.Pod(), s.Now)))
 			}
 		case s.Acknowledged(n, a):
 			edit, _ := n.Drop(a)
@@ -253,7 +253,7 @@ const minFenceCooldown = 5 * time.Second
 // owner waits for an IP; zero if there is no such pod. That pod may have been bound because of the entry before its
 // release: then the entry is restored. Or the pod may have got the address from an agent that still had that entry.
 func (s *State) restoreDeadline(e pool.Entry) time.Time {
-	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(s.Waiting, e.Pod) {
+	if e.Kind != pool.Cooldown || e.Pod() == "" || !slices.Contains(s.Waiting, e.Pod()) {
 		return time.Time{}
 	}
 	return e.SinceTime().Add(s.RestoreWithin)

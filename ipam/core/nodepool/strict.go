@@ -121,7 +121,7 @@ func (s *strict) uses(owner string) []netip.Addr {
 func StaleUnreserved(n pool.NodePool, stays func(namespace, name string) bool) map[netip.Addr]pool.Entry {
 	stale := map[netip.Addr]pool.Entry{}
 	for a, e := range n.Entries {
-		if namespace, name, _ := pool.SplitOwnerKey(e.Owner); e.IsUnreserved() && !n.InUse(a) && !stays(namespace, name) {
+		if namespace, name, _ := pool.SplitOwnerKey(e.Owner()); e.IsUnreserved() && !n.InUse(a) && !stays(namespace, name) {
 			stale[a] = e
 		}
 	}

@@ -223,26 +223,26 @@ func JoinSubnets[T any](subnets []T) string {
 // Blocker returns the reason why the entry e of address a in the pool of node n prevents owner from having the address
 // there; nil if owner owns the entry.
 func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
-	b := &Blocker{Addr: a, Node: n, Requester: owner, Who: e.Owner}
+	b := &Blocker{Addr: a, Node: n, Requester: owner, Who: e.Owner()}
 	switch e.Kind {
 	case Dynamic:
 		b.Reason = DynamicEntry
 	case Owned:
-		if e.Owner == owner {
+		if e.Owner() == owner {
 			return nil
 		}
 		b.Reason = OwnedByPod
 	case NodeOwned, Foreign:
 		b.Reason = ReservedByNode
 	case Cooldown:
-		b.Reason, b.Since = CoolingDown, e.Since
+		b.Reason, b.Since = CoolingDown, e.Since()
 	case Moved:
-		b.Reason, b.Who = OnOtherNode, e.Pod
-		if e.Pod == owner {
-			b.Reason, b.Who = Moving, e.Node
+		b.Reason, b.Who = OnOtherNode, e.Pod()
+		if e.Pod() == owner {
+			b.Reason, b.Who = Moving, e.Node()
 		}
 	case MoveTarget:
-		b.Reason, b.Who = OwnedByPod, e.Pod
+		b.Reason, b.Who = OwnedByPod, e.Pod()
 	}
 	return b
 }

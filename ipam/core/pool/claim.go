@@ -15,15 +15,15 @@ import (
 // owner of entry. Addresses whose entry belongs to the owner already need no edit. An owner that has another address of the
 // same family on the node is refused too; that check holds only if the edits are applied to this version of the pool.
 func (n NodePool) Claim(addrs []netip.Addr, entry Entry) ([]EntryChange, error) {
-	if b := n.OtherAddressOf(entry.Owner, addrs); b != nil {
+	if b := n.OtherAddressOf(entry.Owner(), addrs); b != nil {
 		return nil, b
 	}
 	var edits []EntryChange
 	for _, a := range addrs {
-		if b := n.ClaimBlocker(a, entry.Owner, nil); b != nil {
+		if b := n.ClaimBlocker(a, entry.Owner(), nil); b != nil {
 			return nil, b
 		}
-		if !n.Entries[a].OwnedBy(entry.Owner) {
+		if !n.Entries[a].OwnedBy(entry.Owner()) {
 			edits = append(edits, n.Set(a, entry))
 		}
 	}
@@ -58,7 +58,7 @@ func ErrOnOtherNode(owner, node string, addrs []netip.Addr) error {
 func (n NodePool) Release(owner string, addrs []netip.Addr, at time.Time) []EntryChange {
 	var edits []EntryChange
 	for a, e := range n.Entries {
-		has := e.OwnedBy(owner) || e.Kind == MoveTarget && e.Pod == owner
+		has := e.OwnedBy(owner) || e.Kind == MoveTarget && e.Pod() == owner
 		if has && (len(addrs) == 0 || slices.Contains(addrs, a)) {
 			edits = append(edits, n.Set(a, CooldownEntry(owner, at)))
 		}
@@ -78,8 +78,8 @@ func (n NodePool) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]Entr
 		if !now.OwnedBy(from) {
 			continue
 		}
-		sameWorkload := func(e Entry) bool { return e.Purpose == entry.Purpose && e.Workload == entry.Workload }
-		if b := n.entryBlocker(a, entry.Owner, sameWorkload); b != nil {
+		sameWorkload := func(e Entry) bool { return e.Purpose == entry.Purpose && e.Workload() == entry.Workload() }
+		if b := n.entryBlocker(a, entry.Owner(), sameWorkload); b != nil {
 			return nil, b
 		}
 		edits = append(edits, n.Set(a, entry))

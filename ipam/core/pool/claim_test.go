@@ -79,7 +79,7 @@ func TestNoHijack(t *testing.T) {
 				}
 				for _, e := range edits {
 					if n.Entries[e.Addr].Kind == pool.Owned {
-						t.Fatalf("the claim changed the owner of %s from %q to %q without a release", e.Addr, n.Entries[e.Addr].Owner, entry.Owner)
+						t.Fatalf("the claim changed the owner of %s from %q to %q without a release", e.Addr, n.Entries[e.Addr].Owner(), entry.Owner())
 					}
 				}
 				n = n.With(edits)

@@ -4,10 +4,12 @@
 package pool
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+	"unique"
 )
 
 // Kind is the kind of a pool entry. It decides how the address may be used: see docs/glossary.md.
@@ -51,7 +53,8 @@ const (
 	Unreserved
 )
 
-// Entry is the value of a pool entry. The zero Entry is a dynamic one. Entries are compared with ==.
+// Entry is the value of a pool entry. The zero Entry is a dynamic one. Entries are compared with ==. An Entry takes 16 bytes,
+// because a large cluster has hundreds of thousands, most of which are dynamic.
 type Entry struct {
 	Kind Kind
 	// Purpose is set for Owned entries.
@@ -59,19 +62,57 @@ type Entry struct {
 	// Leaving is true for Moved entries whose address is about to leave Node: a move to Node can no longer be completed. It
 	// is also true for the Cooldown entries that WithdrawnEntry returns.
 	Leaving bool
-	// Owner is the pod of an Owned entry ("namespace/name"), one of NodeOwners for a NodeOwned entry, and the owner text
-	// of a Foreign entry. It is empty for all other kinds.
-	Owner string
-	// Pod is the previous owner of a Cooldown entry, or the owner of the address of a Moved or MoveTarget entry. It is
-	// empty if the resource does not name a pod or can't be read.
-	Pod string
-	// Workload is "namespace/Kind/name" for Owned entries with the purpose ForWorkload.
-	Workload string
-	// Node is the node whose pool carries the address of a Moved entry. It is empty if the resource can't be read.
-	Node string
-	// Since is the time at which the cooldown of a Cooldown entry began or was last restarted, or at which the address was
-	// withdrawn (WithdrawnEntry), in Unix seconds. 0 means unknown and counts as long ago.
-	Since int64
+	// details is the zero Handle if all details are zero. It is never a Handle of zero details, so that == compares entries.
+	details unique.Handle[details]
+}
+
+// details are the texts and the time of an entry. Entries with equal details share them.
+type details struct {
+	owner, pod, workload, node string
+	since                      int64
+}
+
+// with returns the entry with other details.
+func (e Entry) with(d details) Entry {
+	e.details = unique.Handle[details]{}
+	if d != (details{}) {
+		e.details = unique.Make(d)
+	}
+	return e
+}
+
+func (e Entry) get() details {
+	if e.details == (unique.Handle[details]{}) {
+		return details{}
+	}
+	return e.details.Value()
+}
+
+// Owner returns the pod of an Owned entry ("namespace/name"), one of NodeOwners for a NodeOwned entry, and the owner text of a
+// Foreign entry. It is empty for all other kinds.
+func (e Entry) Owner() string { return e.get().owner }
+
+// Pod returns the previous owner of a Cooldown entry, and the owner of the address of a Moved or MoveTarget entry. It is empty
+// for all other kinds, and if the resource does not name a pod or can't be read.
+func (e Entry) Pod() string { return e.get().pod }
+
+// Workload returns "namespace/Kind/name" for Owned entries with the purpose ForWorkload. It is empty for all other entries.
+func (e Entry) Workload() string { return e.get().workload }
+
+// Node returns the node whose pool carries the address of a Moved entry. It is empty for all other kinds, and if the resource
+// can't be read.
+func (e Entry) Node() string { return e.get().node }
+
+// Since returns the time at which the cooldown of a Cooldown entry began or was last restarted, or at which the address was
+// withdrawn (WithdrawnEntry), in Unix seconds. 0 means unknown and counts as long ago.
+func (e Entry) Since() int64 { return e.get().since }
+
+// Equal reports whether e == other. Package cmp needs it in tests, because details is not exported.
+func (e Entry) Equal(other Entry) bool { return e == other }
+
+// String returns all fields of the entry, for test failures.
+func (e Entry) String() string {
+	return fmt.Sprintf("{%s, purpose %d, leaving %t, %+v}", e.Kind, e.Purpose, e.Leaving, e.get())
 }
 
 // NodeOwners are the owners under which an agent allocates addresses for the node itself (Cilium fact 6).
@@ -94,11 +135,11 @@ func ForOwner(owner string) Entry {
 	case owner == "":
 		return Entry{}
 	case slices.Contains(NodeOwners[:], owner):
-		return Entry{Kind: NodeOwned, Owner: owner}
+		return Entry{Kind: NodeOwned}.with(details{owner: owner})
 	case IsPodKey(owner):
-		return Entry{Kind: Owned, Owner: owner}
+		return Entry{Kind: Owned}.with(details{owner: owner})
 	}
-	return Entry{Kind: Foreign, Owner: owner}
+	return Entry{Kind: Foreign}.with(details{owner: owner})
 }
 
 // WorkloadKey returns the text that names a workload in entries: "namespace/Kind/name". kind is the label of the kind
@@ -108,41 +149,45 @@ func WorkloadKey(namespace, kind, name string) string { return namespace + "/" +
 // OwnedEntry returns the entry that gives an address to a pod of a workload. kind is as for WorkloadKey, workload the name
 // of the workload.
 func OwnedEntry(namespace, podName, kind, workload string) Entry {
-	return Entry{Kind: Owned, Purpose: ForWorkload, Owner: OwnerKey(namespace, podName), Workload: WorkloadKey(namespace, kind, workload)}
+	return Entry{Kind: Owned, Purpose: ForWorkload}.with(details{owner: OwnerKey(namespace, podName), workload: WorkloadKey(namespace, kind, workload)})
 }
 
 // BarePodEntry returns the entry that gives an address to a pod without a controller.
 func BarePodEntry(namespace, podName string) Entry {
-	return Entry{Kind: Owned, Purpose: ForBarePod, Owner: OwnerKey(namespace, podName)}
+	return Entry{Kind: Owned, Purpose: ForBarePod}.with(details{owner: OwnerKey(namespace, podName)})
 }
 
 // UnreservedEntry returns the entry that gives an address to a pod of a strict node that has no fixed address.
 func UnreservedEntry(namespace, podName string) Entry {
-	return Entry{Kind: Owned, Purpose: Unreserved, Owner: OwnerKey(namespace, podName)}
+	return Entry{Kind: Owned, Purpose: Unreserved}.with(details{owner: OwnerKey(namespace, podName)})
 }
 
 // CooldownEntry returns the entry of an address whose cooldown began at the given time. owner is the pod that had the
 // address; empty: not recorded.
 func CooldownEntry(owner string, at time.Time) Entry {
-	return Entry{Kind: Cooldown, Pod: owner, Since: at.Unix()}
+	return Entry{Kind: Cooldown}.with(details{pod: owner, since: at.Unix()})
 }
 
 // WithdrawnEntry returns the entry of an address that was free and is about to leave the pool (see nodepool.Surplus). The
 // entry is a Cooldown entry that is removed as soon as the agent has acknowledged it, without waiting for a cooldown.
 func WithdrawnEntry(at time.Time) Entry {
-	return Entry{Kind: Cooldown, Leaving: true, Since: at.Unix()}
+	return Entry{Kind: Cooldown, Leaving: true}.with(details{since: at.Unix()})
 }
 
 // MovedEntry returns the entry that the pool of the home node has for an address of owner while the pool of node carries it.
-func MovedEntry(node, owner string) Entry { return Entry{Kind: Moved, Node: node, Pod: owner} }
+func MovedEntry(node, owner string) Entry {
+	return Entry{Kind: Moved}.with(details{node: node, pod: owner})
+}
 
 // LeavingEntry returns the MovedEntry of an address that is about to leave node.
 func LeavingEntry(node, owner string) Entry {
-	return Entry{Kind: Moved, Node: node, Pod: owner, Leaving: true}
+	return Entry{Kind: Moved, Leaving: true}.with(details{node: node, pod: owner})
 }
 
 // MoveTargetEntry returns the entry for an address of owner in the pool that the address is about to move to.
-func MoveTargetEntry(owner string) Entry { return Entry{Kind: MoveTarget, Pod: owner} }
+func MoveTargetEntry(owner string) Entry {
+	return Entry{Kind: MoveTarget}.with(details{pod: owner})
+}
 
 // OwnerKey returns the owner text of a pod, "namespace/name": the CNI plugin sends it to the agent (Cilium fact 1).
 func OwnerKey(namespace, podName string) string { return namespace + "/" + podName }
@@ -177,22 +222,22 @@ func RedactOwner(owner, requester string) string {
 }
 
 // OwnedBy reports whether owner, a pod or one of NodeOwners, is the owner of the entry. It is false for an empty owner.
-func (e Entry) OwnedBy(owner string) bool { return owner != "" && e.Owner == owner }
+func (e Entry) OwnedBy(owner string) bool { return owner != "" && e.Owner() == owner }
 
 // NamesPod returns the pod of an Owned, Moved or MoveTarget entry. It is empty for all other kinds: the previous owner of a
 // Cooldown entry does not count.
 func (e Entry) NamesPod() string {
 	switch e.Kind {
 	case Owned:
-		return e.Owner
+		return e.Owner()
 	case Moved, MoveTarget:
-		return e.Pod
+		return e.Pod()
 	}
 	return ""
 }
 
 // CoolsDownFrom reports whether this is a Cooldown entry whose previous owner is owner.
-func (e Entry) CoolsDownFrom(owner string) bool { return e.Kind == Cooldown && e.Pod == owner }
+func (e Entry) CoolsDownFrom(owner string) bool { return e.Kind == Cooldown && e.Pod() == owner }
 
 // IsWithdrawn reports whether the entry is a result of WithdrawnEntry.
 func (e Entry) IsWithdrawn() bool { return e.Kind == Cooldown && e.Leaving }
@@ -211,9 +256,9 @@ const UnreservedKind = "Pod"
 func (e Entry) WorkloadRef() (kind, name string, ok bool) {
 	switch e.Purpose {
 	case ForWorkload:
-		return SplitWorkloadKey(e.Workload)
+		return SplitWorkloadKey(e.Workload())
 	case Unreserved:
-		_, podName, _ := SplitOwnerKey(e.Owner)
+		_, podName, _ := SplitOwnerKey(e.Owner())
 		return UnreservedKind, podName, true
 	}
 	return "", "", false
@@ -232,10 +277,10 @@ func SplitWorkloadKey(key string) (kind, name string, ok bool) {
 
 // SinceTime returns Since as a time, and the zero time if Since is 0.
 func (e Entry) SinceTime() time.Time {
-	if e.Since == 0 {
-		return time.Time{}
+	if since := e.Since(); since != 0 {
+		return time.Unix(since, 0)
 	}
-	return time.Unix(e.Since, 0)
+	return time.Time{}
 }
 
 // Allocatable reports whether an agent may allocate the address, to a pod or to its node, because of this entry. A

@@ -13,21 +13,26 @@ import (
 )
 
 func TestForOwner(t *testing.T) {
-	for owner, want := range map[string]pool.Entry{
-		"":                      {},
-		"db/mysql-0":            {Kind: pool.Owned, Owner: "db/mysql-0"},
-		"router":                {Kind: pool.NodeOwned, Owner: "router"},
-		"health":                {Kind: pool.NodeOwned, Owner: "health"},
-		"ingress":               {Kind: pool.NodeOwned, Owner: "ingress"},
-		"operator":              {Kind: pool.Foreign, Owner: "operator"},
-		"example.com/mark":      {Kind: pool.Foreign, Owner: "example.com/mark"},
-		"a/b/c":                 {Kind: pool.Foreign, Owner: "a/b/c"},
-		"db/":                   {Kind: pool.Foreign, Owner: "db/"},
-		"/mysql-0":              {Kind: pool.Foreign, Owner: "/mysql-0"},
-		"db/mysql-0 [restored]": {Kind: pool.Owned, Owner: "db/mysql-0 [restored]"},
+	for owner, want := range map[string]pool.Kind{
+		"":                      pool.Dynamic,
+		"db/mysql-0":            pool.Owned,
+		"router":                pool.NodeOwned,
+		"health":                pool.NodeOwned,
+		"ingress":               pool.NodeOwned,
+		"operator":              pool.Foreign,
+		"example.com/mark":      pool.Foreign,
+		"a/b/c":                 pool.Foreign,
+		"db/":                   pool.Foreign,
+		"/mysql-0":              pool.Foreign,
+		"db/mysql-0 [restored]": pool.Owned,
 	} {
-		if got := pool.ForOwner(owner); got != want {
-			t.Errorf("ForOwner(%q) = %+v, want %+v", owner, got, want)
+		got := pool.ForOwner(owner)
+		if got.Owner() != owner {
+			t.Errorf("ForOwner(%q) has owner %q, want %[1]q", owner, got.Owner())
+		}
+		// No other field is set.
+		if got.Kind != want || got.Purpose != pool.UnknownPurpose || got.Leaving || got.Pod()+got.Workload()+got.Node() != "" || got.Since() != 0 {
+			t.Errorf("ForOwner(%q) = %+v, want kind %s and no other field", owner, got, want)
 		}
 	}
 }

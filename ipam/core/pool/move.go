@@ -106,12 +106,12 @@ func (n NodePool) describe(a netip.Addr, owner string) string {
 	switch {
 	case !exists:
 		return "missing"
-	case e.Kind == Moved && e.Pod != owner:
+	case e.Kind == Moved && e.Pod() != owner:
 		return "moved for another pod"
 	case e.Kind == Moved && e.Leaving:
-		return "leaving node " + e.Node
+		return "leaving node " + e.Node()
 	case e.Kind == Moved:
-		return "moved to node " + e.Node
+		return "moved to node " + e.Node()
 	}
 	return e.Kind.String()
 }

@@ -30,7 +30,7 @@ func TestTakeOver(t *testing.T) {
 		"with a family that the former pod did not have":        {entries: map[netip.Addr]pool.Entry{a: former}, want: []pool.EntryChange{{Addr: a, From: &former, To: &next, RequireUnused: true}, {Addr: b, To: &next, RequireUnused: true}}},
 		"the entries are written already":                       {entries: map[netip.Addr]pool.Entry{a: next, b: next}},
 		"one address was released":                              {entries: map[netip.Addr]pool.Entry{a: released, b: former}, wantErr: "IP 10.0.1.9 on node n has been cooling down since 1970-01-01T00:00:01Z"},
-		"the agent reports an address for the new pod":          {entries: map[netip.Addr]pool.Entry{a: former, b: former}, used: map[netip.Addr]string{b: next.Owner}, want: []pool.EntryChange{{Addr: a, From: &former, To: &next, RequireUnused: true}, {Addr: b, From: &former, To: &next}}},
+		"the agent reports an address for the new pod":          {entries: map[netip.Addr]pool.Entry{a: former, b: former}, used: map[netip.Addr]string{b: next.Owner()}, want: []pool.EntryChange{{Addr: a, From: &former, To: &next, RequireUnused: true}, {Addr: b, From: &former, To: &next}}},
 		"the agent still reports an address for the former pod": {entries: map[netip.Addr]pool.Entry{a: former, b: former}, used: map[netip.Addr]string{b: "db/web-x"}, wantErr: "IP fd00:1::9 on node n is still in use by pod db/web-x"},
 		"another pod has taken over one address":                {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-z", "Deployment", "web"), b: former}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-z"},
 		"one entry is for another workload":                     {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-x", "Deployment", "shop"), b: former}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-x"},
@@ -39,7 +39,7 @@ func TestTakeOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix(subnet), netip.MustParsePrefix("fd00:1::/64")}, Entries: c.entries, Used: c.used}
-			got, err := n.TakeOver([]netip.Addr{a, b}, former.Owner, next)
+			got, err := n.TakeOver([]netip.Addr{a, b}, former.Owner(), next)
 			message := ""
 			if err != nil {
 				message = err.Error()

@@ -263,7 +263,7 @@ func TestEntryEdits(t *testing.T) {
 	}, "10.0.1.2", "10.0.1.6")
 	// none is a pool without an entry of the pod.
 	none := node(map[string]pool.Entry{"10.0.1.4": pool.CooldownEntry("", now), "10.0.1.8": pool.CooldownEntry("", now)}, "10.0.1.8")
-	n.Used[addr("10.0.1.6")], n.Used[addr("10.0.1.1")] = "db/other-1", mine.Owner
+	n.Used[addr("10.0.1.6")], n.Used[addr("10.0.1.1")] = "db/other-1", mine.Owner()
 	for a, c := range map[string]struct {
 		own   bool
 		taken bool
@@ -285,7 +285,7 @@ func TestEntryEdits(t *testing.T) {
 	// The agent does not report 10.0.1.7 as used by the pod: the status of the pod may date from before a reboot. The entry
 	// of 10.0.1.5 is not dynamic.
 	for a, want := range map[string]int{"10.0.1.1": 1, "10.0.1.2": 0, "10.0.1.7": 0, "10.0.1.5": 0, "10.0.1.9": 0} {
-		edits, err := reclaim.WithdrawEntries(n, []netip.Addr{addr(a)}, mine.Owner, now)
+		edits, err := reclaim.WithdrawEntries(n, []netip.Addr{addr(a)}, mine.Owner(), now)
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) || want == 1 && *edits[0].To != pool.CooldownEntry("", now) {
 			t.Errorf("WithdrawEntries(%s): edits of %v, error %v; want %d edits, and ErrTaken for 0", a, edited(edits), err, want)
 		}

@@ -126,10 +126,10 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 		e := n.Entries[a]
 		user, used := n.Used[a]
 		switch {
-		case e.IsUnreserved() && e.OwnedBy(entry.Owner),
+		case e.IsUnreserved() && e.OwnedBy(entry.Owner()),
 			// The condition above is for strict nodes: the Unreserved entry of the pod becomes the entry of its fixed
 			// address.
-			own(a) && e.Kind == pool.Cooldown && n.OtherAddressOf(entry.Owner, addrs) == nil && (!used || user == entry.Owner):
+			own(a) && e.Kind == pool.Cooldown && n.OtherAddressOf(entry.Owner(), addrs) == nil && (!used || user == entry.Owner()):
 			edits = append(edits, n.Set(a, entry))
 		default:
 			free = append(free, a)

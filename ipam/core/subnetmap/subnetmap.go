@@ -189,7 +189,7 @@ func cellOf(l *ledger.Ledger, n pool.NodePool, a netip.Addr) Cell {
 		}
 		return c
 	}
-	c.Holder, c.Workload, c.Node = e.Owner, e.Workload, e.Node
+	c.Holder, c.Workload, c.Node = e.Owner(), e.Workload(), e.Node()
 	switch e.Kind {
 	case pool.Dynamic:
 		c.Holder = user
@@ -213,11 +213,11 @@ func cellOf(l *ledger.Ledger, n pool.NodePool, a netip.Addr) Cell {
 	case pool.NodeOwned:
 		c.State = NodeOwned
 	case pool.Cooldown:
-		c.State, c.Holder = Cooldown, e.Pod
+		c.State, c.Holder = Cooldown, e.Pod()
 	case pool.Moved:
-		c.State, c.Holder = Moved, e.Pod
+		c.State, c.Holder = Moved, e.Pod()
 	case pool.MoveTarget:
-		c.State, c.Holder = MoveTarget, e.Pod
+		c.State, c.Holder = MoveTarget, e.Pod()
 	default:
 		c.State = Foreign
 	}

@@ -44,7 +44,7 @@ func Reserve(n pool.NodePool, subnets []netip.Prefix, reserved []reservation.Add
 		if inside.Contains(k.Addr) {
 			entries[k.Addr] = k.Entry
 			if node, ok := runningOn[k.Addr]; ok {
-				entries[k.Addr] = pool.MovedEntry(node, k.Entry.Owner)
+				entries[k.Addr] = pool.MovedEntry(node, k.Entry.Owner())
 			}
 		}
 	}
@@ -127,7 +127,7 @@ func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.
 					continue
 				}
 				entry = *r.Fixed
-			case exists && (e.Owner == r.Owner || !e.Allocatable() || e.Kind == pool.Dynamic):
+			case exists && (e.Owner() == r.Owner || !e.Allocatable() || e.Kind == pool.Dynamic):
 				continue
 			case exists, strict && double:
 				entry = pool.CooldownEntry("", at)
@@ -151,6 +151,6 @@ func hasHome(pools []pool.NodePool, a netip.Addr) bool {
 func isMovedTo(pools []pool.NodePool, a netip.Addr, node, owner string) bool {
 	return slices.ContainsFunc(pools, func(home pool.NodePool) bool {
 		e := home.Entries[a]
-		return home.Home(a) && e.Kind == pool.Moved && e.Node == node && e.Pod == owner
+		return home.Home(a) && e.Kind == pool.Moved && e.Node() == node && e.Pod() == owner
 	})
 }

@@ -106,7 +106,7 @@ func TestPinned(t *testing.T) {
 		var o subnetplan.OrphanedSubnets
 		for pod, policy := range policies {
 			o.Waiting = append(o.Waiting, gen.Pod(pod))
-			o.Reserved = append(o.Reserved, reservation.Address{Failover: policy, Entry: pool.Entry{Owner: pool.OwnerKey(gen.Namespace, pod)}})
+			o.Reserved = append(o.Reserved, reservation.Address{Failover: policy, Entry: pool.ForOwner(pool.OwnerKey(gen.Namespace, pod))})
 		}
 		var got []string
 		for _, pod := range (subnetplan.Rules{Failover: c.failover}).Pinned(o) {

@@ -111,7 +111,7 @@ func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node st
 		slices.SortFunc(there, func(x, y reservation.Address) int { return x.Addr.Compare(y.Addr) })
 		k := key{node: s.Node}
 		if s.Node == "" && len(there) > 0 {
-			k.owner = slices.MinFunc(there, func(x, y reservation.Address) int { return cmp.Compare(x.Entry.Owner, y.Entry.Owner) }).Entry.Owner
+			k.owner = slices.MinFunc(there, func(x, y reservation.Address) int { return cmp.Compare(x.Entry.Owner(), y.Entry.Owner()) }).Entry.Owner()
 		} else if s.Node == "" {
 			k.owner = s.CIDR.String()
 		}

@@ -36,7 +36,7 @@ func (r Rules) Pinned(o OrphanedSubnets) []*corev1.Pod {
 	waits := map[string]bool{}
 	for _, k := range o.Reserved {
 		if cmp.Or(k.Failover, r.Failover) == v1alpha1.Wait {
-			waits[k.Entry.Owner] = true
+			waits[k.Entry.Owner()] = true
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(o.Waiting), func(pod *corev1.Pod) bool { return !waits[pool.OwnerKey(pod.Namespace, pod.Name)] })

@@ -27,9 +27,9 @@ func TestApply(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	first, second, fresh := addr("10.0.1.100"), addr("10.0.1.101"), addr("10.0.1.102")
 	start := map[netip.Addr]pool.Entry{first: owned, second: {}}
-	cooling := pool.CooldownEntry(owned.Owner, at)
+	cooling := pool.CooldownEntry(owned.Owner(), at)
 	unavailable := apierrors.NewServiceUnavailable("down")
-	release := func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Release(owned.Owner, nil, at), nil }
+	release := func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Release(owned.Owner(), nil, at), nil }
 	own := func(addrs ...netip.Addr) func(pool.NodePool) ([]pool.EntryChange, error) {
 		return func(n pool.NodePool) (edits []pool.EntryChange, err error) {
 			for _, a := range addrs {
@@ -164,7 +164,7 @@ func TestApplyOutlivesItsCaller(t *testing.T) {
 	})
 	cancel()
 	w.Wait()
-	if !errors.Is(err, ErrUndone) || api.entries(t)[addr("10.0.1.100")].Owner != "db/mysql-0" {
+	if !errors.Is(err, ErrUndone) || api.entries(t)[addr("10.0.1.100")].Owner() != "db/mysql-0" {
 		t.Errorf("got error %v and entries %v, want %v and the former entry of db/mysql-0", err, api.entries(t), ErrUndone)
 	}
 }

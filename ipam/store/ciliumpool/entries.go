@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unique"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -51,39 +50,37 @@ func DecodeEntry(raw ipamtypes.AllocationIP) (e pool.Entry, canonical bool) {
 	case cooldownOwner:
 		fields := parseFields(raw.Resource)
 		_, withdrawn := fields[withdrawnField]
-		e = pool.Entry{Kind: pool.Cooldown, Pod: podKey(fields[ownerField]), Since: parseTime(fields[sinceField]), Leaving: withdrawn}
+		e = pool.CooldownEntry(podKey(fields[ownerField]), time.Unix(parseTime(fields[sinceField]), 0))
+		e.Leaving = withdrawn
 	case movedOwner:
 		fields := parseFields(raw.Resource)
 		_, leaving := fields[leavingField]
-		e = pool.Entry{Kind: pool.Moved, Node: fields[nodeField], Pod: podKey(fields[podField]), Leaving: leaving}
+		e = pool.MovedEntry(fields[nodeField], podKey(fields[podField]))
+		e.Leaving = leaving
 	case moveTargetOwner:
-		e = pool.Entry{Kind: pool.MoveTarget, Pod: podKey(parseFields(raw.Resource)[podField])}
+		e = pool.MoveTargetEntry(podKey(parseFields(raw.Resource)[podField]))
 	default:
-		if e = pool.ForOwner(raw.Owner); e.Kind == pool.Owned {
-			decodePurpose(&e, raw.Resource)
-		}
+		e = decodeOwned(raw)
 	}
 	return e, EncodeEntry(e).Resource == raw.Resource
 }
 
-// decodePurpose reads the resource of an owned entry: "namespace/Kind/name" or bare-pod. It ignores a ";" and the text
-// after it.
-func decodePurpose(e *pool.Entry, resource string) {
-	purpose, _, _ := strings.Cut(resource, ";")
-	namespace, _, _ := pool.SplitOwnerKey(e.Owner)
-	kind, name, ok := pool.SplitWorkloadKey(purpose)
+// decodeOwned reads an entry that is not a marker. The resource of an Owned entry is "namespace/Kind/name" or bare-pod; a ";" and
+// the text after it are ignored.
+func decodeOwned(raw ipamtypes.AllocationIP) pool.Entry {
+	purpose, _, _ := strings.Cut(raw.Resource, ";")
+	namespace, podName, isPod := pool.SplitOwnerKey(raw.Owner)
+	kind, name, isWorkload := pool.SplitWorkloadKey(purpose)
 	switch {
-	case purpose == barePod:
-		e.Purpose = pool.ForBarePod
-	case ok && kind == pool.UnreservedKind:
-		e.Purpose = pool.Unreserved
-	case ok && strings.HasPrefix(purpose, namespace+"/"):
-		// The entries of a workload share the text: a cluster has many of them.
-		e.Purpose, e.Workload = pool.ForWorkload, unique.Make(purpose).Value()
-	case ok:
+	case isPod && purpose == barePod:
+		return pool.BarePodEntry(namespace, podName)
+	case isPod && isWorkload && kind == pool.UnreservedKind:
+		return pool.UnreservedEntry(namespace, podName)
+	case isPod && isWorkload:
 		// The workload of a pod is in the namespace of the pod, whatever the resource names.
-		e.Purpose, e.Workload = pool.ForWorkload, pool.WorkloadKey(namespace, kind, name)
+		return pool.OwnedEntry(namespace, podName, kind, name)
 	}
+	return pool.ForOwner(raw.Owner)
 }
 
 // EncodeEntry is the inverse of DecodeEntry, with the canonical resource. It returns a Foreign entry without a resource,
@@ -95,25 +92,25 @@ func EncodeEntry(e pool.Entry) ipamtypes.AllocationIP {
 			fields = append(fields, key+"="+value)
 		}
 	}
-	raw := ipamtypes.AllocationIP{Owner: e.Owner}
+	raw := ipamtypes.AllocationIP{Owner: e.Owner()}
 	switch e.Kind {
 	case pool.Cooldown:
 		raw.Owner = cooldownOwner
-		add(sinceField, formatTime(e.Since))
-		add(ownerField, e.Pod)
+		add(sinceField, formatTime(e.Since()))
+		add(ownerField, e.Pod())
 		if e.Leaving {
 			fields = append(fields, withdrawnField)
 		}
 	case pool.Moved:
 		raw.Owner = movedOwner
-		add(nodeField, e.Node)
-		add(podField, e.Pod)
+		add(nodeField, e.Node())
+		add(podField, e.Pod())
 		if e.Leaving {
 			fields = append(fields, leavingField)
 		}
 	case pool.MoveTarget:
 		raw.Owner = moveTargetOwner
-		add(podField, e.Pod)
+		add(podField, e.Pod())
 	case pool.Owned:
 		fields = append(fields, encodePurpose(e))
 	}
@@ -124,11 +121,11 @@ func EncodeEntry(e pool.Entry) ipamtypes.AllocationIP {
 func encodePurpose(e pool.Entry) string {
 	switch e.Purpose {
 	case pool.ForWorkload:
-		return e.Workload
+		return e.Workload()
 	case pool.ForBarePod:
 		return barePod
 	case pool.Unreserved:
-		namespace, podName, _ := pool.SplitOwnerKey(e.Owner)
+		namespace, podName, _ := pool.SplitOwnerKey(e.Owner())
 		return pool.WorkloadKey(namespace, pool.UnreservedKind, podName)
 	}
 	return ""
@@ -217,7 +214,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 			owner := strings.TrimSuffix(e.Owner, restoredSuffix)
 			if entry := n.Entries[a]; entry.OwnedBy(owner) {
 				// The entry and Used share one string.
-				owner = entry.Owner
+				owner = entry.Owner()
 			}
 			n.Used[a] = owner
 		}

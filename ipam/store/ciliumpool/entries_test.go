@@ -30,10 +30,10 @@ func TestEntrySpelling(t *testing.T) {
 		{"fixedip.io/moved", "node=node-1;pod=db/mysql-0;leaving"}:             pool.LeavingEntry("node-1", "db/mysql-0"),
 		{"fixedip.io/move-target", "pod=db/mysql-0"}:                           pool.MoveTargetEntry("db/mysql-0"),
 		{"fixedip.io/cooldown", ""}:                                            {Kind: pool.Cooldown},
-		{"fixedip.io/moved", ""}:                                               {Kind: pool.Moved},
+		{"fixedip.io/moved", ""}:                                               pool.MovedEntry("", ""),
 		{"fixedip.io/moved", "node=node-1"}:                                    pool.MovedEntry("node-1", ""),
 		{"fixedip.io/moved", "pod=db/mysql-0"}:                                 pool.MovedEntry("", "db/mysql-0"),
-		{"fixedip.io/move-target", ""}:                                         {Kind: pool.MoveTarget},
+		{"fixedip.io/move-target", ""}:                                         pool.MoveTargetEntry(""),
 		{"other-tool", ""}:                                                     pool.ForOwner("other-tool"),
 	} {
 		raw := ipamtypes.AllocationIP{Owner: text[0], Resource: text[1]}
@@ -62,9 +62,9 @@ func TestEntryDecodedLeniently(t *testing.T) {
 		{"fixedip.io/cooldown", "owner=db/mysql-0;new=field;since=2026-11-24T09:00:00+01:00"}: pool.CooldownEntry("db/mysql-0", at),
 		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z;owner=router"}:                    pool.CooldownEntry("", at),
 		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z;since=2020-01-01T00:00:00Z"}:      pool.CooldownEntry("", at),
-		{"fixedip.io/moved", "node=node-1;pod=mysql-0;leaving"}:                               {Kind: pool.Moved, Node: "node-1", Leaving: true},
+		{"fixedip.io/moved", "node=node-1;pod=mysql-0;leaving"}:                               pool.LeavingEntry("node-1", ""),
 		{"fixedip.io/moved", "leaving;pod=db/leaving;node=leaving"}:                           pool.LeavingEntry("leaving", "db/leaving"),
-		{"fixedip.io/move-target", "pod=fixedip.io/moved"}:                                    {Kind: pool.MoveTarget},
+		{"fixedip.io/move-target", "pod=fixedip.io/moved"}:                                    pool.MoveTargetEntry(""),
 		{"other-tool", "since=2026-11-24T08:00:00Z"}:                                          pool.ForOwner("other-tool"),
 		{"fixedip.io/unknown", "since=2026-11-24T08:00:00Z"}:                                  pool.ForOwner("fixedip.io/unknown"),
 	} {
@@ -97,7 +97,7 @@ func FuzzEntry(f *testing.F) {
 		if again, canonical := DecodeEntry(written); again != e || !canonical {
 			t.Errorf("%+v is encoded as %+v, which is decoded as %+v (canonical: %v); want the same entry, canonical", e, written, again, canonical)
 		}
-		if e.Owner != "" && e.Owner != owner || e.Pod != "" && !pool.IsPodKey(e.Pod) || e.Kind != pool.Owned && (e.Purpose != 0 || e.Workload != "") || e.Kind != pool.Moved && (e.Node != "" || e.Leaving) {
+		if e.Owner() != "" && e.Owner() != owner || e.Pod() != "" && !pool.IsPodKey(e.Pod()) || e.Kind != pool.Owned && (e.Purpose != 0 || e.Workload() != "") || e.Kind != pool.Moved && (e.Node() != "" || e.Leaving) {
 			t.Errorf("%+v is decoded as %+v, which has a wrong owner or fields of another kind", raw, e)
 		}
 		if pod := pool.IsPodKey(owner); pod != (e.Kind == pool.Owned) {

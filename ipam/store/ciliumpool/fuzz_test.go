@@ -180,7 +180,7 @@ func (w surroundings) occupants() []nodepool.PodAddresses {
 		add(owner, a)
 	}
 	for _, e := range w.n.Entries {
-		add(e.Owner)
+		add(e.Owner())
 	}
 	add("db/newcomer")
 	return pods
@@ -218,13 +218,13 @@ func (w surroundings) checkEdits(t *testing.T, what string, edits []pool.EntryCh
 			t.Errorf("%s: the edit adds %s, which is in none of the subnets %v", what, e.Addr, w.n.Subnets)
 		}
 		if now.Kind == pool.Owned && what != "release" {
-			t.Errorf("%s: the edit takes %s from its owner %s", what, e.Addr, now.Owner)
+			t.Errorf("%s: the edit takes %s from its owner %s", what, e.Addr, now.Owner())
 		}
 		if now.Kind == pool.Moved || now.Kind == pool.Foreign {
 			t.Errorf("%s: the edit changes the entry of %s, which is of kind %s", what, e.Addr, now.Kind)
 		}
-		if user, used := w.n.Used[e.Addr]; used && e.To != nil && e.To.Allocatable() && e.To.Owner != user {
-			t.Errorf("%s: the edit offers %s to %q, but %q uses the address", what, e.Addr, e.To.Owner, user)
+		if user, used := w.n.Used[e.Addr]; used && e.To != nil && e.To.Allocatable() && e.To.Owner() != user {
+			t.Errorf("%s: the edit offers %s to %q, but %q uses the address", what, e.Addr, e.To.Owner(), user)
 		}
 	}
 }

@@ -71,11 +71,11 @@ func TestRefusedRequestFailsAlone(t *testing.T) {
 		w.Wait()
 		entries := api.entries(t)
 		for name, ip := range map[string]string{"first-0": "10.0.1.200", "good-0": "10.0.1.201", "good-1": "10.0.1.203"} {
-			if errs[name] != nil || entries[addr(ip)].Owner != "db/"+name {
+			if errs[name] != nil || entries[addr(ip)].Owner() != "db/"+name {
 				t.Errorf("%s: got error %v and entry %v, want its own entry", name, errs[name], entries[addr(ip)])
 			}
 		}
-		if err := errs["bad-0"]; !errors.Is(err, ErrRefused) || entries[addr("10.0.1.202")].Owner != "" {
+		if err := errs["bad-0"]; !errors.Is(err, ErrRefused) || entries[addr("10.0.1.202")].Owner() != "" {
 			t.Errorf("bad-0: got error %v and entry %v, want error %v and no entry", err, entries[addr("10.0.1.202")], ErrRefused)
 		}
 	})

@@ -159,7 +159,7 @@ func TestWriterFromAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	entries := api.entries(t)
-	if entries[addr("10.0.1.200")].Kind != pool.Cooldown || entries[addr("10.0.1.201")].Owner != "db/mysql-1" {
+	if entries[addr("10.0.1.200")].Kind != pool.Cooldown || entries[addr("10.0.1.201")].Owner() != "db/mysql-1" {
 		t.Errorf("got entries %v, want a cooldown entry at 10.0.1.200 and the entry of db/mysql-1 at 10.0.1.201", entries)
 	}
 }

@@ -125,7 +125,7 @@ func (b *Binder) Forget(pod *corev1.Pod) {
 		e.Node, e.Freed = node, 1
 	}
 	if claim.From != "" {
-		e.Keys = append(e.Keys, requeue.Keys(metrics.Slot, b.Cache.Ledger.EntryOf(ledger.NodeAddresses{Node: claim.Node, Addrs: claim.Addrs}).Workload)...)
+		e.Keys = append(e.Keys, requeue.Keys(metrics.Slot, b.Cache.Ledger.EntryOf(ledger.NodeAddresses{Node: claim.Node, Addrs: claim.Addrs}).Workload())...)
 	}
 	b.Cache.Notify(e)
 }

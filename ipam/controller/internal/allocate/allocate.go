@@ -55,7 +55,7 @@ func (r Request) runsWith(a netip.Addr) bool {
 // no pod. Its errors are those of Allocate.
 func (l *Allocator) Withdraw(ctx context.Context, r Request) error {
 	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
-		return reclaim.WithdrawEntries(n, r.Addrs, r.Entry.Owner, l.Clock.Now())
+		return reclaim.WithdrawEntries(n, r.Addrs, r.Entry.Owner(), l.Clock.Now())
 	})
 }
 
