@@ -46,8 +46,8 @@ type report struct {
 	step int8 // 0: there is no report, 1: the CiliumNode is copied, 2: the allocators are copied too
 	ver  int8
 	key  bool // release-ips has the probe
-	pod  bool
-	rtr  bool
+	pod  bool // used will contain the address
+	rtr  bool // used will contain the address of the router
 }
 
 // state is one state of the model.
@@ -173,7 +173,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 				}
 			})
 		} else if s.up {
-			t.trigger = true // retry after error
+			t.trigger = true // The write conflicts, so the agent reports again.
 		}
 		add(t)
 	}

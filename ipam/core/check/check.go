@@ -22,7 +22,7 @@ import (
 type Endpoint struct {
 	// Pod is the pod with the name of the CiliumEndpoint, "namespace/name".
 	Pod string
-	// Addrs are its addresses; none if its agent has not written them yet.
+	// Addrs are the addresses in the CiliumEndpoint; empty if the agent has not written them yet.
 	Addrs           []netip.Addr
 	UID             types.UID
 	ResourceVersion string

@@ -195,7 +195,7 @@ func TestRun(t *testing.T) {
 		},
 		"a pod has no CiliumEndpoint": {
 			plant: func(c *cluster) { c.Endpoints = c.Endpoints[:1] },
-			want:  []Problem{{Kind: MissingEndpoint, Object: "Pod db/web-1", Text: "The pod has no CiliumEndpoint, so that other nodes may not reach it"}},
+			want:  []Problem{{Kind: MissingEndpoint, Object: "Pod db/web-1", Text: "The pod has no CiliumEndpoint, so other nodes may not reach it"}},
 		},
 		"Cilium runs without CiliumEndpoints": {plant: func(c *cluster) { c.Endpoints = nil }},
 		"an entry belongs to no pod and no FixedIP": {

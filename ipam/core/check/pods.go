@@ -44,7 +44,7 @@ func (s *scan) checkFixedIPs() {
 			case exists && e.Owner() == pod:
 			default:
 				if home, ok := s.homeOf(a); ok {
-					s.add(MissingEntry, object, "look at the condition Allocated of the FixedIP: it names what blocks the address", nil, "No entry gives %s to pod %s; the home of the address is node %s", a, pod, home)
+					s.add(MissingEntry, object, "look at the condition Allocated of the FixedIP: it names the reason why no pool has the entry", nil, "No entry gives %s to pod %s; the home of the address is node %s", a, pod, home)
 				} else {
 					s.add(MissingSubnet, object, "look at the condition SubnetAvailable of the FixedIP: it names the subnet or the nodes, and what helps", nil, "No pool decides about %s, because no node has its subnet or the subnets of two nodes overlap; pod %s cannot be placed until exactly one node has the subnet", a, pod)
 				}
@@ -116,7 +116,7 @@ func (s *scan) checkEndpoints() {
 		endpoint, exists := endpoints[key]
 		addrs := endpoint.Addrs
 		if !exists {
-			s.add(MissingEndpoint, "Pod "+key, "look at the log of the agent of node "+pod.Spec.NodeName+": it creates CiliumEndpoints", nil, "The pod has no CiliumEndpoint, so that other nodes may not reach it")
+			s.add(MissingEndpoint, "Pod "+key, "look at the log of the agent of node "+pod.Spec.NodeName+": it creates CiliumEndpoints", nil, "The pod has no CiliumEndpoint, so other nodes may not reach it")
 			continue
 		}
 		for _, a := range podutil.IPs(pod) {

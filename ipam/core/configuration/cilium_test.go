@@ -12,8 +12,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/configuration"
 )
 
-// TestCiliumSettings checks the settings that are read from the ConfigMap of Cilium, and the timeouts that follow from
-// these.
+// TestCiliumSettings checks the settings that are read from the ConfigMap of Cilium, and the timeouts that depend on these
+// settings.
 func TestCiliumSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		data                map[string]string

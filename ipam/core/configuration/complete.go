@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// Defaults of fields, which the flags of the controller share.
+// Defaults of fields. The flags of the controller for the same settings have the same defaults.
 const (
 	DefaultMinFree             = 8
 	DefaultOrphanedGracePeriod = time.Minute
@@ -27,7 +27,7 @@ const (
 // defaultMaskSizes are the defaults of ClusterPool.MaskSize. Key: the family of the CIDR.
 var defaultMaskSizes = map[address.Family]int{address.IPv4: 24, address.IPv6: 120}
 
-// Complete sets absent fields to their defaults.
+// Complete sets absent fields to their defaults, except AllowAddressMigration: AdaptTo sets that field.
 func (c *Configuration) Complete() {
 	for i := range c.Subnets.ClusterPools {
 		p := &c.Subnets.ClusterPools[i]

@@ -31,8 +31,8 @@ type PodState struct {
 	FixedIP *v1alpha1.FixedIP
 	// Held contains, for each node, the addresses whose pool entries name the pod.
 	Held []ledger.NodeAddresses
-	// Moved contains the addresses of the pod that have a Moved entry in the pool of their home node. The node that the
-	// entry names may not have an entry for the address.
+	// Moved contains the addresses of the pod that have a Moved entry in the pool of their home node. The pool of the node
+	// that the entry names may lack an entry for the address.
 	Moved []ledger.RemoteAddresses
 	// Ours is true if our scheduler places the pod and the next pod has the same name: the next pod is placed on the node
 	// whose pool has its IPs.
@@ -98,8 +98,8 @@ const (
 	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one, and that a restart does not help now: no
 	// pool has the entry, or the node whose pool has it cannot take the next pod now, or the next pod may be placed elsewhere.
 	ReasonNoPoolEntry = "NoPoolEntry"
-	// ReasonNoCiliumEndpoint means that the pod has no CiliumEndpoint and its agent does not create one, so that other nodes
-	// may not learn its IP (Cilium fact 17).
+	// ReasonNoCiliumEndpoint means that the pod has no CiliumEndpoint and its agent does not create one, so other nodes may not
+	// learn its IP (Cilium fact 17).
 	ReasonNoCiliumEndpoint = "NoCiliumEndpoint"
 	// ReasonRestarting means that the pod was evicted.
 	ReasonRestarting = "Restarting"
@@ -350,10 +350,10 @@ func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dy
 }
 
 // RestoreReleased returns the edits that restore the released entries of a pod. The pod was bound to the node because the
-// pool had these entries, and they were released nevertheless. In each family in which the pod has no entry, it restores the
-// entry that was released last, if the address is in a subnet of the node, in no release handshake and not in use by another
-// pod. may reports whether the pod may have an IP. No other pod can have had that IP since its release, and an agent that
-// has seen the restored entry gives the pod no other IP.
+// pool had these entries, and they were released nevertheless. In each family in which the pod has no entry, the edits restore
+// the entry that was released last, if the address is in a subnet of the node, in no release handshake and not in use by
+// another pod. The function may reports whether the pod is allowed to have an IP. Since the release, no other pod can have had
+// the IP of a restored entry, and an agent that has seen the restored entry gives the pod no other IP.
 func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr) bool) []pool.EntryChange {
 	var edits []pool.EntryChange
 	for _, f := range address.Families {

@@ -46,8 +46,8 @@ type Inputs struct {
 	Nodes map[string]*corev1.Node
 	// NotRead names the objects that could not be read, each with the reason, such as "CiliumNodes (forbidden)".
 	NotRead []string
-	// Kinds are the configured kinds of workloads; the zero value means that they are unknown, and that the pods of
-	// StatefulSets have fixed addresses.
+	// Kinds are the configured kinds of workloads. The zero value means that they are unknown: Explain then assumes that
+	// StatefulSets are the only kind of workload whose pods have fixed addresses, as by default.
 	Kinds identity.Kinds
 	// Controllers returns the controllers of ReplicaSets; nil if they are unknown.
 	Controllers identity.Controllers
@@ -67,7 +67,7 @@ type Inputs struct {
 	Now                   time.Time
 }
 
-// Fact is one observed fact.
+// Fact is one line about the observed state: What names the subject, such as Pod or Node, and Is describes its state.
 type Fact struct {
 	What string `json:"what"`
 	Is   string `json:"is"`
@@ -351,7 +351,7 @@ func (e *explanation) leader() {
 	}
 }
 
-// lease reports that the Lease l of a program has no holder, or that its holder has not renewed it for leaderTimeout.
+// lease reports a problem if the Lease l of a program has no holder, or if its holder has not renewed it for leaderTimeout.
 // effect is the consequence, for the message. It reports nothing if l is nil or was never renewed.
 func (e *explanation) lease(l *coordinationv1.Lease, program, effect, help string) {
 	if l == nil || l.Spec.RenewTime == nil {

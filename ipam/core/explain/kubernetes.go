@@ -78,7 +78,7 @@ func (e *explanation) budgets() {
 	}
 }
 
-// lastEvent returns the index of the latest of the events for which the function is returns true; -1 if there is none.
+// lastEvent returns the index of the latest event that satisfies the predicate is; -1 if there is none.
 func (e *explanation) lastEvent(is func(*corev1.Event) bool) int {
 	last := -1
 	for i := range e.Events {

@@ -45,7 +45,8 @@ func (e *explanation) pod() {
 	}
 }
 
-// isFixed reports whether the pod has a fixed address, as far as the configured kinds are known.
+// isFixed reports whether the pod has a fixed address according to the configured kinds. If the kinds or the controllers of
+// ReplicaSets are unknown, the default kinds apply instead.
 func (e *explanation) isFixed() (bool, error) {
 	kinds, controllers := e.Kinds, e.Controllers
 	if len(kinds.All()) == 0 || controllers == nil {

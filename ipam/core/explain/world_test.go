@@ -28,13 +28,13 @@ func endpointOf(pod types.UID) *metav1.ObjectMeta {
 	return &metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", UID: pod}}}
 }
 
-// world contains the objects that concern pod db/mysql-0. fine returns a world in which the pod runs on node-1 with its
-// address.
+// world contains the objects that concern pod db/mysql-0.
 type world struct {
 	explain.Inputs
 	pools []pool.NodePool
 }
 
+// fine returns a world in which the pod runs on node-1 with its address.
 func fine() *world {
 	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	return &world{

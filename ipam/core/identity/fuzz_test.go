@@ -177,7 +177,8 @@ func FuzzKind(f *testing.F) {
 	})
 }
 
-// FuzzNames checks that generated names are valid, and that parsing a name returns the parts from which it was built.
+// FuzzNames checks that SlotName returns valid names, and different ones for two adjacent addresses. It also checks that
+// Ordinal and StatefulSetOf return the parts from which the name of a pod was built.
 func FuzzNames(f *testing.F) {
 	f.Add("web", int32(0), "10.240.1.254")
 	f.Add("web-0", int32(2147483647), "fd00::")

@@ -120,10 +120,10 @@ func TestOf(t *testing.T) {
 		}
 	}
 	if got, want := of("apps.kruise.io/v1beta1", "StatefulSet", false).Entry(), (pool.OwnedEntry("db", "mysql-0", "StatefulSet.apps.kruise.io", "mysql")); got != want {
-		t.Errorf("entry %+v, want %+v", got, want)
+		t.Errorf("pod of a StatefulSet of group apps.kruise.io: entry %+v, want %+v", got, want)
 	}
 	if got, want := mysql0.Entry(), (pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")); got != want {
-		t.Errorf("entry %+v, want %+v", got, want)
+		t.Errorf("pod of a StatefulSet of group apps: entry %+v, want %+v", got, want)
 	}
 }
 

@@ -53,7 +53,7 @@ const (
 	Report OnMismatch = "Report"
 )
 
-// ParseOnMismatch parses the policy from a flag or an annotation.
+// ParseOnMismatch parses a mismatch policy. The error begins with the quoted value.
 func ParseOnMismatch(s string) (OnMismatch, error) {
 	switch p := OnMismatch(s); p {
 	case Restart, Report:
@@ -126,8 +126,8 @@ func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v
 		if err != nil || ttl < 0 {
 			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write a duration that is not negative, such as 30m or 24h", AnnotationTTL, v)
 		}
-		// Seconds are rounded up, so that the address is not released earlier than the annotation says, but not beyond the
-		// maximum of a time.Duration.
+		// Seconds are rounded up, so that the address stays reserved for at least the duration in the annotation. The
+		// maximum is that of a time.Duration.
 		policy.TTLSeconds = min(int64(math.Ceil(ttl.Seconds())), maxTTLSeconds)
 	}
 	return policy, nil

@@ -331,8 +331,8 @@ func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 }
 
 // mayMove returns those of an owner's addresses that are in no subnet of n. It returns an error if an address is in a subnet
-// of n and can't be moved: the subnets of n overlap those of another node, or the pool of n has an entry for the address
-// that is not a Cooldown entry and does not name the owner.
+// of n and can't be moved: the subnets of n overlap those of another node, or the entry of the address in the pool of n is
+// neither a Cooldown entry nor one that names the owner.
 func (n *node) mayMove(owner string, addrs []netip.Addr) (remote []netip.Addr, err error) {
 	for _, a := range addrs {
 		if !n.pool.Home(a) {

@@ -85,7 +85,7 @@ func New() *Ledger {
 	}
 }
 
-// SetNode replaces the pool of a node by a version from the watch, and returns the difference. Until the watch has
+// SetNode replaces the pool of a node with a version from the watch, and returns the difference. Until the watch has
 // shown the last write of this program (see ObserveWrite), SetNode ignores versions that are older than that write.
 func (l *Ledger) SetNode(p pool.NodePool) NodeChange {
 	l.mu.Lock()
@@ -100,7 +100,7 @@ func (l *Ledger) SetNode(p pool.NodePool) NodeChange {
 	return l.setNode(p)
 }
 
-// ObserveWrite replaces the pool of a node by the version that the API server returned for a write of this program, and
+// ObserveWrite replaces the pool of a node with the version that the API server returned for a write of this program, and
 // returns the difference. The write counts at once, before the watch shows it. ObserveWrite ignores the version if the
 // ledger does not know a CiliumNode with this name and UID, or has the same or a newer version of it.
 func (l *Ledger) ObserveWrite(p pool.NodePool) NodeChange {
@@ -266,8 +266,8 @@ type NodeChange struct {
 	// Status is true if Used, Handshakes or Probes of the pool changed, or the node was removed.
 	Status bool
 	// Fixed is true if Used or Handshakes changed for an address without a dynamic entry, if Unreported changed, or if
-	// the node was removed. Unreported counts because no pod gets an address without an entry until the agent has
-	// reported.
+	// the node was removed. Unreported counts because a claim can choose an address without an entry only after the agent
+	// has reported.
 	Fixed bool
 	// Owners are the pods (pool.Entry.NamesPod) in the old and new versions of the entries that were added, removed or
 	// changed, sorted. A change of an Owned entry that keeps its owner does not count.

@@ -216,7 +216,7 @@ func TestConcurrentClaims(t *testing.T) {
 			}
 			claim, err := l.Assume(uid, ledger.ClaimRequest{Claim: ledger.Claim{Owner: fmt.Sprintf("db/mysql-%d", i), Node: "n"}, Families: v4})
 			if err != nil {
-				t.Error(err)
+				t.Errorf("Assume for db/mysql-%d returns error %v, want a claim", i, err)
 				return
 			}
 			mu.Lock()

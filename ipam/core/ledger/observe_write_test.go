@@ -61,7 +61,7 @@ func TestObserveWrite(t *testing.T) {
 		"the CiliumNode was deleted and created again": {
 			before: []pool.NodePool{version("b", "30", 1, nil)}, write: write,
 		},
-		"a CiliumNode of another UID replaces the written one": {
+		"a CiliumNode with another UID replaces the written one": {
 			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write,
 			after: []pool.NodePool{version("b", "15", 1, nil)},
 		},

@@ -104,7 +104,7 @@ func TestReplaceReservation(t *testing.T) {
 	l.SetReservation(reserve("db/young", "db/young-0", 9, "10.0.1.6"))
 	l.SetReservation(reserve("db/old", "db/old-0", 8, "10.0.1.6"))
 	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/old-0", Node: "n1", Addrs: []netip.Addr{addr("10.0.1.6")}}, Families: v4}); err != nil {
-		t.Error(err)
+		t.Errorf("Assume of 10.0.1.6 for db/old-0 returns error %v, want a claim, because the older FixedIP names db/old-0", err)
 	}
 }
 
