@@ -473,5 +473,5 @@ verify: generate ## Checks generated code, go.mod, format and lint
 	cd hack/promtool && go mod tidy
 	$(TOOL) golangci-lint fmt
 	$(TOOL) golangci-lint run
-	@headless=$$(git grep -L SPDX-License-Identifier -- '*.sh' Makefile .ci/run); [ -z "$$headless" ] || { echo "no licence header: $$headless"; exit 1; }
+	@headless=$$(git grep -L SPDX-License-Identifier -- '*.sh' Makefile .ci/run); [ -z "$$headless" ] || { echo "no license header: $$headless"; exit 1; }
 	git diff --exit-code

@@ -186,8 +186,12 @@ func TestArchive(t *testing.T) {
 	if err := saveArchive(path, "folder", now, files); !errors.Is(err, os.ErrExist) {
 		t.Errorf("got the error %v for a file that exists, want %v", err, os.ErrExist)
 	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("got mode %v and error %v, want mode 0600", info.Mode(), err)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("got mode %v, want 0600", info.Mode())
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -117,7 +117,7 @@ func TestStatusWait(t *testing.T) {
 		"without --wait":    {0, 1, false},
 		"becomes healthy":   {time.Hour, 3, true},
 		"the time is over":  {time.Nanosecond, 1, false},
-		"cancelled by user": {time.Hour, 1, false},
+		"canceled by user": {time.Hour, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -129,14 +129,14 @@ func TestStatusWait(t *testing.T) {
 					if readings++; readings < 3 {
 						deployments.Items[0].Status.ReadyReplicas = 0
 					}
-					if name == "cancelled by user" {
+					if name == "canceled by user" {
 						cancel()
 					}
 				}
 				return err
 			}})
 			report, err := world.awaitHealthy(ctx, system, c.wait, time.Millisecond)
-			if cancelled := ctx.Err() != nil; cancelled != errors.Is(err, context.Canceled) {
+			if canceled := ctx.Err() != nil; canceled != errors.Is(err, context.Canceled) {
 				t.Fatalf("got the error %v, want an error only if the user ends the command", err)
 			}
 			if diff := cmp.Diff([]any{c.readings, c.healthy}, []any{readings, report.Healthy}); diff != "" {

@@ -79,7 +79,7 @@ func run(ctx context.Context, o *options) error {
 	}
 	defer store.stop()
 
-	// The API server has its own context, so that the controllers are cancelled before it: controllers without a server fill
+	// The API server has its own context, so that the controllers are canceled before it: controllers without a server fill
 	// the log with errors.
 	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServer()

@@ -46,7 +46,7 @@ func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *
 	cfg, err := clientcmd.LoadFromFile(e.Kubeconfig(cluster.Controller))
 	e.must(err)
 	cfg.Contexts[cfg.CurrentContext].Namespace = "fixedip-system"
-	kubeconfig := filepath.Join(e.Dir(), "scheduler.conf")
+	kubeconfig := filepath.Join(e.Dir(), "controller.kubeconfig")
 	e.must(clientcmd.WriteToFile(*cfg, kubeconfig))
 	variables := slices.Concat([]string{"-u", "POD_NAMESPACE"}, env, []string{"KUBECONFIG=" + kubeconfig})
 	e.controller, err = e.StartProcess("controller", "/usr/bin/env",

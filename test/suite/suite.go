@@ -34,7 +34,7 @@ func ControlPlane(programs string) string {
 	return filepath.Join(programs, "fixedip-controlplane")
 }
 
-// Within returns a context for one step of a test. The context is cancelled after timeout, with a cause that contains
+// Within returns a context for one step of a test. The context is canceled after timeout, with a cause that contains
 // timeout, and at the end of the test.
 func Within(t *testing.T, timeout time.Duration) context.Context {
 	t.Helper()

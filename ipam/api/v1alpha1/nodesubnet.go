@@ -96,7 +96,7 @@ type NodeSubnetStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Resumed int32 `json:"resumed,omitempty"`
-	// conditions are the state of the claim: Ready summarises Assigned and the absence of overlapping subnets.
+	// conditions are the state of the claim: Ready summarizes Assigned and the absence of overlapping subnets.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -195,7 +195,7 @@ type OwnerReference struct {
 
 // Conditions that the controller of FixedIPs writes.
 const (
-	// ConditionReady summarises the others: True if the addresses are reserved for the pod and no problem is known.
+	// ConditionReady summarizes the others: True if the addresses are reserved for the pod and no problem is known.
 	// The reason is then ReasonInUse or ReasonReserved. Otherwise it is ReasonReleasing, ReasonNoAddress, or the reason of
 	// the problem.
 	ConditionReady = "Ready"
@@ -245,7 +245,7 @@ type FixedIPStatus struct {
 	// condition is False.
 	// +optional
 	MismatchPodUID types.UID `json:"mismatchPodUID,omitempty"`
-	// conditions are the state of the reservation: Ready summarises Allocated, SubnetAvailable, Exclusive and AsReserved.
+	// conditions are the state of the reservation: Ready summarizes Allocated, SubnetAvailable, Exclusive and AsReserved.
 	// All of them exist from the first status on, and True means in each that no problem is known.
 	// +optional
 	// +listType=map

@@ -43,14 +43,18 @@ type Guard struct {
 // NeedLeaderElection returns true: only the active controller writes.
 func (g *Guard) NeedLeaderElection() bool { return true }
 
-// Start calls Sync at once, and again after each interval until ctx ends. If Sync fails, Start logs the error, unless it is the
-// same as the last one. Without the ConfigMap, the policy refuses nothing.
+// Start calls Sync at once, and again after each interval until ctx ends. If Sync fails, Start logs the error, unless the
+// call before failed with the same one. Without the ConfigMap, the policy refuses nothing.
 func (g *Guard) Start(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithName("poolguard")
 	last := ""
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		err := g.Sync(ctx)
-		if text := fmt.Sprint(err); err != nil && text != last {
+		if err == nil {
+			last = ""
+			return
+		}
+		if text := err.Error(); text != last {
 			last = text
 			logger.Error(err, "Failed to write the cluster pools for the admission policy of FixedIPs; retrying", "every", interval)
 		}

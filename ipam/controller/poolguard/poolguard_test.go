@@ -7,12 +7,17 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -87,4 +92,42 @@ func TestSync(t *testing.T) {
 			t.Errorf("%s, once more: got error %v and %d writes, want none more", name, err, writes-c.writes)
 		}
 	}
+}
+
+// TestLog checks that Start logs an error once while it lasts, and again if it returns after a success.
+func TestLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fails error
+		api := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if fails != nil {
+					return fails
+				}
+				return w.Get(ctx, key, o, opts...)
+			},
+		}).Build()
+		logged := 0
+		ctx := klog.NewContext(t.Context(), funcr.New(func(_, args string) {
+			if strings.Contains(args, "forbidden") {
+				logged++
+			}
+		}, funcr.Options{}))
+		ctx, cancel := context.WithCancel(ctx)
+		g := &Guard{API: api, Namespace: "fixedip-system"}
+		forbidden := apierrors.NewForbidden(corev1.Resource("configmaps"), Name, errors.New("no right"))
+		fails = forbidden
+		go func() { _ = g.Start(ctx) }()
+		for i, step := range []struct {
+			fails error
+			want  int
+		}{{forbidden, 1}, {forbidden, 1}, {nil, 1}, {forbidden, 2}, {forbidden, 2}} {
+			fails = step.fails
+			time.Sleep(interval)
+			synctest.Wait()
+			if logged != step.want {
+				t.Errorf("step %d: got %d logged errors, want %d", i, logged, step.want)
+			}
+		}
+		cancel()
+	})
 }

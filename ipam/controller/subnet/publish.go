@@ -32,7 +32,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// reserveTries is the maximum number of times that reserved reads all pools: it reads them again after it has cancelled moves.
+// reserveTries is the maximum number of times that reserved reads all pools: it reads them again after it has canceled moves.
 // Two reads should be enough, since no scheduler begins to move an address without a home node.
 const reserveTries = 4
 

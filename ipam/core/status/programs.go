@@ -226,6 +226,7 @@ func (j *judge) configuration() {
 		cilium = configuration.CiliumSettingsOf(j.in.CiliumConfig.Data)
 	}
 	hashes := map[string]bool{}
+	var outdated []string
 	for i := range j.in.Deployments {
 		d := &j.in.Deployments[i]
 		name := configMapOf(&d.Spec.Template.Spec)
@@ -247,22 +248,28 @@ func (j *judge) configuration() {
 			return
 		}
 		hashes[hash] = true
-		j.Configuration.Hash = hash
-		j.outdated(d, name)
+		outdated = append(outdated, j.outdated(d, name)...)
 	}
-	j.Configuration.State = Same
-	if len(hashes) > 1 {
-		j.Configuration.State, j.Configuration.Hash = Differs, ""
+	j.Configuration.Outdated = outdated
+	switch len(hashes) {
+	case 1:
+		j.Configuration.State = Same
+		for hash := range hashes {
+			j.Configuration.Hash = hash
+		}
+	default:
+		j.Configuration.State = Differs
 		j.problem("let both Deployments mount one ConfigMap", "The programs have different configurations")
 	}
-	if len(j.Configuration.Outdated) > 0 {
-		j.problem("restart both Deployments with kubectl rollout restart, unless an update is in progress", "Pods started before the last change of their configuration: %s", some(j.Configuration.Outdated))
+	if len(outdated) > 0 {
+		j.problem("restart both Deployments with kubectl rollout restart, unless an update is in progress", "Pods started before the last change of their configuration: %s", some(outdated))
 	}
 }
 
-// outdated adds the pods of a Deployment whose configuration differs from that of its template: pods that mount another
+// outdated returns the pods of a Deployment whose configuration differs from that of its template: pods that mount another
 // ConfigMap or have another checksum, and pods whose program started before the last change of the ConfigMap.
-func (j *judge) outdated(d *appsv1.Deployment, configMap string) {
+func (j *judge) outdated(d *appsv1.Deployment, configMap string) []string {
+	var pods []string
 	changed := lastChange(j.in.ConfigMaps[d.Namespace+"/"+configMap])
 	for i := range j.in.Pods {
 		p := &j.in.Pods[i]
@@ -272,9 +279,10 @@ func (j *judge) outdated(d *appsv1.Deployment, configMap string) {
 		started := startOf(p, programOf(d.Labels))
 		earlier := !started.IsZero() && started.Before(changed)
 		if configMapOf(&p.Spec) != configMap || p.Annotations[checksum] != d.Spec.Template.Annotations[checksum] || earlier {
-			j.Configuration.Outdated = append(j.Configuration.Outdated, p.Namespace+"/"+p.Name)
+			pods = append(pods, p.Namespace+"/"+p.Name)
 		}
 	}
+	return pods
 }
 
 // startOf returns the time at which the container of a program started in a pod; zero: unknown.

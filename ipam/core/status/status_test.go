@@ -256,6 +256,33 @@ func TestNotReadable(t *testing.T) {
 	}
 }
 
+// TestUnknownConfiguration checks that the report has neither a hash nor outdated pods if the configuration of one of the
+// programs is not known.
+func TestUnknownConfiguration(t *testing.T) {
+	for name, change := range map[string]func(in *status.Inputs){
+		"no ConfigMap":   func(in *status.Inputs) { in.Deployments[1].Spec.Template.Spec.Volumes[0].ConfigMap.Name = "none" },
+		"another source": func(in *status.Inputs) { in.Deployments[1].Spec.Template.Spec.Volumes = nil },
+		"no Deployment":  func(in *status.Inputs) { in.Deployments = nil },
+		"an invalid value": func(in *status.Inputs) {
+			broken := in.ConfigMaps["fixedip-system/fixedip-config"].DeepCopy()
+			broken.Data["config.yaml"] = "kind: Other"
+			in.ConfigMaps["fixedip-system/broken"] = broken
+			in.Deployments[1].Spec.Template.Spec.Volumes[0].ConfigMap.Name = "broken"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := healthy()
+			// The checksum of a pod of the first program is wrong.
+			in.Pods[0].Annotations["checksum/config"] = "0"
+			change(&in)
+			want := status.Configuration{State: status.Unknown}
+			if diff := cmp.Diff(want, status.Of(in).Configuration); diff != "" {
+				t.Errorf("configuration (-want +got): %s", diff)
+			}
+		})
+	}
+}
+
 // labelled returns the labels of a program with a version.
 func labelled(program, version string) map[string]string {
 	labels := status.LabelsOf(program)

@@ -84,6 +84,8 @@ func restart(ctx context.Context, a *attempt) (impossible time.Time, err error) 
 			if err := a.node.Kill(realcluster.Agent); err != nil {
 				return time.Time{}, err
 			}
+			// The agent starts again even if a write fails, because the next barriers need it.
+			defer func() { err = errors.Join(err, a.node.Start(ctx, realcluster.Agent)) }()
 		}
 		if err := do(ctx); err != nil {
 			return time.Time{}, err
@@ -93,7 +95,7 @@ func restart(ctx context.Context, a *attempt) (impossible time.Time, err error) 
 	if kill < 2 {
 		impossible = time.Now()
 	}
-	return impossible, a.node.Start(ctx, realcluster.Agent)
+	return impossible, nil
 }
 
 // labels changes a label of the node repeatedly until the barrier is answered or a time limit is over, so that the agent

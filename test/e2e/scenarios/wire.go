@@ -250,7 +250,7 @@ func (w *wire) reach(ctx context.Context, from, to string) error {
 	if init == nil {
 		return fmt.Errorf("there is no node %s", from)
 	}
-	node := sandbox{node: from, pod: "the kubelet", path: fmt.Sprintf("/proc/%d/ns/net", init.PID())}
+	node := sandbox{node: from, pod: "kubelet", path: fmt.Sprintf("/proc/%d/ns/net", init.PID())}
 	conn, err := node.dial(ctx, "tcp", net.JoinHostPort(address.String(), "10250"))
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ var mutations = []mutation{
 	{"delete the FixedIPs of existing pods", "ipam/core/reclaim/decide.go",
 		"case v.Pod != nil:\n\t\treturn false\n\tcase !v.Workload.Exists:", "case !v.Workload.Exists:"},
 	{"claim an address without a check of its entry in the pool", "ipam/core/pool/claim.go",
-		"n.ClaimBlocker(a, entry.Owner, nil)", "n.ClaimBlocker(a, entry.Owner, func(Entry) bool { return true })"},
+		"n.ClaimBlocker(a, entry.Owner(), nil)", "n.ClaimBlocker(a, entry.Owner(), func(Entry) bool { return true })"},
 	// Slots.
 	{"keep the slots of a workload that opted out", "ipam/controller/internal/gather/gather.go",
 		"w.OptsOut = found.OptsOut()", ""},
