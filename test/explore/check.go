@@ -14,10 +14,10 @@ const (
 	releaseUnchecked
 	// noBarrier lets the last report of the agent end a cooldown, even if the agent had not seen the cooldown entry then.
 	noBarrier
-	// trustIncomplete uses the report of an agent that has not restored its endpoints.
+	// trustIncomplete accepts the report of an agent that has not restored its endpoints.
 	trustIncomplete
-	// ownUnconfirmed writes the owned entry of a withdrawn address before the agent has confirmed that the pod has the
-	// address.
+	// ownUnconfirmed writes the owned entry of an address in cooldown without an agent barrier. The agent may not have seen
+	// the cooldown entry, and another pod may have the address.
 	ownUnconfirmed
 	// ownOffered replaces a dynamic entry by an owned entry at once, without withdrawing the address first.
 	ownOffered
@@ -25,7 +25,7 @@ const (
 
 // violates returns a description of an invariant of the design that a state violates; empty if it violates none.
 func violates(sc scope, s state) string {
-	// Invariant: at most one pod runs with an address, and at most one FixedIP has the address.
+	// Invariant: at most one pod runs with an address.
 	var user [addrCount]*sandbox
 	for name := range s.boxes {
 		for serial := range s.boxes[name] {
@@ -39,9 +39,9 @@ func violates(sc scope, s state) string {
 			user[b.addr] = b
 			p := s.pods[name]
 			exists := p.exists && s.serial[name] == int8(serial)
-			// Invariant: the address of a pod that runs has no entry for another name. A pod that was deleted by force
-			// may still run. The entry may then name another pod, as long as the agent has an endpoint of the deleted
-			// pod: the agent refuses the address to other pods.
+			// Invariant: the address of a pod that runs has no entry for another name. There is one exception: a pod that
+			// was deleted by force may still run. As long as the agent has an endpoint of that pod, the entry may name
+			// another pod, because the agent refuses an endpoint of another pod with the address.
 			if e := s.nodes[homes[b.addr]].entries[b.addr]; e != 0 && (exists || !b.endpoint) {
 				for other := range int8(nameCount) {
 					if e.entry().OwnedBy(owners[other]) && other != int8(name) {
@@ -49,7 +49,8 @@ func violates(sc scope, s state) string {
 					}
 				}
 			}
-			// Invariant: an agent that restarts finds the address of every pod in the pool.
+			// Invariant: the address of every pod that exists and runs has an entry, so that an agent that restarts can
+			// restore the endpoint of the pod.
 			if exists && s.nodes[b.node].entries[b.addr] == 0 {
 				return fmt.Sprintf("a pod with name %d runs with address %d, which has no entry in the pool of its node", name, b.addr)
 			}
@@ -70,6 +71,7 @@ func violates(sc scope, s state) string {
 		if !rec.exists {
 			continue
 		}
+		// Invariant: at most one FixedIP has an address.
 		for other := name + 1; other < nameCount; other++ {
 			if o := s.records[other]; o.exists && o.addr == rec.addr {
 				return fmt.Sprintf("two FixedIPs have address %d, want at most one", rec.addr)

@@ -29,6 +29,10 @@ func controllerSteps(sc scope, s state, emit emitter) {
 	})
 	if s.crashes > 0 {
 		t := s
+		// A probe remains if the controller is killed. The answer to a probe does not.
+		if o := &t.nodes[s.task.node]; o.probe == probeAcknowledged {
+			o.probe, o.acknowledged = noProbe, entries{}
+		}
 		t.task, t.crashes = noTaskNow, t.crashes-1
 		about.kind = taskCrashes
 		emit(about, t)
@@ -112,23 +116,30 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 	if cooling && waits && p.addr == none {
 		begin(restore, nil)
 	}
-	if (cooling || withdrawn) && waits && p.addr == addr && !p.deleting && s.nodes[node].probe == noProbe {
+	if (cooling || withdrawn) && waits && p.addr == addr && !p.deleting {
 		begin(own, nil)
 	}
-	if (cooling || withdrawn && name == 0) && s.nodes[node].probe == noProbe {
+	if cooling || withdrawn && name == 0 {
 		begin(expire, nil)
 	}
 	if s.serial[name] < sc.foreign[name] && p.exists && !p.deleting && p.addr == addr && !rec.exists && s.recordOf(addr) == none {
 		begin(adopt, nil)
 	}
-	if sc.slots && rec.exists && !rec.takeable && owned && rec.addr == addr && !p.exists && s.nodes[node].probe == noProbe {
+	if sc.slots && rec.exists && !rec.takeable && owned && rec.addr == addr && !p.exists {
 		begin(judgeSlot, nil)
 	}
 }
 
-// ownWritten is the phase of a task of kind own whose entry is written and not yet confirmed. Its earlier phases are
-// those of the agent barrier.
-const ownWritten = 3
+// The phases of a task.
+const (
+	begun uint8 = iota
+	// asked means that the controller has sent a probe to the agent, or has joined the probe of a controller that was killed.
+	asked
+	// answered means that the controller has read the answer of the agent and the pods, and that no pod has the address.
+	answered
+	// written means that the entry is written and not yet confirmed.
+	written
+)
 
 // continueTask emits the next step of the current task.
 func continueTask(sc scope, s state, emit func(stepKind, state)) {
@@ -142,18 +153,18 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 	switch k.kind {
 	case release:
 		switch k.phase {
-		case 0:
+		case begun:
 			n := poolOf(k.node, o.entries, o.used)
 			if !o.apply(n.Release(owners[k.name], nil, releaseTime(s.serial[k.name]))) {
 				panic("a release failed although it was decided from the newest version of the pool")
 			}
-			t.task.phase = 1
+			t.task.phase = written
 			emit(taskWrites, t)
-		case 1:
+		case written:
 			// A pod with the name may have been bound to the node before the write. Such a pod relies on the entry.
 			if p.exists && p.node == k.node {
+				// A FixedIP that is being deleted remains so, and the controller releases the address again after that pod.
 				undo(o, k)
-				t.records[k.name].deleting = false
 				finish(taskUndoes)
 				return
 			}
@@ -167,18 +178,19 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 		}
 		finish(taskWrites)
 	case expire:
-		barrier(sc, s, emit, func(clear bool) {
-			n := poolOf(k.node, o.entries, o.used)
-			if edit, ok := n.Drop(addrs[k.addr]); clear && ok && !s.runsUnseen(k.node, k.addr) && o.entries[k.addr] == k.before {
-				o.apply([]pool.EntryChange{edit})
-			}
-			o.probe, o.acknowledged = noProbe, entries{}
-			finish(taskConcludes)
-		})
+		if k.phase != answered {
+			barrier(sc, s, emit)
+			return
+		}
+		n := poolOf(k.node, o.entries, o.used)
+		if edit, ok := n.Drop(addrs[k.addr]); ok && !s.runsUnseen(k.node, k.addr) && o.entries[k.addr] == k.before {
+			o.apply([]pool.EntryChange{edit})
+		}
+		finish(taskConcludes)
 	case adopt:
 		a := addrs[k.addr]
 		switch k.phase {
-		case 0:
+		case begun:
 			n := poolOf(k.node, o.entries, o.used)
 			user, used := n.Used[a]
 			if o.entries[k.addr] == k.before && k.before != 0 && k.before.entry().Kind == pool.Dynamic && used && user == owners[k.name] {
@@ -187,15 +199,15 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 					withdrawn = ownedEntry(k.name)
 				}
 				o.apply([]pool.EntryChange{n.Set(a, withdrawn)})
-				t.task.phase = 1
+				t.task.phase = written
 				emit(taskWrites, t)
 				return
 			}
 			finish(taskConcludes)
-		case 1:
+		case written:
 			if !p.exists || p.deleting || p.node != k.node || p.addr != k.addr {
-				// The pod is gone, is being deleted, or does not have the address. The address was dynamic before the
-				// write, so the agent may have given it to another pod.
+				// The pod does not exist, is being deleted, or does not have the address. The entry was dynamic before the
+				// write, so the agent may have given the address to another pod.
 				undo(o, k)
 				finish(taskUndoes)
 				return
@@ -203,59 +215,77 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			finish(taskConcludes)
 		}
 	case own:
-		if k.phase == ownWritten {
+		switch k.phase {
+		case written:
 			if !p.exists || p.deleting || p.node != k.node || p.addr != k.addr {
 				undo(o, k)
 				finish(taskUndoes)
 				return
 			}
 			finish(taskConcludes)
-			return
-		}
-		barrier(sc, s, emit, func(bool) {
-			seen := o.acknowledged[k.addr] == k.before && s.clear(sc, k.node, k.addr, owners[k.name]) || sc.mutation == ownUnconfirmed
-			o.probe, o.acknowledged = noProbe, entries{}
-			if seen && o.entries[k.addr] == k.before && p.exists && !p.deleting && p.node == k.node && p.addr == k.addr {
-				o.apply([]pool.EntryChange{poolOf(k.node, o.entries, o.used).Set(addrs[k.addr], ownedEntry(k.name))})
-				t.task.phase = ownWritten
-				emit(taskWrites, t)
+		case answered:
+			if o.entries[k.addr] != k.before {
+				finish(taskConcludes)
 				return
 			}
-			finish(taskConcludes)
-		})
+			o.apply([]pool.EntryChange{poolOf(k.node, o.entries, o.used).Set(addrs[k.addr], ownedEntry(k.name))})
+			t.task.phase = written
+			emit(taskWrites, t)
+		default:
+			barrier(sc, s, emit)
+		}
 	case judgeSlot:
-		barrier(sc, s, emit, func(clear bool) {
-			t.records[k.name].takeable = clear && !p.exists && o.entries[k.addr] == k.before
-			o.probe, o.acknowledged = noProbe, entries{}
-			finish(taskConcludes)
-		})
+		if k.phase != answered {
+			barrier(sc, s, emit)
+			return
+		}
+		t.records[k.name].takeable = o.entries[k.addr] == k.before
+		finish(taskConcludes)
 	}
 }
 
-// barrier emits the step that sends a probe to the agent of the task's node, or calls judge if the agent has acknowledged
-// the probe. While the agent has not acknowledged the probe, barrier emits nothing. With a mutation that leaves out the
-// barrier of the task, it calls judge at once, with the last report. The argument clear of judge is true if no pod can have
-// the address.
-func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear bool)) {
-	k := s.task
-	o := s.nodes[k.node]
-	if k.kind == expire && sc.mutation == noBarrier || k.kind == own && sc.mutation == ownUnconfirmed {
-		judge(o.used[k.addr] == none)
+// barrier emits the next step of the agent barrier of a task. In phase begun, the controller sends a probe to the agent, or
+// joins a probe that exists already. In phase asked, barrier emits nothing until the agent has acknowledged the probe. Then
+// the controller reads the pods, and the task goes on only if none of them needs the address. With a mutation that leaves out
+// the barrier of the task, the controller reads the pods at once, with the last report.
+func barrier(sc scope, s state, emit func(stepKind, state)) {
+	t, k := s, s.task
+	o := &t.nodes[k.node]
+	skipped := k.kind == expire && sc.mutation == noBarrier || k.kind == own && sc.mutation == ownUnconfirmed
+	switch {
+	case !skipped && k.phase == begun:
+		o.probe, t.task.phase = probeSent, asked
+		emit(taskProbes, t)
+		return
+	case !skipped && o.probe != probeAcknowledged:
 		return
 	}
-	switch o.probe {
-	case noProbe:
-		t := s
-		t.nodes[k.node].probe = probeSent
-		t.task.phase = 2
-		emit(taskProbes, t)
-	case probeAcknowledged:
-		judge(s.clear(sc, k.node, k.addr, ""))
+	p := s.pods[k.name]
+	var passes bool
+	switch k.kind {
+	case expire:
+		passes = s.clear(sc, k.node, k.addr, "")
+		if skipped {
+			passes = o.used[k.addr] == none
+		}
+	case own:
+		passes = (skipped || o.acknowledged[k.addr] == k.before && s.clear(sc, k.node, k.addr, owners[k.name])) &&
+			p.exists && !p.deleting && p.node == k.node && p.addr == k.addr
+	case judgeSlot:
+		passes = s.clear(sc, k.node, k.addr, "") && !p.exists
 	}
+	if o.probe == probeAcknowledged {
+		o.probe, o.acknowledged = noProbe, entries{}
+	}
+	t.task.phase = answered
+	if !passes {
+		t.task = noTaskNow
+	}
+	emit(taskReads, t)
 }
 
-// clear reports whether the last report of an agent shows that no pod except owner can have the address. If owner is empty,
-// no pod is excepted.
+// clear reports whether the last report of the agent and the pods at the API server show that no pod except owner has the
+// address. If owner is empty, no pod is excepted.
 func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 	o := s.nodes[node]
 	if !o.complete && sc.mutation != trustIncomplete {
@@ -277,9 +307,10 @@ func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 	return evidence.Judge(addrs[addr], owner, pods).State == agentview.Clear
 }
 
-// runsUnseen reports whether a pod that was deleted by force runs with an address that is not allocated in its agent: the
-// agent refused the endpoint of another pod with the address, and the CNI plugin then released the address (Cilium fact 30).
-// No component can detect such a pod. The design assumes that the kubelet stops the pod before the cooldown is over.
+// runsUnseen reports whether a pod that was deleted by force runs with an address that the CNI plugin has released, because
+// the agent refused the endpoint of another pod with the address (Cilium fact 30). If the agent then does not report the
+// address as used, no component can detect such a pod. The design assumes that the kubelet stops the pod before the cooldown
+// is over.
 func (s *state) runsUnseen(node, addr int8) bool {
 	for name := range s.boxes {
 		for serial, b := range s.boxes[name] {
@@ -292,7 +323,8 @@ func (s *state) runsUnseen(node, addr int8) bool {
 	return false
 }
 
-// undo restores the entry that the task has replaced, unless the written entry has changed since.
+// undo writes the entry again that the task has replaced. It does nothing if the current entry differs in kind or owner from
+// the entry that the task wrote.
 func undo(o *object, k task) {
 	if e := o.entries[k.addr]; e != 0 && (e.entry().CoolsDownFrom(owners[k.name]) || k.kind == adopt && e.entry().CoolsDownFrom("") || k.kind == own && e.entry().OwnedBy(owners[k.name])) {
 		o.entries[k.addr] = k.before

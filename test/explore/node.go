@@ -33,7 +33,12 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 	if current && o.probe == probeSent {
 		t := s
 		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring
-		t.nodes[n].probe, t.agents[n].probe, t.nodes[n].acknowledged = probeAcknowledged, probeAcknowledged, o.entries
+		// If the controller that sent the probe was killed, and no task has joined the probe, no controller uses the answer.
+		t.nodes[n].probe = noProbe
+		if s.task.node == n && s.task.phase == asked {
+			t.nodes[n].probe, t.nodes[n].acknowledged = probeAcknowledged, o.entries
+		}
+		t.agents[n].probe = t.nodes[n].probe
 		emit(step{kind: agentAcknowledges, node: n}, t)
 	}
 	if at.restoring {
@@ -70,7 +75,7 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 				switch newest := s.serial[name] == int8(serial) && s.pods[name].exists; {
 				case b.node != n:
 				case newest:
-					// The kubelet starts the pod again. Until then, status.podIPs has the former address.
+					// The kubelet starts the pod again. Until it reports the new sandbox, status.podIPs has the former address.
 					*b = sandbox{state: absent, node: n, addr: none}
 				default:
 					*b = sandbox{state: stopped, node: none, addr: none}

@@ -58,7 +58,7 @@ func schedulerSteps(sc scope, s state, emit emitter) {
 		case claimed:
 			to(schedulerBinds, idleReplica, func(t *state) {
 				p := &t.pods[r.name]
-				// The API server compares the UID, and refuses the bind of a pod that is bound or being deleted.
+				// The API server compares the UID, and refuses to bind a pod that is bound already or is being deleted.
 				if t.serial[r.name] == r.serial && p.exists && !p.deleting && p.node == none {
 					p.node = r.node
 					t.boxes[r.name][r.serial] = sandbox{node: r.node, addr: none}
@@ -68,7 +68,7 @@ func schedulerSteps(sc scope, s state, emit emitter) {
 	}
 }
 
-// decide emits the decisions of a replica about every pod that waits for a node.
+// decide emits the decisions of a replica about every unbound pod that no other scheduler places.
 func decide(sc scope, s state, r scheduler, about *step, to func(stepKind, scheduler, func(*state))) {
 	for name := range int8(nameCount) {
 		if p := s.pods[name]; !p.exists || p.deleting || p.node != none || s.serial[name] < sc.foreign[name] {

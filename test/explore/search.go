@@ -14,8 +14,8 @@ type scope struct {
 	// completes is true if all states can be visited within the limit of make test.
 	completes bool
 	// crashes is the maximum number of killed processes, and reboots that of rebooted nodes. removals is the maximum number
-	// of pods that are deleted by force and deleted workloads that are created again. stale is the maximum number of
-	// decisions of schedulers from caches that are older than the decision.
+	// of two events together: a pod is deleted by force, and a deleted workload is created again. stale is the maximum
+	// number of decisions of schedulers from caches that are older than the decision.
 	crashes, reboots, removals, stale uint8
 	// pods is the number of pods of each name. They exist one after the other.
 	pods [nameCount]int8
@@ -76,16 +76,17 @@ const (
 	taskBegins
 	taskWrites
 	taskProbes
+	taskReads
 	taskConcludes
 	taskUndoes
 	taskCrashes
 )
 
 var stepNames = [...]string{
-	"begins", "agent sees", "agent acknowledges", "agent reports", "agent restores", "agent restarts", "node reboots", "CNI ADD", "kubelet reports", "kubelet stops",
-	"pod deleted", "pod deleted by force", "workload deleted", "workload created", "another scheduler binds",
-	"scheduler lags", "scheduler decides", "scheduler claims", "scheduler is killed", "scheduler catches up", "scheduler binds",
-	"FixedIP created", "FixedIP deleted", "FixedIP follows its slot", "controller begins", "controller writes", "controller sends a probe", "controller concludes", "controller undoes", "controller is killed",
+	"begins", "agent sees the CiliumNode", "agent acknowledges the probe", "agent reports", "agent restores its endpoints", "agent restarts", "node reboots", "CNI ADD", "kubelet reports the address", "kubelet stops the pod",
+	"pod deleted", "pod deleted by force", "workload deleted", "workload created", "another scheduler binds the pod",
+	"scheduler lags", "scheduler decides", "scheduler claims", "scheduler is killed", "scheduler catches up", "scheduler binds the pod",
+	"FixedIP created", "FixedIP deleted", "FixedIP follows its slot", "controller begins", "controller writes", "controller sends or joins a probe", "controller reads the pods", "controller concludes", "controller undoes", "controller is killed",
 }
 
 // step is one request or event.
@@ -106,7 +107,7 @@ func (s step) String() string {
 	case s.kind >= taskBegins:
 		fmt.Fprintf(&b, " (%s)", [...]string{"", "release", "restore", "expire", "withdraw", "own", "judge slot"}[s.task])
 	}
-	fmt.Fprintf(&b, " name %d pod %d node %d address %d", s.name, s.serial, s.node, s.addr)
+	fmt.Fprintf(&b, ": name %d, pod %d, node %d, address %d", s.name, s.serial, s.node, s.addr)
 	return b.String()
 }
 
@@ -123,8 +124,8 @@ type result struct {
 	history   []step
 }
 
-// visited contains the step by which a state was first reached, and the index of the state before it; -1 for the initial
-// state.
+// visited contains the step by which a state was first reached, and the index of the state before that step. The index is -1
+// for the initial state.
 type visited struct {
 	parent int32
 	by     step

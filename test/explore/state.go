@@ -29,14 +29,15 @@ var (
 	nodeNames = [nodeCount]string{"node-0", "node-1"}
 	// homes contains the node whose subnet contains the address. Index: an address.
 	homes = [addrCount]int8{0, 0, 1}
-	// owners contains the pod as pool entries name it. Index: a name.
+	// owners contains the owner text that pool entries have for the pods of a name. Index: a name.
 	owners = [nameCount]string{"db/web-0", "db/web-1"}
 )
 
 // slot is the index of a pool entry in interned; 0 means no entry. It is unrelated to the slots of workloads.
 type slot uint8
 
-// interned contains all entries that were ever written. Only the goroutine that visits states appends to it.
+// interned contains all entries that were ever written, from index 1 on. Searches run one after the other, so it needs no
+// lock.
 var interned = []pool.Entry{{}}
 
 func intern(e pool.Entry) slot {
@@ -80,7 +81,8 @@ type object struct {
 	acknowledged entries
 }
 
-// probe is the state of the agent barrier: the value of the probe in status.ipam.release-ips.
+// probe is the state of the agent barrier of one node. In a real CiliumNode, a probe that the agent has acknowledged is
+// absent. The model keeps probeAcknowledged until the controller has used the answer.
 type probe uint8
 
 const (
@@ -109,22 +111,23 @@ type pod struct {
 	addr int8
 }
 
-// sandbox is the sandbox of one pod on its node. The pod may not exist at the API server any more.
+// sandbox is the sandbox of one pod on its node. It outlives the pod at the API server if the pod is deleted by force.
 type sandbox struct {
 	state      sandboxState
 	node, addr int8
 	// endpoint is true if the agent has an endpoint for the sandbox. A sandbox whose endpoint the agent could not restore
 	// keeps running without one.
 	endpoint bool
-	// freed is true if the CNI plugin has released the address, because the agent refused another pod that had got the
-	// address as well.
+	// freed is true if the CNI plugin has released the address, because the agent refused the endpoint of another pod with
+	// the same address.
 	freed bool
 }
 
 type sandboxState uint8
 
 const (
-	// absent: the pod has not been started. The kubelet may start it if it is bound to node.
+	// absent means that the kubelet has not started the pod yet, or not since the last reboot of the node. If node is set,
+	// the kubelet may start the pod there.
 	absent sandboxState = iota
 	running
 	stopped
@@ -146,7 +149,7 @@ type scheduler struct {
 	pools   [nodeCount]entries
 	used    [nodeCount]usage
 	records [nameCount]record
-	// name and serial are the pod that the scheduler places, node and addr the decision.
+	// name and serial identify the pod that the scheduler places. node and addr are the decision.
 	name, serial, node, addr int8
 	// entryExists is true if the cache already shows the entry, so that the scheduler writes nothing.
 	entryExists bool
@@ -167,7 +170,7 @@ type task struct {
 	phase      uint8
 	name       int8
 	node, addr int8
-	// before is the entry at the beginning of the task, which the write of the task replaces.
+	// before is the entry of the address when the task began. A write of the task replaces it, and an undo writes it again.
 	before slot
 }
 
@@ -239,7 +242,7 @@ func initial(sc scope) state {
 	return s
 }
 
-// poolOf returns a pool in the type of ipam/core/pool.
+// poolOf converts a pool of the model to a NodePool, the type that the product's core reads.
 func poolOf(node int8, e entries, used usage) pool.NodePool {
 	n := pool.NodePool{
 		Name: nodeNames[node], UID: nodeNames[node], Generation: 1, HasPool: true, HasUsed: true,
@@ -259,7 +262,8 @@ func poolOf(node int8, e entries, used usage) pool.NodePool {
 	return n
 }
 
-// apply writes edits as the API server applies their patch: all of them, or none if one of their tests fails.
+// apply writes edits as the API server applies their patch: all edits, or no edit if a test of one of them fails. It reports
+// whether the edits were written.
 func (o *object) apply(edits []pool.EntryChange) bool {
 	next := o.entries
 	for _, e := range edits {

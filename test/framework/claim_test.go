@@ -30,7 +30,7 @@ func TestClaim(t *testing.T) {
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "10.1.0.6")
-					s.seesAt("other-0", "a", true)
+					s.seesAt("other-0", "a")
 				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/other-0; the pod is tried again"},
 			}, afterLoss("a", "10.1.0.5")...),
 		},
@@ -43,21 +43,21 @@ func TestClaim(t *testing.T) {
 				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.6 on node a belongs to pod NS/other-0; the pod is tried again"},
 				{at: unreserve, before: func(s *scene) {
 					s.line.release()
-					s.seesAt("other-0", "a", true)
+					s.seesAt("other-0", "a")
 				}},
 			}, afterLoss("a", "10.1.0.5")[1:]...),
 		},
-		"no family is claimed if the address of one family is lost": {
+		"neither family is claimed if another pod has taken the address of one family": {
 			families: []string{"IPv4", "IPv6"},
 			world:    dualNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "fd00:1::7")
-					s.seesAt("other-0", "a", true)
+					s.seesAt("other-0", "a")
 				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP fd00:1::7 on node a belongs to pod NS/other-0; the pod is tried again"},
 			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
 		},
-		"no family is claimed if the address of the family that the FixedIP lacks is lost": {
+		"neither family is claimed if another pod has taken the address of the family that the FixedIP lacks": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
@@ -66,7 +66,7 @@ func TestClaim(t *testing.T) {
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "fd00:1::7")
-					s.seesAt("other-0", "a", true)
+					s.seesAt("other-0", "a")
 				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP fd00:1::7 on node a belongs to pod NS/other-0; the pod is tried again"},
 			}, afterLoss("a", "10.1.0.3", "fd00:1::6")...),
 		},
@@ -78,7 +78,7 @@ func TestClaim(t *testing.T) {
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "10.1.0.3")
-					s.seesAt("other-0", "a", true)
+					s.seesAt("other-0", "a")
 				}, answer: "Unschedulable: the pod did not get the address that was chosen for it: IP 10.1.0.3 on node a belongs to pod NS/other-0; the pod is tried again"},
 				{at: unreserve},
 				{at: reserve, answer: "UnschedulableAndUnresolvable: node(s) couldn't give the pod an address: IP 10.1.0.3 on node a belongs to pod NS/other-0"},
@@ -149,7 +149,7 @@ func TestClaim(t *testing.T) {
 				{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "db/x") }},
 			}, afterReport...),
 		},
-		"no address is claimed in a CiliumNode that was created again before the agent has reported": {
+		"no address is claimed in a CiliumNode that was created again until the agent has reported": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -160,7 +160,7 @@ func TestClaim(t *testing.T) {
 				{at: unreserve},
 			}, afterReport...),
 		},
-		"an address is lost with the subnet of its node": {
+		"a claim fails if the node loses its subnet": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -177,7 +177,7 @@ func TestClaim(t *testing.T) {
 			steps: []step{
 				{at: preBind, before: func(s *scene) {
 					s.takes("web-0", "b", "10.2.0.3")
-					s.seesAt("web-0", "b", true)
+					s.seesAt("web-0", "b")
 				}, then: claimed("a", "10.1.0.6"), answer: "Unschedulable: the pod did not get the address that was chosen for it: pod NS/web-0 already has IP 10.2.0.3 on node b; the pod is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": cordoned("10.2.0.3", "b")}, before: func(s *scene) { s.cordon("b", false) }},
@@ -191,7 +191,7 @@ func TestClaim(t *testing.T) {
 				{at: preFilter},
 				{at: reserve, before: func(s *scene) {
 					s.takes("web-0", "b", "10.2.0.3")
-					s.seesAt("web-0", "b", true)
+					s.seesAt("web-0", "b")
 				}, answer: "UnschedulableAndUnresolvable: node(s) had no entry for the pod in their pools, but the pool of node b has got one for IP 10.2.0.3 in the meantime; the pod is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": cordoned("10.2.0.3", "b")}, before: func(s *scene) { s.cordon("b", false) }},

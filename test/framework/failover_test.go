@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// failingOver returns the world of twoNodes with a failover policy in an annotation of the StatefulSet.
+// failingOver returns the world of twoNodes with a failover policy in an annotation of the pod template of the StatefulSet.
 func failingOver(policy string) func(*scene) {
 	return func(s *scene) {
 		s.node("b", "10.2.0.0/29")
@@ -34,7 +34,7 @@ func swap(s *scene) {
 	s.removes("web-0")
 }
 
-// markedMoved changes want to the moved entry of node a after web-0 has migrated to b.
+// markedMoved adds to want the moved entry that node a has after the migration of web-0 to b.
 func markedMoved(s *scene, want *stored) {
 	want.entry("a", "10.1.0.6", "fixedip.io/moved", "node=b;pod="+s.ns+"/web-0")
 }
@@ -70,8 +70,8 @@ func untilRecorded(others ...string) step {
 	}}
 }
 
-// livingOnB returns a world in which the address of web-0 was migrated from its home a to b. The StatefulSet has the given
-// failover policy.
+// livingOnB returns a world in which the address of web-0 was migrated from its home a to b. The pod template of the
+// StatefulSet has the given failover policy.
 func livingOnB(policy string) func(*scene) {
 	return func(s *scene) {
 		s.node("c", "10.3.0.0/29")
@@ -111,7 +111,8 @@ func (s *scene) deleteNode(name string) {
 	s.deleteCiliumNode(name)
 }
 
-// bothAtHome creates a cluster of two nodes with both families, in which b is cordoned and web-0 may migrate.
+// bothAtHome creates a cluster of two nodes with both families, in which b is cordoned and web-0 has the failover policy
+// Migrate.
 func bothAtHome(s *scene) {
 	s.node("b", "10.2.0.0/29", "fd00:2::/125")
 	s.cordon("b", true)
@@ -149,7 +150,8 @@ func expectReason(text string, then func(*scene)) func(*scene) {
 
 const (
 	unschedulable = "Unschedulable: 0/2 nodes are available: *"
-	// unconfirmed is the reason why web-0 does not leave node a before the controller allows the move.
+	// unconfirmed is the reason why web-0 waits for node a until the controller allows the move. In messages, the
+	// addresses follow it.
 	unconfirmed = "the former pod may still run there: the controller and the agent on node a have not confirmed yet that nothing uses "
 )
 
@@ -192,7 +194,7 @@ func (s *scene) status(name, data string) {
 
 func TestFailover(t *testing.T) {
 	play(t, map[string]row{
-		"Migrate: the address moves with the pod, and stays there when its home node is uncordoned": {
+		"Migrate: the address moves with the pod, and stays on the new node when its home node is uncordoned": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
@@ -241,8 +243,8 @@ func TestFailover(t *testing.T) {
 				step{at: preFilter},
 				step{at: preFilter},
 				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take the pod now*"}, before: expectReason("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon that node; no other node can take the pod now", func(s *scene) {
-					// The limit allows one cycle of the new pod, two after the permission to move, and the others for
-					// late events of its FixedIP.
+					// The limit allows one cycle of the first placement, one of the new pod, two after the permission to
+					// move, and two for late events of the FixedIP.
 					if got := s.passed[key("web-0", preFilter)]; got > 6 {
 						s.t.Errorf("PreFilter was called %d times for web-0, want at most 6", got)
 					}
@@ -266,7 +268,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: a permission for a former pod with the name does not count": {
+		"Migrate: a permission for a former pod with the same name is ignored": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
@@ -278,7 +280,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: the pod waits while its node is not ready, until the node is out of service": {
+		"Migrate: the pod waits while its node is not ready, and migrates when the node is out of service": {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
@@ -355,7 +357,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Wait: a moved address returns home, and only there, when its node is deleted": {
+		"Wait: a moved address returns to its home node, and to no other node, when its node is deleted": {
 			world: livingOnB("Wait"),
 			steps: []step{
 				{at: bind, then: bound("web-0", "b")},
@@ -431,7 +433,7 @@ func TestFailover(t *testing.T) {
 					before: expectReason("the controller and the agent on node b have not confirmed yet that nothing uses 10.1.0.6", func(*scene) {})},
 			},
 		},
-		"Wait: the message names the alternatives": {
+		"Wait: the message names the failover policy Reassign": {
 			world: failingOver("Wait"),
 			steps: placed(
 				step{before: swap},

@@ -61,7 +61,7 @@ type sabotage struct {
 // gate stops every cycle of a scheduler at every extension point until the row lets it pass.
 type gate struct {
 	calls chan *call
-	// opened is cancelled when the row is over. From then on all calls pass.
+	// opened is canceled when the row is over. From then on all calls pass.
 	opened context.Context
 }
 

@@ -176,7 +176,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"an address of the family that the pool lacks is claimed on the node of the other family": {
+		"an address of the second family is claimed on the node that has an entry of the first family for the pod": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29", "fd00:2::/125")
@@ -190,7 +190,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"a pod waits while its pool has another address than its FixedIP": {
+		"a pod waits while the pool of its node has another address for it than its FixedIP": {
 			world: func(s *scene) {
 				s.createFixedIP("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)
@@ -245,7 +245,7 @@ func TestPlacement(t *testing.T) {
 				step{before: func(s *scene) {
 					s.uses("a", "10.1.0.6", "other-0")
 					s.takes("other-0", "a", "10.1.0.2")
-					s.seesAt("other-0", "a", true)
+					s.seesAt("other-0", "a")
 					s.removes("web-0")
 				}},
 				step{at: preFilter, answer: "UnschedulableAndUnresolvable: the agent of node a reports IP 10.1.0.6 as used by NS/other-0; the pod can be placed there when the agent no longer reports that"},
@@ -364,7 +364,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"a pod whose annotation is corrected while it is being refused is tried again": {
+		"a pod whose annotation is corrected during the cycle that refuses the pod is tried again": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.statefulSet("web", annotated("fixedip.io/enabled", "maybe"))
@@ -377,7 +377,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"PreBindPreFlight does not skip a pod that opted out and whose name may have an address": {
+		"PreBindPreFlight does not skip PreBind for a pod that opted out and whose name may have an address": {
 			preFlight: true,
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
@@ -392,7 +392,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: calls(0, filter)},
 			},
 		},
-		"PreBindPreFlight skips a pod without a fixed address": {
+		"PreBindPreFlight skips PreBind for a pod without a fixed address": {
 			preFlight: true,
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")

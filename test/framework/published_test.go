@@ -13,8 +13,8 @@ import (
 )
 
 // The controller publishes the results of agent barriers in the status of FixedIPs. The rows of this file write the status
-// instead. A pod waits until the result that it needs is published, is then requeued exactly once, and does not miss a
-// result that is published during its cycle.
+// instead. A pod waits until the result that it needs is published. The publication requeues the pod exactly once. A result
+// that is published during a cycle of the pod is not missed.
 
 // requeues returns the number of times that the plugin has requeued a pod. Pods that the scheduler itself requeues do not
 // count.

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/klog/v2"
@@ -34,7 +35,8 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// stored contains the objects that the plugin may write or whose writes it may cause.
+// stored contains the state that the rows compare: the pools, which the plugin writes, the FixedIPs, which it must not write,
+// and the bindings of pods.
 type stored struct {
 	// Pools contains spec.ipam of the CiliumNodes. Key: the name of the node.
 	Pools map[string]ipamtypes.IPAMSpec
@@ -70,9 +72,9 @@ type scene struct {
 	flockUID types.UID
 	// failing contains the message with which a point fails for a pod. Key: see key.
 	failing map[string]string
-	// reads is the number of reads of CiliumNode a up to the time at which the row stored it, for a later comparison.
+	// reads is the number of reads of CiliumNode a when a step stored it. A later step compares the current number with it.
 	reads int
-	// requeues is the number of pods that the plugin had requeued when the row last called storesRequeues.
+	// requeues is the result of the function requeues when the row last called storesRequeues.
 	requeues int
 	// passed counts the calls of each point for each pod. Key: see key.
 	passed map[string]int
@@ -139,7 +141,8 @@ func (s *scene) create(o client.Object) {
 	s.must(s.api.Create(within(s.t), o))
 }
 
-// patch applies a merge patch to an object.
+// patch applies a merge patch to the object with the kind of o and the given name. A namespaced object is in the row's
+// namespace.
 func (s *scene) patch(o client.Object, name, data string) {
 	s.t.Helper()
 	o.SetName(name)
@@ -190,7 +193,8 @@ func (s *scene) unreportedCiliumNode(name string, subnets ...string) {
 	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: ipamtypes.AllocationMap{}}
 }
 
-// reports writes the report that the agent of a node would write: owner uses an address outside all subnets.
+// reports writes a report of the agent of a node: owner uses an address outside all subnets. The node counts as unreported
+// unless owner is one of pool.NodeOwners.
 func (s *scene) reports(node, owner string) {
 	s.t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
@@ -270,7 +274,7 @@ func annotated(key, value string) func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) { t.Annotations = map[string]string{key: value} }
 }
 
-// removes deletes a pod at once. Its StatefulSet, if it has one, creates the next pod.
+// removes deletes a pod at once. If the pod belongs to a StatefulSet, the StatefulSet controller creates the next pod.
 func (s *scene) removes(pod string) {
 	s.t.Helper()
 	s.must(s.api.Delete(within(s.t), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}, client.GracePeriodSeconds(0)))
@@ -336,19 +340,31 @@ func (s *scene) until(what string, seen func() bool) {
 	}
 }
 
-// seesAt waits until the plugin sees an address of a StatefulSet pod on a node or, if want is false, sees none there.
-// It calls the queueing hint of the plugin, whose only side effect is an increment of fixedip_requeues_total.
-func (s *scene) seesAt(pod, node string, want bool) {
+// seesAt waits until PreFilter allows a pod of StatefulSet web only the node, so that the plugin has seen an entry or a FixedIP
+// of the pod there.
+func (s *scene) seesAt(pod, node string) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("PreFilter allows pod %s only node %s", pod, node), func() bool {
+		result, status := s.plugin.PreFilter(s.t.Context(), framework.NewCycleState(), s.probe(pod), nil)
+		if !status.IsSuccess() {
+			s.t.Fatal(status.AsError())
+		}
+		return result != nil && result.NodeNames.Equal(sets.New(node))
+	})
+}
+
+// seesDeletion waits until the plugin's queueing hint for a new Node does not accept the node of a pod of StatefulSet web,
+// because the FixedIP of the pod is being deleted. Only PreFilter would add the pod to the queue of waiting pods.
+func (s *scene) seesDeletion(pod, node string) {
 	s.t.Helper()
 	events, err := s.plugin.EventsToRegister(s.t.Context())
 	s.must(err)
-	probe := s.probe(pod)
-	s.until(fmt.Sprintf("the plugin sees an address of pod %s on node %s: want %t", pod, node, want), func() bool {
+	s.until(fmt.Sprintf("the plugin's hint does not accept node %s for pod %s", node, pod), func() bool {
 		for _, e := range events {
 			if e.Event.Resource == fwk.Node {
-				hint, err := e.QueueingHintFn(klog.Background(), probe, nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+				hint, err := e.QueueingHintFn(klog.Background(), s.probe(pod), nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 				s.must(err)
-				return (hint == fwk.Queue) == want
+				return hint == fwk.QueueSkip
 			}
 		}
 		return false
@@ -369,8 +385,8 @@ func (s *scene) seesFreeAddress(node string, free bool) {
 	})
 }
 
-// probe returns a pod that is in no queue and not stored: a pod of StatefulSet prober if the name begins with "probe-", and
-// otherwise a pod of StatefulSet web.
+// probe returns a pod that is in no queue and not stored: a pod of the StatefulSet in prober if the name begins with "probe-",
+// and otherwise a pod of StatefulSet web.
 func (s *scene) probe(name string) *corev1.Pod {
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}
 	if strings.HasPrefix(name, s.prober.Name+"-") {

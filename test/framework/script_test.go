@@ -51,8 +51,6 @@ import (
 type row struct {
 	// families is ipFamilies of the scheduler; IPv4 only if nil.
 	families []string
-	// claimTimeout is claimTimeout of the scheduler; stepTimeout if 0.
-	claimTimeout time.Duration
 	// failover is the failover policy of the scheduler, Wait if empty, and movable its allowAddressMigration.
 	failover string
 	movable  bool
@@ -76,7 +74,8 @@ type step struct {
 	before func(*scene)
 	// sabotage applies to the points of the saboteur.
 	sabotage
-	// answer is the expected status of the plugin as show formats it, "Success" if empty. A * stands for any text.
+	// answer is the expected status of the point as show formats it; "Success" if empty. See player.matches. It is ignored if
+	// the step sabotages the point.
 	answer string
 	// then changes want to the objects that should be stored after the point.
 	then func(s *scene, want *stored)
@@ -189,7 +188,7 @@ func (p *player) start(r row) <-chan watch.Event {
 		informers.Shutdown()
 		dynamicInformers.Shutdown()
 	})
-	// Wait until the cache of the plugin is complete. Until then the plugin refuses every pod, and no row expects that.
+	// Until the cache of the plugin is complete, the plugin refuses every pod with a fixed address, which no row expects.
 	p.until("the cache of the plugin is complete", func() bool {
 		_, status := p.plugin.PreFilter(ctx, framework.NewCycleState(), p.probe("probe-0"), nil)
 		return status.IsSuccess()
@@ -201,7 +200,7 @@ func (p *player) start(r row) <-chan watch.Event {
 	return pods.ResultChan()
 }
 
-// profile returns the default profile with the plugin and the saboteur.
+// profile returns the default profile with the plugin, and with the saboteur in place of the default binder.
 func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 	p.t.Helper()
 	c, err := latest.Default()
@@ -213,9 +212,6 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 	prof.Plugins.Bind.Disabled = []schedulerconfig.Plugin{{Name: "DefaultBinder"}}
 	if r.families == nil {
 		r.families = []string{"IPv4"}
-	}
-	if r.claimTimeout == 0 {
-		r.claimTimeout = stepTimeout
 	}
 	prof.PluginConfig = append(prof.PluginConfig, schedulerconfig.PluginConfig{Name: fixedip.Name, Args: &config.FixedIPArgs{
 		Configuration: p.settings(configuration.Configuration{
@@ -229,7 +225,7 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 			Workloads:             []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
 		}),
 		CiliumConfig: ciliumconfigmap.Default,
-		ClaimTimeout: &metav1.Duration{Duration: r.claimTimeout},
+		ClaimTimeout: &metav1.Duration{Duration: stepTimeout},
 		ClaimQPS:     ptr.To[float32](100),
 		ClaimBurst:   ptr.To[int32](200),
 	}})
@@ -270,7 +266,7 @@ func (p *player) play(events <-chan watch.Event) {
 			p.t.Logf("calls of extension points:\n%s", strings.Join(p.log, "\n"))
 		}
 	}()
-	// No event reports that a step's condition when has become true.
+	// The condition when of a step is polled, because no event reports that it has become true.
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for {

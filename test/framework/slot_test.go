@@ -78,8 +78,7 @@ func (s *scene) vacant(pod, addr string) {
 // notVacated is the outcome of a pod of the flock before the controller has published that the slot of web-x is vacated.
 const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has the IPs of one pod that has ended, was deleted or is being deleted; the pod waits until it can take over such an IP: 10.1.0.6 on node a (the controller and the agent there have not confirmed yet that pod NS/web-x has stopped)*"
 
-// slotted returns a function that adds the claim of a pod of the flock to want: of a new slot, or of a slot that the
-// pod takes over.
+// slotted returns a function that adds the claim of a slot to want. The slot is new, or the pod takes it over.
 func slotted(pod, node, addr string) func(*scene, *stored) {
 	return func(s *scene, want *stored) {
 		want.entry(node, addr, s.ns+"/"+pod, s.ns+"/Flock.example.com/web")
@@ -181,7 +180,7 @@ func TestSlots(t *testing.T) {
 			),
 		},
 		"one pod waits for a slot on a cordoned node, and another pod does not": {
-			// The scheduler has seen that the slot is vacated before the pod exists.
+			// The scheduler has seen that the slot is vacated before it tries the pod.
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29")
 				s.node("a", "10.1.0.0/29")
@@ -201,7 +200,7 @@ func TestSlots(t *testing.T) {
 				{rest: map[string]string{"web-y": "on a", "web-z": "on b"}},
 			},
 		},
-		"a slot that another fixedip-scheduler has claimed meanwhile is not claimed again": {
+		"a slot that another fixedip-scheduler claims during the cycle is not claimed again": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) { s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},

@@ -65,7 +65,7 @@ type state struct {
 	pod string
 }
 
-// states are the states of waitingPage. Key: the name of the state.
+// states are the states of waitingPage that TestStates checks. Key: the name of the state.
 var states = map[string]state{
 	"Its node is cordoned": {
 		world: twoNodes,
@@ -109,7 +109,7 @@ var states = map[string]state{
 		steps: placed(step{before: func(s *scene) {
 			s.uses("a", "10.1.0.6", "other-0")
 			s.takes("other-0", "a", "10.1.0.2")
-			s.seesAt("other-0", "a", true)
+			s.seesAt("other-0", "a")
 			s.removes("web-0")
 		}}),
 	},

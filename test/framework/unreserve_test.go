@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestUnreserve checks cycles that fail after Reserve: before, during and after PreBind, and in a bind that fails or only
-// reports a failure.
+// TestUnreserve checks what is stored after failures and delays that follow Reserve: before, during and after PreBind, and in
+// a bind that fails or only reports a failure.
 func TestUnreserve(t *testing.T) {
 	play(t, map[string]row{
 		"before PreBind: nothing is stored and the address is free": {
@@ -45,7 +45,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: calls(0, unreserve)},
 			},
 		},
-		"during PreBind: a claim that was lost on the way is sent again": {
+		"during PreBind: a claim that the API server has not received is sent again": {
 			world: oneNode,
 			steps: []step{
 				{at: preBind, before: func(s *scene) { s.line.lose(unsent) }, then: claimed("a", "10.1.0.6")},
@@ -60,7 +60,7 @@ func TestUnreserve(t *testing.T) {
 					answer: "Error: claim address 10.1.0.6 on node a for pod NS/web-0: write to CiliumNode a failed in 6 tries and may have been applied nevertheless: patch CiliumNode a: *"},
 			}, afterLoss("a", "10.1.0.6")...),
 		},
-		"during PreBind: a claim counts before the watch shows it": {
+		"during PreBind: a claim succeeds before the watch shows it": {
 			world: oneNode,
 			steps: []step{
 				{at: preBind, before: func(s *scene) { s.line.hold() }, then: claimed("a", "10.1.0.6")},
@@ -112,7 +112,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"after a bind that reported failure but happened: the entry stays": {
+		"after a bind that succeeded and reported a failure: the entry stays": {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, then: claimed("a", "10.1.0.6")},

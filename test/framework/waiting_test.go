@@ -50,7 +50,8 @@ func gone(pod string) func(*scene) {
 	}
 }
 
-// priority creates a PriorityClass above that of a filler, and returns a function that sets it in a pod template.
+// priority creates a PriorityClass with a higher priority than a filler has, and returns a function that sets it in a pod
+// template.
 func (s *scene) priority() func(*corev1.PodTemplateSpec) {
 	s.t.Helper()
 	high := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.ns}, Value: 1000}
@@ -106,7 +107,7 @@ func TestWaiting(t *testing.T) {
 				}},
 				step{at: preFilter},
 				step{at: filter},
-				// The preempted pod is deleted, and the pod is nominated to node a.
+				// The preempted pod is deleted, and web-0 is nominated to node a.
 				step{at: preFilter},
 				step{at: filter},
 				step{at: bind, then: bound("web-0", "a")},
@@ -135,7 +136,7 @@ func TestWaiting(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a", "db-0": "on a"}},
 			},
 		},
-		"a nominated node that does not own the address is refused": {
+		"a pod is not placed on its nominated node if its entry is on another node": {
 			world: func(s *scene) {
 				high := s.priority()
 				s.node("a", "10.1.0.0/30")
@@ -152,10 +153,10 @@ func TestWaiting(t *testing.T) {
 						s.nominated("web-0", "b")
 						s.patch(&corev1.Pod{}, "filler", `{"metadata":{"finalizers":null}}`)
 					}},
-				// The pod gets an entry on node a.
+				// A user writes an entry for web-0 on node a.
 				{at: preFilter, before: func(s *scene) {
 					s.takes("web-0", "a", "10.1.0.2")
-					s.seesAt("web-0", "a", true)
+					s.seesAt("web-0", "a")
 					s.nominated("web-0", "b")
 				}},
 				// The scheduler tries the nominated node b first, which the other plugins accept.
@@ -187,9 +188,9 @@ func TestWaiting(t *testing.T) {
 			},
 			steps: []step{
 				{at: preFilter, before: func(s *scene) {
-					s.seesAt("web-0", "a", true)
+					s.seesAt("web-0", "a")
 					s.must(s.api.Delete(within(s.t), &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}}))
-					s.seesAt("web-0", "a", false)
+					s.seesDeletion("web-0", "a")
 				}, answer: "UnschedulableAndUnresolvable: FixedIP web-0 of the pod (10.1.0.3) is being deleted; the pod gets a new address when that FixedIP is gone"},
 				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: FixedIP web-0 of the pod (10.1.0.3) is being deleted; the pod gets a new address when that FixedIP is gone." + unhelpful},
 					before: func(s *scene) {

@@ -208,7 +208,7 @@ func TestForeignNomination(t *testing.T) {
 // docs/project/findings.md).
 func TestOptedOutPodsAreBound(t *testing.T) {
 	optsOut := func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }
-	// The garbage collector ignores pods whose owner is of a kind that does not exist.
+	// The kind does not exist, so the garbage collector does not delete the pod for its missing owner.
 	ofBatch := func(pod *corev1.Pod) {
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch.example.com/v1", Kind: "Batch", Name: "web", UID: "batch", Controller: ptr.To(true)}}
 	}

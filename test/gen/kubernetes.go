@@ -50,8 +50,8 @@ func Node(name string, change ...func(*corev1.Node)) *corev1.Node {
 	}, change)
 }
 
-// StatefulSet returns a StatefulSet with parallel pod management. Its pods have the label app with its name, Scheduler as
-// their scheduler, and a container whose image does not exist.
+// StatefulSet returns a StatefulSet with parallel pod management. Its pods have the label app, whose value is the name of the
+// StatefulSet, Scheduler as their scheduler, and a container whose image does not exist.
 func StatefulSet(namespace, name string, replicas int32, change ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
 	labels := map[string]string{"app": name}
 	return changed(&appsv1.StatefulSet{

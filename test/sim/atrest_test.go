@@ -50,21 +50,22 @@ func (c *checks) atRest() {
 		for ip, e := range cn.Spec.IPAM.Pool {
 			switch {
 			case e.Owner == "fixedip.io/cooldown" && (c.inUse(ip) || c.inPodStatus(ip)):
-				// An unreserved pod got the address from an agent that had not seen the entry yet. The address stays in
-				// cooldown until the pod is gone or has another address.
+				// An unreserved pod got the address from an agent that had not seen the entry yet, or the status of a pod
+				// still contains the address after a reboot. The address stays in cooldown until the pod is gone or has
+				// another address.
 			case e.Owner == "fixedip.io/move-target" && c.moveIncomplete(byPod[strings.TrimPrefix(e.Resource, "pod=")], strings.TrimPrefix(e.Resource, "pod="), ip, cn.Name):
 			case isMarker(e.Owner) && e.Owner != "fixedip.io/moved":
 				c.violate("no leak: the entry of IP %s on node %s still has owner %s (%s)", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
 				r := byPod[e.Owner]
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
-				// Three kinds of pods keep running with their address: a bare pod, a pod that opts out, and a pod for
-				// which a user has meanwhile created a FixedIP with another address. See podAtRest. The entry of an
-				// unreserved pod is removed with the pod, even if an agent that had not seen the entry has given the
-				// pod another address.
+				// Three kinds of pods keep running with an address that their FixedIP does not name: bare pods, pods that
+				// opt out, and pods whose FixedIP a user has created or deleted. See podAtRest. The entry of an unreserved
+				// pod is removed with the pod, even if an agent that had not seen the entry has given the pod another
+				// address.
 				runs := exists && runsWithAny(pod, []string{ip}) &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
-				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
+				if r == nil && !exists && !c.retains(e.Owner) && !c.mayBeSlot(e.Resource) {
 					c.violate("no leak: the entry of IP %s on node %s still has owner %s (%s), which has neither a pod nor a FixedIP", ip, cn.Name, e.Owner, e.Resource)
 				} else if r != nil && namesFamily(r, ip) && !slices.Contains(r.Spec.IPs, ip) && !runs && !(exists && isUnreserved(e)) {
 					c.violate("no leak: the entry of IP %s on node %s still has owner %s, whose FixedIP names only %v", ip, cn.Name, e.Owner, r.Spec.IPs)
@@ -84,11 +85,12 @@ func (c *checks) atRest() {
 		set, exists := one[*appsv1.StatefulSet](w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)
 		// A FixedIP that a user created is kept as long as its workload has never existed: the owner in it has no UID
 		// yet.
-		gone := !exists && (r.Spec.Owner.UID != "" || !c.byUser[r.UID]) && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
-		// WhenScaled does not apply if the workload has opted out: the workload then counts as deleted.
-		surplus := exists && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
+		// A workload that has opted out counts as deleted, so WhenScaled does not apply to it.
+		optedOut := exists && optsOut(set.Spec.Template)
+		gone := (!exists && (r.Spec.Owner.UID != "" || !c.byUser[r.UID]) || optedOut) && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
+		surplus := exists && !optedOut && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
 		if !pod && (gone || surplus) {
-			c.violate("no leak: FixedIP %s still exists although its workload is gone or scaled down and does not retain it", r.Name)
+			c.violate("no leak: FixedIP %s still exists although its workload is gone, has opted out or was scaled down, and does not retain it", r.Name)
 		}
 	}
 }
@@ -115,7 +117,7 @@ func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) boo
 func (c *checks) retains(owner string) bool {
 	name, _, _ := strings.Cut(strings.TrimPrefix(owner, namespace+"/"), "-")
 	s, exists := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name)
-	return exists && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && s.Spec.Template.Annotations[identity.AnnotationEnabled] == ""
+	return exists && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && !optsOut(s.Spec.Template)
 }
 
 // inUse reports whether a pod runs with an address. Forgotten sandboxes do not count.
@@ -146,16 +148,8 @@ func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	})
 }
 
-// mayClaim reports whether a later pod may use an owned entry that no FixedIP records: the StatefulSet of the pod exists and
-// retains addresses after a scale-down. owner is namespace/name of the pod.
-func (c *checks) mayClaim(owner string) bool {
-	name := owner[strings.Index(owner, "/")+1:]
-	set, ok := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name[:1])
-	return ok && set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
-}
-
-// pinnedByOther reports whether a user has created a FixedIP that reserves an address of this pod for another pod. Only
-// a user can decide which of the two pods keeps the address.
+// pinnedByOther reports whether a FixedIP that a user has created or deleted reserves an address of this pod for another
+// pod. Only a user can decide which of the two pods keeps the address.
 func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
 		return c.byUser[r.UID] && keyOf(r) != keyOf(pod) && runsWithAny(pod, r.Spec.IPs)
@@ -175,15 +169,25 @@ func (c *checks) hasOther(ip, key string) bool {
 	})
 }
 
-// full reports whether the pool of a node is full in one family: it has at least 7 dynamic entries (the maximum, half
-// of its subnet) or an entry for each of the 14 addresses. The default scheduler places pods on such a node too.
+// full reports whether the pool of a node is full in one family: half of its addresses are dynamic entries, which is the
+// maximum, or all of its addresses have entries. The default scheduler places pods on such a node too.
 func (w *world) full(node string) bool {
 	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, node)
 	if !ok {
 		return false
 	}
 	return slices.ContainsFunc(w.setup.families(), func(v6 bool) bool {
-		dynamic, entries := 0, 0
+		size, dynamic, entries := 0, 0, 0
+		for _, subnet := range cn.Spec.IPAM.PodCIDRs {
+			// No pod gets the first address of a subnet, nor the last one of an IPv4 subnet.
+			switch prefix := mustPrefix(subnet); {
+			case prefix.Addr().Is6() != v6:
+			case v6:
+				size += 1<<(128-prefix.Bits()) - 1
+			default:
+				size += 1<<(32-prefix.Bits()) - 2
+			}
+		}
 		for ip, e := range cn.Spec.IPAM.Pool {
 			if agent.IsIPv6(ip) == v6 {
 				entries++
@@ -192,7 +196,7 @@ func (w *world) full(node string) bool {
 				}
 			}
 		}
-		return dynamic >= 7 || entries >= 14
+		return dynamic >= size/2 || entries >= size
 	})
 }
 
@@ -201,14 +205,14 @@ func (w *world) full(node string) bool {
 func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	key := keyOf(pod)
 	if pod.DeletionTimestamp != nil {
-		c.violate("no end: the deletion of pod %s does not end", key)
+		c.violate("rest: the deletion of pod %s does not end", key)
 		return
 	}
 	adopted := c.w.setup.adoption && pod.Labels[adoptLabel] != ""
 	fixed := adopted || metav1.GetControllerOfNoCopy(pod) != nil && pod.Annotations[identity.AnnotationEnabled] == ""
 	if pod.Spec.NodeName == "" {
 		if !c.w.mayWait(pod) {
-			c.violate("no end: pod %s is not bound to a node", key)
+			c.violate("rest: pod %s is not bound to a node", key)
 		}
 		return
 	}
@@ -219,7 +223,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		return
 	}
 	if len(pod.Status.PodIPs) != len(c.w.setup.families()) {
-		c.violate("no end: pod %s on node %s does not have one IP of each family", key, pod.Spec.NodeName)
+		c.violate("rest: pod %s on node %s does not have one IP of each family", key, pod.Spec.NodeName)
 		return
 	}
 	if !fixed {
@@ -261,8 +265,8 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	}
 }
 
-// needsDynamic reports whether a pod with the FixedIP needs a dynamic address on the node: see awayWithout. No FixedIP reserves
-// that address, so the pod waits for it like an ordinary pod.
+// needsDynamic reports whether a pod with the FixedIP r needs the address of a dynamic entry on the node: see awayWithout. No
+// FixedIP reserves that address, so on a full node the pod waits like a pod without a fixed address.
 func (c *checks) needsDynamic(node string, r *v1alpha1.FixedIP) bool {
 	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, node)
 	return ok && r != nil && slices.ContainsFunc([]string{"0.0.0.0", "::"}, func(ip string) bool {
@@ -270,8 +274,9 @@ func (c *checks) needsDynamic(node string, r *v1alpha1.FixedIP) bool {
 	})
 }
 
-// awayWithout reports whether a FixedIP has no address of the family of ip, and none of its addresses has its home on n. A
-// pod gets an address of a second family only at home: otherwise it would have two home nodes.
+// awayWithout reports whether a FixedIP has no address of the family of ip, and n is not the home node of any of its
+// addresses. A pod gets a fixed address of a second family only on the home node of the first: otherwise its addresses would
+// have two home nodes.
 func awayWithout(r *v1alpha1.FixedIP, n pool.NodePool, ip string) bool {
 	family := address.Of(netip.MustParseAddr(ip))
 	addrs := address.ParseAll(r.Spec.IPs)

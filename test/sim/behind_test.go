@@ -39,7 +39,7 @@ func TestAgentBehindClaim(t *testing.T) {
 			scheduler := schedulerStates[seed%3]
 			switch {
 			case !w.startBehindAgent("c", scheduler):
-				t.Errorf("seed %d: the pod of workload c has no IPs in its status, want it to run", seed)
+				t.Errorf("seed %d: the status of the pod of workload c has no IPs, want IPs of a running pod", seed)
 			case seed%2 == 0:
 				w.createCompetitors("c", scheduler)
 			default:
@@ -82,9 +82,10 @@ const (
 // date, or they have stalled since the bind, or it is killed and a new scheduler starts from the stored objects.
 var schedulerStates = []string{schedulerKnows, schedulerBehind, schedulerKilled}
 
-// startBehindAgent creates a workload whose pod gets another address than its claim, because its agent is behind. When the
-// pod runs, startBehindAgent cordons the other nodes and deletes the pod, or scales the workload to 0 if scheduler is
-// schedulerBehind. It returns false if the pod did not run.
+// startBehindAgent creates a workload whose pod gets another address than the claimed one, because its agent is behind. It
+// puts the schedulers into the state that scheduler names (schedulerStates). When the pod runs, startBehindAgent cordons the
+// other nodes and deletes the pod, or scales the workload to 0 if scheduler is schedulerBehind. It returns false if the pod
+// did not run.
 func (w *world) startBehindAgent(name, scheduler string) bool {
 	for _, m := range w.machines {
 		m.startsAfter = time.Now().Add(actLasts)
@@ -120,9 +121,9 @@ func (w *world) startBehindAgent(name, scheduler string) bool {
 	return true
 }
 
-// createCompetitors creates pods that need the address of the deleted pod. A stalled scheduler would bind the next pod
-// of the workload before any other pod. In that case the next pod of the workload is created after the other pods have
-// addresses and the agent has seen their entries.
+// createCompetitors creates pods that may get the address of the deleted pod. A scheduler with stalled watches would bind
+// the next pod of the workload before any other pod. In that case the next pod of the workload is created after the other
+// pods have had time to get addresses and the agent has seen the current pool.
 func (w *world) createCompetitors(name, scheduler string) {
 	if scheduler != schedulerBehind {
 		w.fillNodes()

@@ -29,7 +29,8 @@ type checks struct {
 	w *world
 	// violations are the broken invariants, in the order in which they were found.
 	violations []string
-	// included is the time since which a workload has continuously included a pod. Key: namespace/name of the pod.
+	// included is the time since which the replicas of a StatefulSet have continuously included a pod, without opting out. Key:
+	// namespace/name of the pod.
 	included map[string]time.Time
 	// workloadChanged is the time of the last change of the replicas, the annotations or the template's annotations of a
 	// StatefulSet, and of the last write of a ReplicaSet. Key: namespace/name. Deleted workloads have no key.
@@ -181,8 +182,8 @@ func (c *checks) checkDynamic(node, ip string) {
 	}
 }
 
-// checkOwner checks an address that gets a pod as its owner: no other pod has the address or can get it (promise 2 of
-// docs/project/proof.md).
+// checkOwner checks an address that gets a pod as its owner: no other pod has the address or can get it, and the owner does
+// not run with it on another node (promise 2 of docs/project/proof.md).
 func (c *checks) checkOwner(node, ip, owner string) {
 	for _, m := range c.w.machines {
 		for _, b := range m.sandboxes {
@@ -218,7 +219,7 @@ func (c *checks) checkBind(e event, by string) {
 		return
 	}
 	if metav1.GetControllerOfNoCopy(pod) == nil && !c.w.isStrict(pod.Spec.NodeName) {
-		// The pod has no fixed address and gets a dynamic entry.
+		// The pod has no fixed address. The agent gives it the address of a dynamic entry.
 		return
 	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
@@ -260,8 +261,9 @@ func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	}
 }
 
-// checkFixedIP checks that no two FixedIPs name one address, and that the product deletes a FixedIP only for a reason
-// (promises 1 and 5 of docs/project/proof.md). The product must not change the finalizers of other programs.
+// checkFixedIP checks that no two FixedIPs name one address, unless a user has created or deleted one of them, and that the
+// product deletes a FixedIP only for a reason (promises 1 and 5 of docs/project/proof.md). The product must not change the
+// finalizers of other programs.
 func (c *checks) checkFixedIP(e event, by string) {
 	now, ok := e.after.(*v1alpha1.FixedIP)
 	if before, existed := e.before.(*v1alpha1.FixedIP); existed && isProduct(by) &&
@@ -310,7 +312,7 @@ func (c *checks) checkDeletion(r *v1alpha1.FixedIP, by string) {
 	if exists && set.Annotations[identity.AnnotationFailover] == string(v1alpha1.Reassign) {
 		failover = v1alpha1.Reassign
 	}
-	// readAt is the earliest time at which the product may have read the workload. The workload may be newer.
+	// readAt is the earliest time at which the product may have read the workload. The product may not know later changes.
 	readAt := c.w.server.serving.begun.Add(-absenceCounts)
 	if exists && !included && c.workloadChanged[keyOf(set)].Before(readAt) && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" &&
 		set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && failover != v1alpha1.Reassign {
@@ -321,7 +323,7 @@ func (c *checks) checkDeletion(r *v1alpha1.FixedIP, by string) {
 		c.violate("durable: FixedIP %s is deleted by %s although its pod, which has no controller, runs with its IPs", r.Name, by)
 	}
 	if included && since.Before(readAt) && failover != v1alpha1.Reassign {
-		c.violate("durable: FixedIP %s is deleted by %s although its workload has included the pod since %v", r.Name, by, since.Sub(c.w.began))
+		c.violate("durable: FixedIP %s is deleted by %s although its workload has included the pod since %v after the start of the run", r.Name, by, since.Sub(c.w.began))
 	}
 }
 

@@ -31,8 +31,9 @@ const (
 	templateHash = "template"
 )
 
-// clusterActions returns the possible actions of the other controllers of a cluster. They act on the current objects: a
-// lag of these controllers would add nothing to the lag of the nodes.
+// clusterActions returns the possible actions of the controllers of Kubernetes, the default scheduler and another program.
+// They act on the current objects: a lag of these programs would add nothing to the lag of the nodes. clusterActions also
+// updates lastContact of each node that reaches the API server.
 func (w *world) clusterActions(now time.Time) []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
@@ -133,7 +134,7 @@ func controls(s *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	return owner != nil && owner.UID == s.UID
 }
 
-// ordinal returns the number at the end of a pod's name; -1 if there is none.
+// ordinal returns the number after the last hyphen in the name of a pod; -1 if there is no such number.
 func ordinal(name string) int {
 	n, err := strconv.Atoi(name[strings.LastIndex(name, "-")+1:])
 	if err != nil {

@@ -123,14 +123,14 @@ func (c *controller) run(r manager.Runnable) {
 	}()
 }
 
-// lead starts the controllers, as a manager does when it is elected.
+// lead starts the runnables that need leader election, as a manager does when it is elected.
 func (c *controller) lead() {
 	c.leads = true
 	for _, r := range c.runnables {
 		if l, ok := r.(manager.LeaderElectionRunnable); ok && l.NeedLeaderElection() {
 			c.takeQueue(r)
 			c.run(r)
-			// The controllers have to start in the same order in each run.
+			// The runnables have to start in the same order in each run.
 			c.w.waitIdle()
 		}
 	}
@@ -190,7 +190,7 @@ func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string,
 	r.p.w.logUnordered("  %s reports on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
 }
 
-// sink adds errors of reconciles to the history. A panic is a violation.
+// sink adds the errors that the controller logs to the history. A panic is a violation.
 type sink struct{ p *process }
 
 func (s sink) Init(logr.RuntimeInfo)          {}

@@ -13,12 +13,12 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/parallelize"
 )
 
-// maxMeanwhile is the maximum number of writes that watches deliver before an extension point of a scheduling cycle.
+// maxMeanwhile is the maximum number of steps of informers before an extension point of a scheduling cycle.
 const maxMeanwhile = 4
 
-// meanwhile lets the watches of the scheduler deliver writes before an extension point is called, in one call of four. In
-// kube-scheduler the handlers of informers run in goroutines of their own, at any point of a cycle. Only the snapshot of
-// nodes and pods stays the same.
+// meanwhile lets the watches of the scheduler deliver writes before an extension point is called, with probability 1/4. It
+// does nothing if the scheduler is cut off, and after the end of all faults. In kube-scheduler the handlers of informers run
+// in goroutines of their own, at any point of a cycle. Only the snapshot of nodes and pods stays the same.
 func (s *scheduler) meanwhile(before string) {
 	if s.cut || s.w.faultsEnded || s.w.choose(4) != 0 {
 		return

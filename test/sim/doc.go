@@ -11,7 +11,7 @@
 // These parts are modelled: etcd and the API server (versions, generations, preconditions, JSON patches with their
 // tests, finalizers, graceful deletion, some rules of the FixedIP CRD); the caches, each of which processes one write
 // at a time, so that they lag, lose their watch, list again, list old versions, and differ between kinds and processes;
-// the event handlers of the caches, some of which are called later than others of the same event (informer_test.go);
+// the event handlers of the caches, which may be called later than other handlers of the same event (informer_test.go);
 // the queues of the controllers, from which the model takes requests in any order; the scheduling queue and cycle
 // around the plugin; leader election; kubelets; agents, which allocate addresses like Cilium's allocator
 // (pkg/ipam/crd.go); the controllers of StatefulSets and nodes and the garbage collectors; and users.
@@ -28,8 +28,8 @@
 // too (cycle_test.go).
 //
 // In one out of three runs, agents create CiliumEndpoints, take over or refuse those of former pods, and leave some behind,
-// and the controller's keeper of CiliumEndpoints runs (endpoints_test.go, endpoint_checks_test.go). The agents of such a run
-// behave like either Cilium before v1.19 or Cilium from v1.19 on.
+// and the controller's keeper of CiliumEndpoints runs (endpoints_test.go, endpoint_checks_test.go). In half of these runs,
+// agents create a deleted CiliumEndpoint again, as Cilium v1.18.6 and later versions do.
 //
 // In one out of four runs, nodes are in two zones, and each pod of a StatefulSet has a volume that only nodes of one zone
 // can mount (volumes_test.go).
@@ -41,5 +41,5 @@
 // nothing is left of deleted objects, and the product writes nothing.
 //
 //	make sim STEPS=1000000 SEED=1   many runs; a failure prints its history
-//	make sim-mutations              checks that deliberate bugs in the product are noticed
+//	make sim-mutations              puts bugs into the product, and checks that the model detects each
 package sim

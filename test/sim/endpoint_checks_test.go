@@ -26,11 +26,13 @@ func (c *checks) checkEndpoint(e event, by string) {
 	after, exists := e.after.(*ciliumv2.CiliumEndpoint)
 	switch {
 	case !exists || after.DeletionTimestamp != nil && before.DeletionTimestamp == nil:
-		c.w.stats["CiliumEndpoint deleted by the keeper"]++
 		if before.DeletionTimestamp != nil {
 			// The deletion was requested before. This write removes the finalizers.
 			c.w.stats["finalizers of a CiliumEndpoint removed by the keeper"]++
-		} else if pod != nil && pod.DeletionTimestamp == nil && c.w.isRight(before, pod) {
+			return
+		}
+		c.w.stats["CiliumEndpoint deleted by the keeper"]++
+		if pod != nil && pod.DeletionTimestamp == nil && c.w.isRight(before, pod) {
 			c.violate("endpoint: %s deletes CiliumEndpoint %s, which the agent of its pod maintains", by, e.key())
 		}
 	case !equality.Semantic.DeepEqual(before.Status, after.Status):
@@ -38,7 +40,7 @@ func (c *checks) checkEndpoint(e event, by string) {
 	case ownerOf(before) != ownerOf(after):
 		c.w.stats["owner of a CiliumEndpoint corrected by the keeper"]++
 		if pod != nil && ownerOf(before) == pod.UID {
-			c.violate("endpoint: %s makes %s the owner of CiliumEndpoint %s although its owner %s is the existing pod", by, ownerOf(after), e.key(), pod.UID)
+			c.violate("endpoint: %s makes %s the owner of CiliumEndpoint %s although the former owner %s is the existing pod", by, ownerOf(after), e.key(), pod.UID)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (w *world) endpointScripts() []action {
 	return d
 }
 
-// takeOverAsKeeperLooks makes an agent lose the UID of a CiliumEndpoint, so that the CiliumEndpoint stays when its pod is
+// takeOverAsKeeperLooks makes an agent forget the UID of a CiliumEndpoint, so that the CiliumEndpoint stays when its pod is
 // deleted. The next pod with that name starts when endpointGrace ends, and its agent takes the CiliumEndpoint over.
 func (w *world) takeOverAsKeeperLooks(pod *corev1.Pod, m *machine) {
 	m.cep.known[pod.UID].uid = ""

@@ -198,7 +198,7 @@ func (w *world) endFormerLeaders() {
 }
 
 // isEvictable reports whether the controller may evict the pod if its CiliumEndpoint is missing. The pod has to have a
-// controller and must not opt out, and a FixedIP that is not being deleted has to reserve addresses for the pod. It
+// controller and must not opt out, and a FixedIP that is not being deleted has to reserve addresses for the pod. isEvictable
 // ignores temporary blockers, such as an agent that is not ready.
 func (w *world) isEvictable(pod *corev1.Pod) bool {
 	return metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) &&
@@ -214,7 +214,7 @@ type endpointWorld struct {
 	// the pods with an event NoCiliumEndpoint which does not say that. restarted contains the pods without a CiliumEndpoint
 	// whose agent a user has restarted. Key: the UID. w.mu guards reported, advised and agentsAdvised.
 	reported, advised, restarted map[types.UID]bool
-	// agentsAdvised is true if the product has reported that the agents are the cause.
+	// agentsAdvised is true if the product has recorded the event EvictionsPaused, which asks a user to check the agents.
 	agentsAdvised bool
 	// obeyed is the last time at which a user acted because of such an event.
 	obeyed time.Time

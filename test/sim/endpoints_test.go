@@ -40,10 +40,10 @@ type endpointSetup struct {
 	// on is true if agents make CiliumEndpoints and the controller maintains them.
 	on bool
 	// remade is true if an agent makes its CiliumEndpoint again after another client has deleted it, as Cilium does from
-	// v1.19 on.
+	// v1.18.6 on (Cilium fact 14).
 	remade bool
 	// collected is true if the garbage collector and Cilium's operator remove CiliumEndpoints without a pod. Otherwise only
-	// the keeper does.
+	// the agents and the keeper do.
 	collected bool
 }
 
@@ -130,8 +130,8 @@ func (m *machine) endEndpoint(uid types.UID) {
 	}
 }
 
-// restoreEndpoints is called when an agent has restored its sandboxes. It removes endpoints whose sandbox was not restored,
-// syncs the others again, and notes the leftover CiliumEndpoints of the node.
+// restoreEndpoints is called when an agent has restored its sandboxes. It removes endpoints whose sandbox has stopped or was
+// not restored, syncs the others again, and notes the leftover CiliumEndpoints of the node.
 func (m *machine) restoreEndpoints() {
 	names := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(m.cep.known)) {

@@ -91,9 +91,10 @@ func (i *informer) lagging() []*listener {
 // behind reports whether the cache or a listener is behind the API server.
 func (i *informer) behind() bool { return i.due() || len(i.lagging()) > 0 }
 
-// step processes the next write, or makes a list if one is due, and returns a description. A list leaves out the newest
-// writes, as many as stale says: the API server may answer a list from its own cache. If neither is due, step makes the next
-// call of a listener that lags. Call step only if behind returns true.
+// step processes the next write, or makes a list if one is due, and returns a description. stale is the number of the newest
+// writes that a list leaves out, because the API server may answer a list from its own cache. A list does not leave out
+// writes that the cache has already processed. If no write and no list is due, step makes the next call of a listener that
+// lags. Call step only if behind returns true.
 func (i *informer) step(stale int) string {
 	if !i.due() {
 		return i.catchUp(i.lagging()[0])
@@ -173,7 +174,7 @@ func (i *informer) set(key string, after client.Object, initial bool) {
 	})
 }
 
-// notify makes a call to each listener. A listener that lags, or begins to lag, makes the call later.
+// notify makes a call to each listener. A listener that lags, or begins to lag, gets the call later.
 func (i *informer) notify(call func(toolscache.ResourceEventHandler)) {
 	w, all := i.from.w, i.registered()
 	for _, l := range all {
@@ -187,7 +188,7 @@ func (i *informer) notify(call func(toolscache.ResourceEventHandler)) {
 	}
 }
 
-// catchUp makes the next call that a listener has not made yet, and returns a description.
+// catchUp makes the next waiting call of a listener that lags, and returns a description.
 func (i *informer) catchUp(l *listener) string {
 	next := l.waiting[0]
 	l.waiting = l.waiting[1:]

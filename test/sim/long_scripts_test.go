@@ -153,7 +153,7 @@ func (w *world) longScripts() []action {
 			w.wanted("b")
 			w.mute(nil)
 		})
-		// First too many dynamic entries are free, and then too few. The agent sees both late.
+		// First too many dynamic entries are free, and then too few. The agent sees the later versions of its pool late.
 		add("jobs deleted and created: node "+node, func() {
 			w.onlyOn(node)
 			for range maxJobs {
@@ -274,7 +274,7 @@ func (w *world) wanted(name string) {
 	w.scale(name, int32(w.maxPods(name)))
 }
 
-// fillNodes scales all existing workloads to their maximum and creates two more bare pods.
+// fillNodes scales all existing StatefulSets to their maximum and creates two more bare pods, within the limit maxJobs.
 func (w *world) fillNodes() {
 	for _, s := range all[*appsv1.StatefulSet](w.server, statefulSets) {
 		w.wanted(s.Name)

@@ -53,7 +53,7 @@ func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
 }
 
 // remakeCiliumNode creates the CiliumNode again, as an agent does if its local node changes after the CiliumNode was
-// deleted. The agent keeps its allocations (Cilium fact 26).
+// deleted (Cilium fact 26). The agent keeps its allocations.
 func (m *machine) remakeCiliumNode() {
 	if node, ok := one[*corev1.Node](m.w.server, nodes, m.name); ok {
 		m.makeCiliumNode(metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID})

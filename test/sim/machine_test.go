@@ -57,7 +57,7 @@ type machine struct {
 
 	// ipam is the allocator of the agent; nil while the agent is down.
 	ipam *agent.Allocator
-	// ready is true if the agent has its own addresses and serves CNI requests.
+	// ready is true if the agent has the addresses of the node itself and serves CNI requests.
 	ready bool
 	// dirty is true if the agent has to write the status, at least updateRate after wroteAt.
 	dirty bool
@@ -72,7 +72,7 @@ type machine struct {
 	// stopsAfter is the earliest time at which the kubelet stops a pod. restoresAfter is the earliest time at which a
 	// starting agent restores its endpoints.
 	stopsAfter, restoresAfter time.Time
-	// remade is true if the CiliumNode was deleted since the agent last completed its start.
+	// remade is true if a user has deleted the CiliumNode since the agent last completed its start.
 	remade bool
 	// own are the addresses of the node itself. They are on the disk of the node and survive a reboot.
 	own map[ownKey]string
@@ -285,9 +285,8 @@ func (m *machine) reportPod(pod *corev1.Pod, b *sandbox) {
 func (m *machine) removed(pod *corev1.Pod) {
 	delete(m.pods, keyOf(pod)+" "+string(pod.UID))
 	uid := pod.UID
-	if err := m.w.server.remove(pods, keyOf(pod), &metav1.Preconditions{UID: &uid}, true, "kubelet"); err != nil {
-		return
-	}
+	// The write fails only if the pod was deleted by force before.
+	_ = m.w.server.remove(pods, keyOf(pod), &metav1.Preconditions{UID: &uid}, true, "kubelet")
 }
 
 // powerOff stops the agent and all sandboxes of the node.

@@ -60,7 +60,7 @@ func TestAgentAnswersProbe(t *testing.T) {
 				if used || released != labels {
 					t.Errorf("after the first report, probe in used: got %t, want false; probe in release-ips: got %t, want %t", used, released, labels)
 				}
-				// The agent answers the handshake again when it sees its own report.
+				// If the answer was lost, the agent answers the handshake again when it sees its own report.
 				for m.seesNode() {
 					m.seeNode()
 				}

@@ -88,18 +88,6 @@ func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time)
 	return ready, next
 }
 
-// busy reports whether a worker processes an item.
-func (q *queue) busy() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, i := range q.items {
-		if i.worked {
-			return true
-		}
-	}
-	return false
-}
-
 // grant hands an item to one of the idle workers.
 func (q *queue) grant(r reconcile.Request) {
 	q.mu.Lock()
@@ -162,16 +150,10 @@ func (q *queue) Len() int {
 	return len(q.items)
 }
 
-// free reports whether the queue may hand out an item: a worker is idle, and no item that excludes this queue is being
-// processed. Controllers that hold a lock while they wait for the API server run one at a time: time does not pass in
-// the synctest bubble while a goroutine waits for a lock.
+// free reports whether the queue may hand out an item, because a worker is idle. Workers of all controllers run concurrently.
+// None of them may hold a lock during a request to the API server: another worker could wait for that lock, and time does not
+// pass in the synctest bubble while a goroutine waits for a lock.
 func (q *queue) free() bool {
-	locked := func(name string) bool { return name == "pool" || name == "subnet" }
-	for _, other := range q.of.queues {
-		if (other == q && q.name == "verify" || locked(q.name) && locked(other.name)) && other.busy() {
-			return false
-		}
-	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.idle > 0

@@ -188,7 +188,8 @@ func (w *world) advance() bool {
 	return false
 }
 
-// pause returns the time until the next item of a queue is due, at least 100 ms and at most 5 s.
+// pause returns the time until the next item of a controller's queue or the next try of a pod by a scheduler is due, at least
+// 100 ms and at most 5 s.
 func (w *world) pause() time.Duration {
 	now := time.Now()
 	d := 5 * time.Second
@@ -214,8 +215,8 @@ func (w *world) pause() time.Duration {
 	return d
 }
 
-// mayWait reports whether a pod may wait until a user acts. It may wait for an address or a slot that a user requested
-// or reserved, or for the node to which its address was moved. It may also wait for an address of the second family on
+// mayWait reports whether a pod may wait until a user acts. It may wait for an address or a slot that a user requested,
+// reserved or released, or for the node to which its address was moved. It may also wait for an address of the second family on
 // a full node, or because its address and its volume are in different zones.
 func (w *world) mayWait(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
@@ -232,8 +233,8 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 	return ok && (w.byUser[r.UID] || w.stranded(r) || w.waitsForVolume(r) || w.lostToUser(r)) || w.writtenOnFull(keyOf(pod))
 }
 
-// lostToUser reports whether a FixedIP has no address of one family because the FixedIP of a user reserves the address
-// that its pod had claimed, and the node is full. The user has to delete one of the two FixedIPs.
+// lostToUser reports whether r has no address of one family because a FixedIP that a user has created or deleted names the
+// address that the pod of r had claimed, and the node of r is full. The user has to delete one of the two FixedIPs.
 func (w *world) lostToUser(r *v1alpha1.FixedIP) bool {
 	return w.full(r.Spec.NodeName) && slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(other *v1alpha1.FixedIP) bool {
 		return w.byUser[other.UID] && other.UID != r.UID && slices.ContainsFunc(other.Spec.IPs, func(ip string) bool {

@@ -254,7 +254,7 @@ func (s *scheduler) cycle(p *pending) {
 }
 
 // condition writes the condition PodScheduled and the nominated node into the status of a pod that was not placed, as the
-// scheduler does after such a cycle.
+// scheduler does after such a cycle. If the cycle ended with an error, condition writes nothing.
 func (s *scheduler) condition(pod *corev1.Pod, st *fwk.Status, nominated string) {
 	if st.Code() == fwk.Error {
 		return

@@ -82,7 +82,7 @@ type spell struct {
 	until time.Time
 }
 
-// mute begins a spell. The given node, if any, does nothing for muteFor.
+// mute begins a spell. The given node, if any, does nothing for muteFor or until the spell ends.
 func (w *world) mute(mute *machine) {
 	w.spell = spell{left: spellSteps, mute: mute, until: time.Now().Add(muteFor)}
 }
@@ -142,7 +142,7 @@ func (w *world) scripts() []action {
 					w.deletePod(pod, "user")
 				})
 				if m != nil && m.ready && !m.cut && m.sandboxes[pod.UID] != nil {
-					// The controller sends a probe while the pod still runs. The agent restarts, and acknowledges the
+					// The controller writes a probe while the pod still runs. The agent restarts, and reports without the
 					// probe before it has restored its endpoints.
 					add("force-delete as its agent restarts: pod "+pod.Name, nil, func() {
 						m.stopsAfter, m.seesAfter = time.Now().Add(4*actLasts), time.Now().Add(4*actLasts)
@@ -155,7 +155,7 @@ func (w *world) scripts() []action {
 				}
 				if home := w.movedFrom(pod); home != nil && home.reported() && !home.cut && m != nil && m.reported() && !m.cut {
 					// The pools of the home node and of the pod's node are lost, and the pod keeps running.
-					add("force-delete where it has moved, both CiliumNodes deleted: pod "+pod.Name, nil, func() {
+					add("force-delete pod that has moved, both CiliumNodes deleted: "+pod.Name, nil, func() {
 						m.stopsAfter = time.Now().Add(4 * actLasts)
 						m.loseCiliumNode()
 						home.loseCiliumNode()
@@ -217,7 +217,7 @@ func (w *world) scripts() []action {
 			continue
 		}
 		// Only the existing Node shows that the pods on it may still run with addresses of its subnet.
-		add("join while one is cut off without its CiliumNode: "+m.name, nil, func() {
+		add("join while a node is cut off without its CiliumNode: "+m.name, nil, func() {
 			m.loseCiliumNode()
 			m.cut = true
 			w.calm(orphanGrace + time.Minute)

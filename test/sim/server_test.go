@@ -186,8 +186,8 @@ func (s *server) mustCreate(k *kind, obj client.Object, by string) {
 	must(err)
 }
 
-// must panics if err is not nil. Such an error is a bug of the model, not of the product. rapid reports the panic with its
-// stack.
+// must panics if err is not nil. Such an error is usually a bug of the model. The panic ends the test process, which prints
+// the stack: rapid cannot recover it, because a run has goroutines of its own.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -293,7 +293,8 @@ func (s *server) update(k *kind, o client.Object, subresource, by string) (clien
 	return s.replace(k, current, o.DeepCopyObject().(client.Object), subresource, by)
 }
 
-// replace stores next as the version after current, limited to the fields that the request may write.
+// replace stores next as the version after current, limited to the fields that the request may write. If the object is being
+// deleted and next has no finalizers, replace removes the object instead, unless it is a pod.
 func (s *server) replace(k *kind, current stored, next client.Object, subresource, by string) (client.Object, error) {
 	before := current.obj
 	if subresource == "status" {
@@ -379,8 +380,8 @@ func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, s
 	return s.replace(k, current, next, subresource, by)
 }
 
-// remove deletes an object. It only sets the deletion timestamp if the object has finalizers, or if it is a bound pod
-// that has not ended and force is false.
+// remove deletes an object. If the object has finalizers, or if it is a bound pod that has not ended and force is false,
+// remove only sets the deletion timestamp.
 func (s *server) remove(k *kind, key string, pre *metav1.Preconditions, force bool, by string) error {
 	current, err := s.get(k, key)
 	if err != nil {

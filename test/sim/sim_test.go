@@ -113,7 +113,7 @@ type outcome struct {
 	taken   int
 }
 
-// run makes the steps in a new world, and then lets the world come to rest. It counts in stats what happens.
+// run makes the steps in a new world, and then lets the world come to rest. It counts actions, faults and results in stats.
 func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -153,7 +153,7 @@ var requiredActions = []string{
 	"finalizers of a CiliumEndpoint removed by the keeper", "hold CiliumEndpoint with a finalizer", "owner of a CiliumEndpoint corrected by the keeper", "pod replaced as the keeper looks at it", "restore CiliumEndpoint", "setup: CiliumEndpoints", "status of endpoint changes",
 	"agent restart", "CiliumNode deleted", "CiliumNode deleted, agent restarted", "request the moved address", "call", "call carried out late", "call lost on its way", "calm", "cordon", "crash", "nearly full node unseen by a scheduler", "create", "cycle", "delete", "delete pod", "drain", "edit",
 	"edit FixedIP", "elected", "end job", "fault: 409 instead of", "fault: 429 instead of", "fault: 500 instead of", "fault: answer lost after",
-	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete with its workload and CiliumNode", "force-delete pod before its address is reported", "force-delete as its agent restarts", "force-delete where it has moved, both CiliumNodes deleted", "foreign write", "reservation is ended with claim unseen by an agent", "reservation is ended with claim unseen by an agent and scheduler", "reservation is ended with claim unseen by an agent, scheduler killed", "hand-written entry", "heal", "jobs deleted and created", "join in another zone after a loss", "join while one is cut off without its CiliumNode", "new claim is not seen by the agent", "new claim is not seen by the agent and scheduler", "new claim is not seen by the agent, scheduler killed", "lease stolen", "move is not recorded", "node delete", "node join",
+	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete with its workload and CiliumNode", "force-delete pod before its address is reported", "force-delete as its agent restarts", "force-delete pod that has moved, both CiliumNodes deleted", "foreign write", "reservation is ended with claim unseen by an agent", "reservation is ended with claim unseen by an agent and scheduler", "reservation is ended with claim unseen by an agent, scheduler killed", "hand-written entry", "heal", "jobs deleted and created", "join in another zone after a loss", "join while a node is cut off without its CiliumNode", "new claim is not seen by the agent", "new claim is not seen by the agent and scheduler", "new claim is not seen by the agent, scheduler killed", "lease stolen", "move is not recorded", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "other pods placed on home of an unrecorded move", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",
 	"reconcile", "recreate behind the controller", "report before the restore", "release", "release behind the scheduler", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job", "next leading scheduler has not seen the claims",
 	"taint eviction", "time passes", "kubectl writes new managed fields", "two controllers assign subnets to nodes", "unreserved pod bound to a strict node", "slot taken over", "pod adopted by the selector", "setup: adoption by a selector", "setup: slots", "setup: strict nodes", "setup: volumes", "delete volume", "create ReplicaSet", "delete ReplicaSet", "edit ReplicaSet", "force-delete slot pod", "opt out ReplicaSet", "restart ReplicaSet", "restart slot pods behind the scheduler", "cooldown entry ends before the agent has seen it", "scale ReplicaSet", "watch", "watch before Filter", "watch before PreBind", "watch before PreFilter", "watch before Reserve", "watch drop", "watch moves", "watch stalls", "pod with unreported IP is deleted with its workload", "unreported IP is moved",
@@ -162,7 +162,7 @@ var requiredActions = []string{
 // enough is the minimum number of steps for which TestModel checks requiredActions.
 const enough = 600_000
 
-// TestModel draws runs and checks every write against the invariants.
+// TestModel draws runs. It checks every write against the invariants, and that the world comes to rest after each run.
 func TestModel(t *testing.T) {
 	stats, taken, runs, history := map[string]int{}, 0, 0, ""
 	defer func() {
@@ -199,7 +199,7 @@ func TestModel(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(stats)) {
 		lines = append(lines, fmt.Sprintf("%8d %s", stats[name], name))
 	}
-	t.Log("drawn:\n" + strings.Join(lines, "\n"))
+	t.Log("counts of actions, faults, options of the setup and results:\n" + strings.Join(lines, "\n"))
 }
 
 // TestSameHistory checks that the same choices have the same history. Otherwise a seed could not reproduce a failure.
@@ -208,6 +208,9 @@ func TestSameHistory(t *testing.T) {
 	for range 5 {
 		c := drawFrom(from)
 		first, second := run(t, c, map[string]int{}), run(t, c, map[string]int{})
+		if len(first.history) != len(second.history) {
+			t.Errorf("two runs of the same choices have %d and %d lines of history", len(first.history), len(second.history))
+		}
 		for i := range min(len(first.history), len(second.history)) {
 			if first.history[i] != second.history[i] {
 				t.Fatalf("line %d of the history differs between two runs of the same choices:\n%s\n%s", i, first.history[i], second.history[i])

@@ -122,7 +122,8 @@ func (w *world) replicaSetUserActions() []action {
 	}
 }
 
-// noteLostSlots counts the pods of a node whose slots are in no FixedIP, only in the pool of the node.
+// noteLostSlots counts the pods of the ReplicaSet on a node that no FixedIP names. Their slots are lost with the CiliumNode of
+// the node.
 func (c *checks) noteLostSlots(m *machine) {
 	for _, pod := range all[*corev1.Pod](c.w.server, pods) {
 		key := keyOf(pod)
@@ -213,7 +214,8 @@ func (c *checks) checkSlotDeletion(r *v1alpha1.FixedIP, by string) {
 	}
 }
 
-// mayBeSlot reports whether an entry without a FixedIP is a slot that the next pod of the ReplicaSet takes over.
+// mayBeSlot reports whether an entry without a FixedIP may be a slot that the next pod of the ReplicaSet takes over. resource
+// is the resource of the entry.
 func (c *checks) mayBeSlot(resource string) bool {
 	s, ok := c.w.replicaSet()
 	return ok && resource == namespace+"/ReplicaSet/"+replicaSetName && !optsOut(s.Spec.Template) && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
@@ -244,7 +246,7 @@ func (w *world) mayWaitForSlot(owner *metav1.OwnerReference) bool {
 }
 
 // TestOptedOutSlots checks that the FixedIPs and entries of slots are released if the pods of the ReplicaSet opt out,
-// as if the ReplicaSet was deleted. The model had found that they were never released.
+// as if the ReplicaSet were deleted. A run of the model once found that they were never released.
 func TestOptedOutSlots(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

@@ -187,8 +187,8 @@ func (w *world) policy() map[string]string {
 	return a
 }
 
-// maxPods returns the maximum number of pods of a workload. The maximum of workload c is so large that nodes run out of
-// addresses that no pod has had. It is so small that in the end all pods get an address, including those of the
+// maxPods returns the maximum number of replicas of a StatefulSet. The maximum of StatefulSet c is large enough that nodes run
+// out of addresses that no pod has had. It is small enough that all pods get an address at rest, including the pods of the
 // ReplicaSet and the adopted pods.
 func (w *world) maxPods(name string) int {
 	if name != "c" {
@@ -400,8 +400,8 @@ func (w *world) machineActions() []action {
 		add("reboot: "+m.name, func() { m.powerOff(); m.powerOn() })
 		add("agent restart: "+m.name, m.agentDown)
 		if _, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name); ok && !m.cut && m.reported() {
-			add("CiliumNode deleted: of "+m.name, m.loseCiliumNode)
-			add("CiliumNode deleted, agent restarted: of "+m.name, func() {
+			add("CiliumNode deleted: "+m.name, m.loseCiliumNode)
+			add("CiliumNode deleted, agent restarted: "+m.name, func() {
 				m.loseCiliumNode()
 				m.agentDown()
 			})
@@ -413,10 +413,10 @@ func (w *world) machineActions() []action {
 		}
 	}
 	if w.alive() < maxMachines {
-		add("node join: one more", func() { w.newMachine() })
+		add("node join: a new node", func() { w.newMachine() })
 		for _, m := range w.machines {
 			if _, exists := one[*corev1.Node](w.server, nodes, m.name); !exists {
-				add("replacement: of "+m.name, func() {
+				add("replacement: a new node for "+m.name, func() {
 					next := w.newMachineIn(m.zone)
 					change(w.server, nodes, next.name, "user", func(n *corev1.Node) {
 						n.Labels = maps.Clone(n.Labels)

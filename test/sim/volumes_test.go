@@ -23,7 +23,7 @@ import (
 // zones are the zones of the nodes if pods have volumes.
 var zones = []string{"east", "west"}
 
-// minNodesOfZone is the number of nodes that each zone with volumes has at rest, so that all its pods get addresses.
+// minNodesOfZone is the minimum number of nodes of each zone with volumes at rest, so that all its pods get addresses.
 const minNodesOfZone = 2
 
 // volumeWorld is the state of a run that concerns volumes. If the setup has volumes, each pod of a StatefulSet has one. The
@@ -120,7 +120,7 @@ func (w *world) volumeUserActions() []action {
 	var d []action
 	for _, claim := range all[*corev1.PersistentVolumeClaim](w.server, claims) {
 		if _, exists := one[*corev1.Pod](w.server, pods, keyOf(claim)); !exists {
-			d = append(d, action{"delete volume: of " + keyOf(claim), func() { w.deleteVolume(claim) }})
+			d = append(d, action{"delete volume: of pod " + keyOf(claim), func() { w.deleteVolume(claim) }})
 		}
 	}
 	return d
@@ -144,8 +144,8 @@ func (w *world) provideNodes() {
 	}
 }
 
-// waitsForVolume reports whether a pod may wait because its address and its volume are in different zones, and its
-// failover policy does not let the address move. A migration had failed after the volume was provisioned, and a user
+// waitsForVolume reports whether the pod of a FixedIP may wait because its address and its volume are in different zones,
+// and its failover policy does not let the address move. A migration had failed after the volume was provisioned, and a user
 // has changed the policy since. Only a user can decide whether the pod gives up the address or the volume.
 func (w *world) waitsForVolume(r *v1alpha1.FixedIP) bool {
 	return w.apart[keyOf(r)] && r.Spec.Failover != v1alpha1.Migrate && r.Spec.Failover != v1alpha1.Reassign
@@ -164,9 +164,9 @@ func (w *world) joinElsewhere(lost *machine) {
 	}
 }
 
-// TestHeirInZone checks that a node of another zone does not inherit the subnet of a node that is gone. The other node
-// joins after the grace period, while pods with volumes wait. The pods run again when a node of their zone joins.
-func TestHeirInZone(t *testing.T) {
+// TestNoInheritanceAcrossZones checks that a node of another zone does not inherit the subnet of a node that is gone. The
+// other node joins after the grace period, while pods with volumes wait. The pods run again when a node of their zone joins.
+func TestNoInheritanceAcrossZones(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)

@@ -54,7 +54,8 @@ type world struct {
 	began time.Time
 	*checks
 	spell spell
-	// faultsEnded is true from the end of all faults on. From then on watches deliver nothing inside a scheduling cycle.
+	// faultsEnded is true from the end of all faults on. From then on watches deliver nothing inside a scheduling cycle, and no
+	// listener begins to lag.
 	faultsEnded bool
 	// unordered contains lines of concurrent goroutines of the product since the last call of waitIdle, in random order.
 	unordered []string
@@ -104,8 +105,8 @@ func (w *world) choose(n int) int {
 	return v
 }
 
-// waitIdle waits until every goroutine of the product is blocked. It finishes the binding cycles that have ended, and adds
-// the lines of logUnordered to the history.
+// waitIdle waits until every goroutine of the product is blocked. It requeues activated pods, finishes the binding cycles that
+// have ended, and adds the lines of logUnordered to the history.
 func (w *world) waitIdle() {
 	for {
 		synctest.Wait()
@@ -192,7 +193,7 @@ func (w *world) actions(sort int) []action {
 				ready, _ := q.ready(now)
 				for _, r := range ready {
 					d = append(d, action{"reconcile", func() {
-						w.logf("%s/%s looks at %s", c, q.name, strings.TrimPrefix(r.String(), "/"))
+						w.logf("%s/%s reconciles %s", c, q.name, strings.TrimPrefix(r.String(), "/"))
 						q.grant(r)
 					}})
 				}
@@ -328,8 +329,9 @@ func (w *world) time(d time.Duration) {
 	time.Sleep(d)
 }
 
-// progress performs an action of the drawn sort that needs no user and no fault. If that sort has no possible action,
-// progress performs one of the next sort that has one. If no sort has one, time passes or a user acts.
+// progress performs an action of the drawn sort that needs no user and no fault. A call may get a fault nevertheless: see
+// letThrough. If the drawn sort has no possible action, progress performs one of the next sort that has one. If no sort has
+// one, time passes or a user acts.
 func (w *world) progress(n int, s step) {
 	sort := []int{sortCalls, sortCalls, sortCalls, sortWatches, sortWatches, sortMachines, sortMachines, sortQueues, sortQueues, sortCycles, sortCycles, sortProcesses}[n%12]
 	for i := range sorts {

@@ -38,7 +38,8 @@ func New(choose func(n int) int) *Allocator {
 // handshake, so that the status has to be written (updateLocalNodeResource).
 //
 // Until the answers are written, only the agent's copy contains them. A version whose spec and status are unchanged replaces
-// that copy, and its handshakes are not processed (setOwnNodeWithoutPoolUpdate): unwritten answers are lost.
+// that copy, and its handshakes are not processed (setOwnNodeWithoutPoolUpdate): unwritten answers are lost. The handshakes
+// of a version without a pool are not processed either.
 func (a *Allocator) See(cn *ciliumv2.CiliumNode) (answered bool) {
 	before := a.seen
 	a.seen = cn
@@ -80,8 +81,8 @@ func (a *Allocator) isReleasing(ip string) bool {
 	return false
 }
 
-// Take allocates the address ip for an owner (Allocate). It returns an error if the address is in use, has no entry in
-// the pool, or is in a release handshake, and if there is no CiliumNode or no pool.
+// Take allocates the address ip for an owner (Allocate). It returns an error if there is no CiliumNode or no pool, or if the
+// address is in use, has no entry in the pool, or must not be allocated because of a release handshake (isReleasing).
 func (a *Allocator) Take(ip, owner string) error {
 	_, used := a.Allocated[ip]
 	switch {

@@ -39,8 +39,8 @@ func (p patches) Status() client.SubResourceWriter { return statusPatches{patche
 func (p patches) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The conversion removes empty maps. The API server does not store them either, so that a patch of a path in an empty map
-	// fails.
+	// The conversion to JSON removes empty maps. The API server does not store them either, so that a patch of a path in an
+	// empty map fails.
 	data, err := json.Marshal(p.node)
 	if err != nil {
 		return err

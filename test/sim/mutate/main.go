@@ -5,7 +5,8 @@
 //
 //	go run ./test/sim/mutate [-checks N] [name ...]
 //
-// The command fails if a bug is not noticed: the model then lacks a check.
+// If names are given, the command tries only the mutations whose names contain one of them. The command fails if the model
+// does not notice a bug, because the model then lacks a check, or if the test of the model does not run to its end.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 	"time"
 )
 
-// mutation is a bug. The text in the field from, which occurs once in the file, is replaced with the text in the field
+// mutation is a bug: in the file, it replaces the text in the field from, which occurs there once, with the text in the field
 // to. Each mutation breaks a promise. If two places of the product prevent a bug independently, the map named also contains
 // the second place: the model could not notice a change of only one of them.
 type mutation struct{ name, file, from, to string }
@@ -31,9 +32,9 @@ var mutations = []mutation{
 	// UID are dropped.
 	{"drop the test operations", "ipam/store/ciliumpool/patch.go",
 		"	return ops\n}\n\n// expect returns", "	return slices.DeleteFunc(ops, func(o operation) bool { return o.Op == \"test\" && o.Path != uidPath })\n}\n\n// expect returns"},
-	{"give away the subnet of a node that has lost its CiliumNode", "ipam/controller/subnet/assign.go",
+	{"let another node inherit the subnet of a node that has lost its CiliumNode", "ipam/controller/subnet/assign.go",
 		"[]client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}}", "[]client.Object{&ciliumv2.CiliumNode{}}"},
-	{"give a subnet to a node in another zone", "ipam/core/subnetplan/subnet.go",
+	{"let a node of another zone inherit a subnet", "ipam/core/subnetplan/subnet.go",
 		`if lost.Zone != "" && h.Zone != lost.Zone || `, "if "},
 	{"make a new pool without the addresses of running pods", "ipam/core/subnetplan/firstpool.go",
 		"running = slices.Clone(running)", "running = nil"},
@@ -43,17 +44,17 @@ var mutations = []mutation{
 		"return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs)", "return v.isHeld && len(v.held.Addrs) == 0"},
 	{"let moved entries expire", "ipam/core/nodepool/state.go",
 		"if e.Kind != pool.Cooldown {", "if e.Kind != pool.Cooldown && e.Kind != pool.Moved {"},
-	{"trust used: free at once an address that the agent does not report", "ipam/core/nodepool/state.go",
+	{"end a cooldown at once if the agent does not report the address as used", "ipam/core/nodepool/state.go",
 		"due := at.Add(cooldown)", "none := func(netip.Addr) bool { return false }\n\t\tdue, s := at.Add(0*cooldown), &State{Now: s.Now, Cooldown: s.Cooldown, OnOtherNode: none, Held: none, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}"},
 	{"end a cooldown that the agent has not seen", "ipam/core/nodepool/state.go",
 		"case s.Acknowledged(n, a):", "default:"},
 	{"remove surplus entries without an acknowledgement of the agent", "ipam/core/nodepool/watermark.go",
 		"edit := n.Set(a, pool.WithdrawnEntry(now))", "edit, _ := n.Drop(a)"},
-	{"move an address without a fence", "ipam/core/pool/move.go",
+	{"move an address that the former pod may still use", "ipam/core/pool/move.go",
 		"if !m.Down && n.InUse(a) {", "if false {"},
-	{"bind a pod to the node to which its address has moved before the FixedIP names that node", "plugins/fixedip/binder/reservation.go",
+	{"bind a pod to the target node of a move before the FixedIP names that node", "plugins/fixedip/binder/reservation.go",
 		"return !r.hasFixedIP || r.recordedNode == node", "return node != \"\""},
-	{"let addresses move without an answer of the agent", "ipam/controller/internal/gather/prove.go",
+	{"let addresses move before the agent has acknowledged the barrier", "ipam/controller/internal/gather/prove.go",
 		"if answered.IsZero() {", "if false {"},
 	{"count a report from before the probe as the acknowledgement", "ipam/core/agentview/agentview.go",
 		"case slices.Contains(n.Probes, b.Probe):", "case false:"},
@@ -65,7 +66,7 @@ var mutations = []mutation{
 		"if err := c.Allocator.Allocate(ctx, r); err != nil {", "if err := error(errNotReported); err != nil {"},
 	{"make a pod at once the owner of an address that is offered to all pods", "ipam/core/reclaim/entries.go",
 		"n.Set(a, pool.CooldownEntry(\"\", at))", "n.Set(a, pool.ForOwner(owner))"},
-	{"do not mark moved addresses in the first pool of their home node", "ipam/core/subnetplan/firstpool.go",
+	{"leave moved entries out of the first pool of a home node", "ipam/core/subnetplan/firstpool.go",
 		"if node, ok := runningOn[k.Addr]; ok {", "if node, ok := runningOn[k.Addr]; ok && false {"},
 	{"do not correct pods that have lost their entry", "ipam/core/identity/identity.go",
 		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
@@ -87,21 +88,21 @@ var mutations = []mutation{
 	{"let the FixedIP of a slot name its former pod", "ipam/core/reclaim/decide.go",
 		"if v.Slot {\n\t\tspec.PodName = v.Holder", "if false {\n\t\tspec.PodName = v.Holder"},
 	// Strict nodes.
-	{"place pods without a fixed address on strict nodes without an entry", "plugins/fixedip/binder/claim.go",
+	{"place unreserved pods on strict nodes without an entry", "plugins/fixedip/binder/claim.go",
 		"if p.exempt || !b.onStrictNode(node) {", "if true {"},
-	{"keep the entries of pods that ended on a strict node", "ipam/core/nodepool/strict.go",
+	{"keep the entries of unreserved pods that ended on a strict node", "ipam/core/nodepool/strict.go",
 		"stale := map[netip.Addr]pool.Entry{}", "stale := map[netip.Addr]pool.Entry{}\n\tstays = func(string, string) bool { return true }"},
 	// Adoption.
 	{"adopt no pod that the selector matches", "ipam/core/identity/identity.go",
 		"if !optsIn && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {", "if !optsIn {"},
 	// Findings.
-	{"treat a new FixedIP as a restored one (finding C6)", "ipam/core/reclaim/decide.go",
+	{"treat a new FixedIP as restored from a backup (finding C6)", "ipam/core/reclaim/decide.go",
 		"return ok && uid != string(r.UID)", "return uid != string(r.UID) || !ok"},
 	{"restart no pod that runs with a wrong address (promise 3)", "ipam/core/conformance/conformance.go",
 		"if where != \"\" && !returns {\n\t\t\tf.reason", "if where != \"\" && !returns || true {\n\t\t\tf.reason"},
-	{"keep the addresses of replicas that are gone", "ipam/core/identity/workload.go",
+	{"keep the addresses of replicas that a scale-down removed", "ipam/core/identity/workload.go",
 		"return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)", "return ordinal < first"},
-	{"leave addresses of running pods out of a new pool (finding C2)", "ipam/core/subnetplan/firstpool.go",
+	{"leave the addresses of running pods without a FixedIP out of a new pool (finding C2)", "ipam/core/subnetplan/firstpool.go",
 		"case r.unrecorded(a) && !double:", "case r.unrecorded(a):\n\t\t\t\tcontinue"},
 	// CiliumEndpoints.
 	{"delete CiliumEndpoints without a precondition", "ipam/controller/ciliumendpoint/keeper.go",
@@ -130,9 +131,9 @@ var mutations = []mutation{
 
 // also contains the second place of each bug that two places prevent independently. Key: the name of the mutation.
 var also = map[string]mutation{
-	"give away the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/snapshot.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
-	"let moved entries expire":                                    {"", "ipam/core/nodepool/state.go", "case s.OnOtherNode(a):", "case e.Kind == pool.Cooldown && s.OnOtherNode(a):"},
-	"move an address without a fence": {"", "plugins/fixedip/binder/reservation.go",
+	"let another node inherit the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/snapshot.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
+	"let moved entries expire": {"", "ipam/core/nodepool/state.go", "case s.OnOtherNode(a):", "case e.Kind == pool.Cooldown && s.OnOtherNode(a):"},
+	"move an address that the former pod may still use": {"", "plugins/fixedip/binder/reservation.go",
 		"case used >= 0:\n\t\treturn fmt.Sprintf(\"the agent on node %s still reports %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid:",
 		"case used >= 0 && false:\n\t\treturn fmt.Sprintf(\"the agent on node %s still reports %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid && false:"},
 }
