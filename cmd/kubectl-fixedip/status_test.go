@@ -114,9 +114,9 @@ func TestStatusWait(t *testing.T) {
 		readings int
 		healthy  bool
 	}{
-		"without --wait":    {0, 1, false},
-		"becomes healthy":   {time.Hour, 3, true},
-		"the time is over":  {time.Nanosecond, 1, false},
+		"without --wait":   {0, 1, false},
+		"becomes healthy":  {time.Hour, 3, true},
+		"the time is over": {time.Nanosecond, 1, false},
 		"canceled by user": {time.Hour, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -344,8 +344,12 @@ func (s *scene) until(what string, seen func() bool) {
 // of the pod there.
 func (s *scene) seesAt(pod, node string) {
 	s.t.Helper()
+	var set appsv1.StatefulSet
+	s.must(s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: "web"}, &set))
+	probe := s.probe(pod)
+	probe.OwnerReferences[0].UID = set.UID
 	s.until(fmt.Sprintf("PreFilter allows pod %s only node %s", pod, node), func() bool {
-		result, status := s.plugin.PreFilter(s.t.Context(), framework.NewCycleState(), s.probe(pod), nil)
+		result, status := s.plugin.PreFilter(s.t.Context(), framework.NewCycleState(), probe, nil)
 		if !status.IsSuccess() {
 			s.t.Fatal(status.AsError())
 		}
