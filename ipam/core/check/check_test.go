@@ -227,7 +227,14 @@ func TestRun(t *testing.T) {
 				i := slices.IndexFunc(c.NodeSubnets, func(n v1alpha1.NodeSubnet) bool { return n.Spec.NodeName == "node-2" })
 				c.NodeSubnets[i].Spec.NodeName = "node-9"
 			},
-			want: []Problem{{Kind: UnknownSubnet, Object: "CiliumNode node-2", Text: "The node has the subnet 10.0.2.0/24, but its NodeSubnet names node node-9"}},
+			want: []Problem{{Kind: UnknownSubnet, Object: "CiliumNode node-2", Text: "The node has the subnet 10.0.2.0/24, but its NodeSubnet names node-9"}},
+		},
+		"the NodeSubnet of a node's subnet names no node": {
+			plant: func(c *cluster) {
+				i := slices.IndexFunc(c.NodeSubnets, func(n v1alpha1.NodeSubnet) bool { return n.Spec.NodeName == "node-2" })
+				c.NodeSubnets[i].Spec.NodeName = ""
+			},
+			want: []Problem{{Kind: UnknownSubnet, Object: "CiliumNode node-2", Text: "The node has the subnet 10.0.2.0/24, but its NodeSubnet names no node"}},
 		},
 		"a node has no subnet": {
 			plant: func(c *cluster) { c.pools["node-3"] = pool.NodePool{Name: "node-3"} },

@@ -4,6 +4,7 @@
 package check
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -36,7 +37,7 @@ func (s *scan) checkPools() {
 			if node, known := subnetOf[subnet.String()]; len(s.NodeSubnets) > 0 && (!known || node != n.Name) {
 				is := "no NodeSubnet has it"
 				if known {
-					is = "its NodeSubnet names node " + node
+					is = "its NodeSubnet names " + cmp.Or(node, "no node")
 				}
 				s.add(UnknownSubnet, object, "remove the subnet from the CiliumNode, unless the controller is about to create a NodeSubnet for it", nil, "The node has the subnet %s, but %s", subnet, is)
 			}

@@ -65,8 +65,12 @@ func TestPreviewAdoption(t *testing.T) {
 		}, conformance.NotSelected, "the pods of a ReplicationController have slots, and another scheduler does not reuse slots"},
 		"a bare pod":         {func(s *state) { s.pod.OwnerReferences = nil }, conformance.Adopted, ""},
 		"has no address yet": {func(s *state) { s.pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }, conformance.AdoptedLater, "the pod does not run with an IP that can be adopted yet; its phase is Pending"},
-		"has ended":          {func(s *state) { s.pod.Status.Phase = corev1.PodSucceeded }, conformance.NotSelected, "the pod has ended"},
-		"is being deleted":   {func(s *state) { s.pod.DeletionTimestamp = &metav1.Time{} }, conformance.NotSelected, "the pod is being deleted"},
+		"has only an IPv6 address, and the configuration IPv4 only": {func(s *state) {
+			s.Adoption.IPv4Only = true
+			s.pod.Status.PodIPs = []corev1.PodIP{{IP: "fd00::6"}}
+		}, conformance.AdoptionBlocked, "the pod runs with fd00::6, and the configuration has IPv4 addresses only"},
+		"has ended":        {func(s *state) { s.pod.Status.Phase = corev1.PodSucceeded }, conformance.NotSelected, "the pod has ended"},
+		"is being deleted": {func(s *state) { s.pod.DeletionTimestamp = &metav1.Time{} }, conformance.NotSelected, "the pod is being deleted"},
 		"two pods run with the address": {func(s *state) {
 			s.AllPods = append(s.AllPods, *gen.Pod("twin", gen.On("node-1", "10.0.1.6"), gen.Running))
 		}, conformance.AdoptionBlocked, "pod db/twin runs with IP 10.0.1.6 too"},

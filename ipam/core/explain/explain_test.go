@@ -311,7 +311,7 @@ func TestFindings(t *testing.T) {
 		}},
 		"conditions with problems": {func(w *world) {
 			w.Record.Status.Conditions = []metav1.Condition{
-				{Type: "SubnetAvailable", Status: metav1.ConditionTrue, Reason: "SubnetAssigned", Message: "its subnet has node node-1"},
+				{Type: "SubnetAvailable", Status: metav1.ConditionTrue, Reason: "SubnetAssigned", Message: "A node has the subnet of each reserved IP"},
 				{Type: "Allocated", Status: metav1.ConditionFalse, Reason: "OwnedByPod", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
 				{Type: "AsReserved", Status: metav1.ConditionTrue, Reason: "AsReserved", Message: "the pod runs with the reserved IPs"},
 				{Type: "Exclusive", Status: metav1.ConditionFalse, Reason: "Shared", Message: "web/web-0 has 10.0.1.6", LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}},

@@ -74,7 +74,7 @@ func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 	a := &attempt{site: s, result: result{Node: s.name, Disturbance: d.name}, answered: make(chan struct{}), giveUp: giveUp}
 	impossible, err := d.run(ctx, a)
 	if err != nil {
-		return a.result, err
+		return result{Node: s.name, Disturbance: d.name}, err
 	}
 	over := time.Now()
 	select {
@@ -83,6 +83,7 @@ func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 		cancel()
 		<-a.answered
 	case <-ctx.Done():
+		<-a.answered
 		return a.result, context.Cause(ctx)
 	}
 	if a.Answered {
