@@ -132,11 +132,15 @@ func (c *cluster) reserve(ctx context.Context, streams genericiooptions.IOStream
 		return fmt.Errorf("create FixedIP %s/%s: %w", c.namespace, r.pod, err)
 	}
 	return write(streams.Out, o.output, record, func(out io.Writer) error {
-		created := "created"
-		if o.dryRun {
-			created = "not created (dry run)"
+		of := fmt.Sprintf(" of %s %s", owner.Kind, owner.Name)
+		if r.barePod {
+			of = ""
 		}
-		fmt.Fprintf(out, "FixedIP %s/%s %s: it reserves %s for pod %s of %s %s.\n", c.namespace, r.pod, created, address.Join(r.addrs), r.pod, owner.Kind, owner.Name)
+		if o.dryRun {
+			fmt.Fprintf(out, "FixedIP %s/%s not created (dry run): it would reserve %s for pod %s%s.\n", c.namespace, r.pod, address.Join(r.addrs), r.pod, of)
+			return writeReport(out, report)
+		}
+		fmt.Fprintf(out, "FixedIP %s/%s created: it reserves %s for pod %s%s.\n", c.namespace, r.pod, address.Join(r.addrs), r.pod, of)
 		if err := writeReport(out, report); err != nil {
 			return err
 		}

@@ -48,12 +48,11 @@ A pod that already runs keeps its current addresses until it is deleted. To wait
 		},
 		"of a bare pod, as a dry run": {
 			r: reservation{pod: "single", barePod: true}, ips: []string{"10.9.1.20"}, dryRun: true,
-			want: result{Out: "FixedIP db/single not created (dry run): it reserves 10.9.1.20 for pod single of Pod single.\n- The reservation waits: IP 10.9.1.20 is in no node's subnet; it becomes available when a node gets a subnet that contains it.\n" +
-				next + "  kubectl -n db wait --for=condition=Allocated fixedip/single\n"},
+			want: result{Out: "FixedIP db/single not created (dry run): it would reserve 10.9.1.20 for pod single.\n- The reservation waits: IP 10.9.1.20 is in no node's subnet; it becomes available when a node gets a subnet that contains it.\n"},
 		},
 		"of a bare pod": {
 			r: reservation{pod: "single", barePod: true}, ips: []string{"10.9.1.20"},
-			want: result{Out: "FixedIP db/single created: it reserves 10.9.1.20 for pod single of Pod single.\n- The reservation waits: IP 10.9.1.20 is in no node's subnet; it becomes available when a node gets a subnet that contains it.\n" +
+			want: result{Out: "FixedIP db/single created: it reserves 10.9.1.20 for pod single.\n- The reservation waits: IP 10.9.1.20 is in no node's subnet; it becomes available when a node gets a subnet that contains it.\n" +
 				next + "  kubectl -n db wait --for=condition=Allocated fixedip/single\n"},
 			created: &v1alpha1.FixedIPSpec{IPs: []string{"10.9.1.20"}, PodName: "single", Owner: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "single"}, Reclaim: identity.NamedReclaim()},
 		},

@@ -21,7 +21,7 @@ var written = []annotation{
 	{"cni.projectcalico.org/ipAddrs", "pod template, pod", "a JSON list", "Calico's request, which is read too."},
 	{"fixedip.io/sticky-mac", "pod template, pod", "`true`, `false` (default)", "Whether the next pod has the same MAC address."},
 	{"cni.cilium.io/mac-address", "pod template, pod", "a MAC address", "Cilium's annotation. The scheduler sets it for `fixedip.io/sticky-mac`; a value that a user set is not changed."},
-	{"fixedip.io/failover", "workload, pod template", "`Wait`, `Migrate`, `Reassign`; default: `failover` of the configuration", "What happens to a pod whose node cannot take it."},
+	{"fixedip.io/failover", "workload, pod template, bare pod", "`Wait`, `Migrate`, `Reassign`; default: `failover` of the configuration", "What happens to a pod whose node cannot take it."},
 	{"fixedip.io/mismatch-policy", "workload, pod", "`Restart`, `Report`; default: `mismatchPolicy` of the configuration", "What happens to a pod that runs with another address."},
 	{"fixedip.io/when-deleted", "workload, pod template, bare pod", "`Delete` (default; `Retain` for bare pods), `Retain`", "What happens to the addresses if the workload is deleted."},
 	{"fixedip.io/when-scaled", "workload, pod template", "`Retain` (default), `Delete`", "What happens to the address of a pod that the workload no longer expects."},

@@ -397,17 +397,6 @@ func TestKrew(t *testing.T) {
 	}
 }
 
-// TestInstallValues checks the values with which install.yaml is rendered.
-func TestInstallValues(t *testing.T) {
-	got, err := installValues([]byte("apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPConfiguration\nfailover: Wait\n"), "registry.example.com/fixedip")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := `{"config":{"failover":"Wait"},"image":{"registry":"registry.example.com/fixedip"}}`; string(got) != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
 // TestNotes checks the release notes with and without images.
 func TestNotes(t *testing.T) {
 	with := notes("v0.1.0", "abc", "- one", []string{"a:v0.1.0@sha256:1"})

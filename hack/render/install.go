@@ -26,14 +26,14 @@ const installHeader = `# The whole installation of fixedip: kubectl apply --serv
 
 // writeInstall writes one file with all objects of the installation: those of the kustomization with the images of a
 // registry.
-func writeInstall(manifests, file, registry, tag string) error {
+func writeInstall(manifests, chart, file, registry, tag string) error {
 	values, err := valuesOf(filepath.Join(manifests, "config.yaml"))
 	if err != nil {
 		return err
 	}
 	values["image"] = map[string]any{"registry": registry, "tag": tag}
 	values["uninstall"] = map[string]any{"hook": false}
-	objects, err := template(filepath.Join(manifests, "charts", "fixedip"), values)
+	objects, err := template(chart, values)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -51,13 +52,14 @@ var helmOnly = regexp.MustCompile(`(?m)^ +annotations:\n( +# .*\n)? +checksum/co
 
 func main() {
 	manifests := flag.String("manifests", "manifests", "Folder of the manifests")
+	chart := flag.String("chart", "", "With -install: the chart, a folder or an archive. Default: the chart in the folder of the manifests")
 	install := flag.String("install", "", "Write the whole installation to this file, and nothing else")
 	registry := flag.String("registry", "", "With -install: registry and folder of the images")
 	tag := flag.String("tag", "", "With -install: tag of the images. Default: appVersion of the chart")
 	flag.Parse()
 	err := error(nil)
 	if *install != "" {
-		err = writeInstall(*manifests, *install, *registry, *tag)
+		err = writeInstall(*manifests, cmp.Or(*chart, filepath.Join(*manifests, "charts", "fixedip")), *install, *registry, *tag)
 	} else {
 		err = run(*manifests)
 	}

@@ -66,7 +66,7 @@ type Witness struct {
 	// violations contains the violations in the order in which they were seen.
 	violations []string
 	history    history
-	// anyOrder is true if a claim may be written after its pod is bound; see AnyOrder.
+	// anyOrder is true if the claim of a pod of another scheduler may be written after the pod is bound; see AnyOrder.
 	anyOrder bool
 	// changed is closed and replaced at each event.
 	changed chan struct{}
@@ -202,7 +202,7 @@ func (w *Witness) order(key string) {
 			p.Claimed = earlier.from
 		}
 	}
-	if p.Claimed >= p.Bound && !w.anyOrder {
+	if p.Claimed >= p.Bound && (!w.anyOrder || now.Spec.SchedulerName == ourScheduler) {
 		w.early = append(w.early, suspicion{
 			text: fmt.Sprintf("pod %s was bound at revision %d, before its claim at %d", key, p.Bound, p.Claimed),
 			seen: p.Claimed, bound: p.Bound, key: key, node: now.Spec.NodeName,
@@ -409,8 +409,11 @@ func (w *Witness) Tolerate(key string) (end func()) {
 	}
 }
 
-// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted.
-// Call it before the first claim.
+// ourScheduler is the schedulerName of pods that fixedip-scheduler places.
+const ourScheduler = "fixedip-scheduler"
+
+// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted. The
+// claims of pods of fixedip-scheduler must still precede the bind. Call AnyOrder before the first claim.
 func (w *Witness) AnyOrder() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -253,6 +253,23 @@ func TestViolations(t *testing.T) {
 	}
 }
 
+// TestAnyOrder checks that AnyOrder allows claims after the bind only for pods of other schedulers.
+func TestAnyOrder(t *testing.T) {
+	for scheduler, want := range map[string]string{
+		"default-scheduler": "[]",
+		"fixedip-scheduler": "[pod db/web-0 was bound at revision 1, before its claim at 2]",
+	} {
+		e := &events{w: blank()}
+		e.w.AnyOrder()
+		p := &corev1.Pod{ObjectMeta: e.meta("web-0", "1"), Spec: corev1.PodSpec{NodeName: "node-1", SchedulerName: scheduler}}
+		e.w.seePod(p, false)
+		e.node("node-1", "10.0.1.9", "db/web-0")
+		if got := fmt.Sprint(e.w.Violations()); got != want {
+			t.Errorf("%s: got violations %s, want %s", scheduler, got, want)
+		}
+	}
+}
+
 // TestWrongUses checks which pods WrongUses returns, depending on the owners of the entry at each revision.
 func TestWrongUses(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -50,7 +50,7 @@ func TestKubectlChanges(t *testing.T) {
 	subnet := e.subnetsOf("node-1", 1)[0]
 	ip := subnet[:strings.LastIndex(subnet, ".")] + ".200"
 
-	e.exits(editor, 0, []string{"reserve", "web-0", "--ip=" + ip, "--dry-run"}, "FixedIP default/web-0 not created (dry run): it reserves "+ip+" for pod web-0 of StatefulSet web.")
+	e.exits(editor, 0, []string{"reserve", "web-0", "--ip=" + ip, "--dry-run"}, "FixedIP default/web-0 not created (dry run): it would reserve "+ip+" for pod web-0 of StatefulSet web.")
 	e.exits(editor, 0, []string{"reserve", "web-0", "--ip=" + ip}, "FixedIP default/web-0 created: it reserves "+ip+" for pod web-0 of StatefulSet web.", "CiliumNodes (forbidden)")
 	e.exits(editor, 1, []string{"reserve", "other-0", "--ip=" + ip})
 	e.create(statefulSet("web", 1))

@@ -182,7 +182,8 @@ func TestChartIsTheKustomization(t *testing.T) {
 }
 
 // TestInstallIsTheKustomization checks that the file of a release, install.yaml, installs the same objects as the
-// kustomization, with the images of the registry.
+// kustomization, with the images of the registry. It contains no hook of Helm: kubectl apply would start the Job that removes
+// fixedip.
 func TestInstallIsTheKustomization(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "install.yaml")
 	c := exec.Command("go", "run", "./hack/render", "-install", file, "-registry", "registry.example.com/fixedip", "-tag", "v9")
@@ -198,6 +199,9 @@ func TestInstallIsTheKustomization(t *testing.T) {
 		t.Errorf("got %s as the first object of install.yaml, want the Namespace, which the others need", objects[0].GetKind())
 	}
 	for _, u := range objects {
+		if u.GetKind() == "Job" || u.GetAnnotations()["helm.sh/hook"] != "" {
+			t.Errorf("install.yaml contains %s %s, want no Job and no hook", u.GetKind(), u.GetName())
+		}
 		if u.GetKind() != "Deployment" {
 			continue
 		}

@@ -349,9 +349,15 @@ func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *c
 		if name == "" || name == pod.Name || r.DeletionTimestamp != nil {
 			continue
 		}
-		switch member, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKey{Namespace: r.Namespace, Name: name}); {
-		case err != nil:
+		member, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKey{Namespace: r.Namespace, Name: name})
+		if err != nil {
 			return false, err
+		}
+		if member != nil && podutil.IsTerminal(member) {
+			// A pod that has ended, for example evicted by the kubelet, is no member any more, although it may exist for long.
+			member = nil
+		}
+		switch {
 		case member != nil && !podutil.IsReady(member), member == nil && r.Spec.AssignedTo != v1alpha1.Slot && workload != nil && !workload.Excludes(name):
 			// If the member does not exist, the workload is about to create it again.
 			return true, nil

@@ -211,6 +211,24 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	s.want("db-2, which is not ready", later, 0, err, "db-0", "web-0", "db-1", "db-2")
 }
 
+// TestEndedPodOfASlot checks that a pod that has ended, and that the FixedIP of a slot still names, does not delay the eviction of
+// another pod of the workload.
+func TestEndedPodOfASlot(t *testing.T) {
+	for phase, wantLater := range map[corev1.PodPhase]time.Duration{corev1.PodFailed: 0, corev1.PodRunning: 5 * time.Second} {
+		slot := mismatchedRecord("db", "db-x", 0)
+		slot.Spec.AssignedTo, slot.Status = v1alpha1.Slot, v1alpha1.FixedIPStatus{}
+		other := podOf("db", "db-x", false)
+		other.Status.Phase = phase
+		s := newEvictStage(t, 5, slot, other)
+		later, err := s.evict("db", "db-y", true)
+		var evicted []string
+		if wantLater == 0 {
+			evicted = []string{"db-y"}
+		}
+		s.want("db-y, db-x is "+string(phase), later, wantLater, err, evicted...)
+	}
+}
+
 // TestSlowEvictionBlocksNoOther checks that a pod can be evicted while the eviction of another pod is under way. Finding C12.
 func TestSlowEvictionBlocksNoOther(t *testing.T) {
 	s := newEvictStage(t, 5)

@@ -140,6 +140,12 @@ func TestHash(t *testing.T) {
 	if got := hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchLabels: {a: b}}}\n"); got != hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}}\n") {
 		t.Errorf("got hash %s for matchLabels and another hash for matchExpressions, want the same hash for the same selector", got)
 	}
+	values := func(list string) string {
+		return hash("subnets: {clusterPools: [{cidr: 10.240.0.0/16}]}\nadoption: {podSelector: {matchExpressions: [{key: a, operator: In, values: " + list + "}]}}\n")
+	}
+	if values("[b, c]") != values("[c, b]") {
+		t.Error("got two hashes for a selector whose values have another order, want the same hash")
+	}
 	// seen contains the setting that each file changes. Key: the hash of the file.
 	seen := map[string]string{first: "nothing"}
 	for _, change := range []string{

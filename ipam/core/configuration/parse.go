@@ -67,7 +67,10 @@ func (c Configuration) Hash() (string, error) {
 
 // canonical returns a selector with the same effect that is written as expressions in a fixed order.
 func canonical(s *metav1.LabelSelector) *metav1.LabelSelector {
-	expressions := slices.Clone(s.MatchExpressions)
+	expressions := s.DeepCopy().MatchExpressions
+	for _, e := range expressions {
+		slices.Sort(e.Values)
+	}
 	for key, value := range s.MatchLabels {
 		expressions = append(expressions, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
 	}

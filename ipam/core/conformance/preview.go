@@ -176,14 +176,14 @@ func (in AdoptionInputs) whyNot(pod *corev1.Pod) string {
 	case in.Adoption.Excludes(pod):
 		return "its label " + identity.LabelDBBranch + " excludes it"
 	case owner != nil && identity.OwnerFrom(owner).GroupKind() == identity.ReplicaSets:
-		return "the pods of a ReplicaSet have no stable names, and another scheduler does not reuse slots"
+		return "pods of a ReplicaSet are never adopted: they have no stable names, and only fixedip-scheduler reuses slots"
 	case owner != nil:
 		kind, known := in.Kinds.Of(identity.OwnerFrom(owner).GroupKind())
 		switch {
 		case !known:
 			return fmt.Sprintf("pods of a %s have no fixed addresses, unless the configuration names the kind", owner.Kind)
 		case kind.Identity == identity.Slot:
-			return fmt.Sprintf("the pods of a %s have slots, and another scheduler does not reuse slots", owner.Kind)
+			return fmt.Sprintf("pods of a %s are never adopted: they have slots, and only fixedip-scheduler reuses slots", owner.Kind)
 		}
 	}
 	return "neither the selector nor the annotation " + identity.AnnotationEnabled + " selects it"

@@ -57,12 +57,12 @@ func TestPreviewAdoption(t *testing.T) {
 			s.pod.Labels, s.pod.Annotations = nil, map[string]string{identity.AnnotationEnabled: "true"}
 		}, conformance.Adopted, ""},
 		"excluded by its branch": {func(s *state) { s.pod.Labels[identity.LabelDBBranch] = "test-1" }, conformance.NotSelected, "its label DBBranch excludes it"},
-		"of a ReplicaSet":        {of("ReplicaSet", "apps/v1"), conformance.NotSelected, "the pods of a ReplicaSet have no stable names, and another scheduler does not reuse slots"},
+		"of a ReplicaSet":        {of("ReplicaSet", "apps/v1"), conformance.NotSelected, "pods of a ReplicaSet are never adopted: they have no stable names, and only fixedip-scheduler reuses slots"},
 		"of a DaemonSet":         {of("DaemonSet", "apps/v1"), conformance.NotSelected, "pods of a DaemonSet have no fixed addresses, unless the configuration names the kind"},
 		"of a configured kind with slots": {func(s *state) {
 			of("ReplicationController", "v1")(s)
 			s.Kinds = identity.NewKinds(identity.Kind{Kind: "ReplicationController", Identity: identity.Slot, Enabled: identity.ByDefault})
-		}, conformance.NotSelected, "the pods of a ReplicationController have slots, and another scheduler does not reuse slots"},
+		}, conformance.NotSelected, "pods of a ReplicationController are never adopted: they have slots, and only fixedip-scheduler reuses slots"},
 		"a bare pod":         {func(s *state) { s.pod.OwnerReferences = nil }, conformance.Adopted, ""},
 		"has no address yet": {func(s *state) { s.pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }, conformance.AdoptedLater, "the pod does not run with an IP that can be adopted yet; its phase is Pending"},
 		"has only an IPv6 address, and the configuration IPv4 only": {func(s *state) {

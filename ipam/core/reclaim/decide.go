@@ -420,7 +420,7 @@ func (v *evaluation) reserved() bool {
 // failover policy is Migrate: only the status of a FixedIP can allow the pod to take the addresses to another node. ok is
 // false otherwise.
 func (v *evaluation) recordStranded() (Action, bool) {
-	if v.Slot || !podutil.IsUnschedulable(v.Pod) || identity.OptsOut(v.Pod) || len(v.Held) != 1 || ptr.Deref(v.Workload.Failover, v.Failover) != v1alpha1.Migrate {
+	if v.Slot || !podutil.IsUnschedulable(v.Pod) || identity.OptsOut(v.Pod) || len(v.Held) != 1 || cmp.Or(ptr.Deref(v.Workload.Failover, ""), v.Failover) != v1alpha1.Migrate {
 		return Action{}, false
 	}
 	addrs, ok := onePerFamily(v.Held[0].Addrs, v.Pod)

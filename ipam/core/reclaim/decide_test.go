@@ -247,6 +247,12 @@ func TestDecide(t *testing.T) {
 		"claim is recorded with the failover policy": {
 			reclaim.State{Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: withFailover("Migrate")},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: migrating("node-1")}},
+		"claim of a pod without a node is recorded: the default is Migrate, and the workload has no policy": {
+			reclaim.State{Held: mine, Pod: unschedulable(podOn("")), Workload: withFailover(""), Failover: v1alpha1.Migrate},
+			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
+		"claim of a pod without a node is not recorded: the default is Migrate, and the policy of the workload is Wait": {
+			reclaim.State{Held: mine, Pod: unschedulable(podOn("")), Workload: withFailover("Wait"), Failover: v1alpha1.Migrate},
+			reclaim.Action{}},
 		"spec.nodeName is updated after a move": {
 			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Moved: movedTo("node-2"), Pod: podOn("node-2"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: migrating("node-2")}},

@@ -19,7 +19,7 @@ const ours = "fixedip.io/"
 // the fields whose strings Tree keeps.
 var (
 	dropped = map[string]bool{"managedFields": true, "eni": true, "azure": true, "alibaba-cloud": true, "instance-id": true, "encryption": true, "bootid": true}
-	secret  = map[string]bool{"matchLabels": true, "matchExpressions": true, "nodeSelector": true, "labelSelector": true, "data": true, "stringData": true}
+	secret  = map[string]bool{"matchLabels": true, "matchExpressions": true, "nodeSelector": true, "labelSelector": true, "data": true, "stringData": true, "binaryData": true}
 	literal = map[string]bool{"apiVersion": true, "kind": true, "uid": true, "resourceVersion": true}
 )
 

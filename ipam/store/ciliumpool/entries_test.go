@@ -26,6 +26,7 @@ func TestEntrySpelling(t *testing.T) {
 		{"db/web", "db/Pod/web"}:                                               pool.UnreservedEntry("db", "web"),
 		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z"}:                  pool.CooldownEntry("", at),
 		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z;owner=db/mysql-0"}: pool.CooldownEntry("db/mysql-0", at),
+		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z;withdrawn"}:        pool.WithdrawnEntry(at),
 		{"fixedip.io/moved", "node=node-1;pod=db/mysql-0"}:                     pool.MovedEntry("node-1", "db/mysql-0"),
 		{"fixedip.io/moved", "node=node-1;pod=db/mysql-0;leaving"}:             pool.LeavingEntry("node-1", "db/mysql-0"),
 		{"fixedip.io/move-target", "pod=db/mysql-0"}:                           pool.MoveTargetEntry("db/mysql-0"),
@@ -84,6 +85,7 @@ func FuzzEntry(f *testing.F) {
 		{"fixedip.io/moved", "node=node-1;pod=db/mysql-0"}, {"fixedip.io/moved", "node=node-1;pod=db/mysql-0;leaving"}, {"fixedip.io/moved", "leaving"},
 		{"fixedip.io/move-target", "pod=db/mysql-0"}, {"fixedip.io/move-target", "fixedip.io/moved"},
 		{"db/", ""}, {"/mysql-0", ""}, {"a/b/c", ""}, {"db/mysql-0 [restored]", "x"}, {"db/mysql-0", "//"}, {"db/mysql-0", ";;since=1970-01-01T00:00:00Z"}, {";/0", ";/0/0"}, {"db/a;b", "db/Pod/a;b"},
+		{"fixedip.io/cooldown", "withdrawn"},
 	} {
 		f.Add(s[0], s[1])
 	}
@@ -97,7 +99,7 @@ func FuzzEntry(f *testing.F) {
 		if again, canonical := DecodeEntry(written); again != e || !canonical {
 			t.Errorf("%+v is encoded as %+v, which is decoded as %+v (canonical: %v); want the same entry, canonical", e, written, again, canonical)
 		}
-		if e.Owner() != "" && e.Owner() != owner || e.Pod() != "" && !pool.IsPodKey(e.Pod()) || e.Kind != pool.Owned && (e.Purpose != 0 || e.Workload() != "") || e.Kind != pool.Moved && (e.Node() != "" || e.Leaving) {
+		if e.Owner() != "" && e.Owner() != owner || e.Pod() != "" && !pool.IsPodKey(e.Pod()) || e.Kind != pool.Owned && (e.Purpose != 0 || e.Workload() != "") || e.Kind != pool.Moved && e.Node() != "" || e.Leaving && e.Kind != pool.Moved && e.Kind != pool.Cooldown {
 			t.Errorf("%+v is decoded as %+v, which has a wrong owner or fields of another kind", raw, e)
 		}
 		if pod := pool.IsPodKey(owner); pod != (e.Kind == pool.Owned) {
@@ -129,7 +131,7 @@ func FuzzEntryRoundTrip(f *testing.F) {
 		for _, e := range []pool.Entry{
 			{}, pool.ForOwner(owner), pool.BarePodEntry(namespace, name), pool.UnreservedEntry(namespace, name),
 			pool.OwnedEntry(namespace, name, "StatefulSet.apps.kruise.io", workload),
-			pool.OwnedEntry(namespace, name, "StatefulSet", workload), pool.CooldownEntry("", at), pool.CooldownEntry(owner, at),
+			pool.OwnedEntry(namespace, name, "StatefulSet", workload), pool.CooldownEntry("", at), pool.CooldownEntry(owner, at), pool.WithdrawnEntry(at),
 			pool.MovedEntry(node, owner), pool.LeavingEntry(node, owner), pool.MoveTargetEntry(owner),
 		} {
 			if got, canonical := DecodeEntry(EncodeEntry(e)); got != e || !canonical {

@@ -201,7 +201,10 @@ func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name s
 		return nil, err
 	}
 	mapping, err := s.mapper.RESTMapping(gk)
-	if err != nil {
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil, fmt.Errorf("map %s to a resource: %w: %w", gk, ErrUnknown, err)
+	case err != nil:
 		return nil, fmt.Errorf("map %s to a resource: %w", gk, err)
 	}
 	obj, err := s.client.Resource(mapping.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})

@@ -208,6 +208,7 @@ func TestLiveNotFound(t *testing.T) {
 	mapper.Add(gvk, meta.RESTScopeNamespace)
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
+		mapper  meta.RESTMapper
 		gone    bool
 		err     error
 	}{
@@ -218,7 +219,8 @@ func TestLiveNotFound(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 			_ = json.NewEncoder(w).Encode(status)
 		}, gone: true},
-		"the resource is not served": {handler: http.NotFound, err: ErrUnknown},
+		"the resource is not served":           {handler: http.NotFound, err: ErrUnknown},
+		"discovery does not know the resource": {handler: http.NotFound, mapper: meta.NewDefaultRESTMapper(nil), err: ErrUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(c.handler)
@@ -227,7 +229,11 @@ func TestLiveNotFound(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := New(api, mapper, gvk.GroupKind())
+			of := c.mapper
+			if of == nil {
+				of = mapper
+			}
+			s := New(api, of, gvk.GroupKind())
 			if err := s.UseInformer(gvk.GroupKind(), toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, object("a.b/v1", "Thing", "web", nil), 0, toolscache.Indexers{})); err != nil {
 				t.Fatal(err)
 			}

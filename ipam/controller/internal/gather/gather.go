@@ -262,7 +262,9 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	s.RequestsIPs = identity.RequestsIPs(s.Pod.Annotations, nil)
 	if failover, err := identity.Failover(s.Pod.Annotations, nil); err != nil {
 		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a FixedIP of the pod keeps its failover policy, and a new one gets the default", err)
-	} else {
+	} else if failover != "" {
+		// Without the annotation, the FixedIP keeps the policy that a user has set in spec.failover: the next bare pod of the name
+		// has no annotation either.
 		s.Workload.Failover = &failover
 	}
 	policy, err := identity.Reclaim(identity.NamedReclaim(), s.Pod.Annotations)
