@@ -317,7 +317,7 @@ func TestG15GuideScenarios(t *testing.T) {
 			e.create(placed("db", "node-1", 1, c.adopted))
 			before := e.awaitRunning(nil, "db-0")
 			if got := strings.Split(before["db-0"].Address, ","); len(got) != c.families || len(before["db-0"].Entries) != c.families {
-				t.Errorf("pod db-0 has the addresses %v and the entries %v, want one of %d families", got, before["db-0"].Entries, c.families)
+				t.Errorf("pod db-0 has the addresses %v and the entries %v, want %d of each, one for each family", got, before["db-0"].Entries, c.families)
 			}
 			e.awaitRecord("db-0", func(f *v1alpha1.FixedIP) bool {
 				return strings.Join(f.Spec.IPs, ",") == before["db-0"].Address && f.Spec.Owner.Name == "db"

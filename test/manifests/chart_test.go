@@ -76,7 +76,8 @@ func TestChartLint(t *testing.T) {
 }
 
 // keyed returns the objects without the intended differences between the installations: the Namespace, which Helm creates;
-// hooks; the names and comments of the configuration; and the metadata of Helm. Key: "KIND NAMESPACE/NAME".
+// hooks; the hash in the name of the configuration, its labels and its comments; the labels of CustomResourceDefinitions; the
+// annotations of the pods of Deployments; and the metadata of Helm. Key: "KIND NAMESPACE/NAME".
 func keyed(t *testing.T, objects installed) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{}
@@ -182,7 +183,7 @@ func TestChartIsTheKustomization(t *testing.T) {
 }
 
 // TestInstallIsTheKustomization checks that the file of a release, install.yaml, installs the same objects as the
-// kustomization, with the images of the registry.
+// kustomization, the Namespace first, but with the images of the registry.
 func TestInstallIsTheKustomization(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "install.yaml")
 	c := exec.Command("go", "run", "./hack/render", "-install", file, "-registry", "registry.example.com/fixedip", "-tag", "v9")
@@ -368,9 +369,9 @@ func TestChartLabels(t *testing.T) {
 	}
 }
 
-// TestChartUninstall checks the hook that runs before the chart is uninstalled. The Job of the hook has a deadline, no
-// Deployment or PodDisruptionBudget selects the pod of the Job, and the only right of the hook in addition to those of the
-// controller is to scale the controller.
+// TestChartUninstall checks the hook that runs before the chart is uninstalled. The deadline of the Job of the hook ends before
+// helm uninstall stops waiting, no Deployment or PodDisruptionBudget selects the pod of the Job, and the only right of the hook
+// in addition to those of the controller is to scale the controller.
 func TestChartUninstall(t *testing.T) {
 	objects := render(t, "network", "", clusterPool)
 	for _, u := range objects {
